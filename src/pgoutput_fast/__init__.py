@@ -7,6 +7,12 @@ to a person. `pgoutput_fast.spark` is the API for PySpark. `pgoutput_fast.encode
 package imports neither PySpark nor psycopg2.
 """
 
+from pgoutput_fast.stopping import expect_program as _expect_program
+
+# The other imports take a part of a second, in which somebody may press Ctrl-C.
+_expect_program()
+
+# ruff: noqa: E402
 from pgoutput_fast.catalog.relations import Catalog, Column, Relation
 from pgoutput_fast.catalog.user_types import TypeField, UserType, UserTypes
 from pgoutput_fast.decoding.decoder import Decoder, decode, decode_tagged, tag

@@ -266,6 +266,24 @@ def test_after_an_error_nothing_is_there(tmp_path: Path, capsys: Shown) -> None:
         assert main(["decode", str(path), "--out", str(out), "--overwrite", "--drop-cut-off"]) == 0
         assert len(rows(out / "public.orders.parquet", "id")) == 1
         assert f"left out: the last message of {path}" in capsys.readouterr().err
+    path.write_bytes(lines(stream())[:10])
+    assert main(["decode", str(path), "--out", str(out), "--overwrite", "--drop-cut-off"]) == 0
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.splitlines()[-1] == "no changes committed in the input"
+
+
+def test_names_are_as_sql_writes_them(tmp_path: Path, capsys: Shown) -> None:
+    lines_of = RelationSpec(16403, "public", "Order Lines", (ColumnSpec("id", 23, key=True),))
+    server = Writer()
+    wal = server.begin(7, 100, 0) + server.change(lines_of, "insert", new=["1"]) + server.commit(100, 108, 0)
+    path, out = tmp_path / "changes", tmp_path / "out"
+    path.write_bytes(lines(wal))
+    assert main(["decode", str(path), "--out", str(out)]) == 0
+    assert capsys.readouterr().out.splitlines()[1].split("  ")[0] == 'public."Order Lines"'
+    assert main(["decode", str(path), "--out", str(out), "--overwrite", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["tables"] == {'public."Order Lines"': 1}
+    assert names(out) == ["public.Order%20Lines.parquet"]
 
 
 def test_a_slot(place: Place) -> None:

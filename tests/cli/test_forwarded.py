@@ -80,6 +80,20 @@ def test_a_server_that_is_not_there(
     assert "topsecret" not in said + debugged
 
 
+@pytest.mark.parametrize("below", ["", "below"])
+def test_a_capture_into_a_file(below: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It says so before it asks the server."""
+    (tmp_path / "file").write_text("mine")
+    words = ["--slot", "s", "--publication", "p", "--dsn", "host=/nowhere", "--quiet"]
+    path = tmp_path / "file" / below
+    assert main(["capture", "--path", str(path), *words]) == 1
+    said = capsys.readouterr().err
+    assert (
+        said
+        == f"pgoutput-fast: {path} is a file, or lies below one: give a directory, which need not exist\n"
+    )
+
+
 def test_the_demo_says_what_is_missing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
+import pty
+import re
 import shutil
 import subprocess
 import sys
@@ -36,11 +39,12 @@ def objects(arguments: list[str], capsys: Shown, status: int = 0) -> list[dict[s
 
 
 @contextlib.contextmanager
-def following(arguments: list[str]) -> Iterator[Callable[[], dict[str, Any]]]:
+def following(arguments: list[str], stderr: int | None = None) -> Iterator[Callable[[], dict[str, Any]]]:
     """A process with --follow. Gives a function that waits for its next message."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "pgoutput_fast", "inspect", *arguments, "--follow", "--json"],
+        [sys.executable, "-m", "pgoutput_fast", *arguments, "--follow", "--json"],
         stdout=subprocess.PIPE,
+        stderr=stderr,
         text=True,
     )
     assert process.stdout is not None
@@ -91,6 +95,15 @@ def test_hex_digits_as_arguments(capsys: Shown) -> None:
     assert [each["kind"] for each in found] == KINDS[:3]
     assert found[2]["new"] == {"id": "1", "note": "two\nlines"}
     assert "odd number" in error(["inspect", "42000"], capsys)
+    assert error(["inspect", wal[0].hex(), "zz"], capsys) == (
+        "pgoutput-fast: there is no file zz, and it is no message in hex digits\n"
+    )
+
+
+def test_hex_digits_beside_a_file(tmp_path: Path, capsys: Shown) -> None:
+    (tmp_path / "raw").write_bytes(b"".join(stream()))
+    found = objects([stream()[2].hex(), str(tmp_path / "raw")], capsys)
+    assert [each["kind"] for each in found] == ["insert", *KINDS]
 
 
 @pytest.mark.parametrize("kind", ["recvlogical", "psql", "parquet"])
@@ -111,6 +124,10 @@ def test_filters(tmp_path: Path, capsys: Shown) -> None:
     assert kinds("--lsn", "0/2..0/3") == ["relation", "insert"]
     assert kinds("--lsn", "0/9..") == ["delete", "commit"]
     assert kinds("--kind", "insert,delete", "--limit", "2") == ["insert", "insert"]
+    for words in (["--xid", "9"], ["--kind", "truncate", "--json"], ["--lsn", "0/99.."]):
+        assert main(["inspect", path, *words]) == 0
+        shown = capsys.readouterr()
+        assert (shown.out, shown.err) == ("", "no message matches the filters\n")
     said = error(["inspect", path, "--table", "public.order"], capsys)
     assert "there is public.customers, public.orders" in said
     assert "public.orders" in error(["inspect", path, "--table", "orders"], capsys, 2)
@@ -247,11 +264,28 @@ def test_a_directory_that_grows(tmp_path: Path) -> None:
     directory.mkdir()
     first, second = sorted(whole.iterdir())
     shutil.copy(first, directory)
-    with following([str(directory), "--kind", "insert", "--table", "public.orders"]) as next_message:
+    with following(
+        ["inspect", str(directory), "--kind", "insert", "--table", "public.orders"]
+    ) as next_message:
         assert next_message()["new"]["id"] == "0"
         shutil.copy(second, tmp_path / second.name)
         (tmp_path / second.name).rename(directory / second.name)
         assert next_message()["new"]["id"] == "1"
+
+
+@pytest.mark.parametrize("words", [["inspect"], ["segments", "cat"]], ids=" ".join)
+def test_a_directory_without_segments_is_followed(words: list[str], tmp_path: Path) -> None:
+    """A capture may begin after its reader. On a terminal, a line says what the command waits for."""
+    directory = tmp_path / "segments"
+    directory.mkdir()
+    ours, theirs = pty.openpty()
+    with following([*words, str(directory)], theirs) as next_message:
+        os.close(theirs)
+        said = os.read(ours, 1 << 16).decode().split()
+        assert "".join(said) == f"{directory}hasnosegmentsyet:waitingforthefirstone"
+        write_segments(directory, 2)
+        assert [next_message()["seq"] for _ in range(10)] == list(range(10))
+    os.close(ours)
 
 
 def test_a_pipe_that_nobody_reads_is_quiet(tmp_path: Path) -> None:
@@ -260,6 +294,20 @@ def test_a_pipe_that_nobody_reads_is_quiet(tmp_path: Path) -> None:
     command = f"{sys.executable} -m pgoutput_fast inspect {path} | head -1"
     done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=240)
     assert (done.stdout, done.stderr) == ("0: Begin, 21 bytes; xid 7\n", "")
+
+
+@pytest.mark.parametrize("words", [["inspect"], ["decode", "--out", "/nowhere"]], ids=lambda words: words[0])
+def test_a_slot_without_rights(words: list[str], place: Place, capsys: Shown) -> None:
+    role = f"{place.database.name}_role"
+    place.database.execute(f"CREATE ROLE {role} LOGIN", "CREATE PUBLICATION mirrored FOR ALL TABLES")
+    create_slot(place.database.dsn, place.slot)
+    dsn = re.sub(r"user=\S+", f"user={role}", place.database.dsn)
+    try:
+        said = error([*words, "--dsn", dsn, "--slot", place.slot, "-p", "mirrored"], capsys)
+    finally:
+        place.database.execute(f"DROP ROLE {role}")
+    assert f"Run ALTER ROLE {role} REPLICATION as a superuser." in said
+    assert "ERROR:" not in said
 
 
 def test_a_slot(place: Place, capsys: Shown) -> None:
@@ -275,7 +323,7 @@ def test_a_slot(place: Place, capsys: Shown) -> None:
         found = objects(words, capsys)
         assert [each["kind"] for each in found] == ["begin", "relation", "insert", "insert", "commit"]
     before = find_slot(database.dsn, place.slot)
-    with following([*words, "--kind", "insert"]) as next_message:
+    with following(["inspect", *words, "--kind", "insert"]) as next_message:
         ids = [next_message()["new"]["id"] for _ in range(2)]
         database.execute("INSERT INTO orders VALUES (3)")
         ids.append(next_message()["new"]["id"])

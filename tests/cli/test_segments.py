@@ -111,3 +111,23 @@ def test_what_has_no_segments(command: str, tmp_path: Path, capsys: Shown) -> No
         assert line.startswith("pgoutput-fast: ")
         assert what in line
     assert main(["segments", command, str(tmp_path), "--keep", "0"]) == 2
+    capsys.readouterr()
+    (line,) = said([command], capsys, 2)
+    assert (
+        line
+        == f"pgoutput-fast: this argument is missing: {'DIRECTORY' if command == 'compact' else 'SEGMENTS'}"
+    )
+
+
+def test_compact_is_for_directories(directory: Path, capsys: Shown) -> None:
+    one = min(directory.iterdir())
+    (line,) = said(["compact", str(one)], capsys, 2)
+    assert line == f"pgoutput-fast: compact joins the segments of a directory, and {one} is a file"
+    assert main(["segments", "compact", "--help"]) == 0
+    assert "one segment" not in capsys.readouterr().out
+
+
+def test_verify_says_that_a_file_is_something_else(tmp_path: Path, capsys: Shown) -> None:
+    (tmp_path / "text.txt").write_text("one\ntwo\n")
+    found = said(["verify", str(tmp_path / "text.txt")], capsys, 1)
+    assert found[0] == "text.txt: its content is no Parquet file, so it is no segment"

@@ -23,7 +23,8 @@ TABLES = (
 def test_wrong_targets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["status"]) == 2
     assert "TARGET" in capsys.readouterr().err
-    for target in (tmp_path, tmp_path / "nothing"):
+    (tmp_path / "file").write_text("mine")
+    for target in (tmp_path, tmp_path / "nothing", tmp_path / "file"):
         assert main(["status", str(target)]) == 1
         said = capsys.readouterr()
         assert (said.out, said.err) == (

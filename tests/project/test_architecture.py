@@ -47,7 +47,7 @@ def test_every_group_is_a_box() -> None:
     assert len(boxes) == sum(map(len, LAYERS))
     assert "decoding/, committed/" in boxes
     assert "spark/tasks/" in boxes
-    assert "arguments.py, display.py, errors.py, extras.py, programs.py, protocol/" in boxes
+    assert "arguments.py, display.py, errors.py, extras.py, programs.py, stopping.py, protocol/" in boxes
 
 
 def test_functions_that_the_page_names_exist() -> None:

@@ -96,11 +96,20 @@ def test_a_capture_does_what_the_page_says(servers: pg.Servers, tmp_path: Path) 
         database.execute("INSERT INTO orders VALUES (1), (2)")
         ((names["position"],),) = database.execute("SELECT (pg_current_wal_lsn() - '0/0'::pg_lsn)::int8")
         exec(blocks[1], names)
+        exec(blocks[2], names)  # through SQL: nothing is left
         (segment,) = list_segments(tmp_path)
         rows = read_segment(segment.path)
         (batch,) = rows.combine_chunks().to_batches()
         orders = pgo.decode_tagged(batch, segment.catalog).table("public.orders")
         assert orders.column("id").to_pylist() == [1, 2]
+        database.execute("INSERT INTO orders VALUES (3)")
+        # A directory in place of the store, and an end.
+        stored = blocks[3].replace("s3://lake/shop?region=eu-central-1", str(tmp_path / "store"))
+        exec(stored.replace(".run()", '.run(until_lsn="now")'), names)
+        (segment,) = list_segments(tmp_path / "store")
+        (typed,) = (tmp_path / "store" / "typed").glob("public.orders/*/*.parquet")
+        # As the page shows their places.
+        assert typed.name == segment.path.name
     finally:
         drop_when_free(database.dsn, "to_lake")
         database.drop()

@@ -14,6 +14,8 @@ import pytest
 from pgoutput_fast.cli.main import main
 from support import pg
 from support.capturing import drop_when_free
+from support.code_blocks import blocks_of
+from support.message_files import write_all, write_segments
 from support.paths import DOCS
 
 PAGE = (DOCS / "command-line.md").read_text()
@@ -77,6 +79,24 @@ def test_the_commands_print_what_the_page_says(
         for slot in SLOTS:
             drop_when_free(database.dsn, slot)
         database.drop()
+
+
+def test_commands_that_need_no_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_all(tmp_path)["recvlogical"].rename("changes.bin")
+    write_segments(tmp_path / "segments")
+    found = [
+        block.text
+        for block in blocks_of(DOCS / "command-line.md")
+        if block.heading in ("inspect and decode", "segments")
+    ]
+    assert len(found) == 2
+    for line in "".join(found).splitlines():
+        program, *words = shlex.split(line)
+        assert program == "pgoutput-fast"
+        assert _here(words, capsys)
 
 
 def _here(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:

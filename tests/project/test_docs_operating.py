@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import importlib.util
 import io
+import json
 import re
 import shlex
 import signal
 import textwrap
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,7 +25,7 @@ from pgoutput_fast.mirror import __main__ as mirror_command
 from support import pg
 from support.capturing import drop_when_free
 from support.mirrors import current_of
-from support.paths import DOCS, SOURCE
+from support.paths import DOCS, ROOT, SOURCE
 
 PAGE = (DOCS / "operating.md").read_text()
 
@@ -146,6 +149,20 @@ def test_services_get_options_that_exist() -> None:
     deployment = next(block for block in _blocks("yaml") if "Deployment" in block)
     given = mirror_command._parser().parse_args(re.findall(r"^ +- (--\S+)$", deployment, re.MULTILINE))
     assert given.target == "s3://lake/shop?region=eu-central-1"
+
+
+def test_the_image_has_an_extra_and_a_program_that_exist() -> None:
+    (image,) = _blocks("dockerfile")
+    entry = re.search(r"^ENTRYPOINT (.*)$", image, re.MULTILINE)
+    extra = re.search(r"\[(\w+)\]", image)
+    assert entry is not None
+    assert extra is not None
+    program, option, module = json.loads(entry[1])
+    assert (program, option) == ("python", "-m")
+    assert importlib.util.find_spec(f"{module}.__main__") is not None
+    assert (
+        extra[1] in tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    )
 
 
 def test_each_option_that_the_page_names_exists() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg2
+import psycopg2.extensions
 import pytest
 
 from pgoutput_fast.demo.servers import Server
@@ -38,6 +39,11 @@ def prepared() -> Iterator[Server]:
     with Server(installed[max(installed)], _settings()) as server:
         _execute(server, "postgres", "CREATE DATABASE shop")
         yield server
+
+
+def test_the_connection_string_names_options_of_libpq() -> None:
+    (found,) = re.findall(r"^    (host=.*)$", PAGE, re.MULTILINE)
+    assert psycopg2.extensions.parse_dsn(found)["sslmode"] == "verify-full"
 
 
 def _execute(server: Server, database: str, *statements: str) -> list[tuple[Any, ...]]:

@@ -20,6 +20,8 @@ from pgoutput_fast.capture import Snapshot, create_slot, find_slot
 from pgoutput_fast.demo.servers import Server
 from support import pg
 from support.capturing import drop_when_free, wait_until
+from support.code_blocks import blocks_of
+from support.paths import DOCS
 from support.plans import count_partitions
 
 pytest.importorskip("pyspark")
@@ -127,6 +129,21 @@ def test_tables_share_the_snapshot_of_a_slot(spark: Any, newest: pg.Database, sl
         assert second.count() == 1
     finally:
         newest.execute("DELETE FROM s.odd WHERE id = 2")
+
+
+def test_the_page_reads_a_table(spark: Any, newest: pg.Database, slot: str) -> None:
+    """docs/snapshot.md, with a table of this database."""
+    (code,) = [
+        each.text
+        for each in blocks_of(DOCS / "snapshot.md")
+        if (each.heading, each.language) == ("On Spark", "python")
+    ]
+    for said, here in (("public.orders", "s.t"), ('"shop"', '"p"'), ("to_lake", slot)):
+        assert said in code
+        code = code.replace(said, here)
+    names: dict[str, Any] = {"spark": spark, "dsn": newest.dsn}
+    exec(compile(code, "snapshot.md", "exec"), names)
+    assert names["orders"].count() == 1000
 
 
 def test_a_snapshot_that_somebody_holds(spark: Any, newest: pg.Database) -> None:

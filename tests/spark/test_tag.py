@@ -212,6 +212,9 @@ def test_the_page_says_how(spark: Any, tmp_path: Path) -> None:
     catalog = state.catalog.merged(pgspark.read_catalog(stored))
     alone = pgspark.changes(stored, "public.orders", catalog=catalog).orderBy("_seq").toArrow()
     assert alone.to_pylist() == late.to_pylist()
+    (kept,) = re.findall(r"^    (wal\.write.*)$", section, re.MULTILINE)
+    exec(compile(kept.replace("tagged/", str(tmp_path / "kept")), "spark.md", "exec"), names)
+    assert spark.read.parquet(str(tmp_path / "kept")).count() == names["wal"].count()
     exec(compile(into_segments, "spark.md", "exec"), names)
     assert [segment.last_seq + 1 for segment in list_segments(tmp_path / "segments")] == [len(payloads)]
 

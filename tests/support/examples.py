@@ -18,10 +18,9 @@ from support.paths import DOCS
 EXAMPLES = DOCS / "examples"
 PAGE = (DOCS / "examples.md").read_text()
 
-TABLE = (
-    "CREATE TABLE orders (id int PRIMARY KEY, note text, amount numeric(10,2), placed timestamptz)",
-    "CREATE PUBLICATION shop FOR TABLE orders",
-)
+# The table of the programs, and its publication.
+(_SQL,) = re.findall(r"```sql\n(.*?)```", PAGE, re.DOTALL)
+TABLE = _SQL.strip().split(";\n")
 
 
 def load(name: str) -> Any:

@@ -51,7 +51,7 @@ def write_all(directory: Path) -> dict[str, Path]:
 
 def write_segments(directory: Path, count: int = 4) -> Path:
     """A directory with a segment for each of some transactions; the last one empties both tables."""
-    directory.mkdir()
+    directory.mkdir(exist_ok=True)
     server, state = Writer(4), None
     for n in range(count):
         wal = server.begin(7 + n, 100 * n + 100, 0) + server.change(ORDERS, "insert", new=[str(n), "x" * 50])

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Literal
+
+import psycopg2.errors
 
 from pgoutput_fast.capture.errors import CaptureError
 from pgoutput_fast.postgres.check import check
@@ -13,7 +16,7 @@ from pgoutput_fast.postgres.findings import Finding
 from pgoutput_fast.postgres.session import Server
 from pgoutput_fast.postgres.slots import Slot
 
-__all__ = ["Prerequisites", "expect_own_plugin"]
+__all__ = ["Prerequisites", "expect_own_plugin", "explaining_refusals"]
 
 _log = logging.getLogger("pgoutput_fast.capture")
 
@@ -66,6 +69,18 @@ class Prerequisites:
             raise CaptureError("the capture cannot begin: " + " ".join(map(_sentence, stops)))
         _log_findings([finding for finding in report.findings if finding.level != "note"])
         self._findings = [str(finding) for finding in report.findings if finding.level == "error"]
+
+
+@contextmanager
+def explaining_refusals(findings: Sequence[Finding]) -> Iterator[None]:
+    """If the server refuses something because the user lacks a right, the error gets the errors of a check as notes."""
+    try:
+        yield
+    except psycopg2.errors.InsufficientPrivilege as problem:
+        for finding in findings:
+            if finding.level == "error":
+                problem.add_note(str(finding))
+        raise
 
 
 def expect_own_plugin(slot: Slot, server: Server) -> None:

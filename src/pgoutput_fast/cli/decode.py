@@ -26,7 +26,7 @@ from pgoutput_fast.cli.payloads import Payloads, WithoutEnd
 from pgoutput_fast.cli.problems import expect_given
 from pgoutput_fast.cli.reading import As, Inputs, Table, segments_of, the_inputs
 from pgoutput_fast.cli.screen import objects, table
-from pgoutput_fast.cli.targets import Format, format_of, name_of, replaced, write_tables
+from pgoutput_fast.cli.targets import Format, format_of, replaced, shown_table, write_tables
 from pgoutput_fast.decoding.decoder import Decoder, decode_tagged
 from pgoutput_fast.decoding.result import Decoded
 from pgoutput_fast.protocol.kinds import MSG_MESSAGE
@@ -198,11 +198,12 @@ def _rows(decoded: Decoded) -> int:
 
 def _report(parts: Parts, waiting: int, *, json: bool) -> None:
     """Says what became of the messages."""
-    found = [(name_of(each), each.rows) for each in parts.tables.values()]
+    found = [(shown_table(each), each.rows) for each in parts.tables.values()]
     if json:
         objects([{"tables": dict(found), "transactions_without_end": waiting}])
         return
-    table(["table", "rows"], [(name, f"{rows:,}") for name, rows in sorted(found)], right=["rows"])
+    if found:
+        table(["table", "rows"], [(name, f"{rows:,}") for name, rows in sorted(found)], right=["rows"])
     for name, rows in found:
         if name == "_rejects":
             what = counted(rows, "message or value", "messages or values")

@@ -6,6 +6,8 @@ from typing import Any
 
 import typer
 
+from pgoutput_fast.stopping import stop_at_once
+
 __all__ = ["FORWARDED", "capture", "demo", "mirror"]
 
 FORWARDED: dict[str, Any] = {
@@ -48,8 +50,12 @@ def demo(context: typer.Context) -> int:
 
 
 def _prepare(context: typer.Context) -> None:
-    """Lets a long running process need less memory. `main` says whether the process has nothing else to do."""
+    """Lets a long running process need less memory. `main` says whether the process has nothing else to do.
+
+    The program has its own handler of Ctrl-C, as soon as its modules are loaded.
+    """
     if context.obj:
+        stop_at_once()
         from pgoutput_fast.capture.own_process import leave_out_pandas
 
         leave_out_pandas()

@@ -70,12 +70,13 @@ Input = Payloads | Segments
 
 
 @contextmanager
-def opened(given: Sequence[str], kind: InputKind | None) -> Iterator[list[Input]]:
+def opened(given: Sequence[str], kind: InputKind | None, *, follow: bool = False) -> Iterator[list[Input]]:
     """The inputs that the arguments of a command name. Without any, standard input.
 
     Args:
         given: files, directories, URIs of segments, hex digits, or `-`.
         kind: what they are; None to recognise it.
+        follow: whether a directory may have its first segment later.
 
     Raises:
         InputError: for what is no input.
@@ -90,7 +91,7 @@ def opened(given: Sequence[str], kind: InputKind | None) -> Iterator[list[Input]
         if digits and len(digits) == len(given):
             yield [HexText(_messages(given), "the argument")]
             return
-        yield [_input(each, kind, directory) for each in given or ["-"]]
+        yield [_input(each, kind, directory, follow=follow) for each in given or ["-"]]
 
 
 def _is_hex(text: str, kind: InputKind | None) -> bool:
@@ -113,7 +114,9 @@ def _messages(given: Sequence[str]) -> list[str]:
     return lines
 
 
-def _input(given: str, kind: InputKind | None, directory: str) -> Input:
+def _input(given: str, kind: InputKind | None, directory: str, *, follow: bool) -> Input:
+    if _is_hex(given, kind):
+        return HexText(_messages([given]), "the argument")
     if given == "-":
         path = os.path.join(directory, "input")
         with open(path, "wb") as file:
@@ -124,7 +127,8 @@ def _input(given: str, kind: InputKind | None, directory: str) -> Input:
     if os.path.isdir(given):
         if kind not in (None, InputKind.SEGMENTS):
             raise InputError(f"{given} is a directory: --as {kind} is for files")
-        _expect_segments(given)
+        if not follow:
+            _expect_segments(given)
         return Segments(given)
     if not os.path.exists(given):
         raise InputError(f"there is no file {given}, and it is no message in hex digits")

@@ -93,6 +93,8 @@ def inspect_inputs(
             _say_empty(inputs[0])
     if filters.without_lsn:
         print(f"left out: {counted(filters.without_lsn, 'message')} whose LSN nothing says", file=sys.stderr)
+    elif not shown and limit != 0 and not filters.is_open:
+        print("no message matches the filters", file=sys.stderr)
     if damaged:
         print(f"damaged: {counted(damaged, 'message')}", file=sys.stderr)
     raise typer.Exit(PROBLEM if damaged else DONE)

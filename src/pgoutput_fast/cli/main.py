@@ -12,6 +12,7 @@ from typing import Any
 
 from pgoutput_fast.cli.passwords import passwords_in, without_passwords
 from pgoutput_fast.cli.problems import DONE, INTERRUPTED, PROBLEM, WRONG_USAGE, UsageError, said
+from pgoutput_fast.stopping import stop_by_exception, stop_no_more
 
 __all__ = ["main"]
 
@@ -45,11 +46,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.stderr.write(without_passwords(traceback.format_exc(), hidden))
         status, text = _meaning(problem)
         return _tell(without_passwords(text, hidden), status)
+    finally:
+        if arguments is None:
+            stop_no_more()
 
 
 def _run(given: list[str], *, own_process: bool) -> int:
     from pgoutput_fast.cli.app import app
 
+    if own_process:
+        stop_by_exception()
     output = sys.stdout
     call: Callable[..., Any] = app
     try:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pgoutput_fast.arguments import UsageError, expect_given
 from pgoutput_fast.extras import what_is_missing
+from pgoutput_fast.stopping import STOPPED
 
 __all__ = ["DONE", "INTERRUPTED", "PROBLEM", "WRONG_USAGE", "UsageError", "expect_given", "said"]
 
-# The exit statuses. 130 is what a shell gives for a program that Ctrl-C has ended.
-DONE, PROBLEM, WRONG_USAGE, INTERRUPTED = 0, 1, 2, 130
+# The exit statuses.
+DONE, PROBLEM, WRONG_USAGE, INTERRUPTED = 0, 1, 2, STOPPED
 
 # What errors tell programs to call, and the commands that do the same.
 _COMMANDS = {"with drop_slot": "with pgoutput-fast slots drop"}

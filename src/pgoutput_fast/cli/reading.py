@@ -16,6 +16,7 @@ from pgoutput_fast.cli.context import Context, Message
 from pgoutput_fast.cli.inputs import Input, InputKind, Segments, opened
 from pgoutput_fast.cli.payloads import DamagedInputError, InputError, Payloads
 from pgoutput_fast.cli.problems import UsageError, expect_given
+from pgoutput_fast.cli.screen import line
 from pgoutput_fast.protocol.kinds import KIND_NAMES, SESSION_MARK
 from pgoutput_fast.segments.listing import list_segments
 from pgoutput_fast.segments.read import read_segment
@@ -69,7 +70,7 @@ def the_inputs(
         InputError: for what is no input.
     """
     if slot is None and not publications:
-        with opened(given or [], kind) as found:
+        with opened(given or [], kind, follow=follow) as found:
             if follow and not all(isinstance(each, Segments) for each in found):
                 raise UsageError("--follow is for a slot and for a directory of segments")
             yield found
@@ -145,8 +146,10 @@ def segments_of(source: Segments, *, follow: bool = False, gaps: bool = True) ->
         ValueError: if a file is no segment, or is damaged.
     """
     found = list_segments(source.path)
-    if not found:
+    if not found and not follow:
         raise InputError(f"{shown(source.path)} has no segments")
+    if not found and sys.stderr.isatty():
+        line(f"{shown(source.path)} has no segments yet: waiting for the first one", error=True)
     for place, each in enumerate(found):
         if place and found[place - 1].last_seq + 1 < each.first_seq:
             gap = f"messages {found[place - 1].last_seq + 1} to {each.first_seq - 1} are missing"
@@ -158,9 +161,9 @@ def segments_of(source: Segments, *, follow: bool = False, gaps: bool = True) ->
         yield each
     if not follow:
         return
-    stream, at = SegmentStream(source.path), found[-1].last_seq + 1
+    stream, at = SegmentStream(source.path), found[-1].last_seq + 1 if found else None
     while True:
-        for each in stream.each_footer(at, stream.end()):
+        for each in stream.each_footer(stream.begin() if at is None else at, stream.end()):
             yield each
             at = each.last_seq + 1
         time.sleep(_PAUSE_SECONDS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from dataclasses import asdict
@@ -17,7 +18,7 @@ from pgoutput_fast.cli.inputs import InputKind, opened
 from pgoutput_fast.cli.inspect import Follow, Kinds, Limit, Lsns, Xids, inspect_inputs
 from pgoutput_fast.cli.messages import counted
 from pgoutput_fast.cli.payloads import InputError
-from pgoutput_fast.cli.problems import DONE, PROBLEM
+from pgoutput_fast.cli.problems import DONE, PROBLEM, UsageError, expect_given
 from pgoutput_fast.cli.reading import Table
 from pgoutput_fast.cli.screen import line, objects, table
 from pgoutput_fast.cli.verify import verified
@@ -43,14 +44,18 @@ segments = typer.Typer(
 Place = Annotated[
     str, typer.Argument(metavar="SEGMENTS", show_default=False, help="a directory, a URI, or one segment")
 ]
+Directory = Annotated[
+    str, typer.Argument(metavar="DIRECTORY", show_default=False, help="a directory or URI of segments")
+]
 
 
 @segments.command("ls")
-def ls(place: Place, json: Json = False) -> None:
+def ls(place: Place = "", json: Json = False) -> None:
     """List the segments in stream order.
 
     Example: pgoutput-fast segments ls /data/segments
     """
+    expect_given({"SEGMENTS": place})
     found = list_segments(place)
     if not found:
         raise InputError(f"{shown(place)} has no segments")
@@ -99,7 +104,7 @@ def _time(nanoseconds: int) -> str:
 
 @segments.command("cat")
 def cat(
-    place: Place,
+    place: Place = "",
     table: Table = None,
     xid: Xids = None,
     lsn: Lsns = None,
@@ -112,16 +117,18 @@ def cat(
 
     Example: pgoutput-fast segments cat /data/segments --table public.orders --limit 10
     """
-    with opened([place], InputKind.SEGMENTS) as found:
+    expect_given({"SEGMENTS": place})
+    with opened([place], InputKind.SEGMENTS, follow=follow) as found:
         inspect_inputs(found, Filters.of(table, xid, lsn, kind), limit, json=json, follow=follow)
 
 
 @segments.command("verify")
-def verify(place: Place, json: Json = False) -> None:
+def verify(place: Place = "", json: Json = False) -> None:
     """Read segments and check them: checksums, order, gaps, each message. The exit status is 1 if one is wrong.
 
     Example: pgoutput-fast segments verify /data/segments
     """
+    expect_given({"SEGMENTS": place})
     count = rows = wrong = 0
     for each in verified(place):
         count, rows, wrong = count + 1, rows + each.rows, wrong + bool(each.problems)
@@ -140,7 +147,7 @@ def verify(place: Place, json: Json = False) -> None:
 
 @segments.command("compact")
 def compact(
-    place: Place,
+    directory: Directory = "",
     most_bytes: Annotated[
         int, typer.Option("--most-bytes", min=1, help="the most bytes of files that become one")
     ] = 128 << 20,
@@ -161,10 +168,13 @@ def compact(
 
     Example: pgoutput-fast segments compact /data/segments --keep 2 --grace 600
     """
+    expect_given({"DIRECTORY": directory})
+    if os.path.isfile(directory):
+        raise UsageError(f"compact joins the segments of a directory, and {directory} is a file")
     # Without this, an empty place would count as one with nothing to join.
-    if not find_files(place):
-        raise InputError(f"{shown(place)} has no segments")
-    done = join(place, most_bytes=most_bytes, keep=keep, grace=grace)
+    if not find_files(directory):
+        raise InputError(f"{shown(directory)} has no segments")
+    done = join(directory, most_bytes=most_bytes, keep=keep, grace=grace)
     if json:
         objects([asdict(done)])
         return

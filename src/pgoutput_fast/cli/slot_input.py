@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from pgoutput_fast.capture.prerequisites import expect_own_plugin
+from pgoutput_fast.capture.prerequisites import expect_own_plugin, explaining_refusals
 from pgoutput_fast.capture.sql_source import SqlSource
 from pgoutput_fast.cli.payloads import Batch, InputError
 from pgoutput_fast.postgres.check import check
@@ -61,10 +61,16 @@ class SlotPayloads:
             there = ", ".join(each.name for each in slots) or "none"
             raise InputError(f"the server has no slot {self.slot}; there is {there}")
         expect_own_plugin(slot, server)
-        for finding in check(self.dsn, self.publications, self.slot, through="sql").findings:
+        findings = check(self.dsn, self.publications, self.slot, through="sql").findings
+        for finding in findings:
             if finding.stops:
                 raise InputError(f"{finding.subject}: {finding.problem}. {finding.advice}")
         options = plugin_options(server.version, self.publications, two_phase=slot.two_phase)
+        with explaining_refusals(findings):
+            yield from self._looks(options)
+
+    def _looks(self, options: Mapping[str, str]) -> Iterator[Batch]:
+        """The messages of each look."""
         seen = -1
         while True:
             # The slot is free between two looks, so its own reader can go on.

@@ -14,14 +14,16 @@ from typing import Any
 
 import pyarrow as pa
 
+from pgoutput_fast.catalog.identifiers import quote_qualified_name
 from pgoutput_fast.cli.parts import Collected
 from pgoutput_fast.cli.payloads import InputError
 from pgoutput_fast.cli.problems import UsageError
+from pgoutput_fast.display import escaped
 from pgoutput_fast.storage.parquet import rows_writer
 from pgoutput_fast.storage.stores import hidden_name
 from pgoutput_fast.storage.table_directories import table_directory
 
-__all__ = ["Format", "format_of", "name_of", "replaced", "write_tables"]
+__all__ = ["Format", "format_of", "name_of", "replaced", "shown_table", "write_tables"]
 
 
 # What a file of DuckDB has behind its first eight bytes.
@@ -67,6 +69,13 @@ def format_of(target: Path) -> Format:
 def name_of(table: Collected) -> str:
     """The name of a table's file, without its ending."""
     return table_directory(table.namespace, table.name) if table.namespace else f"_{table.name}"
+
+
+def shown_table(table: Collected) -> str:
+    """How the screen names a table: as SQL quotes it."""
+    if not table.namespace:
+        return name_of(table)
+    return escaped(quote_qualified_name(table.namespace, table.name))
 
 
 @contextmanager

@@ -17,9 +17,11 @@ from pgoutput_fast.schema.options import Options
 from pgoutput_fast.segments.names import Named, cover, ordinals_of
 from pgoutput_fast.segments.read import open_segment, read_segment
 from pgoutput_fast.segments.segment import Segment, check_source
-from pgoutput_fast.storage.paths import find_files, shown
+from pgoutput_fast.storage.paths import find_files, open_file, shown
 
 __all__ = ["Verified", "verified"]
+
+_SOMETHING_ELSE = "its content is no Parquet file, so it is no segment"
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,8 @@ def verified(path: str) -> Iterator[Verified]:
         try:
             named.append((Named(*ordinals_of(name), name), file.path))
         except ValueError as problem:
-            yield Verified(name, 0, [said(problem)])
+            what = said(problem) if _is_parquet(file.path) else _SOMETHING_ELSE
+            yield Verified(name, 0, [what])
     places = dict(named)
     listed, covered = cover(places)
     first: Segment | None = None
@@ -80,6 +83,13 @@ def verified(path: str) -> Iterator[Verified]:
                 if not segment.replaces(part.first_seq, part.last_seq)
             ]
         yield Verified(each.name, 0 if rows is None else rows.num_rows, problems)
+
+
+def _is_parquet(path: str) -> bool:
+    """Whether a file begins as a Parquet file does. It may be damaged."""
+    file = open_file(path)
+    with open(file, "rb") if isinstance(file, str) else file as opened:
+        return bool(opened.read(4) == b"PAR1")
 
 
 def _between(before: Named, after: Named) -> list[str]:

@@ -215,6 +215,8 @@ def check_server(settings: MirrorSettings, slot: str | None) -> None:
         if each.stops or "SELECT" in each.advice or "does not publish" in each.problem
     ]
     if stops:
+        # Alone it is no reason to stop here: some hosts let users replicate who lack the attribute.
+        stops += [each for each in report.findings if "REPLICATION" in each.advice and each not in stops]
         said = " ".join(f"{each.subject}: {each.problem}. {each.advice}." for each in stops)
         raise MirrorError(f"the mirror cannot begin: {said}")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import re
 import time
 from collections.abc import Callable
 from typing import Any
@@ -28,6 +29,8 @@ __all__ = ["CopyLink"]
 
 _LOOK_SECONDS = 0.2  # how often a wait checks whether to continue
 _GOOD = (COMMAND_OK, TUPLES_OK)
+# How libpq begins the text of a server's error. psycopg2 leaves it out.
+_SEVERITY = re.compile(r"\A\w+:  ")
 
 
 @functools.cache
@@ -180,10 +183,11 @@ def _error(code: str | None, said: str) -> psycopg2.Error:
     """Returns the error that psycopg2 itself would raise."""
     if code is None:
         return psycopg2.OperationalError(said)
+    text = _SEVERITY.sub("", said)
     try:
         kind = psycopg2.errors.lookup(code)
     except KeyError:
         kind = psycopg2.DatabaseError
-    problem = kind(said)
+    problem = kind(text)
     problem.__setstate__({"pgcode": code, "pgerror": said})
     return problem

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pgoutput_fast.postgres.tables import SnapshotTable
+from pgoutput_fast.protocol.lsn import format_lsn
 from pgoutput_fast.schema.plain import plain_schema, to_types
 from pgoutput_fast.snapshot.export import Export, SnapshotError
 from pgoutput_fast.snapshot.ranges import ReadRange
@@ -118,8 +119,9 @@ class TableFiles:
         self._names = {each.name for each in ranges}
         if (found := self._read(self._whole)) is not None:
             if not self._is_ours(found):
+                position = format_lsn(found["consistent_lsn"])
                 raise SnapshotError(
-                    f"{self._whole} has another snapshot of {table.name} (consistent at {found['consistent_lsn']}): "
+                    f"{self._whole} has another snapshot of {table.name} (consistent at {position}): "
                     "load into another directory, or remove this one"
                 )
             self._trust(self._whole, found)

@@ -1,0 +1,92 @@
+"""Ctrl-C ends a command at any moment with one line, also while it loads its modules."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from support.paths import ROOT
+
+pytestmark = pytest.mark.unsanitized
+
+STOPPED = "pgoutput-fast: stopped\n"
+# Files that a process maps while it loads modules, in this order.
+MOMENTS = ("/libarrow.so", "/_core/")
+SERVER = ["--dsn", "host=/nowhere", "--slot", "s", "--publication", "p"]
+
+
+@pytest.fixture(scope="module")
+def script(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The command `pgoutput-fast`, as pip writes it."""
+    module, _, name = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"][
+        "pgoutput-fast"
+    ].partition(":")
+    path = tmp_path_factory.mktemp("bin") / "pgoutput-fast"
+    path.write_text(f"import re\nimport sys\nfrom {module} import {name}\nsys.exit({name}())\n")
+    return [sys.executable, str(path)]
+
+
+def _maps(process: subprocess.Popen[str], part: str) -> bool:
+    try:
+        return part in Path(f"/proc/{process.pid}/maps").read_text()
+    except OSError:
+        return False
+
+
+def _interrupted(
+    words: list[str], at: Callable[[subprocess.Popen[str]], bool], directory: Path, times: int = 1
+) -> tuple[int, str]:
+    """(status, standard error) of a process that gets SIGINT when `at` says so."""
+    with subprocess.Popen(
+        words, cwd=directory, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as process:
+        deadline = time.monotonic() + 120
+        while not at(process) and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.001)
+        for _ in range(times):
+            process.send_signal(signal.SIGINT)
+            time.sleep(0.005)
+        said = process.communicate(timeout=120)[1]
+    return process.returncode, said
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("words", [["bench", "--messages", "3000000"], ["decode", "x", "--out", "y"]])
+def test_while_the_command_loads_modules(
+    moment: str, words: list[str], script: list[str], tmp_path: Path
+) -> None:
+    for command in (script, [sys.executable, "-m", "pgoutput_fast"]):
+        ended = _interrupted([*command, *words], lambda process: _maps(process, moment), tmp_path)
+        assert ended == (130, STOPPED)
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("program", [["capture", "--path"], ["mirror", "--target"]])
+def test_while_a_program_loads_modules(
+    moment: str, program: list[str], script: list[str], tmp_path: Path
+) -> None:
+    name, option = program
+    for command in ([*script, name], [sys.executable, "-m", f"pgoutput_fast.{name}"]):
+        words = [*command, option, "out", *SERVER]
+        assert _interrupted(words, lambda process: _maps(process, moment), tmp_path) == (130, STOPPED)
+    assert os.listdir(tmp_path) == []
+
+
+def test_pressed_again_and_again(script: list[str], tmp_path: Path) -> None:
+    """Further signals arrive while the first one ends the command: `timeout -s INT` sends two."""
+    for seconds in (0.3, 1.0, 2.0):
+        begun = time.monotonic()
+
+        def is_due(process: subprocess.Popen[str], at: float = begun + seconds) -> bool:
+            return _maps(process, MOMENTS[-1]) and time.monotonic() > at
+
+        ended = _interrupted([*script, "bench", "--messages", "3000000"], is_due, tmp_path, times=100)
+        assert ended == (130, STOPPED)
