@@ -56,7 +56,7 @@ inline size_t facts(const Cell* cells, size_t n, Facts* out) noexcept {
 inline __mmask8 first_cells(size_t n) { return static_cast<__mmask8>((uint32_t{1} << (n < CELLS ? n : CELLS)) - 1); }
 
 // Writes one bit for each of n cells: whether it is present. Returns how many are present. `out` receives whole bytes.
-inline size_t presence(const Cell* cells, size_t n, uint8_t* out) noexcept {
+inline size_t presence_bits(const Cell* cells, size_t n, uint8_t* out) noexcept {
     size_t count = 0;
     for (size_t i = 0; i < n; i += CELLS) {
         const __mmask8 in_range = first_cells(n - i);
