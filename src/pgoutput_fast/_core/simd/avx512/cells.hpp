@@ -115,6 +115,10 @@ void spread_values(const Cell* cells, size_t n, const uint8_t* values, uint8_t* 
 // ---- bool -------------------------------------------------------------------------------------------------------
 
 using avx2::binary_bools;
+using avx2::split_lists;
+using avx2::split_multiranges;
+using avx2::split_ranges;
+using avx2::split_records;
 
 inline bool bools(Source source, const Cell* cells, size_t n, uint8_t* __restrict out, const Column& column) noexcept {
     if (column.statistics.longest > 1) return false;
