@@ -219,8 +219,10 @@ def section(version: int, figures: dict[str, dict[str, list[Cost]]]) -> Section:
             both = (statistics.median(getattr(each, what) for each in found) for found in (text, binary))
             return ", ".join(f"{each:.0f}" if what == "nbytes" else f"{each:.2f}" for each in both)
 
-        servers = [b.server / max(t.server, 1e-9) for t, b in zip(text, binary, strict=True)]
-        sums = [sum(astuple(b)[:3]) / sum(astuple(t)[:3]) for t, b in zip(text, binary, strict=True)]
+        pairs = list(zip(text, binary, strict=True))
+        # A short run may take the server less than the unit in which the system counts.
+        servers = [b.server / t.server for t, b in pairs if t.server] or [0.0]
+        sums = [sum(astuple(b)[:3]) / sum(astuple(t)[:3]) for t, b in pairs]
         table.rows.append(
             [kind, shown("nbytes"), shown("server"), shown("read"), shown("decode"),
              f"{statistics.median(servers):.2f}", f"{statistics.median(sums):.2f}"]
