@@ -6,10 +6,8 @@ messages of pgbench's default script. A corpus is generated once and kept in a c
 
 from __future__ import annotations
 
-import hashlib
 import os
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,9 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import pgoutput_fast as pgo
-from benchmarks.corpora.columns import TYPES, Cells, ColumnKind, fixed_width, join, printed
+from benchmarks.corpora.columns import TYPES, Cells, ColumnKind, join, printed
+from benchmarks.corpora.messages import boundaries, changes, generator, in_transactions, ordered, specs
 from pgoutput_fast.encode import (
-    ColumnSpec,
     RelationSpec,
     encode_relation,
     encode_truncate,
@@ -159,59 +157,6 @@ def _read(path: Path) -> pa.Table:
         return pa.ipc.open_file(source).read_all()
 
 
-# ---- messages ----------------------------------------------------------------------------------------------
-
-
-def _generator(seed: int, *path: object) -> np.random.Generator:
-    """A generator. Each column has its own, so that its values do not change when another column changes."""
-    digest = hashlib.sha256(repr((seed, path)).encode()).digest()
-    return np.random.default_rng(int.from_bytes(digest[:8], "big"))
-
-
-def _cell_parts(cells: pa.Array, format: bytes) -> list[pa.Array]:
-    """(header, value) of each cell. The header is format and length, or `n`."""
-    header = np.empty(len(cells), [("format", "S1"), ("length", ">i4")])
-    header["format"] = format
-    header["length"] = pc.fill_null(pc.binary_length(cells), 0).to_numpy()
-    headers = fixed_width(header.view(np.uint8).reshape(len(cells), 5))
-    if cells.null_count == 0:
-        return [headers, cells]
-    return [pc.if_else(cells.is_null(), pa.scalar(b"n"), headers), pc.fill_null(cells, b"")]
-
-
-def _changes(tag: bytes, oid: int, columns: Sequence[pa.Array], format: bytes) -> pa.Array:
-    """One change per row, with one new tuple."""
-    head = tag + oid.to_bytes(4, "big") + b"N" + len(columns).to_bytes(2, "big")
-    parts = [part for column in columns for part in _cell_parts(column, format)]
-    return join(head, *parts)
-
-
-def _boundaries(count: int) -> tuple[pa.Array, pa.Array]:
-    """Begin and Commit of `count` transactions."""
-    lsns = (np.arange(count, dtype=np.int64) + 1) * 0x4000 + 0x1_5000_0000
-    times = 800_000_000_000_000 + np.arange(count, dtype=np.int64) * 1_234_567
-    begin = np.empty(count, [("tag", "S1"), ("lsn", ">i8"), ("time", ">i8"), ("xid", ">u4")])
-    begin["tag"], begin["lsn"], begin["time"], begin["xid"] = b"B", lsns, times, np.arange(count) + 1000
-    fields = [("tag", "S1"), ("flags", "u1"), ("lsn", ">i8"), ("end", ">i8"), ("time", ">i8")]
-    commit = np.empty(count, fields)
-    commit["tag"], commit["flags"], commit["time"] = b"C", 0, times
-    commit["lsn"], commit["end"] = lsns, lsns + 48
-    return _rows_of(begin), _rows_of(commit)
-
-
-def _rows_of(records: np.ndarray[Any, Any]) -> pa.Array:
-    return fixed_width(records.view(np.uint8).reshape(len(records), records.dtype.itemsize))
-
-
-def _specs(columns: dict[str, ColumnKind], key: str | None) -> tuple[ColumnSpec, ...]:
-    return tuple(ColumnSpec(name, kind.oid, kind.typmod, name == key) for name, kind in columns.items())
-
-
-def _ordered(sources: Sequence[pa.Array], order: np.ndarray[Any, Any]) -> pa.Array:
-    """The messages of all sources in this order. `order` has indexes into the concatenated sources."""
-    return pa.concat_arrays(sources).take(pa.array(order))
-
-
 # ---- wide --------------------------------------------------------------------------------------------------
 
 
@@ -220,7 +165,7 @@ def wide_cells(scale: float = 1.0, seed: int = SEED) -> dict[str, Cells]:
     rows = WIDE_ROWS_PER_TRANSACTION * _transactions(WIDE_TRANSACTIONS, scale)
     columns = {}
     for name, (kind, nulls) in WIDE_COLUMNS.items():
-        rng = _generator(seed, "wide", name)
+        rng = generator(seed, "wide", name)
         cells = TYPES[kind].make(rng, rows)
         columns[name] = cells.with_nulls(rng, nulls) if nulls else cells
     return columns
@@ -233,24 +178,15 @@ def _transactions(full: int, scale: float) -> int:
 def _wide(name: str, scale: float, seed: int) -> Corpus:
     cells = wide_cells(scale, seed)
     binary = name == "wide binary"
-    rows = _changes(
+    rows = changes(
         b"I",
         WIDE_OID,
         [each.binary if binary else each.text for each in cells.values()],
         b"b" if binary else b"t",
     )
-    specs = _specs({name: TYPES[kind] for name, (kind, _) in WIDE_COLUMNS.items()}, "id")
-    relation = pa.array([encode_relation(RelationSpec(WIDE_OID, "public", "wide", specs))], pa.binary())
-    count = len(rows) // WIDE_ROWS_PER_TRANSACTION
-    begins, commits = _boundaries(count)
-    # Indexes into `relation + begins + rows + commits`. A transaction is its begin, its rows, and its commit.
-    first_row, first_commit = 1 + count, 1 + count + len(rows)
-    order = np.empty((count, WIDE_ROWS_PER_TRANSACTION + 2), np.int64)
-    order[:, 0] = 1 + np.arange(count)
-    order[:, 1:-1] = first_row + np.arange(len(rows)).reshape(count, -1)
-    order[:, -1] = first_commit + np.arange(count)
-    flat = np.insert(order.reshape(-1), 1, 0)  # the relation comes before the first row
-    payloads = _ordered([relation, begins, rows, commits], flat)
+    columns = specs({name: TYPES[kind] for name, (kind, _) in WIDE_COLUMNS.items()}, "id")
+    relation = encode_relation(RelationSpec(WIDE_OID, "public", "wide", columns))
+    payloads = in_transactions(relation, rows, WIDE_ROWS_PER_TRANSACTION)
     table = pa.table({name: each.values for name, each in cells.items()})
     return Corpus(name, payloads, {"public.wide": table})
 
@@ -300,7 +236,7 @@ _PGBENCH: dict[str, tuple[int, dict[str, ColumnKind]]] = {
 def _pgbench(scale: float, seed: int) -> Corpus:
     """The default script: B, three updates, an insert, C. pgbench's own truncate comes before all of them."""
     count = _transactions(PGBENCH_TRANSACTIONS, scale)
-    rng = _generator(seed, "pgbench")
+    rng = generator(seed, "pgbench")
 
     def integers(low: int, high: int) -> pa.Array:
         return pa.array(rng.integers(low, high, count, dtype=np.int32))
@@ -320,15 +256,15 @@ def _pgbench(scale: float, seed: int) -> Corpus:
     for name, columns in tables.items():
         oid, kinds = _PGBENCH[name]
         key = None if name == "history" else next(iter(kinds))
-        spec = RelationSpec(oid, "public", f"pgbench_{name}", _specs(kinds, key))
+        spec = RelationSpec(oid, "public", f"pgbench_{name}", specs(kinds, key))
         relations[name] = encode_relation(spec)
         text = [moment.text if each is moment.values else printed(each) for each in columns]
-        streams.append(_changes(b"I" if name == "history" else b"U", oid, text, b"t"))
+        streams.append(changes(b"I" if name == "history" else b"U", oid, text, b"t"))
         truth[f"public.pgbench_{name}"] = pa.table(dict(zip(kinds, columns, strict=True)))
-    begins, commits = _boundaries(count + 1)
+    begins, commits = boundaries(count + 1)
     # The server sends each Relation once. Halfway, an ANALYZE of branches makes it send that Relation again.
     order = np.stack([np.arange(count) + k * count for k in range(6)], axis=1).reshape(-1)
-    body = _ordered([begins[1:], *streams, commits[1:]], order)
+    body = ordered([begins[1:], *streams, commits[1:]], order)
     half = count // 2 * 6 + 3
     described = [relations[name] for name in ("accounts", "tellers", "branches")]
     truncate = encode_truncate([_PGBENCH["history"][0]])

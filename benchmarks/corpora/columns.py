@@ -16,7 +16,26 @@ import pyarrow.compute as pc
 from pgoutput_fast import TypeField, UserType, UserTypes
 from pgoutput_fast.catalog.user_types import NO_TYPES
 
-__all__ = ["TYPES", "Cells", "ColumnKind", "fixed_width", "join", "printed"]
+__all__ = [
+    "TYPES",
+    "Cells",
+    "ColumnKind",
+    "Rng",
+    "big_endian",
+    "blanks",
+    "bytea",
+    "code",
+    "fixed_width",
+    "integer",
+    "join",
+    "long_text",
+    "numeric",
+    "numeric_as_string",
+    "numeric_typmod",
+    "printed",
+    "short_text",
+    "sized",
+]
 
 Rng = np.random.Generator
 
@@ -75,7 +94,7 @@ def join(*parts: Any) -> pa.Array:
     )
 
 
-def _big_endian(values: np.ndarray[Any, Any], code: str) -> pa.Array:
+def big_endian(values: np.ndarray[Any, Any], code: str) -> pa.Array:
     wide = values.astype(code)
     return fixed_width(wide.view(np.uint8).reshape(len(wide), wide.itemsize))
 
@@ -91,39 +110,41 @@ def _mixed(rng: Rng, n: int, bits: int) -> np.ndarray[Any, Any]:
     return np.where(rng.random(n) < 0.1, -magnitude, magnitude)
 
 
-def _integer(arrow: pa.DataType, code: str, bits: int) -> Callable[[Rng, int], Cells]:
+def integer(arrow: pa.DataType, code: str, bits: int) -> Callable[[Rng, int], Cells]:
+    """Integers of all lengths up to `bits` bits."""
+
     def make(rng: Rng, n: int) -> Cells:
         numbers = _mixed(rng, n, bits)
         values = pa.array(numbers).cast(arrow)
-        return Cells(values, printed(values), _big_endian(numbers, code))
+        return Cells(values, printed(values), big_endian(numbers, code))
 
     return make
 
 
 def _serial(rng: Rng, n: int) -> Cells:
     numbers = np.arange(1, n + 1, dtype=np.int64) + 9_000_000
-    return Cells(pa.array(numbers), printed(pa.array(numbers)), _big_endian(numbers, ">i8"))
+    return Cells(pa.array(numbers), printed(pa.array(numbers)), big_endian(numbers, ">i8"))
 
 
 def _oid(rng: Rng, n: int) -> Cells:
     numbers = rng.integers(0, 2**32, n, dtype=np.int64)
-    return Cells(pa.array(numbers), printed(pa.array(numbers)), _big_endian(numbers, ">u4"))
+    return Cells(pa.array(numbers), printed(pa.array(numbers)), big_endian(numbers, ">u4"))
 
 
 def _float8(rng: Rng, n: int) -> Cells:
     # Between 1 and 10^6: printed without an exponent, mostly with 15 to 17 digits.
     numbers = np.exp(rng.random(n) * np.log(1e6)) * np.where(rng.random(n) < 0.3, -1, 1)
-    return Cells(pa.array(numbers), printed(pa.array(numbers)), _big_endian(numbers, ">f8"))
+    return Cells(pa.array(numbers), printed(pa.array(numbers)), big_endian(numbers, ">f8"))
 
 
 def _float4(rng: Rng, n: int) -> Cells:
     numbers = np.exp(rng.random(n) * np.log(1e5)).astype(np.float32)
-    return Cells(pa.array(numbers), printed(pa.array(numbers)), _big_endian(numbers, ">f4"))
+    return Cells(pa.array(numbers), printed(pa.array(numbers)), big_endian(numbers, ">f4"))
 
 
-def _numeric_parts(rng: Rng, n: int) -> tuple[pa.Array, pa.Array, pa.Array]:
-    """numeric(12,2): the decimals, and their cells."""
-    cents = _mixed(rng, n, 36)
+def _numeric_parts(rng: Rng, n: int, bits: int) -> tuple[pa.Array, pa.Array, pa.Array]:
+    """numeric(12,2) of up to `bits` bits without the point: the decimals, and their cells."""
+    cents = _mixed(rng, n, bits)
     words = np.stack([cents, cents >> 63], axis=1)  # an Arrow decimal has 128 bits, the low half first
     values = pa.Array.from_buffers(pa.decimal128(12, 2), n, [None, pa.py_buffer(words)])
     whole, fraction = np.divmod(np.abs(cents), 100)
@@ -137,19 +158,25 @@ def _numeric_parts(rng: Rng, n: int) -> tuple[pa.Array, pa.Array, pa.Array]:
     header[:, 2] = np.where(cents < 0, 0x4000, 0)
     header[:, 3] = 2
     digits = [
-        pc.if_else(pa.array((first <= k) & (k <= last)), _big_endian(group, ">i2"), pa.scalar(b""))
+        pc.if_else(pa.array((first <= k) & (k <= last)), big_endian(group, ">i2"), pa.scalar(b""))
         for k, group in enumerate(groups)
     ]
     return values, printed(values), join(fixed_width(header.view(np.uint8).reshape(n, 8)), *digits)
 
 
-def _numeric(rng: Rng, n: int) -> Cells:
-    return Cells(*_numeric_parts(rng, n))
+def numeric(bits: int) -> Callable[[Rng, int], Cells]:
+    """numeric(12,2), at most 36 bits without the point."""
+    return lambda rng, n: Cells(*_numeric_parts(rng, n, bits))
 
 
-def _numeric_as_string(rng: Rng, n: int) -> Cells:
-    values, text, binary = _numeric_parts(rng, n)
-    return Cells(values.cast(pa.string()), text, binary)
+def numeric_as_string(bits: int) -> Callable[[Rng, int], Cells]:
+    """The same numbers in a column of numeric, which become text."""
+
+    def make(rng: Rng, n: int) -> Cells:
+        values, text, binary = _numeric_parts(rng, n, bits)
+        return Cells(values.cast(pa.string()), text, binary)
+
+    return make
 
 
 def _bool(rng: Rng, n: int) -> Cells:
@@ -161,7 +188,7 @@ def _bool(rng: Rng, n: int) -> Cells:
 def _date(rng: Rng, n: int) -> Cells:
     days = rng.integers(5_000, 22_000, n).astype(np.int32)
     values = pa.array(days).cast(pa.date32())
-    return Cells(values, printed(values), _big_endian(days - EPOCH_DAYS, ">i4"))
+    return Cells(values, printed(values), big_endian(days - EPOCH_DAYS, ">i4"))
 
 
 def _micros(rng: Rng, n: int, below: int) -> np.ndarray[Any, Any]:
@@ -178,7 +205,7 @@ def _without_zeros(values: pa.Array) -> pa.Array:
 def _time(rng: Rng, n: int) -> Cells:
     micros = _micros(rng, n, 86_400_000_000)
     values = pa.array(micros).cast(pa.time64("us"))
-    return Cells(values, _without_zeros(values), _big_endian(micros, ">i8"))
+    return Cells(values, _without_zeros(values), big_endian(micros, ">i8"))
 
 
 def _timestamp(zone: str | None) -> Callable[[Rng, int], Cells]:
@@ -186,7 +213,7 @@ def _timestamp(zone: str | None) -> Callable[[Rng, int], Cells]:
         micros = 1_500_000_000_000_000 + _micros(rng, n, 300_000_000_000_000)
         values = pa.array(micros).cast(pa.timestamp("us"))
         text = _without_zeros(values)
-        binary = _big_endian(micros - EPOCH_MICROS, ">i8")
+        binary = big_endian(micros - EPOCH_MICROS, ">i8")
         if zone is None:
             return Cells(values, text, binary)
         return Cells(pa.array(micros).cast(pa.timestamp("us", tz=zone)), join(text, b"+00"), binary)
@@ -212,8 +239,8 @@ def _uuid(rng: Rng, n: int) -> Cells:
     return Cells(digits_of.cast(pa.string()), digits_of, fixed_width(data))
 
 
-def _bytea(rng: Rng, n: int) -> Cells:
-    lengths = rng.integers(4, 20, n)
+def bytea(rng: Rng, n: int, least: int = 4, most: int = 19) -> Cells:
+    lengths = rng.integers(least, most + 1, n)
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
     data = rng.integers(0, 256, int(offsets[-1]), dtype=np.uint8)
 
@@ -255,7 +282,7 @@ def _as_cells(values: pa.Array) -> Cells:
     return Cells(values, values.cast(pa.binary()), values.cast(pa.binary()))
 
 
-def _short_text(rng: Rng, n: int) -> Cells:
+def short_text(rng: Rng, n: int) -> Cells:
     """One or two words. One in fifty cells has letters beyond ASCII."""
     words = _vocabulary(rng, 3000)
     plain = pc.binary_join_element_wise(
@@ -268,13 +295,13 @@ def _short_text(rng: Rng, n: int) -> Cells:
     return _as_cells(pc.if_else(pa.array(rng.random(n) < 0.02), accented, plain))
 
 
-def _code(rng: Rng, n: int) -> Cells:
+def code(rng: Rng, n: int) -> Cells:
     """Letters and digits as in order numbers, only ASCII."""
     letters = fixed_width(rng.integers(ord("A"), ord("Z") + 1, (n, 3)).astype(np.uint8))
     return _as_cells(join(letters, b"-", printed(pa.array(np.abs(_mixed(rng, n, 24))))).cast(pa.string()))
 
 
-def _long_text(words_at_most: int) -> Callable[[Rng, int], Cells]:
+def long_text(words_at_most: int) -> Callable[[Rng, int], Cells]:
     """Sentences of four words to `words_at_most`, some with a comma."""
 
     def make(rng: Rng, n: int) -> Cells:
@@ -307,7 +334,7 @@ def _jsonb(rng: Rng, n: int) -> Cells:
     return Cells(text.cast(pa.string()), text, join(b"\1", text))
 
 
-def _blanks(width: int) -> Callable[[Rng, int], Cells]:
+def blanks(width: int) -> Callable[[Rng, int], Cells]:
     return lambda rng, n: _as_cells(fixed_width(np.full((n, width), ord(" "), np.uint8)).cast(pa.string()))
 
 
@@ -321,16 +348,14 @@ def _array_of_three(element: Callable[[Rng, int], Cells], element_oid: int) -> C
         values = pa.ListArray.from_arrays(np.arange(n + 1, dtype=np.int32) * 3, flat.take(pa.array(order)))
         a, b, c = (each.text for each in elements)
         header = np.array([1, 0, element_oid, 3, 1], ">i4").tobytes()
-        sized = []
-        for each in elements:
-            sized += [_big_endian(pc.binary_length(each.binary).to_numpy(), ">i4"), each.binary]
-        return Cells(values, join(b"{", a, b",", b, b",", c, b"}"), join(header, *sized))
+        parts = [sized(each.binary) for each in elements]
+        return Cells(values, join(b"{", a, b",", b, b",", c, b"}"), join(header, *parts))
 
     return make
 
 
-def _sized(values: pa.Array) -> pa.Array:
-    return join(_big_endian(pc.binary_length(values).to_numpy(), ">i4"), values)
+def sized(values: pa.Array) -> pa.Array:
+    return join(big_endian(pc.binary_length(values).to_numpy(), ">i4"), values)
 
 
 def _struct(**fields: pa.Array) -> pa.Array:
@@ -346,7 +371,7 @@ def _range_of(bound: Callable[[Rng, int], Cells], quote: bytes = b"") -> Callabl
         return Cells(
             _struct(lower=lower.values, upper=upper.values, lower_inc=yes, upper_inc=no, empty=no),
             join(b"[", quote, lower.text, quote, b",", quote, upper.text, quote, b")"),
-            join(b"\2", _sized(lower.binary), _sized(upper.binary)),
+            join(b"\2", sized(lower.binary), sized(upper.binary)),
         )
 
     return make
@@ -360,7 +385,7 @@ def _multirange_of_three(ranges: Callable[[Rng, int], Cells]) -> Callable[[Rng, 
         return Cells(
             pa.ListArray.from_arrays(np.arange(n + 1, dtype=np.int32) * 3, flat),
             join(b"{", a.text, b",", b.text, b",", c.text, b"}"),
-            join(b"\0\0\0\3", *(_sized(each.binary) for each in (a, b, c))),
+            join(b"\0\0\0\3", *(sized(each.binary) for each in (a, b, c))),
         )
 
     return make
@@ -376,11 +401,11 @@ def _point(rng: Rng, n: int) -> Cells:
 def _composite(rng: Rng, n: int) -> Cells:
     """Composites of an int4, a short code, a numeric(12,2) and a timestamptz, which needs quotes."""
     a, b, c, d = (
-        make(rng, n) for make in (_integer(pa.int32(), ">i4", 31), _code, _numeric, _timestamp("UTC"))
+        make(rng, n) for make in (integer(pa.int32(), ">i4", 31), code, numeric(36), _timestamp("UTC"))
     )
     oids = [np.array([oid], ">u4").tobytes() for oid in (23, 1043, 1700, 1184)]
     fields = [
-        part for oid, each in zip(oids, (a, b, c, d), strict=True) for part in (oid, _sized(each.binary))
+        part for oid, each in zip(oids, (a, b, c, d), strict=True) for part in (oid, sized(each.binary))
     ]
     return Cells(
         _struct(a=a.values, b=b.values, c=c.values, d=d.values),
@@ -394,7 +419,7 @@ def _enum(rng: Rng, n: int) -> Cells:
     return _as_cells(labels.take(pa.array(rng.integers(0, 6, n))))
 
 
-def _numeric_typmod(precision: int, scale: int) -> int:
+def numeric_typmod(precision: int, scale: int) -> int:
     return (precision << 16 | scale) + 4
 
 
@@ -408,7 +433,7 @@ _USER_TYPES = UserTypes(
             fields=(
                 TypeField("a", 23),
                 TypeField("b", 1043, 24),
-                TypeField("c", 1700, _numeric_typmod(12, 2)),
+                TypeField("c", 1700, numeric_typmod(12, 2)),
                 TypeField("d", 1184),
             ),
         ),
@@ -418,31 +443,31 @@ _USER_TYPES = UserTypes(
 
 TYPES: dict[str, ColumnKind] = {
     "bool": ColumnKind(16, _bool),
-    "int2": ColumnKind(21, _integer(pa.int16(), ">i2", 15)),
-    "int4": ColumnKind(23, _integer(pa.int32(), ">i4", 31)),
-    "int8": ColumnKind(20, _integer(pa.int64(), ">i8", 62)),
+    "int2": ColumnKind(21, integer(pa.int16(), ">i2", 15)),
+    "int4": ColumnKind(23, integer(pa.int32(), ">i4", 31)),
+    "int8": ColumnKind(20, integer(pa.int64(), ">i8", 62)),
     "serial": ColumnKind(20, _serial),
     "oid": ColumnKind(26, _oid),
     "float4": ColumnKind(700, _float4),
     "float8": ColumnKind(701, _float8),
-    "numeric(12,2)": ColumnKind(1700, _numeric, _numeric_typmod(12, 2)),
-    "numeric": ColumnKind(1700, _numeric_as_string),
-    "code": ColumnKind(1043, _code, 20 + 4),
-    "short text": ColumnKind(25, _short_text),
-    "long text": ColumnKind(25, _long_text(28)),
+    "numeric(12,2)": ColumnKind(1700, numeric(36), numeric_typmod(12, 2)),
+    "numeric": ColumnKind(1700, numeric_as_string(36)),
+    "code": ColumnKind(1043, code, 20 + 4),
+    "short text": ColumnKind(25, short_text),
+    "long text": ColumnKind(25, long_text(28)),
     "jsonb": ColumnKind(3802, _jsonb),
-    "bytea": ColumnKind(17, _bytea),
+    "bytea": ColumnKind(17, bytea),
     "uuid": ColumnKind(2950, _uuid),
     "date": ColumnKind(1082, _date),
     "time": ColumnKind(1083, _time),
     "timestamp": ColumnKind(1114, _timestamp(None)),
     "timestamptz": ColumnKind(1184, _timestamp("UTC")),
-    "char(84)": ColumnKind(1042, _blanks(84), 84 + 4),
-    "int4[]": ColumnKind(1007, _array_of_three(_integer(pa.int32(), ">i4", 31), 23)),
-    "text[]": ColumnKind(1009, _array_of_three(_code, 25)),
-    "int4range": ColumnKind(3904, _range_of(_integer(pa.int32(), ">i4", 31))),
+    "char(84)": ColumnKind(1042, blanks(84), 84 + 4),
+    "int4[]": ColumnKind(1007, _array_of_three(integer(pa.int32(), ">i4", 31), 23)),
+    "text[]": ColumnKind(1009, _array_of_three(code, 25)),
+    "int4range": ColumnKind(3904, _range_of(integer(pa.int32(), ">i4", 31))),
     "tsrange": ColumnKind(3908, _range_of(_timestamp(None), b'"')),
-    "int4multirange": ColumnKind(4451, _multirange_of_three(_range_of(_integer(pa.int32(), ">i4", 31)))),
+    "int4multirange": ColumnKind(4451, _multirange_of_three(_range_of(integer(pa.int32(), ">i4", 31)))),
     "point": ColumnKind(600, _point),
     "composite": ColumnKind(30001, _composite, types=_USER_TYPES),
     "enum": ColumnKind(30002, _enum, types=_USER_TYPES),

@@ -13,7 +13,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from benchmarks import capture, growth, guard, segments, snapshot
+from benchmarks import capture, formats, growth, guard, random_tables, segments, snapshot
 from benchmarks.mirror import effect, live, merge
 from benchmarks.mirror.processes import ProcessTree
 from benchmarks.mirror.systems import DebeziumSystem
@@ -25,6 +25,8 @@ from benchmarks.spark.queries import queries, section, wide_segments
 
 import pgoutput_fast as pgo
 from pgoutput_fast import spark as pgspark
+from pgoutput_fast._core.columns.column import use_vectors
+from support import pg
 from support.capturing import wait_until
 from support.paths import ROOT
 
@@ -132,6 +134,23 @@ def test_capture_at_a_tiny_scale() -> None:
     assert [row[0] for row in table.rows] == list(figures)
     assert len(figures) == 5
     assert all(float(cell.replace(",", "")) >= 0 for row in table.rows for cell in row[1:])
+
+
+def test_formats_at_a_tiny_scale() -> None:
+    installation = list(pg.installations().values())[-1]
+    figures = formats.measure(installation, 300, 1)
+    assert figures.keys() == formats.TABLES.keys()
+    assert all(each.decode > 0 for costs in figures["wide"].values() for each in costs)
+    assert "arrays" in str(formats.section(installation.version, figures))
+
+
+def test_random_tables_at_a_tiny_scale() -> None:
+    levels = [level for level in random_tables.LEVELS if use_vectors(level) == level] or ["portable"]
+    found = [each for seed in range(3) for each in random_tables.figures(seed, 60_000, 1, levels)]
+    assert len({each.table for each in found}) == 3
+    assert len(found) == 3 * 2 * len(levels)
+    assert "median" in str(random_tables.section(found))
+    assert ElementTree.fromstring(random_tables.chart(found)).tag.endswith("svg")
 
 
 def test_snapshot_at_a_tiny_scale() -> None:

@@ -44,14 +44,13 @@ inline void convert_cells(Column& column, Convert convert, Source source, const 
         column.buffers.append_validity(nullptr, n);
         return;
     }
-#ifdef PGO_AVX2
-    if (vector_level == AVX512 && issues.size() == before && column.buffers.rows % 8 == 0) {
+    const QuickPresence presence = PGO_AVX_QUICK(presence_bits);
+    if (presence && issues.size() == before && column.buffers.rows % 8 == 0) {
         uint8_t* bits = column.buffers.reserve_validity(n);
-        column.buffers.nulls += n - avx512::presence(cells, n, bits);
+        column.buffers.nulls += n - presence(cells, n, bits);
         column.buffers.rows += n;
         return;
     }
-#endif
     column.scratch.valid.resize(n);
     uint8_t* valid = column.scratch.valid.data();
     for (size_t i = 0; i < n; ++i) valid[i] = cells[i].length >= 0;

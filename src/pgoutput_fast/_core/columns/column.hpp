@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "columns/buffer.hpp"
+#include "columns/cell_list.hpp"
 #include "protocol/reasons.hpp"
 #include "protocol/wire.hpp"
 
@@ -143,7 +144,8 @@ struct ColumnStatistics {
 
 // Working memory of the converters. What a block leaves in it means nothing to the next block.
 struct ColumnScratch {
-    std::vector<Cell> cells;
+    CellList cells;
+    CellList parts;  // of one cell
     std::vector<uint8_t> arena;
     std::vector<uint8_t> valid;
     Issues child_issues;  // issues of this column as the child of a list
@@ -151,7 +153,10 @@ struct ColumnScratch {
 
     // Frees what has become large. Otherwise each of many relations with arrays would keep its own.
     void free_large() noexcept {
-        free_if_large(cells);
+        cells.count = 0;
+        free_if_large(cells.memory);
+        parts.count = 0;
+        free_if_large(parts.memory);
         free_if_large(arena);
         free_if_large(valid);
         free_if_large(child_issues);

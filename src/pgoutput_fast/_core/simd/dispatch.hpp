@@ -8,7 +8,12 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "simd/avx2.hpp"
+#include "simd/avx2/bytes.hpp"
+#include "simd/avx2/cells.hpp"
+#include "simd/avx2/floats.hpp"
+#include "simd/avx2/integers.hpp"
+#include "simd/avx2/lists.hpp"
+#include "simd/avx2/times.hpp"
 #include "simd/avx512/integers.hpp"
 #include "simd/avx512/bytes.hpp"
 #include "simd/avx512/cells.hpp"
@@ -23,6 +28,13 @@ template <class T>
 using Quick = bool (*)(Source, const Cell*, size_t, T*, const Column&) noexcept;
 
 using QuickFacts = size_t (*)(const Cell*, size_t, Facts*) noexcept;
+using QuickPick = size_t (*)(const Cell*, size_t, Cell*) noexcept;
+using QuickSpread = void (*)(const Cell*, size_t, const uint8_t*, uint8_t*) noexcept;
+using QuickPresence = size_t (*)(const Cell*, size_t, uint8_t*) noexcept;
+using QuickSplit = size_t (*)(Source, const Cell*, size_t, CellList&, int32_t*, int32_t, uint32_t);
+using QuickSplitRecords = size_t (*)(Source, const Cell*, size_t, CellList&, size_t, Cell*, size_t, uint32_t);
+using QuickSplitRanges = size_t (*)(Source, const Cell*, size_t, CellList&, Cell*, size_t, RangeFlags,
+                                    uint32_t);
 using QuickGather = Gathered (*)(Source, const Cell*, size_t, uint8_t*, int32_t*, const Column&) noexcept;
 
 // The vector levels. A processor that has AVX512 also has AVX2.

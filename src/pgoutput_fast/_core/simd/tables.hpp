@@ -33,4 +33,32 @@ struct Least {
 };
 inline constexpr Least LEAST{};
 
+// For each set of four cells, a bit for each: the words of the cells in the set, one after the other, and then any.
+struct Picks {
+    uint32_t of[16][8];
+    constexpr Picks() : of() {
+        for (uint32_t set = 0; set < 16; ++set) {
+            uint32_t at = 0;
+            for (uint32_t k = 0; k < 4; ++k) {
+                if (!(set >> k & 1)) continue;
+                of[set][at++] = 2 * k;
+                of[set][at++] = 2 * k + 1;
+            }
+        }
+    }
+};
+inline constexpr Picks PICKS{};
+
+// For each set of eight lanes: how many lanes of the set precede a lane of the set. It is 0x80 for all other lanes.
+struct Ranks {
+    uint8_t of[256][8];
+    constexpr Ranks() : of() {
+        for (uint32_t set = 0; set < 256; ++set) {
+            uint8_t rank = 0;
+            for (uint32_t k = 0; k < 8; ++k) of[set][k] = set >> k & 1 ? rank++ : uint8_t{0x80};
+        }
+    }
+};
+inline constexpr Ranks RANKS{};
+
 }  // namespace pgo

@@ -50,14 +50,13 @@ template <class T>
 inline bool take_present(const Column& column, Source source, const Cell* cells, size_t n, T* out, Quick<T> quick) {
     Cell present[CHUNK + 8];
     T values[CHUNK + 8];
-#ifdef PGO_AVX2
-    if (vector_level == AVX512) {
-        const size_t count = avx512::pick_present(cells, n, present);
+    if (const QuickPick pick = PGO_AVX_QUICK(pick_present)) {
+        const size_t count = pick(cells, n, present);
         if (count && !quick(source, present, count, values, column)) return false;
-        avx512::spread_values<sizeof(T)>(cells, n, reinterpret_cast<uint8_t*>(values), reinterpret_cast<uint8_t*>(out));
+        const QuickSpread spread = PGO_AVX_QUICK(spread_values<sizeof(T)>);
+        spread(cells, n, reinterpret_cast<uint8_t*>(values), reinterpret_cast<uint8_t*>(out));
         return true;
     }
-#endif
     size_t count = 0;
     for (size_t i = 0; i < n; ++i) {
         present[count] = cells[i];
@@ -116,11 +115,10 @@ bool same_width(Source source, const Cell* cells, size_t n, T* out, const Column
 }
 template <class T, uint32_t width, Reason (*Read)(const uint8_t*, T*)>
 void from_binary(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
-    // Removing missing cells pays only with AVX-512, which needs no loop over single cells for it.
-    const Quick<T> quick =
-        vector_level == AVX512 || (vector_level != PORTABLE && !column.statistics.missing)
-            ? same_width<T, width, Read>
-            : nullptr;
+    // Removing missing cells pays only where it needs no loop over single cells.
+    const Quick<T> quick = vector_level >= AVX2 || (vector_level != PORTABLE && !column.statistics.missing)
+                               ? same_width<T, width, Read>
+                               : nullptr;
     convert_fixed<T>(column, source, cells, n, issues, quick,
                      [](const uint8_t* p, uint32_t length, T* out, const Column&) {
                          return length == width ? Read(p, out) : BAD_LENGTH;

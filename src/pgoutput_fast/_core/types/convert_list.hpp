@@ -18,20 +18,20 @@ constexpr size_t ARENA_FRONT = READ_BEFORE;
 // The element cells of one block. They point into the payload. If any element of the block has an escape, all elements
 // are copied into the arena without their escapes, and the cells point there.
 struct Elements {
-    std::vector<Cell>& cells;
+    CellList& cells;
     std::vector<uint8_t>& arena;
     const uint8_t* base;
     bool copied;
 
     void add(const uint8_t* p, size_t n) {
         if (!copied) {
-            cells.push_back({static_cast<uint32_t>(p - base), static_cast<int32_t>(n)});
+            cells.add({static_cast<uint32_t>(p - base), static_cast<int32_t>(n)});
             return;
         }
-        cells.push_back({static_cast<uint32_t>(arena.size()), static_cast<int32_t>(n)});
+        cells.add({static_cast<uint32_t>(arena.size()), static_cast<int32_t>(n)});
         arena.insert(arena.end(), p, p + n);
     }
-    void add_null() { cells.push_back({static_cast<uint32_t>(ARENA_FRONT), CELL_NULL}); }
+    void add_null() { cells.add({static_cast<uint32_t>(ARENA_FRONT), CELL_NULL}); }
 };
 
 enum class SlicedList : uint8_t { GOOD, SHIFTED, MULTI, BAD, ESCAPED };
@@ -149,7 +149,7 @@ template <uint8_t delimiter>
 inline SlicedList slice_text_array(const uint8_t* p, const uint8_t* end, Elements& elements) {
     Dimensions promised;
     const SlicedList bounds = read_text_bounds(p, end, &promised);
-    const size_t before = elements.cells.size();
+    const size_t before = elements.cells.count;
     if (bounds == SlicedList::BAD) return bounds;
     if (end - p < 2 || *p != '{' || end[-1] != '}') return SlicedList::BAD;
     if (p[1] == '{') return is_text_of_dimensions<delimiter>(p, end, promised) ? SlicedList::MULTI : SlicedList::BAD;
@@ -166,7 +166,7 @@ inline SlicedList slice_text_array(const uint8_t* p, const uint8_t* end, Element
                 if (*q == '\\') ++q;
                 elements.arena.push_back(*q);
             }
-            elements.cells.push_back({static_cast<uint32_t>(at), static_cast<int32_t>(elements.arena.size() - at)});
+            elements.cells.add({static_cast<uint32_t>(at), static_cast<int32_t>(elements.arena.size() - at)});
         } else if (element.is_null()) {
             elements.add_null();
         } else {
@@ -175,7 +175,7 @@ inline SlicedList slice_text_array(const uint8_t* p, const uint8_t* end, Element
         if (p == end) return SlicedList::BAD;
         if (*p == '}') {
             const bool as_promised =
-                bounds == SlicedList::GOOD || static_cast<int64_t>(elements.cells.size() - before) == promised.sizes[0];
+                bounds == SlicedList::GOOD || static_cast<int64_t>(elements.cells.count - before) == promised.sizes[0];
             return p + 1 == end && as_promised ? bounds : SlicedList::BAD;
         }
         if (*p != delimiter) return SlicedList::BAD;
@@ -234,10 +234,13 @@ inline SlicedList slice_binary_array(const uint8_t* p, const uint8_t* end, uint3
     return load32(bounds + 4) != 1 ? SlicedList::SHIFTED : SlicedList::GOOD;
 }
 
-// How a list's cell is split. `slice` appends the elements' cells. If it cannot, the reason is `malformed`.
+// How a list's cell is split. `quick` splits usual cells, or is null. `slice` appends the elements' cells of any cell. If it cannot, the reason is `malformed`.
 template <bool binary, uint8_t delimiter = ','>
 struct SliceArray {
     static constexpr Reason malformed = BAD_ARRAY;
+    static QuickSplit quick() noexcept {
+        return binary ? nullptr : PGO_AVX_QUICK(split_lists<avx2::ArrayText<delimiter>>);
+    }
     static SlicedList slice(const uint8_t* p, const uint8_t* end, const Column& column, Elements& elements,
                             Reason* reason) {
         return binary ? slice_binary_array(p, end, column.plan.element_oid, elements, reason)
@@ -250,11 +253,11 @@ struct SliceArray {
 // input and not with the input times the number of fields.
 constexpr size_t PLACES_PER_ELEMENT = 32, PLACES_PER_FIELD = 4;
 
-inline bool places_fit(size_t leaves, const std::vector<Cell>& elements, size_t first) noexcept {
+inline bool places_fit(size_t leaves, const CellList& elements, size_t first) noexcept {
     if (leaves <= PLACES_PER_ELEMENT) return true;
     size_t nulls = 0;
-    for (size_t k = first; k < elements.size(); ++k) nulls += elements[k].length < 0;
-    const size_t count = elements.size() - first;
+    for (size_t k = first; k < elements.count; ++k) nulls += elements.memory[k].length < 0;
+    const size_t count = elements.count - first;
     return nulls * leaves <= leaves + PLACES_PER_ELEMENT * count + PLACES_PER_FIELD * leaves * (count - nulls);
 }
 
@@ -265,15 +268,21 @@ void convert_list(Column& column, Source source, const Cell* cells, size_t n, Is
     int32_t* offsets = column.buffers.reserve_offsets(n);
     const int32_t base = static_cast<int32_t>(child.buffers.rows);
     Elements elements{column.scratch.cells, column.scratch.arena, source.base, false};
+    const QuickSplit quick =
+        column.statistics.readable_around && leaves <= PLACES_PER_ELEMENT ? Slicer::quick() : nullptr;
     for (size_t i = 0; i < n; ++i) {
         if (i == 0) {
-            elements.cells.clear();
+            elements.cells.count = 0;
             if (elements.copied) elements.arena.assign(ARENA_FRONT, 0);
+        }
+        if (quick && !elements.copied) {
+            i += quick(source, cells + i, n - i, elements.cells, offsets + i, base, column.statistics.longest);
+            if (i == n) break;
         }
         if (cells[i].length >= 0) {
             const uint8_t* p = source.base + cells[i].offset;
             const uint8_t* end = p + cells[i].length;
-            const size_t before = elements.cells.size();
+            const size_t before = elements.cells.count;
             Reason reason = Slicer::malformed;
             SlicedList sliced = Slicer::slice(p, end, column, elements, &reason);
             if (sliced == SlicedList::ESCAPED) {
@@ -290,17 +299,17 @@ void convert_list(Column& column, Source source, const Cell* cells, size_t n, Is
                 reason = TOO_MANY_ELEMENTS;
             }
             if (sliced != SlicedList::GOOD) issues.push_back({static_cast<uint32_t>(i), reason, false});
-            if (sliced == SlicedList::BAD || sliced == SlicedList::MULTI) elements.cells.resize(before);
+            if (sliced == SlicedList::BAD || sliced == SlicedList::MULTI) elements.cells.count = before;
         }
-        offsets[i + 1] = base + static_cast<int32_t>(elements.cells.size());
+        offsets[i + 1] = base + static_cast<int32_t>(elements.cells.count);
     }
     if (elements.copied) elements.arena.resize(elements.arena.size() + SLACK);
     Source inner = elements.copied
         ? Source{elements.arena.data(), elements.arena.data() + elements.arena.size()}
         : source;
     child.scratch.child_issues.clear();
-    convert_cells(child, binary ? child.plan.binary : child.plan.text, inner, elements.cells.data(),
-                  elements.cells.size(), child.scratch.child_issues);
+    convert_cells(child, binary ? child.plan.binary : child.plan.text, inner, elements.cells.begin(),
+                  elements.cells.count, child.scratch.child_issues);
     const int32_t* const ends = column.buffers.int_offsets() + column.buffers.offsets.size() / sizeof(int32_t) - n;
     take_issues(issues, first_issue, child.scratch.child_issues, [=](uint32_t row) {
         return static_cast<uint32_t>(std::upper_bound(ends, ends + n, base + static_cast<int32_t>(row)) - ends);

@@ -106,16 +106,18 @@ inline bool take_binary_field(const uint8_t*& p, const uint8_t* end, Fields& fie
 }
 
 // Slice is SlicedFields(const uint8_t* p, const uint8_t* end, Fields&, Cell* out, size_t row). It writes the cells of
-// the first `width` fields to out[0], out[n], out[2 * n] and so on. This function converts these fields. The caller
+// the first `width` fields to out[0], out[n], out[2 * n] and so on. Split is size_t(size_t row, Cell* out): it does the
+// same for usual cells from `row` on, and returns how many rows it did. This function converts these fields. The caller
 // fills all others.
-template <bool binary, class Slice>
+template <bool binary, class Slice, class Split>
 inline void convert_fields(Column& column, Source source, const Cell* cells, size_t n, Issues& issues, size_t width,
-                           Slice slice) {
+                           Slice slice, Split split) {
     const size_t first_issue = issues.size();
-    column.scratch.cells.resize(width * n);
-    Cell* const out = column.scratch.cells.data();
+    column.scratch.cells.count = 0;
+    Cell* const out = column.scratch.cells.reserve(width * n);
     Fields fields{column.scratch.arena, source.base, false};
     for (size_t i = 0; i < n; ++i) {
+        if (!fields.copied && (i += split(i, out + i)) == n) break;
         if (cells[i].length >= 0) {
             const uint8_t* p = source.base + cells[i].offset;
             const SlicedFields sliced = slice(p, p + cells[i].length, fields, out + i, i);
@@ -145,6 +147,9 @@ inline void convert_fields(Column& column, Source source, const Cell* cells, siz
     }
     take_issues(issues, first_issue, within, [](uint32_t row) { return row; });
 }
+
+// For cells without a vector loop that splits them.
+inline size_t split_none(size_t, Cell*) noexcept { return 0; }
 
 // ---- composites: record_out and record_send ----------------------------------------------------------------------
 
@@ -188,10 +193,17 @@ inline SlicedFields slice_binary_record(const uint8_t* p, const uint8_t* end, Fi
 template <bool binary>
 void convert_composite(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
     const size_t width = column.fields.size();
+    const QuickSplitRecords quick =
+        !binary && width && column.statistics.readable_around ? PGO_AVX_QUICK(split_records) : nullptr;
     convert_fields<binary>(column, source, cells, n, issues, width,
                            [&, n](const uint8_t* p, const uint8_t* end, Fields& fields, Cell* out, size_t) {
                                return binary ? slice_binary_record(p, end, fields, out, n, column.plan.field_oids)
                                              : slice_text_record(p, end, fields, out, n, width);
+                           },
+                           [&, n, quick](size_t i, Cell* out) -> size_t {
+                               if (!quick) return 0;
+                               return quick(source, cells + i, n - i, column.scratch.parts, width, out, n,
+                                            column.statistics.longest);
                            });
 }
 
@@ -215,7 +227,8 @@ void convert_point(Column& column, Source source, const Cell* cells, size_t n, I
             out[0] = fields.cell_of(p, static_cast<size_t>(comma - p));
             out[n] = fields.cell_of(comma + 1, static_cast<size_t>(end - comma - 1));
             return SlicedFields::GOOD;
-        });
+        },
+        split_none);
 }
 
 // ---- ranges: range_out and range_send ----------------------------------------------------------------------------
@@ -274,10 +287,17 @@ void convert_range(Column& column, Source source, const Cell* cells, size_t n, I
     }
     const size_t first_issue = issues.size();
     const bool missing = column.statistics.missing;
+    const QuickSplitRanges quick =
+        !binary && column.statistics.readable_around ? PGO_AVX_QUICK(split_ranges) : nullptr;
     convert_fields<binary>(column, source, cells, n, issues, BOUNDS,
                            [&, n](const uint8_t* p, const uint8_t* end, Fields& fields, Cell* out, size_t i) {
                                return (binary ? slice_binary_range : slice_text_range)(
                                    p, end, fields, out, out + n, flags[0] + i, flags[1] + i, flags[2] + i);
+                           },
+                           [&, n, quick](size_t i, Cell* out) -> size_t {
+                               if (!quick) return 0;
+                               return quick(source, cells + i, n - i, column.scratch.parts, out, n,
+                                            {flags[0] + i, flags[1] + i, flags[2] + i}, column.statistics.longest);
                            });
     // The flags of a null range are null.
     const uint8_t* valid = nullptr;
@@ -340,6 +360,7 @@ inline SlicedList slice_binary_multirange(const uint8_t* p, const uint8_t* end, 
 template <bool binary>
 struct SliceMultirange {
     static constexpr Reason malformed = BAD_NESTED;
+    static QuickSplit quick() noexcept { return binary ? nullptr : PGO_AVX_QUICK(split_multiranges); }
     static SlicedList slice(const uint8_t* p, const uint8_t* end, const Column&, Elements& elements, Reason*) {
         return binary ? slice_binary_multirange(p, end, elements) : slice_text_multirange(p, end, elements);
     }

@@ -34,7 +34,7 @@ inline Reason add_numeric_text(Column& column, Source source, const Cell& cell, 
         return OK;
     }
     if (column.plan.numerics == Numerics::IN_ARRAY || column.plan.numerics == Numerics::IN_MULTIRANGE) {
-        column.scratch.cells.clear();
+        column.scratch.cells.count = 0;
         Elements elements{column.scratch.cells, column.scratch.arena, source.base, false};
         const bool array = column.plan.numerics == Numerics::IN_ARRAY;
         Reason reason = array ? BAD_ARRAY : BAD_NESTED;
@@ -56,13 +56,13 @@ inline Reason add_numeric_text(Column& column, Source source, const Cell& cell, 
             if (Reason inside = add_numeric_text(*column.fields[k], source, bounds[k], total)) return inside;
         return OK;
     }
-    column.scratch.cells.resize(column.fields.size());
-    Cell* const found = column.scratch.cells.data();
+    column.scratch.cells.count = 0;
+    Cell* const found = column.scratch.cells.reserve(column.fields.size());
     const SlicedFields sliced = slice_binary_record(p, end, fields, found, 1, column.plan.field_oids);
     if (sliced == SlicedFields::DIFFERENT) return OK;  // its fields are not converted
     if (sliced != SlicedFields::GOOD) return BAD_NESTED;
     for (size_t k = 0; k < column.fields.size(); ++k)
-        if (Reason inside = add_numeric_text(*column.fields[k], source, column.scratch.cells[k], total)) return inside;
+        if (Reason inside = add_numeric_text(*column.fields[k], source, found[k], total)) return inside;
     return OK;
 }
 

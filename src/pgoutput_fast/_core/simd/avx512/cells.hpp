@@ -56,7 +56,7 @@ inline size_t facts(const Cell* cells, size_t n, Facts* out) noexcept {
 inline __mmask8 first_cells(size_t n) { return static_cast<__mmask8>((uint32_t{1} << (n < CELLS ? n : CELLS)) - 1); }
 
 // Writes one bit for each of n cells: whether it is present. Returns how many are present. `out` receives whole bytes.
-inline size_t presence(const Cell* cells, size_t n, uint8_t* out) noexcept {
+inline size_t presence_bits(const Cell* cells, size_t n, uint8_t* out) noexcept {
     size_t count = 0;
     for (size_t i = 0; i < n; i += CELLS) {
         const __mmask8 in_range = first_cells(n - i);
@@ -115,6 +115,10 @@ void spread_values(const Cell* cells, size_t n, const uint8_t* values, uint8_t* 
 // ---- bool -------------------------------------------------------------------------------------------------------
 
 using avx2::binary_bools;
+using avx2::split_lists;
+using avx2::split_multiranges;
+using avx2::split_ranges;
+using avx2::split_records;
 
 inline bool bools(Source source, const Cell* cells, size_t n, uint8_t* __restrict out, const Column& column) noexcept {
     if (column.statistics.longest > 1) return false;

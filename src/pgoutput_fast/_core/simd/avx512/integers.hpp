@@ -1,11 +1,15 @@
-// Number loops for processors with AVX-512. They do what the loops of simd/avx2.hpp do, for eight cells at a time. The
+// Number loops for processors with AVX-512. They do what the loops of simd/avx2/ do, for eight cells at a time. The
 // same rules apply: they accept only the form that nearly all cells have, and leave refused cells to other loops, first
 // to those of AVX2.
 //
 // A register has four cells of sixteen bytes, or two of 32 bytes. The AVX2 loops check each cell by itself: its sign,
 // its length, a leading zero. These loops check eight cells at once, in masks or in a register with one lane per cell.
 #pragma once
-#include "simd/avx2.hpp"
+#include "simd/avx2/bytes.hpp"
+#include "simd/avx2/cells.hpp"
+#include "simd/avx2/floats.hpp"
+#include "simd/avx2/integers.hpp"
+#include "simd/avx2/times.hpp"
 
 #ifdef PGO_AVX2
 #include "simd/avx512/on.hpp"

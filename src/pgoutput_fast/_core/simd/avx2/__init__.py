@@ -1,0 +1,1 @@
+"""Vector loops for AVX-512."""

@@ -1,0 +1,6 @@
+// Ends what simd/avx2/on.hpp begins.
+#ifdef __clang__
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif
