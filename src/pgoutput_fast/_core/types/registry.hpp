@@ -50,7 +50,7 @@ inline constexpr Kernel KERNELS[] = {
      from_binary<int64_t, 8, read_timestamp>},
     {"timestamptz", Layout::FIXED, 8, timestamp_text<true>,
      from_binary<int64_t, 8, read_timestamp>},
-    {"interval", Layout::FIXED, 16, from_text<Interval, parse_interval>, from_binary<Interval, 16, read_interval>},
+    {"interval", Layout::FIXED, 16, interval_text, from_binary<Interval, 16, read_interval>},
     {"money", Layout::FIXED, 16, from_text<int128, parse_money>, from_binary<int128, 8, read_money>},
     // Types that become strings. Text stays as it is; it is checked only where that is cheap. A binary value becomes
     // the text that the server would print.
