@@ -80,6 +80,15 @@ def interval(rng: Rng) -> bytes:
     return " ".join(text).encode()
 
 
+def money(rng: Rng) -> bytes:
+    cents = rng.randrange(10**12) // 10 ** rng.randrange(12)
+    return f"{'-' if cents and rng.random() < 0.3 else ''}${cents // 100:,}.{cents % 100:02}".encode()
+
+
+def tid(rng: Rng) -> bytes:
+    return b"(%d,%d)" % (rng.randrange(10**9) >> rng.randrange(30), rng.randrange(10**4) >> rng.randrange(14))
+
+
 def day(rng: Rng) -> str:
     return f"{rng.randrange(1, 10000):04}-{rng.randrange(1, 13):02}-{rng.randrange(1, 29):02}"
 
@@ -134,6 +143,8 @@ KINDS: dict[str, tuple[int, int, bool, Make]] = {
     "binary numeric(15,13)": (1700, (15 << 16 | 13) + 4, True, binary_decimal(0, 13)),
     "numeric": (1700, -1, False, lambda rng: decimal(rng.randrange(1, 15), rng.randrange(15))(rng)),
     "binary numeric": (1700, -1, True, binary_numeric),
+    "money": (790, -1, False, money),
+    "tid": (27, -1, False, tid),
     "interval": (1186, -1, False, interval),
     "date": (1082, -1, False, lambda rng: day(rng).encode()),
     "time": (1083, -1, False, lambda rng: stamp("")(rng)[11:]),

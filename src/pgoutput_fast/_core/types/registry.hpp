@@ -20,6 +20,10 @@ inline void hstore_binary(Column& column, Source source, const Cell* cells, size
     write_bytes(column, source, cells, n, issues, print_hstore);
 }
 
+inline void money_text(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
+    parse_cells<int128, parse_money>(column, source, cells, n, issues, PGO_AVX_QUICK(moneys));
+}
+
 struct Kernel {
     const char* name;
     Layout layout;
@@ -51,11 +55,11 @@ inline constexpr Kernel KERNELS[] = {
     {"timestamptz", Layout::FIXED, 8, timestamp_text<true>,
      from_binary<int64_t, 8, read_timestamp>},
     {"interval", Layout::FIXED, 16, interval_text, from_binary<Interval, 16, read_interval>},
-    {"money", Layout::FIXED, 16, from_text<int128, parse_money>, from_binary<int128, 8, read_money>},
+    {"money", Layout::FIXED, 16, money_text, from_binary<int128, 8, read_money>},
     // Types that become strings. Text stays as it is; it is checked only where that is cheap. A binary value becomes
     // the text that the server would print.
     {"char", Layout::BYTES, 0, string_any, print_fixed<1, LONGEST_CHAR, print_char>},
-    {"tid", Layout::BYTES, 0, checked_text<is_tid>, print_fixed<6, LONGEST_TID, print_tid>},
+    {"tid", Layout::BYTES, 0, tid_text, print_fixed<6, LONGEST_TID, print_tid>},
     {"xid8", Layout::BYTES, 0, checked_text<is_xid8>, print_fixed<8, LONGEST_INTEGER, print_xid8>},
     {"reg", Layout::BYTES, 0, string_any, print_fixed<4, LONGEST_OID, print_oid>},
     {"pg_lsn", Layout::BYTES, 0, string_any, print_fixed<8, LONGEST_LSN, print_lsn>},

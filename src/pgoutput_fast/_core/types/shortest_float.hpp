@@ -1,12 +1,12 @@
 // Prints a float8 as PostgreSQL 12 and later do: with the fewest digits that lie strictly within the rounding interval.
 #pragma once
-#include <cmath>
 #include <cstdint>
 #include <cstring>
 
 #include "types/five_powers.hpp"
 #include "types/printing.hpp"
 #include "types/text_numbers.hpp"
+#include "protocol/wire.hpp"
 
 namespace pgo {
 
@@ -49,13 +49,13 @@ inline ShortDecimal shortest_decimal(uint64_t bits) noexcept {
     const uint64_t least = rounded_to_odd(power, (4 * c - 2 + dense_below) << shift) + 1;
     const uint64_t most = rounded_to_odd(power, (4 * c + 2) << shift) - 1;
     const uint64_t s = value / 4, tens = s / 10;
-    const bool lower_ten = least <= 40 * tens, upper_ten = 40 * tens + 40 <= most;
-    const bool lower = least <= 4 * s, upper = 4 * s + 4 <= most;
-    const bool nearer = value + (s & 1) > 4 * s + 2;  // of both, the one above is nearer, or as near and even
-    // Chosen without a branch: for random numbers nobody could predict it.
-    const uint64_t by_ten = 0 - static_cast<uint64_t>((tens != 0) & (lower_ten != upper_ten));
-    const uint64_t one = s + ((lower != upper) ? upper : nearer), ten = tens + upper_ten;
-    return {one ^ ((one ^ ten) & by_ten), k - static_cast<int>(by_ten)};
+    // No branch: for random numbers nobody could predict it.
+    const uint64_t lower_ten = least <= 40 * tens, upper_ten = 40 * tens + 40 <= most;
+    const uint64_t lower = least <= 4 * s, upper = 4 * s + 4 <= most;
+    const uint64_t nearer = value + (s & 1) > 4 * s + 2;  // whether the upper one is nearer, or as near and even
+    const uint64_t one_of_two = lower ^ upper, by_ten = (lower_ten ^ upper_ten) & (tens != 0);
+    const uint64_t one = s + ((one_of_two & upper) | (~one_of_two & nearer)), ten = tens + upper_ten;
+    return {one ^ ((one ^ ten) & (0 - by_ten)), k + static_cast<int>(by_ten)};
 }
 
 constexpr int MOST_DIGITS = 17;
@@ -67,17 +67,6 @@ struct DigitText {
     uint8_t first;
     int count;  // how many precede the zeros at the end
 
-    explicit DigitText(uint64_t digits) noexcept {
-        constexpr uint64_t limit = 100000000;
-        const uint64_t over = digits / limit;
-        const uint64_t high_digits = eight_digits(static_cast<uint32_t>(over % limit));
-        const uint64_t low_digits = eight_digits(static_cast<uint32_t>(digits % limit));
-        high = high_digits | EIGHT_ZEROS;
-        low = low_digits | EIGHT_ZEROS;
-        first = static_cast<uint8_t>('0' + over / limit);
-        if (low_digits) count = MOST_DIGITS - __builtin_clzll(low_digits) / 8;
-        else count = high_digits ? MOST_DIGITS - 8 - __builtin_clzll(high_digits) / 8 : 1;
-    }
     void write(uint8_t* out) const noexcept {
         *out = first;
         write_words(high, low, out + 1);
@@ -95,43 +84,77 @@ private:
     }
 };
 
-inline uint8_t* print_float8(double value, uint8_t* out) noexcept {
-    if (value != value) return print_literal("NaN", out);
-    uint64_t bits;
-    std::memcpy(&bits, &value, sizeof bits);
-    *out = '-';
-    out += bits >> 63;
-    bits &= UINT64_MAX >> 1;
-    if (!bits) return print_literal("0", out);
-    if (std::isinf(value)) return print_literal("Infinity", out);
-    const ShortDecimal decimal = shortest_decimal(bits);
-    // How many digits it has: about 1233 / 4096 times as many as bits.
-    const int likely = (64 - __builtin_clzll(decimal.digits)) * 1233 >> 12;
-    const int length = likely + (decimal.digits >= POWERS_OF_TEN[likely]);
-    const int exponent = decimal.exponent + length - 1;  // of the first digit
-    const DigitText text(decimal.digits * POWERS_OF_TEN[MOST_DIGITS - length]);
-    if (exponent >= 0 && exponent < 15) {
-        text.write(out);
-        if (text.count <= exponent + 1) return out + exponent + 1;
-        text.write_behind(exponent, out + exponent + 2);
-        out[exponent + 1] = '.';
-        return out + text.count + 1;
-    }
-    if (exponent < 0 && exponent >= -4) {
-        std::memcpy(out, "0.000", 5);
-        text.write(out + 1 - exponent);
-        return out + 1 - exponent + text.count;
-    }
-    *out++ = text.first;
-    if (text.count > 1) {
-        *out = '.';
-        text.write_behind(0, out + 1);
-        out += text.count;
-    }
-    *out++ = 'e';
-    *out++ = exponent < 0 ? '-' : '+';
-    const unsigned size = static_cast<unsigned>(exponent < 0 ? -exponent : exponent);
-    return size < 100 ? print_pair(size, out) : print_integer(size, out);
+inline DigitText digit_text(uint64_t digits) noexcept {
+    constexpr uint64_t limit = 100000000;
+    const uint64_t over = digits / limit;
+    const uint64_t high = eight_digits(static_cast<uint32_t>(over % limit));
+    const uint64_t low = eight_digits(static_cast<uint32_t>(digits % limit));
+    int count = high ? MOST_DIGITS - 8 - (__builtin_clzll(high) >> 3) : 1;
+    if (low) count = MOST_DIGITS - (__builtin_clzll(low) >> 3);
+    return {high | EIGHT_ZEROS, low | EIGHT_ZEROS, static_cast<uint8_t>('0' + over / limit), count};
 }
+
+// Some numbers that are printed together. To print one is a long chain of steps that wait for each other. So this takes
+// each step for all numbers before the next step.
+template <int n>
+class PrintedFloats {
+public:
+    // Reads n float8 at p.
+    explicit PrintedFloats(const uint8_t* p) noexcept {
+        ShortDecimal decimals[n];
+        for (int i = 0; i < n; ++i) {
+            bits_[i] = load64(p + 8 * i);
+            decimals[i] = shortest_decimal(bits_[i] & MAGNITUDE);
+        }
+        for (int i = 0; i < n; ++i) {
+            // How many digits it has: about 1233 / 4096 times as many as bits.
+            const uint64_t digits = decimals[i].digits;
+            const int likely = (64 - __builtin_clzll(digits | 1)) * 1233 >> 12;
+            const int length = likely + (digits >= POWERS_OF_TEN[likely]);
+            exponents_[i] = decimals[i].exponent + length - 1;
+            texts_[i] = digit_text(digits * POWERS_OF_TEN[MOST_DIGITS - length]);
+        }
+    }
+
+    uint8_t* print(int i, uint8_t* out) const noexcept {
+        const uint64_t magnitude = bits_[i] & MAGNITUDE;
+        if (magnitude > INFINITE) return print_literal("NaN", out);
+        *out = '-';
+        out += bits_[i] >> 63;
+        if (magnitude == 0) return print_literal("0", out);
+        if (magnitude == INFINITE) return print_literal("Infinity", out);
+        const DigitText& text = texts_[i];
+        const int exponent = exponents_[i];  // of the first digit
+        if (exponent >= 0 && exponent < 15) {
+            text.write(out);
+            if (text.count <= exponent + 1) return out + exponent + 1;
+            text.write_behind(exponent, out + exponent + 2);
+            out[exponent + 1] = '.';
+            return out + text.count + 1;
+        }
+        if (exponent < 0 && exponent >= -4) {
+            std::memcpy(out, "0.000", 5);
+            text.write(out + 1 - exponent);
+            return out + 1 - exponent + text.count;
+        }
+        *out++ = text.first;
+        if (text.count > 1) {
+            *out = '.';
+            text.write_behind(0, out + 1);
+            out += text.count;
+        }
+        *out++ = 'e';
+        *out++ = exponent < 0 ? '-' : '+';
+        const unsigned size = static_cast<unsigned>(exponent < 0 ? -exponent : exponent);
+        return size < 100 ? print_pair(size, out) : print_integer(size, out);
+    }
+
+private:
+    static constexpr uint64_t MAGNITUDE = UINT64_MAX >> 1, INFINITE = uint64_t{0x7ff} << 52;
+
+    uint64_t bits_[n];
+    int exponents_[n];
+    DigitText texts_[n];
+};
 
 }  // namespace pgo

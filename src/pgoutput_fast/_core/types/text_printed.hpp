@@ -179,4 +179,9 @@ inline void checked_text(Column& column, Source source, const Cell* cells, size_
     });
 }
 
+inline void tid_text(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
+    if (append_quickly(column, source, cells, n, PGO_AVX_QUICK(tids), column.statistics.total)) return;
+    checked_text<is_tid>(column, source, cells, n, issues);
+}
+
 }  // namespace pgo
