@@ -73,7 +73,9 @@ def interval(rng: Rng) -> bytes:
             text.append(f"{plus}{number}{unit}{'' if number == 1 else 's'}")
             behind_negative = number < 0
     if not text or rng.random() < 0.7:
-        clock = f"{rng.randrange(10 ** rng.randrange(1, 7)):02}:{rng.randrange(60):02}:{rng.randrange(1, 60):02}"
+        clock = (
+            f"{rng.randrange(10 ** rng.randrange(1, 7)):02}:{rng.randrange(60):02}:{rng.randrange(1, 60):02}"
+        )
         fraction = f".{rng.randrange(1, 10**6):06}".rstrip("0") if rng.random() < 0.6 else ""
         clock_sign = "-" if rng.random() < 0.2 else "+" if behind_negative else ""
         text.append(clock_sign + clock + fraction)
@@ -87,6 +89,14 @@ def money(rng: Rng) -> bytes:
 
 def tid(rng: Rng) -> bytes:
     return b"(%d,%d)" % (rng.randrange(10**9) >> rng.randrange(30), rng.randrange(10**4) >> rng.randrange(14))
+
+
+def network(always_prefix: bool) -> Make:
+    def make(rng: Rng) -> bytes:
+        address = ".".join(str(rng.randrange(256) >> rng.choice([0, 0, 2, 5, 8])) for _ in range(4))
+        return (address + (f"/{rng.randrange(33)}" if always_prefix or rng.random() < 0.3 else "")).encode()
+
+    return make
 
 
 def day(rng: Rng) -> str:
@@ -145,6 +155,8 @@ KINDS: dict[str, tuple[int, int, bool, Make]] = {
     "binary numeric": (1700, -1, True, binary_numeric),
     "money": (790, -1, False, money),
     "tid": (27, -1, False, tid),
+    "inet": (869, -1, False, network(always_prefix=False)),
+    "cidr": (650, -1, False, network(always_prefix=True)),
     "interval": (1186, -1, False, interval),
     "date": (1082, -1, False, lambda rng: day(rng).encode()),
     "time": (1083, -1, False, lambda rng: stamp("")(rng)[11:]),

@@ -107,7 +107,9 @@ def test_lexemes_of_every_length() -> None:
     for length in range(18):
         for at in range(length + 1):
             text = "x" * at + special[(at + length) % len(special)] + "y" * (length - at)
-            lexemes.append(lexeme(text.encode(), ((at, 9, 10, 99, 100, 16383)[length % 6] | length % 4 << 14,)))
+            lexemes.append(
+                lexeme(text.encode(), ((at, 9, 10, 99, 100, 16383)[length % 6] | length % 4 << 14,))
+            )
     lexemes.append(lexeme(b"many", tuple(range(0, 0x10000, 257))))
     rng = random.Random(8)
     values = [[each] for each in lexemes] + [rng.choices(lexemes, k=rng.randrange(12)) for _ in range(2000)]

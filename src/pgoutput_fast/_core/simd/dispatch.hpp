@@ -14,6 +14,7 @@
 #include "simd/avx2/integers.hpp"
 #include "simd/avx2/intervals.hpp"
 #include "simd/avx2/money.hpp"
+#include "simd/avx2/networks.hpp"
 #include "simd/avx2/numerics.hpp"
 #include "simd/avx2/tids.hpp"
 #include "simd/avx2/times.hpp"
