@@ -41,10 +41,10 @@ inline bool numerics(Source source, const Cell* cells, size_t n, uint8_t* out, i
         // Wrong: other characters, a second point, no digit at the beginning or at the end.
         uint32_t wrong = (digits | points | minus) ^ in_range;
         wrong |= _blsr_u32(points);
+        wrong |= (~(digits >> minus) & 1) | (~(digits >> ((length - 1) & 31)) & 1);
         // Wrong: a leading zero before another digit, a zero with a sign.
         wrong |= zeros >> minus & digits >> minus >> 1 & 1;
         wrong |= minus & static_cast<uint32_t>(digits == zeros);
-        wrong |= (~(digits >> minus) & 1) | (~(digits >> ((length - 1) & 31)) & 1);
         bad |= wrong & present;
         out += length;
         at += static_cast<int32_t>(length);
