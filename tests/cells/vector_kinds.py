@@ -48,6 +48,57 @@ def binary_decimal(whole: int, scale: int) -> Make:
     return make
 
 
+def binary_numeric(rng: Rng) -> bytes:
+    """A numeric of at most seven digits in base 10000, some of them far behind the point."""
+    weight = rng.randrange(-3, 4)
+    zeros = max(0, -1 - weight)
+    groups = [rng.randrange(10000) >> rng.choice([0, 0, 7, 14]) for _ in range(rng.randrange(8 - zeros))]
+    sign = 0x4000 if any(groups) and rng.random() < 0.3 else 0
+    header = (len(groups), weight, sign, rng.randrange(min(16, 25 - 4 * weight)))
+    return struct.pack(f">HhHH{len(groups)}H", *header, *groups)
+
+
+def interval(rng: Rng) -> bytes:
+    """An interval as the server prints it. A negative part needs a plus before the next one."""
+    sign = rng.choice([1, 1, 1, -1])
+    parts = [
+        (rng.randrange(10 ** rng.randrange(1, 8)) * sign, " year"),
+        (rng.randrange(12) * sign, " mon"),
+        (rng.randrange(10 ** rng.randrange(1, 8)) * rng.choice([1, 1, 1, -1]), " day"),
+    ]
+    text, behind_negative = [], False
+    for number, unit in parts:
+        if number and rng.random() < 0.6:
+            plus = "+" if behind_negative and number > 0 else ""
+            text.append(f"{plus}{number}{unit}{'' if number == 1 else 's'}")
+            behind_negative = number < 0
+    if not text or rng.random() < 0.7:
+        clock = (
+            f"{rng.randrange(10 ** rng.randrange(1, 7)):02}:{rng.randrange(60):02}:{rng.randrange(1, 60):02}"
+        )
+        fraction = f".{rng.randrange(1, 10**6):06}".rstrip("0") if rng.random() < 0.6 else ""
+        clock_sign = "-" if rng.random() < 0.2 else "+" if behind_negative else ""
+        text.append(clock_sign + clock + fraction)
+    return " ".join(text).encode()
+
+
+def money(rng: Rng) -> bytes:
+    cents = rng.randrange(10**12) // 10 ** rng.randrange(12)
+    return f"{'-' if cents and rng.random() < 0.3 else ''}${cents // 100:,}.{cents % 100:02}".encode()
+
+
+def tid(rng: Rng) -> bytes:
+    return b"(%d,%d)" % (rng.randrange(10**9) >> rng.randrange(30), rng.randrange(10**4) >> rng.randrange(14))
+
+
+def network(always_prefix: bool) -> Make:
+    def make(rng: Rng) -> bytes:
+        address = ".".join(str(rng.randrange(256) >> rng.choice([0, 0, 2, 5, 8])) for _ in range(4))
+        return (address + (f"/{rng.randrange(33)}" if always_prefix or rng.random() < 0.3 else "")).encode()
+
+    return make
+
+
 def day(rng: Rng) -> str:
     return f"{rng.randrange(1, 10000):04}-{rng.randrange(1, 13):02}-{rng.randrange(1, 29):02}"
 
@@ -101,6 +152,12 @@ KINDS: dict[str, tuple[int, int, bool, Make]] = {
     "binary numeric(14,7)": (1700, (14 << 16 | 7) + 4, True, binary_decimal(1, 7)),
     "binary numeric(15,13)": (1700, (15 << 16 | 13) + 4, True, binary_decimal(0, 13)),
     "numeric": (1700, -1, False, lambda rng: decimal(rng.randrange(1, 15), rng.randrange(15))(rng)),
+    "binary numeric": (1700, -1, True, binary_numeric),
+    "money": (790, -1, False, money),
+    "tid": (27, -1, False, tid),
+    "inet": (869, -1, False, network(always_prefix=False)),
+    "cidr": (650, -1, False, network(always_prefix=True)),
+    "interval": (1186, -1, False, interval),
     "date": (1082, -1, False, lambda rng: day(rng).encode()),
     "time": (1083, -1, False, lambda rng: stamp("")(rng)[11:]),
     "timestamp": (1114, -1, False, stamp("")),

@@ -92,6 +92,46 @@ def test_every_byte_as_a_char() -> None:
     assert values[128:] == [f"\\{code:o}" for code in range(128, 256)]
 
 
+def lexeme(text: bytes, positions: tuple[int, ...] = ()) -> tuple[bytes, str]:
+    """A lexeme in a binary tsvector, and as the server prints it."""
+    cell = text + b"\0" + struct.pack(f">H{len(positions)}H", len(positions), *positions)
+    quoted = text.decode().replace("\\", "\\\\").replace("'", "''")
+    places = ",".join(f"{each & 0x3FFF}{' CBA'[each >> 14].strip()}" for each in positions)
+    return cell, f"'{quoted}'" + (f":{places}" if places else "")
+
+
+def test_lexemes_of_every_length() -> None:
+    """Short lexemes are read eight bytes at a time: with what is special at every place, and with every length behind."""
+    special = ["'", "\\", "&", "(", "\x01", "\x7f", "é", "𝄞"]
+    lexemes = [lexeme(b"a" * length) for length in range(40)]
+    for length in range(18):
+        for at in range(length + 1):
+            text = "x" * at + special[(at + length) % len(special)] + "y" * (length - at)
+            lexemes.append(
+                lexeme(text.encode(), ((at, 9, 10, 99, 100, 16383)[length % 6] | length % 4 << 14,))
+            )
+    lexemes.append(lexeme(b"many", tuple(range(0, 0x10000, 257))))
+    rng = random.Random(8)
+    values = [[each] for each in lexemes] + [rng.choices(lexemes, k=rng.randrange(12)) for _ in range(2000)]
+    cells = [struct.pack(">i", len(each)) + b"".join(cell for cell, _ in each) for each in values]
+    assert binary(3614, cells) == [" ".join(text for _, text in each) for each in values]
+    for bad in (b"\xff", b"a\xc3", b"aaaaaaa\xc3", b"\xe9aaaaaaaaaaaaaaaa"):
+        cell = struct.pack(">i", 2) + bad + b"\0\0\0" + b"behind it\0\0\0"
+        assert len(convert(kind_of(3614), [cell], True)[1]) == 1
+    for length in range(len(cells[-1])):
+        assert convert(kind_of(3614), [cells[-1][:length]], True)[1]
+
+
+def test_integers_of_every_length() -> None:
+    values = [0, 2**64 - 1] + [10**k + step for k in range(20) for step in (-1, 0, 1)]
+    values += [random.Random(k).randrange(2**k) for k in range(1, 65) for _ in range(3)]
+    assert binary(5069, [struct.pack(">Q", value) for value in values]) == [str(value) for value in values]
+    small = [value for value in values if value < 2**32]
+    assert binary(27, [struct.pack(">IH", value, value & 0xFFFF) for value in small]) == [
+        f"({value},{value & 0xFFFF})" for value in small
+    ]
+
+
 def test_every_tree_of_three_operators() -> None:
     """Priorities, parentheses and the phrase operator's right operand."""
     leaves = [word(b"a"), word(b"b", 8, 1)]

@@ -12,7 +12,12 @@
 #include "simd/avx2/cells.hpp"
 #include "simd/avx2/floats.hpp"
 #include "simd/avx2/integers.hpp"
+#include "simd/avx2/intervals.hpp"
 #include "simd/avx2/lists.hpp"
+#include "simd/avx2/money.hpp"
+#include "simd/avx2/networks.hpp"
+#include "simd/avx2/numerics.hpp"
+#include "simd/avx2/tids.hpp"
 #include "simd/avx2/times.hpp"
 #include "simd/avx512/integers.hpp"
 #include "simd/avx512/bytes.hpp"
@@ -44,13 +49,14 @@ inline constexpr const char* VECTOR_LEVELS[] = {"portable", "neon", "avx2", "avx
 inline VectorLevel highest_level() noexcept {
 #ifdef PGO_AVX2
     // These also check that the operating system saves the registers.
-    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("bmi") || !__builtin_cpu_supports("bmi2"))
+    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("bmi") || !__builtin_cpu_supports("bmi2") ||
+        !__builtin_cpu_supports("fma"))
         return PORTABLE;
     const bool wide = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
                       __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512vbmi") &&
                       __builtin_cpu_supports("avx512vbmi2");
-    return wide && __builtin_cpu_supports("fma") ? AVX512 : AVX2;
+    return wide ? AVX512 : AVX2;
 #elif defined(PGO_NEON)
     return NEON;
 #else
@@ -81,20 +87,17 @@ inline VectorLevel use_vectors(VectorLevel level) noexcept {
 }
 
 // PGO_QUICK chooses a loop that every level except the portable one has, PGO_AVX_QUICK one that only AVX2 and AVX-512
-// have, and PGO_WIDE_QUICK one that only AVX-512 has.
+// have.
 #if defined(PGO_AVX2)
 #define PGO_AVX_QUICK(...) \
     (vector_level == AVX512 ? avx512::__VA_ARGS__ : vector_level == AVX2 ? avx2::__VA_ARGS__ : nullptr)
 #define PGO_QUICK(...) PGO_AVX_QUICK(__VA_ARGS__)
-#define PGO_WIDE_QUICK(...) (vector_level == AVX512 ? avx512::__VA_ARGS__ : nullptr)
 #elif defined(PGO_NEON)
 #define PGO_QUICK(...) (vector_level == NEON ? neon::__VA_ARGS__ : nullptr)
 #define PGO_AVX_QUICK(...) nullptr
-#define PGO_WIDE_QUICK(...) nullptr
 #else
 #define PGO_QUICK(...) nullptr
 #define PGO_AVX_QUICK(...) nullptr
-#define PGO_WIDE_QUICK(...) nullptr
 #endif
 
 }  // namespace pgo

@@ -2,7 +2,6 @@
 #pragma once
 #include <cstdint>
 
-#include "types/binary_values.hpp"
 #include "columns/buffer.hpp"
 #include "protocol/reasons.hpp"
 #include "types/shortest_float.hpp"
@@ -12,25 +11,25 @@ namespace pgo {
 constexpr uint32_t POINT_BYTES = 16;
 constexpr size_t LONGEST_POINT = 2 * LONGEST_FLOAT8 + 3;
 
-inline uint8_t* print_float8_at(const uint8_t* p, uint8_t* out) noexcept {
-    double value = 0;
-    read_float8(p, &value);
-    return print_float8(value, out);
-}
-
-inline uint8_t* print_point(const uint8_t* p, uint8_t* out) noexcept {
+template <int n>
+inline uint8_t* print_pair_at(const PrintedFloats<n>& floats, int first, uint8_t* out) noexcept {
     *out++ = '(';
-    out = print_float8_at(p, out);
+    out = floats.print(first, out);
     *out++ = ',';
-    out = print_float8_at(p + 8, out);
+    out = floats.print(first + 1, out);
     *out++ = ')';
     return out;
 }
 
+inline uint8_t* print_point(const uint8_t* p, uint8_t* out) noexcept {
+    return print_pair_at(PrintedFloats<2>(p), 0, out);
+}
+
 inline uint8_t* print_box(const uint8_t* p, uint8_t* out) noexcept {
-    out = print_point(p, out);
+    const PrintedFloats<4> floats(p);
+    out = print_pair_at(floats, 0, out);
     *out++ = ',';
-    return print_point(p + POINT_BYTES, out);
+    return print_pair_at(floats, 2, out);
 }
 
 inline uint8_t* print_lseg(const uint8_t* p, uint8_t* out) noexcept {
@@ -41,20 +40,22 @@ inline uint8_t* print_lseg(const uint8_t* p, uint8_t* out) noexcept {
 }
 
 inline uint8_t* print_line(const uint8_t* p, uint8_t* out) noexcept {
+    const PrintedFloats<3> floats(p);
     *out++ = '{';
     for (int i = 0; i < 3; ++i) {
         if (i) *out++ = ',';
-        out = print_float8_at(p + 8 * i, out);
+        out = floats.print(i, out);
     }
     *out++ = '}';
     return out;
 }
 
 inline uint8_t* print_circle(const uint8_t* p, uint8_t* out) noexcept {
+    const PrintedFloats<3> floats(p);
     *out++ = '<';
-    out = print_point(p, out);
+    out = print_pair_at(floats, 0, out);
     *out++ = ',';
-    out = print_float8_at(p + POINT_BYTES, out);
+    out = floats.print(2, out);
     *out++ = '>';
     return out;
 }

@@ -14,15 +14,30 @@ namespace pgo {
 constexpr uint8_t FAMILY_V4 = 2, FAMILY_V6 = 3;
 constexpr size_t LONGEST_INET = 48;
 
+// Every byte as a decimal number with a point after it, and how long the number is. A branch for each digit would often
+// be mispredicted.
+struct Octets {
+    uint8_t text[256][4], length[256];
+    constexpr Octets() : text(), length() {
+        for (int i = 0; i < 256; ++i) {
+            uint8_t n = 0;
+            if (i >= 100) text[i][n++] = static_cast<uint8_t>('0' + i / 100);
+            if (i >= 10) text[i][n++] = static_cast<uint8_t>('0' + i / 10 % 10);
+            text[i][n++] = static_cast<uint8_t>('0' + i % 10);
+            text[i][n] = '.';
+            length[i] = n;
+        }
+    }
+};
+inline constexpr Octets OCTETS{};
+
+// Writes one byte more than it prints.
 inline uint8_t* print_dotted(const uint8_t* p, uint8_t* out) noexcept {
     for (int i = 0; i < 4; ++i) {
-        if (i) *out++ = '.';
-        const unsigned v = p[i];
-        if (v >= 100) *out++ = static_cast<uint8_t>('0' + v / 100);
-        if (v >= 10) *out++ = static_cast<uint8_t>('0' + v / 10 % 10);
-        *out++ = static_cast<uint8_t>('0' + v % 10);
+        std::memcpy(out, OCTETS.text[p[i]], 4);
+        out += OCTETS.length[p[i]] + 1;
     }
-    return out;
+    return out - 1;
 }
 
 // Prints eight groups of up to four hexadecimal digits, without leading zeros. The longest run of at least two zero
@@ -74,7 +89,7 @@ inline Reason print_inet(const uint8_t* p, uint32_t n, Buffer& out) {
     uint8_t* q = family == FAMILY_V4 ? print_dotted(p + 4, start) : print_v6(p + 4, start);
     if (is_cidr || bits != 8 * bytes) {
         *q++ = '/';
-        q = print_integer<unsigned>(bits, q);
+        q = print_short(bits, q);
     }
     out.set_size(out.size() + static_cast<size_t>(q - start));
     return OK;

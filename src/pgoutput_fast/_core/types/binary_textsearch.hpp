@@ -19,17 +19,41 @@ inline int64_t lexeme_length(const uint8_t* p, const uint8_t* end) noexcept {
     return nul ? static_cast<const uint8_t*>(nul) - p : -1;
 }
 
-// Quotes and backslashes are doubled.
-inline void print_lexeme(const uint8_t* p, size_t n, Buffer& out) {
-    uint8_t* start = out.reserve(2 * n + 2);
-    uint8_t* q = start;
-    *q++ = '\'';
+// Quotes and backslashes are doubled, so `out` must have space for 2 n + 2 bytes.
+inline uint8_t* print_lexeme(const uint8_t* p, size_t n, uint8_t* out) noexcept {
+    *out++ = '\'';
     for (size_t i = 0; i < n; ++i) {
-        if (p[i] == '\'' || p[i] == '\\') *q++ = p[i];
-        *q++ = p[i];
+        if (p[i] == '\'' || p[i] == '\\') *out++ = p[i];
+        *out++ = p[i];
     }
-    *q++ = '\'';
-    out.set_size(out.size() + static_cast<size_t>(q - start));
+    *out++ = '\'';
+    return out;
+}
+
+// For eight bytes: the highest bit of every byte that is zero, and maybe of some bytes after such a byte.
+inline uint64_t zero_bytes(uint64_t eight) noexcept {
+    return (eight - 0x0101010101010101) & ~eight & 0x8080808080808080;
+}
+
+// Prints a lexeme of less than sixteen bytes that has nothing to double. Returns its length, or -1 if it is not such a
+// lexeme or too near to the cell's end; then nothing counts that it wrote. `out` must have space for 18 bytes. ORs the
+// lexeme's bytes into `seen`.
+inline int64_t print_short_lexeme(const uint8_t* p, const uint8_t* end, uint8_t* out, uint64_t* seen) noexcept {
+    out[0] = '\'';
+    for (int64_t at = 0; at < 16 && end - p >= at + 8; at += 8) {
+        const uint64_t eight = load64_raw(p + at), nul = zero_bytes(eight);
+        const uint64_t quotes = zero_bytes(eight ^ 0x2727272727272727) | zero_bytes(eight ^ 0x5c5c5c5c5c5c5c5c);
+        std::memcpy(out + 1 + at, &eight, sizeof eight);
+        // The bytes before the first NUL.
+        const uint64_t before = nul ? ((nul & (0 - nul)) >> 7) - 1 : UINT64_MAX;
+        *seen |= eight & before;
+        if (quotes & before) return -1;
+        if (!nul) continue;
+        const int64_t length = at + (__builtin_ctzll(nul) >> 3);
+        out[1 + length] = '\'';
+        return length;
+    }
+    return -1;
 }
 
 // Each lexeme has a string, a count of positions, and the positions. The two highest bits of a position are its weight
@@ -41,25 +65,48 @@ inline Reason print_tsvector(const uint8_t* p, uint32_t n, Buffer& out) {
     const int32_t lexemes = static_cast<int32_t>(load32(p));
     p += 4;
     if (lexemes < 0 || lexemes > (end - p) / 3) return BAD_LENGTH;
+    uint64_t seen = 0;  // has a highest bit if any byte is not ASCII
+    // Nearly every text is shorter than twice its value.
+    const size_t likely = 2 * static_cast<size_t>(n) + 32;
+    uint8_t* q = out.reserve(likely);
+    uint8_t* limit = q + likely;
+    const auto reserve = [&](size_t more) {
+        if (static_cast<size_t>(limit - q) >= more) return;
+        more += 2 * static_cast<size_t>(end - p);
+        out.set_size(static_cast<size_t>(q - out.data()));
+        q = out.reserve(more);
+        limit = q + more;
+    };
     for (int32_t i = 0; i < lexemes; ++i) {
-        const int64_t length = lexeme_length(p, end);
-        if (length < 0 || end - p < length + 3) return BAD_LENGTH;
-        if (i) out.append(" ", 1);
-        print_lexeme(p, static_cast<size_t>(length), out);
+        reserve(19);
+        *q = ' ';
+        int64_t length = print_short_lexeme(p, end, q + (i != 0), &seen);
+        if (length >= 0) {
+            q += (i != 0) + length + 2;
+        } else {
+            length = lexeme_length(p, end);
+            if (length < 0) return BAD_LENGTH;
+            reserve(2 * static_cast<size_t>(length) + 3);
+            if (i) *q++ = ' ';
+            q = print_lexeme(p, static_cast<size_t>(length), q);
+            seen = UINT64_MAX;
+        }
+        if (end - p < length + 3) return BAD_LENGTH;
         p += length + 3;
         const unsigned positions = load16(p - 2);
         if (end - p < 2 * static_cast<int64_t>(positions)) return BAD_LENGTH;
-        uint8_t* start = out.reserve(7 * positions);
-        uint8_t* q = start;
+        reserve(7 * positions);
         for (unsigned k = 0; k < positions; ++k, p += 2) {
-            const unsigned entry = load16(p);
+            const unsigned entry = load16(p), position = entry & 0x3fff;
             *q++ = k ? ',' : ':';
-            q = print_integer(entry & 0x3fff, q);
+            if (position < 10) *q++ = static_cast<uint8_t>('0' + position);
+            else q = position < 100 ? print_pair(position, q) : print_short(position, q);
             if (entry >> 14) *q++ = static_cast<uint8_t>('D' - (entry >> 14));
         }
-        out.set_size(out.size() + static_cast<size_t>(q - start));
     }
+    out.set_size(static_cast<size_t>(q - out.data()));
     if (p != end) return BAD_LENGTH;
+    if (!(seen & 0x8080808080808080)) return OK;
     return is_utf8(out.data() + before, out.size() - before) ? OK : NOT_UTF8;
 }
 
@@ -190,11 +237,9 @@ private:
     }
 
     void print_value(const Item& item, Buffer& out) const {
-        print_lexeme(cell_ + item.place, item.length, out);
-        if (!item.weights && !item.prefix) return;
-        uint8_t* start = out.reserve(6);
-        uint8_t* q = start;
-        *q++ = ':';
+        uint8_t* start = out.reserve(2 * size_t{item.length} + 8);
+        uint8_t* q = print_lexeme(cell_ + item.place, item.length, start);
+        if (item.weights || item.prefix) *q++ = ':';
         if (item.prefix) *q++ = '*';
         for (int bit = 3; bit >= 0; --bit)
             if (item.weights >> bit & 1) *q++ = static_cast<uint8_t>('D' - bit);

@@ -11,6 +11,7 @@
 #include "columns/column.hpp"
 #include "columns/gather.hpp"
 #include "types/hex.hpp"
+#include "types/interval.hpp"
 #include "protocol/limits.hpp"
 #include "types/text_numbers.hpp"
 #include "types/text_times.hpp"
@@ -146,7 +147,10 @@ void timestamp_text(Column& column, Source source, const Cell* cells, size_t n, 
 }
 
 inline void time_text(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
-    parse_cells<int64_t, parse_time>(column, source, cells, n, issues, PGO_WIDE_QUICK(times));
+    parse_cells<int64_t, parse_time>(column, source, cells, n, issues, PGO_AVX_QUICK(times));
+}
+inline void interval_text(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
+    parse_cells<Interval, parse_interval>(column, source, cells, n, issues, PGO_AVX_QUICK(intervals));
 }
 
 inline Reason parse_oid_backed(const uint8_t* p, uint32_t n, int64_t* out) noexcept {
@@ -364,16 +368,24 @@ inline void bytea_text(Column& column, Source source, const Cell* cells, size_t 
 }
 
 inline void numeric_string_text(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
-    if (append_quickly(column, source, cells, n, PGO_WIDE_QUICK(numerics), column.statistics.total)) return;
+    if (append_quickly(column, source, cells, n, PGO_AVX_QUICK(numerics), column.statistics.total)) return;
     write_bytes(column, source, cells, n, issues, [](const uint8_t* p, uint32_t length, Buffer& out) {
         if (!is_numeric_text(p, length) && !is_special_numeric(p, length)) return BAD_TEXT;
         out.append(p, length);
         return OK;
     });
 }
+// The vector loop gets a chunk at a time: more than a few chunks could need much more memory than their text takes.
 inline void numeric_string_binary(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
-    write_bytes(column, source, cells, n, issues,
-                [](const uint8_t* p, uint32_t length, Buffer& out) { return print_numeric(p, length, out); });
+    const QuickBytes quick = PGO_AVX_QUICK(binary_numerics);
+    for (size_t at = 0; at < n; at += CHUNK) {
+        const size_t count = n - at < CHUNK ? n - at : CHUNK;
+        if (append_quickly(column, source, cells + at, count, quick, count * LONGEST_USUAL_NUMERIC)) continue;
+        const size_t before = issues.size();
+        write_bytes(column, source, cells + at, count, issues,
+                    [](const uint8_t* p, uint32_t length, Buffer& out) { return print_numeric(p, length, out); });
+        for (size_t k = before; k < issues.size(); ++k) issues[k].row += static_cast<uint32_t>(at);
+    }
 }
 
 inline void uuid_string_text(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {

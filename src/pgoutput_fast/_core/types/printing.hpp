@@ -1,18 +1,55 @@
-// Small pieces of text that the printers of binary values share.
+// Small pieces of text that the printers of binary values share. All of them write to a Buffer, and may write some bytes
+// more than they print: into its SLACK at most.
 #pragma once
-#include <charconv>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 namespace pgo {
 
 // The most characters that a 64-bit integer takes, including a minus.
 constexpr size_t LONGEST_INTEGER = 20;
 
+constexpr uint64_t EIGHT_ZEROS = 0x3030303030303030;
+
+// The eight decimal digits of a value below 10^8, one per byte, the first one in the lowest byte.
+inline uint64_t eight_digits(uint32_t value) noexcept {
+    // Splits fours into pairs, and pairs into digits, all at once.
+    const uint64_t fours = value / 10000 | static_cast<uint64_t>(value % 10000) << 32;
+    const uint64_t hundreds = (fours * 5243 >> 19) & 0x0000007f0000007f;
+    const uint64_t pairs = hundreds | (fours - 100 * hundreds) << 16;
+    const uint64_t tens = (pairs * 103 >> 10) & 0x000f000f000f000f;
+    return tens | (pairs - 10 * tens) << 8;
+}
+
+inline uint8_t* print_eight(uint32_t value, uint8_t* out) noexcept {
+    const uint64_t text = eight_digits(value) | EIGHT_ZEROS;
+    std::memcpy(out, &text, sizeof text);
+    return out + sizeof text;
+}
+
+// Prints a value below 10^8 without leading zeros.
+inline uint8_t* print_short(uint32_t value, uint8_t* out) noexcept {
+    const uint64_t digits = eight_digits(value);
+    const int zeros = __builtin_ctzll(digits | uint64_t{1} << 56) / 8;  // the last digit always stays
+    const uint64_t text = (digits | EIGHT_ZEROS) >> 8 * zeros;
+    std::memcpy(out, &text, sizeof text);
+    return out + 8 - zeros;
+}
+
 template <class T>
 inline uint8_t* print_integer(T value, uint8_t* out) noexcept {
-    char* at = reinterpret_cast<char*>(out);
-    return reinterpret_cast<uint8_t*>(std::to_chars(at, at + LONGEST_INTEGER, value).ptr);
+    std::make_unsigned_t<T> rest = static_cast<std::make_unsigned_t<T>>(value);
+    if (std::is_signed_v<T> && value < 0) {
+        *out++ = '-';
+        rest = 0 - rest;
+    }
+    constexpr uint64_t limit = 100000000;
+    if (rest < limit) return print_short(static_cast<uint32_t>(rest), out);
+    const uint64_t high = rest / limit;
+    if (high < limit) out = print_short(static_cast<uint32_t>(high), out);
+    else out = print_eight(static_cast<uint32_t>(high % limit), print_short(static_cast<uint32_t>(high / limit), out));
+    return print_eight(static_cast<uint32_t>(rest % limit), out);
 }
 
 // Prints a value below 100 with two decimal digits.

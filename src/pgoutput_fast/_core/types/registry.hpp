@@ -20,6 +20,10 @@ inline void hstore_binary(Column& column, Source source, const Cell* cells, size
     write_bytes(column, source, cells, n, issues, print_hstore);
 }
 
+inline void money_text(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
+    parse_cells<int128, parse_money>(column, source, cells, n, issues, PGO_AVX_QUICK(moneys));
+}
+
 struct Kernel {
     const char* name;
     Layout layout;
@@ -50,12 +54,12 @@ inline constexpr Kernel KERNELS[] = {
      from_binary<int64_t, 8, read_timestamp>},
     {"timestamptz", Layout::FIXED, 8, timestamp_text<true>,
      from_binary<int64_t, 8, read_timestamp>},
-    {"interval", Layout::FIXED, 16, from_text<Interval, parse_interval>, from_binary<Interval, 16, read_interval>},
-    {"money", Layout::FIXED, 16, from_text<int128, parse_money>, from_binary<int128, 8, read_money>},
+    {"interval", Layout::FIXED, 16, interval_text, from_binary<Interval, 16, read_interval>},
+    {"money", Layout::FIXED, 16, money_text, from_binary<int128, 8, read_money>},
     // Types that become strings. Text stays as it is; it is checked only where that is cheap. A binary value becomes
     // the text that the server would print.
     {"char", Layout::BYTES, 0, string_any, print_fixed<1, LONGEST_CHAR, print_char>},
-    {"tid", Layout::BYTES, 0, checked_text<is_tid>, print_fixed<6, LONGEST_TID, print_tid>},
+    {"tid", Layout::BYTES, 0, tid_text, print_fixed<6, LONGEST_TID, print_tid>},
     {"xid8", Layout::BYTES, 0, checked_text<is_xid8>, print_fixed<8, LONGEST_INTEGER, print_xid8>},
     {"reg", Layout::BYTES, 0, string_any, print_fixed<4, LONGEST_OID, print_oid>},
     {"pg_lsn", Layout::BYTES, 0, string_any, print_fixed<8, LONGEST_LSN, print_lsn>},
@@ -64,8 +68,8 @@ inline constexpr Kernel KERNELS[] = {
     {"int2vector", Layout::BYTES, 0, string_any, print_variable<2, print_vector<int16_t, INT2_OID>>},
     {"timetz", Layout::BYTES, 0, string_any, print_fixed<12, LONGEST_TIMETZ, print_timetz>},
     {"bits", Layout::BYTES, 0, checked_text<is_bits>, print_variable<8, print_bits>},
-    {"inet", Layout::BYTES, 0, checked_text<is_inet<false>>, print_variable<3, print_inet<false>>},
-    {"cidr", Layout::BYTES, 0, checked_text<is_inet<true>>, print_variable<3, print_inet<true>>},
+    {"inet", Layout::BYTES, 0, network_text<false>, print_variable<3, print_inet<false>>},
+    {"cidr", Layout::BYTES, 0, network_text<true>, print_variable<3, print_inet<true>>},
     {"macaddr", Layout::BYTES, 0, checked_text<is_macaddr<6>>, print_fixed<6, 17, print_macaddr<6>>},
     {"macaddr8", Layout::BYTES, 0, checked_text<is_macaddr<8>>, print_fixed<8, 23, print_macaddr<8>>},
     {"line", Layout::BYTES, 0, string_any, print_fixed<24, 3 * LONGEST_FLOAT8 + 4, print_line>},

@@ -1,85 +1,160 @@
 // Prints a float8 as PostgreSQL 12 and later do: with the fewest digits that lie strictly within the rounding interval.
 #pragma once
-#include <charconv>
-#include <cmath>
 #include <cstdint>
 #include <cstring>
 
+#include "types/five_powers.hpp"
 #include "types/printing.hpp"
+#include "types/text_numbers.hpp"
+#include "protocol/wire.hpp"
 
 namespace pgo {
 
 constexpr size_t LONGEST_FLOAT8 = 24;  // -2.2250738585072014e-308
 
-// The parts of a number in the form d.ddde+XX.
-struct Scientific {
-    uint8_t digits[20];
-    unsigned count;
-    int exponent;  // of the first digit
+// digits * 10^exponent, with at most 17 digits. They may end with zeros.
+struct ShortDecimal {
+    uint64_t digits;
+    int exponent;
 };
 
-inline Scientific read_scientific(const char* p, const char* end) noexcept {
-    Scientific s{};
-    for (; *p != 'e'; ++p)
-        if (*p != '.') s.digits[s.count++] = static_cast<uint8_t>(*p);
-    const bool negative = p[1] == '-';
-    for (p += 2; p < end; ++p) s.exponent = s.exponent * 10 + (*p - '0');
-    if (negative) s.exponent = -s.exponent;
-    return s;
+// The first 64 bits of a product. The lowest bit is 1 if anything after it is not zero, except for what the rounding of
+// `power` adds.
+inline uint64_t rounded_to_odd(const FivePowers::Entry& power, uint64_t factor) noexcept {
+    const unsigned __int128 low = static_cast<unsigned __int128>(power.low) * factor;
+    const unsigned __int128 high = static_cast<unsigned __int128>(power.high) * factor + static_cast<uint64_t>(low >> 64);
+    return static_cast<uint64_t>(high >> 64) | (static_cast<uint64_t>(high) > 1);
 }
 
-// Whether the number lies exactly in the middle between two neighbouring doubles. It does if it is an odd number of 54
-// bits times a power of two. Of the shortest forms, only multiples of a power of ten can be one.
-inline bool is_midpoint(const Scientific& s) noexcept {
-    int power = s.exponent - static_cast<int>(s.count) + 1;
-    if (power < 0 || power > 23) return false;
-    uint64_t digits = 0;
-    for (unsigned i = 0; i < s.count; ++i) digits = digits * 10 + (s.digits[i] - '0');
-    unsigned __int128 odd = digits >> __builtin_ctzll(digits);
-    while (power--) odd *= 5;
-    return (odd >> 53) == 1;
+// Finds the digits for a finite number greater than zero. This is Raffaello Giulietti's method ("The Schubfach way to
+// render doubles"). It looks at the multiples of 10^k on both sides of the number, for the largest k for which at least
+// one multiple lies within the rounding interval, and at those of 10^(k + 1), of which at most one does. In contrast to
+// the paper the bounds of the interval are never part of it: PostgreSQL prints 1e+23 as 9.999999999999999e+22.
+inline ShortDecimal shortest_decimal(uint64_t bits) noexcept {
+    const uint64_t fraction = bits & ((uint64_t{1} << 52) - 1);
+    const int biased = static_cast<int>(bits >> 52);
+    const uint64_t c = biased ? fraction | uint64_t{1} << 52 : fraction;
+    const int q = (biased ? biased : 1) - 1075;  // the number is c * 2^q
+    if (q <= 0 && q > -53 && !(c & ((uint64_t{1} << -q) - 1))) return {c >> -q, 0};
+    // Below a power of two, floats are twice as dense.
+    const bool dense_below = !fraction && biased > 1;
+    // floor(log10(2^q)), or of 3/4 * 2^q.
+    const int k = (q * 1262611 - (dense_below ? 524031 : 0)) >> 22;
+    // The power 10^-k, with the number's exponent, comes into place by this shift. The second term is
+    // floor(log2(10^-k)).
+    const int shift = q + ((-k * 1741647) >> 19) + 1;
+    const FivePowers::Entry& power = FIVE_POWERS.of[-k - LEAST_POWER];
+    // Four times the number and its bounds, in units of 10^k.
+    const uint64_t value = rounded_to_odd(power, 4 * c << shift);
+    const uint64_t least = rounded_to_odd(power, (4 * c - 2 + dense_below) << shift) + 1;
+    const uint64_t most = rounded_to_odd(power, (4 * c + 2) << shift) - 1;
+    const uint64_t s = value / 4, tens = s / 10;
+    // No branch: for random numbers nobody could predict it.
+    const uint64_t lower_ten = least <= 40 * tens, upper_ten = 40 * tens + 40 <= most;
+    const uint64_t lower = least <= 4 * s, upper = 4 * s + 4 <= most;
+    const uint64_t nearer = value + (s & 1) > 4 * s + 2;  // whether the upper one is nearer, or as near and even
+    const uint64_t one_of_two = lower ^ upper, by_ten = (lower_ten ^ upper_ten) & (tens != 0);
+    const uint64_t one = s + ((one_of_two & upper) | (~one_of_two & nearer)), ten = tens + upper_ten;
+    return {one ^ ((one ^ ten) & (0 - by_ten)), k + static_cast<int>(by_ten)};
 }
 
-// std::to_chars counts the bounds of the rounding interval as part of it, PostgreSQL does not. So PostgreSQL prints
-// 1e+23 as 9.999999999999999e+22.
-inline uint8_t* print_float8(double value, uint8_t* out) noexcept {
-    if (value != value) return print_literal("NaN", out);
-    if (std::signbit(value)) {
-        *out++ = '-';
-        value = -value;
+constexpr int MOST_DIGITS = 17;
+
+// The text of 17 digits: the first one, and eight more in each word. They stay in registers, because a copy that begins
+// somewhere within digits just written has to wait for them.
+struct DigitText {
+    uint64_t high, low;
+    uint8_t first;
+    int count;  // how many precede the zeros at the end
+
+    void write(uint8_t* out) const noexcept {
+        *out = first;
+        write_words(high, low, out + 1);
     }
-    if (value == 0) return print_literal("0", out);
-    if (std::isinf(value)) return print_literal("Infinity", out);
-    char text[40];
-    const char* end = std::to_chars(text, text + sizeof text, value, std::chars_format::scientific).ptr;
-    Scientific s = read_scientific(text, end);
-    if (is_midpoint(s)) {
-        for (int places = static_cast<int>(s.count) - 1; places <= 16; ++places) {
-            end = std::to_chars(text, text + sizeof text, value, std::chars_format::scientific, places).ptr;
-            s = read_scientific(text, end);
-            double back = 0;
-            std::from_chars(text, end, back);
-            if (back == value && !is_midpoint(s)) break;
+    // Writes the sixteen digits after the first one, without the first n < 16 of them.
+    void write_behind(int n, uint8_t* out) const noexcept {
+        const unsigned __int128 rest = (static_cast<unsigned __int128>(low) << 64 | high) >> 8 * n;
+        write_words(static_cast<uint64_t>(rest), static_cast<uint64_t>(rest >> 64), out);
+    }
+
+private:
+    static void write_words(uint64_t a, uint64_t b, uint8_t* out) noexcept {
+        std::memcpy(out, &a, sizeof a);
+        std::memcpy(out + sizeof a, &b, sizeof b);
+    }
+};
+
+inline DigitText digit_text(uint64_t digits) noexcept {
+    constexpr uint64_t limit = 100000000;
+    const uint64_t over = digits / limit;
+    const uint64_t high = eight_digits(static_cast<uint32_t>(over % limit));
+    const uint64_t low = eight_digits(static_cast<uint32_t>(digits % limit));
+    int count = high ? MOST_DIGITS - 8 - (__builtin_clzll(high) >> 3) : 1;
+    if (low) count = MOST_DIGITS - (__builtin_clzll(low) >> 3);
+    return {high | EIGHT_ZEROS, low | EIGHT_ZEROS, static_cast<uint8_t>('0' + over / limit), count};
+}
+
+// Some numbers that are printed together. To print one is a long chain of steps that wait for each other. So this takes
+// each step for all numbers before the next step.
+template <int n>
+class PrintedFloats {
+public:
+    // Reads n float8 at p.
+    explicit PrintedFloats(const uint8_t* p) noexcept {
+        ShortDecimal decimals[n];
+        for (int i = 0; i < n; ++i) {
+            bits_[i] = load64(p + 8 * i);
+            decimals[i] = shortest_decimal(bits_[i] & MAGNITUDE);
+        }
+        for (int i = 0; i < n; ++i) {
+            // How many digits it has: about 1233 / 4096 times as many as bits.
+            const uint64_t digits = decimals[i].digits;
+            const int likely = (64 - __builtin_clzll(digits | 1)) * 1233 >> 12;
+            const int length = likely + (digits >= POWERS_OF_TEN[likely]);
+            exponents_[i] = decimals[i].exponent + length - 1;
+            texts_[i] = digit_text(digits * POWERS_OF_TEN[MOST_DIGITS - length]);
         }
     }
-    if (s.exponent < -4 || s.exponent >= 15) {
-        std::memcpy(out, text, static_cast<size_t>(end - text));
-        return out + (end - text);
+
+    uint8_t* print(int i, uint8_t* out) const noexcept {
+        const uint64_t magnitude = bits_[i] & MAGNITUDE;
+        if (magnitude > INFINITE) return print_literal("NaN", out);
+        *out = '-';
+        out += bits_[i] >> 63;
+        if (magnitude == 0) return print_literal("0", out);
+        if (magnitude == INFINITE) return print_literal("Infinity", out);
+        const DigitText& text = texts_[i];
+        const int exponent = exponents_[i];  // of the first digit
+        if (exponent >= 0 && exponent < 15) {
+            text.write(out);
+            if (text.count <= exponent + 1) return out + exponent + 1;
+            text.write_behind(exponent, out + exponent + 2);
+            out[exponent + 1] = '.';
+            return out + text.count + 1;
+        }
+        if (exponent < 0 && exponent >= -4) {
+            std::memcpy(out, "0.000", 5);
+            text.write(out + 1 - exponent);
+            return out + 1 - exponent + text.count;
+        }
+        *out++ = text.first;
+        if (text.count > 1) {
+            *out = '.';
+            text.write_behind(0, out + 1);
+            out += text.count;
+        }
+        *out++ = 'e';
+        *out++ = exponent < 0 ? '-' : '+';
+        const unsigned size = static_cast<unsigned>(exponent < 0 ? -exponent : exponent);
+        return size < 100 ? print_pair(size, out) : print_integer(size, out);
     }
-    if (s.exponent < 0) {
-        out = print_literal("0.", out);
-        for (int i = -1; i > s.exponent; --i) *out++ = '0';
-        std::memcpy(out, s.digits, s.count);
-        return out + s.count;
-    }
-    const unsigned whole = static_cast<unsigned>(s.exponent) + 1;
-    for (unsigned i = 0; i < whole; ++i) *out++ = i < s.count ? s.digits[i] : '0';
-    if (s.count > whole) {
-        *out++ = '.';
-        std::memcpy(out, s.digits + whole, s.count - whole);
-        out += s.count - whole;
-    }
-    return out;
-}
+
+private:
+    static constexpr uint64_t MAGNITUDE = UINT64_MAX >> 1, INFINITE = uint64_t{0x7ff} << 52;
+
+    uint64_t bits_[n];
+    int exponents_[n];
+    DigitText texts_[n];
+};
 
 }  // namespace pgo

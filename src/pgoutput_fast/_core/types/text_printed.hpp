@@ -179,4 +179,14 @@ inline void checked_text(Column& column, Source source, const Cell* cells, size_
     });
 }
 
+inline void tid_text(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
+    if (append_quickly(column, source, cells, n, PGO_AVX_QUICK(tids), column.statistics.total)) return;
+    checked_text<is_tid>(column, source, cells, n, issues);
+}
+template <bool is_cidr>
+void network_text(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
+    if (append_quickly(column, source, cells, n, PGO_AVX_QUICK(networks<is_cidr>), column.statistics.total)) return;
+    checked_text<is_inet<is_cidr>>(column, source, cells, n, issues);
+}
+
 }  // namespace pgo

@@ -11,86 +11,122 @@
 
 namespace pgo::avx2 {
 
-// For each power of ten, `divisor` is the power shifted so that its highest bit is set. `inverse` is
-// floor((2^128 - 1) / divisor) - 2^64. With it, a multiplication replaces the division (Moeller and Granlund, "Improved
-// division by invariant integers", algorithm 4).
-struct Reciprocals {
-    uint64_t divisor[20], inverse[20];
-    uint8_t shift[20];
-    constexpr Reciprocals() : divisor(), inverse(), shift() {
-        uint64_t power = 1;
-        for (int i = 0; i < 20; ++i, power *= 10) {
-            uint64_t d = power;
-            uint8_t s = 0;
-            while (!(d >> 63)) {
-                d <<= 1;
-                ++s;
-            }
-            divisor[i] = d;
-            shift[i] = s;
-            inverse[i] = static_cast<uint64_t>(~static_cast<unsigned __int128>(0) / d);
+// The exact values of 10^k and, from NEGATIVE on, of -10^k. No number has more places than MOST_PLACES; the other
+// entries are never used for a result.
+constexpr uint64_t MOST_PLACES = 19, NEGATIVE = 32;
+struct Divisors {
+    double of[2 * NEGATIVE];
+    constexpr Divisors() : of() {
+        double power = 1;
+        for (uint64_t k = 0; k < NEGATIVE; ++k) {
+            of[k] = power;
+            of[NEGATIVE + k] = -power;
+            if (k < MOST_PLACES) power *= 10;
         }
     }
 };
-inline constexpr Reciprocals RECIPROCALS{};
+inline constexpr Divisors DIVISORS{};
 
-// Reads floats with a point, no exponent and at most 19 significant digits as quotients of two 64-bit integers.
-// parse_float_backed explains why that is exact.
+// Returns value / divisor for four values below 2^64, correctly rounded. avx512::quotients explains why.
+inline __m256d quotients(__m256i value, __m256d divisor) {
+    // The bits of 2^84 + high * 2^32 and of 2^52 + low, as doubles.
+    const __m256i high_bits = _mm256_or_si256(_mm256_srli_epi64(value, 32), _mm256_set1_epi64x(0x4530000000000000));
+    const __m256i low_bits = _mm256_blend_epi32(value, _mm256_set1_epi64x(0x4330000000000000), 0xaa);
+    const __m256d high = _mm256_sub_pd(_mm256_castsi256_pd(high_bits), _mm256_set1_pd(0x1p84));
+    const __m256d low = _mm256_sub_pd(_mm256_castsi256_pd(low_bits), _mm256_set1_pd(0x1p52));
+    const __m256d most = _mm256_add_pd(high, low), least = _mm256_sub_pd(low, _mm256_sub_pd(most, high));
+    const __m256d quotient = _mm256_div_pd(most, divisor);
+    const __m256d rest = _mm256_add_pd(_mm256_fnmadd_pd(quotient, divisor, most), least);
+    return _mm256_add_pd(quotient, _mm256_div_pd(rest, divisor));
+}
+
+inline void store_floats(double* out, __m256d x) { _mm256_storeu_pd(out, x); }
+inline void store_floats(float* out, __m256d x) { _mm_storeu_ps(out, _mm256_cvtpd_ps(x)); }
+
+// A call, so that the loop keeps its registers.
 template <class F>
-bool floats(Source source, const Cell* cells, size_t n, F* out, const Column&) noexcept {
+__attribute__((noinline)) bool parse_other(const uint8_t* p, int32_t length, F* out) noexcept {
+    return parse_float(p, static_cast<uint32_t>(length), out) == OK;
+}
+
+constexpr size_t FLOATS = 4;  // floats per step of the loop
+
+// Reads floats without an exponent, with at most 19 significant digits and at most 16 characters before the point. It
+// parses all others one by one, and does not refuse the chunk because of them: there may be many.
+template <class F>
+bool floats(Source source, const Cell* cells, size_t n, F* out, const Column& column) noexcept {
+    if (n < FLOATS) {
+        Cell four[FLOATS];
+        F values[FLOATS];
+        for (size_t k = 0; k < FLOATS; ++k) four[k] = cells[k < n ? k : 0];
+        const bool good = floats(source, four, FLOATS, values, column);
+        std::memcpy(out, values, n * sizeof(F));
+        return good;
+    }
     const __m256i zeros = _mm256_set1_epi8('0'), nine = _mm256_set1_epi8(9);
     const __m128i points = _mm_set1_epi8('.');
-    for (size_t i = 0; i < n; ++i) {
-        const uint32_t length = static_cast<uint32_t>(cells[i].length);
-        const uint8_t* p = source.base + cells[i].offset;
-        const uint8_t* end = p + length;
-        const uint32_t negative = *p == '-';
-        p += negative;
-        const uint32_t all = length - negative;
-        // The position of the point among the first sixteen characters, or 32 if there is none.
-        const uint32_t found = static_cast<uint32_t>(_mm_movemask_epi8(_mm_cmpeq_epi8(load(p), points)));
-        const uint32_t whole = _tzcnt_u32(found);
-        const uint32_t places = all - whole - 1;
-        if (__builtin_expect((whole - 1 > 15) | (places - 1 > 18) | (all > 25), 0)) {
-            if (parse_float(source.base + cells[i].offset, length, out + i)) return false;
-            continue;
+    for (size_t i = 0; i < n; i += FLOATS) {
+        if (i + FLOATS > n) i = n - FLOATS;  // the last group may overlap the one before it
+        uint64_t unusual[FLOATS];  // the highest bit is set if the number must be parsed
+        const double* divisors[FLOATS];
+        __m256i x[FLOATS], wrong_characters[FLOATS];
+        for (size_t k = 0; k < FLOATS; ++k) {
+            const uint64_t length = static_cast<uint32_t>(cells[i + k].length);
+            const uint8_t* p = source.base + cells[i + k].offset;
+            const uint8_t* const end = p + length;
+            const uint64_t negative = *p == '-', all = length - negative;
+            p += negative;
+            // The position of the point among the first sixteen characters. Without a point it is where the number ends.
+            const uint64_t found = static_cast<uint32_t>(_mm_movemask_epi8(_mm_cmpeq_epi8(load(p), points)));
+            const uint64_t whole = _tzcnt_u64(found | uint64_t{1} << (all & 63));
+            const uint64_t pointed = whole < all, places = all - whole - pointed;
+            // Keeps the characters after the point where they are, and moves those before it one position to the right.
+            const __m256i kept = load_wide(MASKS.last + (pointed ? places & 31 : 32));
+            const __m256i digits = load_wide(MASKS.last + ((all - pointed) & 31));
+            x[k] = _mm256_blendv_epi8(load_wide(end - 33), load_wide(end - 32), kept);
+            x[k] = _mm256_and_si256(_mm256_xor_si256(x[k], zeros), digits);
+            wrong_characters[k] = _mm256_subs_epu8(x[k], nine);
+            x[k] = _mm256_madd_epi16(_mm256_maddubs_epi16(x[k], _mm256_set1_epi16(0x010a)),
+                                     _mm256_set1_epi32(0x00010064));
+            divisors[k] = DIVISORS.of + (places & 31) + NEGATIVE * negative;
+            // A first zero before another digit, no digit before the point or after it, too many characters.
+            const uint64_t most_whole = *p == '0' ? 1 : 16;
+            unusual[k] = (whole - 1) | (most_whole - whole) | (places - pointed) | (MOST_PLACES - places) | (25 - all);
         }
-        // Keeps the characters after the point where they are, and moves those before it one position to the right.
-        __m256i x = _mm256_blendv_epi8(load_wide(end - 33), load_wide(end - 32), last_lanes_wide(places));
-        x = _mm256_and_si256(_mm256_xor_si256(x, zeros), last_lanes_wide(all - 1));
-        const bool wrong_characters = !is_zero(_mm256_subs_epu8(x, nine));
-        x = _mm256_maddubs_epi16(x, _mm256_set1_epi16(0x010a));
-        x = _mm256_madd_epi16(x, _mm256_set1_epi32(0x00010064));
-        x = _mm256_packus_epi32(x, x);
-        x = _mm256_madd_epi16(x, _mm256_set1_epi32(0x00012710));
-        const uint64_t low = static_cast<uint64_t>(_mm256_extract_epi64(x, 2));
-        const uint64_t high = static_cast<uint64_t>(_mm256_extract_epi64(x, 0));
-        const uint64_t value = ((low & 0xffffffff) * 100000000 + (low >> 32)) + (high >> 32) * 10000000000000000ull;
-        if (__builtin_expect(wrong_characters | (value == 0) | ((high & 0xffffffff) != 0) | (high >> 32 > 999) |
-                             ((p[0] == '0') & (whole > 1)), 0)) {
-            if (parse_float(source.base + cells[i].offset, length, out + i)) return false;
-            continue;
+        __m256i joined[2];
+        for (int k = 0; k < 2; ++k) {
+            const __m256i fours = _mm256_packus_epi32(x[2 * k], x[2 * k + 1]);
+            const __m256i eights = _mm256_madd_epi16(fours, _mm256_set1_epi32(0x00012710));
+            joined[k] = _mm256_add_epi64(_mm256_mul_epu32(eights, _mm256_set1_epi64x(100000000)),
+                                         _mm256_srli_epi64(eights, 32));
         }
-        const uint64_t divisor = RECIPROCALS.divisor[places];
-        const int down = RECIPROCALS.shift[places], up = __builtin_clzll(value);
-        // Divides value by 10^places, both shifted. The high word of the dividend is less than half of the divisor.
-        const uint64_t u1 = value << up >> 2, u0 = value << up << 62;
-        unsigned long long low_word, high_word;
-        low_word = _mulx_u64(RECIPROCALS.inverse[places], u1, &high_word);
-        uint64_t quotient = high_word + u1 + __builtin_add_overflow(low_word, u0, &low_word) + 1;
-        uint64_t rest = u0 - quotient * divisor;
-        const uint64_t over = rest > low_word;
-        quotient -= over;
-        rest += (0 - over) & divisor;
-        const uint64_t under = rest >= divisor;
-        quotient += under;
-        rest -= (0 - under) & divisor;
-        quotient |= rest != 0;
-        const uint64_t bits =
-            static_cast<uint64_t>(1023 - 62 + down - up) << 52 | static_cast<uint64_t>(negative) << 63;
-        double power;
-        std::memcpy(&power, &bits, sizeof power);
-        out[i] = static_cast<F>(static_cast<int64_t>(quotient)) * static_cast<F>(power);
+        const __m256i high = _mm256_permute2x128_si256(joined[0], joined[1], 0x20);
+        const __m256i low = _mm256_permute2x128_si256(joined[0], joined[1], 0x31);
+        // 10^16 is 2^16 times a number of 38 bits.
+        constexpr int64_t fives = 152587890625;
+        const __m256i product =
+            _mm256_add_epi64(_mm256_mul_epu32(high, _mm256_set1_epi64x(fives & 0xffffffff)),
+                             _mm256_slli_epi64(_mm256_mul_epu32(high, _mm256_set1_epi64x(fives >> 32)), 32));
+        const __m256i value = _mm256_add_epi64(low, _mm256_slli_epi64(product, 16));
+        const __m256d divisor = _mm256_setr_pd(*divisors[0], *divisors[1], *divisors[2], *divisors[3]);
+        const __m256d result = quotients(value, divisor);
+        store_floats(out + i, result);
+        __m256i others = _mm256_cmpgt_epi64(high, _mm256_set1_epi64x(999));
+        if (sizeof(F) < sizeof(double)) {
+            // A double in the middle between two values of F may have come there by rounding, so it is parsed again.
+            const __m256i behind = _mm256_and_si256(_mm256_castpd_si256(result), _mm256_set1_epi64x(0x1fffffff));
+            others = _mm256_or_si256(others, _mm256_cmpeq_epi64(behind, _mm256_set1_epi64x(0x10000000)));
+        }
+        const __m256i wrong = _mm256_or_si256(_mm256_or_si256(wrong_characters[0], wrong_characters[1]),
+                                              _mm256_or_si256(wrong_characters[2], wrong_characters[3]));
+        const uint64_t any_unusual = unusual[0] | unusual[1] | unusual[2] | unusual[3];
+        if (__builtin_expect(!(any_unusual >> 63) && is_zero(_mm256_or_si256(wrong, others)), 1)) continue;
+        const uint32_t large = static_cast<uint32_t>(_mm256_movemask_pd(_mm256_castsi256_pd(others)));
+        for (size_t k = 0; k < FLOATS; ++k) {
+            if (!(unusual[k] >> 63) && !(large >> k & 1) && is_zero(wrong_characters[k])) continue;
+            const Cell& cell = cells[i + k];
+            if (!parse_other(source.base + cell.offset, cell.length, out + i + k)) return false;
+        }
     }
     return true;
 }

@@ -1,4 +1,4 @@
-// Dates and timestamps for processors with AVX2; see simd/avx2/registers.hpp.
+// Dates, times and timestamps for processors with AVX2; see simd/avx2/registers.hpp.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -103,6 +103,57 @@ bool timestamps(Source source, const Cell* cells, size_t n, int64_t* out, const 
         out[i] = days * MICROS_PER_DAY + static_cast<int64_t>(clock);
     }
     return static_cast<int32_t>(bad) >= 0 && !mismatch && is_zero(wrong_characters);
+}
+
+constexpr size_t TIMES = 4;  // times per step of the loop
+
+// Reads "HH:MM:SS", with one to six digits after a point or without a fraction.
+inline bool times(Source source, const Cell* cells, size_t n, int64_t* out, const Column& column) noexcept {
+    if (column.statistics.longest > 15 || column.statistics.shortest < 8) return false;
+    if (n < TIMES) {
+        Cell four[TIMES];
+        int64_t values[TIMES];
+        for (size_t k = 0; k < TIMES; ++k) four[k] = cells[k < n ? k : 0];
+        const bool good = times(source, four, TIMES, values, column);
+        std::memcpy(out, values, n * sizeof(int64_t));
+        return good;
+    }
+    const __m256i expected = _mm256_broadcastsi128_si256(
+        _mm_setr_epi8('0', '0', ':', '0', '0', ':', '0', '0', '.', '0', '0', '0', '0', '0', '0', 0));
+    const __m256i largest =
+        _mm256_broadcastsi128_si256(_mm_setr_epi8(2, 9, 0, 5, 9, 0, 5, 9, 0, 9, 9, 9, 9, 9, 9, 0));
+    const __m256i compact =
+        _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 3, 4, 6, 7, 9, 10, 11, 12, 13, 14, -1, -1, -1, -1));
+    const __m256i factors =
+        _mm256_broadcastsi128_si256(_mm_setr_epi32(MINUTE_FACTORS, YEAR_FACTORS, YEAR_FACTORS, 0));
+    // What the fields of a half count for: minutes, hundredths of a second, the fraction's last four digits.
+    const __m256i evens = _mm256_setr_epi32(60000000, 0, 1, 0, 60000000, 0, 1, 0);
+    const __m256i odds = _mm256_setr_epi32(10000, 0, 0, 0, 10000, 0, 0, 0);
+    const __m256i most = _mm256_setr_epi32(1439, INT32_MAX, INT32_MAX, 0, 1439, INT32_MAX, INT32_MAX, 0);
+    __m256i wrong_characters = _mm256_setzero_si256(), beyond = wrong_characters;
+    uint32_t lone_point = 0;
+    for (size_t i = 0; i < n; i += TIMES) {
+        if (i + TIMES > n) i = n - TIMES;  // the last group may overlap the one before it
+        __m256i micros[2];
+        for (size_t k = 0; k < 2; ++k) {
+            // The cells k and k + 2 share a register, so that the four values end up in order.
+            const Cell &a = cells[i + k], &b = cells[i + k + 2];
+            const uint32_t a_length = static_cast<uint32_t>(a.length), b_length = static_cast<uint32_t>(b.length);
+            __m256i x = _mm256_xor_si256(load_two(source.base + a.offset, source.base + b.offset), expected);
+            x = _mm256_and_si256(x, load_two(MASKS.first + 64 - a_length, MASKS.first + 64 - b_length));
+            wrong_characters = _mm256_or_si256(wrong_characters, _mm256_subs_epu8(x, largest));
+            const __m256i pairs = _mm256_maddubs_epi16(_mm256_shuffle_epi8(x, compact), _mm256_set1_epi16(0x010a));
+            const __m256i fields = _mm256_madd_epi16(pairs, factors);
+            beyond = _mm256_or_si256(beyond, _mm256_cmpgt_epi32(fields, most));
+            lone_point |= (a_length == 9) | (b_length == 9);
+            micros[k] = _mm256_add_epi64(_mm256_mul_epu32(fields, evens),
+                                         _mm256_mul_epu32(_mm256_srli_epi64(fields, 32), odds));
+        }
+        const __m256i sum = _mm256_add_epi64(_mm256_unpacklo_epi64(micros[0], micros[1]),
+                                             _mm256_unpackhi_epi64(micros[0], micros[1]));
+        store_wide(reinterpret_cast<uint8_t*>(out + i), sum);
+    }
+    return !lone_point && is_zero(_mm256_or_si256(wrong_characters, beyond));
 }
 
 }  // namespace pgo::avx2

@@ -1,5 +1,8 @@
 // Values of any length for processors with AVX-512; see simd/avx512/integers.hpp.
 #pragma once
+#include "simd/avx2/networks.hpp"
+#include "simd/avx2/numerics.hpp"
+#include "simd/avx2/tids.hpp"
 #include "simd/avx512/integers.hpp"
 
 #ifdef PGO_AVX2
@@ -239,6 +242,10 @@ Gathered gather(Source source, const Cell* cells, size_t n, uint8_t* out, int32_
     const auto chosen = column.statistics.missing ? gather_as<skip, true> : gather_as<skip, false>;
     return chosen(source, cells, n, out, offsets, column);
 }
+
+using avx2::binary_numerics;
+using avx2::networks;
+using avx2::tids;
 
 // Copies numerics that stay text, and checks that they are what numeric_out prints. They may have at most 64
 // characters. `out` must have space for the cells' bytes and SLACK.

@@ -9,12 +9,15 @@
 #include "simd/avx2/cells.hpp"
 #include "simd/avx2/floats.hpp"
 #include "simd/avx2/integers.hpp"
+#include "simd/avx2/money.hpp"
 #include "simd/avx2/times.hpp"
 
 #ifdef PGO_AVX2
 #include "simd/avx512/on.hpp"
 
 namespace pgo::avx512 {
+
+using avx2::moneys;
 
 constexpr size_t CELLS = 8;
 

@@ -1,5 +1,6 @@
 // Dates and timestamps for processors with AVX-512; see simd/avx512/integers.hpp.
 #pragma once
+#include "simd/avx2/intervals.hpp"
 #include "simd/avx512/integers.hpp"
 
 #ifdef PGO_AVX2
@@ -170,9 +171,12 @@ bool timestamps(Source source, const Cell* cells, size_t n, int64_t* out, const 
     return avx2::timestamps<zoned>(source, cells, n, out, column);
 }
 
+using avx2::intervals;
+
 // Reads "HH:MM:SS", with one to six digits after a point or without a fraction.
 inline bool times(Source source, const Cell* cells, size_t n, int64_t* out, const Column& column) noexcept {
-    if (column.statistics.longest > 15 || column.statistics.shortest < 8 || n < CELLS) return false;
+    if (column.statistics.longest > 15 || column.statistics.shortest < 8) return false;
+    if (n < CELLS) return avx2::times(source, cells, n, out, column);
     const __m512i expected = _mm512_broadcast_i32x4(
         _mm_setr_epi8('0', '0', ':', '0', '0', ':', '0', '0', '.', '0', '0', '0', '0', '0', '0', 0));
     const __m512i largest = _mm512_broadcast_i32x4(_mm_setr_epi8(2, 9, 0, 5, 9, 0, 5, 9, 0, 9, 9, 9, 9, 9, 9, 0));
