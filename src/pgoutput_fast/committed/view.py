@@ -13,11 +13,12 @@ import pyarrow.compute as pc
 
 from pgoutput_fast._core.rows.decode import NativeDecoder
 from pgoutput_fast._core.tagging.complete_transactions import complete_ranges
+from pgoutput_fast._core.tagging.waiting import WaitingRows
 from pgoutput_fast.catalog.relations import Catalog, Relation
 from pgoutput_fast.catalog.user_types import NO_TYPES, UserTypes
-from pgoutput_fast.committed.outcomes import NO_OUTCOMES, Outcomes, values_of
+from pgoutput_fast.committed.outcomes import Outcomes, values_of
 from pgoutput_fast.committed.release import Piece, Releaser
-from pgoutput_fast.committed.reorder_buffer import Due, ReorderBuffer
+from pgoutput_fast.committed.reorder_buffer import Due, ReorderBuffer, as_table
 from pgoutput_fast.committed.spill import Spiller
 from pgoutput_fast.decoding.result import Decoded, RelationBatch
 from pgoutput_fast.errors import reason_text
@@ -134,6 +135,7 @@ class CommittedView:
         call = _Call(self._options, self._reorder_buffer.copy(), self._spiller, native, decoder, learnt)
         with native.tentative():
             yield call
+            call.reorder_buffer.end_call(self._options.memory_limit)
         self._reorder_buffer, self._decoder, self._learnt = call.reorder_buffer, decoder, call.learnt
         self._spiller.went_on()
 
@@ -194,12 +196,6 @@ def _segment(array: pa.Array, lsns: Any, seqs: Any, begin: int, at: int, count: 
     return _Segment(array.slice(at, count), lsns, seqs, plain)
 
 
-def _first_txn(tagged: pa.RecordBatch) -> int | None:
-    """The transaction of the first row, if every row belongs to a transaction; else None."""
-    txns = tagged.column("txn")
-    return int(txns[0].as_py()) if len(txns) and not txns.null_count else None
-
-
 class _Call:
     """One call's work on a copy of the reorder buffer. Nothing of it counts before the call has succeeded."""
 
@@ -229,11 +225,7 @@ class _Call:
         """Decodes the changes that a segment releases, unless they are too many for one piece: then they become due."""
         arguments = [segment.payloads], segment.lsns, segment.seqs
         if segment.plain:
-            # It may begin with the rest of a transaction. Then the waiting rows of that transaction come first.
-            open_plain = self._native.open_plain
-            before = self.reorder_buffer.take([open_plain[0]]) if open_plain is not None else []
-            rows = _one_batch(before[0] if len(before) == 1 else pa.concat_tables(before)) if before else None
-            changes, records = self._native.decode(*arguments, rows)
+            changes, records = self._native.decode(*arguments, self._open_rows())
             self._changes += changes
             self._records.add(records, boundaries=True, contents=True)
             # Their xids began again, or a session began.
@@ -242,23 +234,36 @@ class _Call:
             forgotten = [txn for txn in records.unknown_outcomes if txn in self.reorder_buffer.waiting]
             self.reorder_buffer.due += tuple(Due(txn, 0, 0, 0, lost=True) for txn in forgotten)
         else:
-            tagged, records = self._native.tag(*arguments, changes_only=True)
+            rows, records = self._native.tag_waiting(*arguments)
             self._records.add(records, boundaries=True)
-            outcomes, open_plain = Outcomes.of_records(records), self._native.open_plain
-            if outcomes is NO_OUTCOMES and open_plain is not None and _first_txn(tagged) == open_plain[0]:
-                # All rows belong to the plain transaction that is open. A later call ends it.
-                self.reorder_buffer.keep(open_plain[0], pa.Table.from_batches([tagged]))
+            outcomes = Outcomes.of_records(records)
+            if all(isinstance(each, WaitingRows) for each in rows):
+                piece = self._releaser.take_tagged(rows, outcomes)
             else:
-                piece = self._releaser.take(pa.Table.from_batches([tagged]), outcomes)
-                if piece is not None:
-                    self._give(piece)
+                tables = [each if isinstance(each, pa.RecordBatch) else each.batch() for each in rows]
+                piece = self._releaser.take(pa.Table.from_batches(tables), outcomes)
+            if piece is not None:
+                self._give(piece)
         self._releaser.spill()
+
+    def _open_rows(self) -> list[tuple[WaitingRows | pa.RecordBatch, None]]:
+        """The waiting rows of the plain transaction that is open. The Begin gave the position of their commit."""
+        open_plain = self._native.open_plain
+        rows = self.reorder_buffer.take_rows([open_plain[0]]) if open_plain is not None else []
+        if not all(isinstance(each, WaitingRows) for each in rows):
+            rows = [_one_batch(pa.concat_tables([as_table(each) for each in rows]))]
+        return [(each, None) for each in rows]
 
     def give_due(self) -> None:
         """Decodes the next piece of what is due."""
         self._give(self._releaser.take_due())
 
     def _give(self, piece: Piece) -> None:
+        if piece.tagged:
+            changes, records = self._native.decode([], None, None, piece.tagged)
+            self._changes += changes
+            self._records.add(records, contents=True)
+            return
         if piece.rows.num_rows == 0:
             return
         lost = piece.lost()

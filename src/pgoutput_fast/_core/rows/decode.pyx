@@ -18,6 +18,13 @@ from pgoutput_fast._core.protocol.relations import Malformed
 from pgoutput_fast._core.tagging.state_json import export_state, import_state
 from pgoutput_fast.catalog.relations import Catalog
 
+# What a call gives.
+cdef enum:
+    DECODE
+    TAG
+    TAG_CHANGES
+    TAG_WAITING
+
 
 @cython.final
 cdef class _UndoOnError:
@@ -139,10 +146,11 @@ cdef class NativeDecoder:
     def decode(self, list arrays, lsn, seq, tagged_first=None):
         """Decodes the payloads in `arrays`. Returns ([(relation, batch)], records).
 
-        `lsn` and `seq` are int64 Arrow arrays or None. `tagged_first` is a batch with TAGGED_SCHEMA that this
-        decoder tagged earlier: it is decoded first.
+        `lsn` and `seq` are int64 Arrow arrays or None. `tagged_first` are rows that this decoder tagged earlier: they
+        are decoded first. It is a list of WaitingRows with (LSN, timestamp) of their commit, or None if they have it
+        already; or of batches with TAGGED_SCHEMA and None.
         """
-        return self._run(arrays, lsn, seq, False, False, tagged_first)
+        return self._run(arrays, lsn, seq, DECODE, tagged_first)
 
     def tag(self, list arrays, lsn, seq, bint changes_only=False):
         """Tags the payloads in `arrays`. Returns (batch with TAGGED_SCHEMA, records).
@@ -150,11 +158,19 @@ cdef class NativeDecoder:
         It copies payloads only if it must. With `changes_only`, the batch has only changes, truncates and logical
         messages, and their payloads are copied.
         """
-        return self._run(arrays, lsn, seq, True, changes_only, None)
+        return self._run(arrays, lsn, seq, TAG_CHANGES if changes_only else TAG, None)
+
+    def tag_waiting(self, list arrays, lsn, seq):
+        """Tags the payloads in `arrays`. Returns (rows, records).
+
+        `rows` are the changes, truncates and logical messages: WaitingRows, or batches with TAGGED_SCHEMA. WaitingRows
+        share the memory of the arrays.
+        """
+        return self._run(arrays, lsn, seq, TAG_WAITING, None)
 
     def decode_tagged(self, batch):
         """Decodes a batch with TAGGED_SCHEMA. Returns ([(relation, batch)], records)."""
-        cdef WindowTagger windows = WindowTagger(self.tagger, [], None, None, batch)
+        cdef WindowTagger windows = WindowTagger(self.tagger, [], None, None, [(batch, None)])
         cdef DecodeCall call = DecodeCall(self.planner, windows, self.unused, self.options.threads)
         self.tagger.begin_call()
         try:
@@ -168,15 +184,15 @@ cdef class NativeDecoder:
             # ones may, but nobody reads the state of a decoder that decodes tagged rows.
             self.tagger.end_call()
 
-    def _run(self, list arrays, lsn, seq, bint only_tag, bint changes_only, tagged_first):
-        cdef WindowTagger windows = WindowTagger(self.tagger, arrays, lsn, seq, tagged_first)
+    def _run(self, list arrays, lsn, seq, int what, list tagged_first):
+        cdef WindowTagger windows = WindowTagger(self.tagger, arrays, lsn, seq, tagged_first or [])
         cdef DecodeCall call = DecodeCall(self.planner, windows, self.unused, self.options.threads)
         cdef bint nested = self.tagger.saved != NULL
         cdef bint succeeded = False
         if not nested:
             self.tagger.begin_call()
         try:
-            result = self._tag_all(windows, changes_only) if only_tag else call.run()
+            result = call.run() if what == DECODE else self._tag_all(windows, what)
             records = self._take_records()
             succeeded = True
         except Malformed:
@@ -189,11 +205,14 @@ cdef class NativeDecoder:
                 self.tagger.undo()
         return result, records
 
-    cdef object _tag_all(self, WindowTagger windows, bint changes_only):
+    cdef object _tag_all(self, WindowTagger windows, int what):
         cdef WindowWork work = self.unused.take_work()
-        batch = windows.tag_all(work, self.planner.window_messages, changes_only)
+        if what == TAG_WAITING:
+            tagged = windows.tag_waiting(work, self.planner.window_messages)
+        else:
+            tagged = windows.tag_all(work, self.planner.window_messages, what == TAG_CHANGES)
         self.unused.window_works.append(work)
-        return batch
+        return tagged
 
     cdef object _take_records(self):
         return take_records(self.tracker.records, self.versions.relations, self.options, self.planner.types)
