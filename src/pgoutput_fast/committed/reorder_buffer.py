@@ -237,10 +237,16 @@ class ReorderBuffer:
         """Does the same. Rows that the native core tagged do not become tables."""
         found: list[Rows] = []
         for txn in txns:
-            if txn in self.waiting:
-                for piece in self.waiting[txn].pieces:
-                    found += [piece.source] if isinstance(piece, InMemory) else read_tables(piece)
-                self.drop(txn)
+            found += self.rows_of(txn)
+            self.drop(txn)
+        return found
+
+    def rows_of(self, txn: int) -> list[Rows]:
+        """All rows of a transaction."""
+        found: list[Rows] = []
+        if txn in self.waiting:
+            for piece in self.waiting[txn].pieces:
+                found += [piece.source] if isinstance(piece, InMemory) else read_tables(piece)
         return found
 
     def take_due(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -49,6 +50,8 @@ _MOST_TAGGED_BYTES = 1 << 30
 # Complete plain transactions are decoded at once, without the reorder buffer, if there are this many messages of them
 # one after the other. Fewer are not worth a cut.
 _LEAST_COMPLETE = 512
+# So many messages are tagged before anybody looks whether their transactions are complete.
+_SHORT_MESSAGES = 1 << 14
 # With a spill directory, a state contains at most this many bytes of waiting changes itself.
 _MOST_IN_STATE = 1 << 20
 
@@ -156,13 +159,15 @@ class CommittedView:
 class _Segment:
     """Adjacent payloads.
 
-    `plain` is whether they are complete plain transactions only. The first may have begun before them.
+    `plain` is whether they are complete plain transactions only. The first may have begun before them. `short` is
+    whether nobody has looked yet: they are few.
     """
 
     payloads: pa.Array
     lsns: pa.Array | None
     seqs: pa.Array | None
     plain: bool
+    short: bool = False
 
 
 def _segments(
@@ -177,6 +182,10 @@ def _segments(
             txn, *announced = native.open_plain
             if not fits(txn):
                 announced = None
+        if at == 0 and 0 < len(array) <= _SHORT_MESSAGES and (native.open_plain is None or announced is not None):
+            yield _segment(array, lsns, seqs, begin, 0, len(array), False, True)
+            begin += len(array)
+            continue
         ends = complete_ranges(array, native.between_transactions, _LEAST_COMPLETE, announced)
         for first, last in [*ends, (len(array), len(array))]:
             while at < first:
@@ -191,9 +200,12 @@ def _segments(
         begin += len(array)
 
 
-def _segment(array: pa.Array, lsns: Any, seqs: Any, begin: int, at: int, count: int, plain: bool) -> _Segment:
-    lsns, seqs = (None if each is None else each.slice(begin + at, count) for each in (lsns, seqs))
-    return _Segment(array.slice(at, count), lsns, seqs, plain)
+def _segment(
+    array: pa.Array, lsns: Any, seqs: Any, begin: int, at: int, count: int, plain: bool, short: bool = False
+) -> _Segment:
+    lsns = None if lsns is None else lsns.slice(begin + at, count)
+    seqs = None if seqs is None else seqs.slice(begin + at, count)
+    return _Segment(array if count == len(array) else array.slice(at, count), lsns, seqs, plain, short)
 
 
 class _Call:
@@ -223,35 +235,53 @@ class _Call:
 
     def take(self, segment: _Segment) -> None:
         """Decodes the changes that a segment releases, unless they are too many for one piece: then they become due."""
-        arguments = [segment.payloads], segment.lsns, segment.seqs
         if segment.plain:
-            changes, records = self._native.decode(*arguments, self._open_rows())
-            self._changes += changes
-            self._records.add(records, boundaries=True, contents=True)
-            # Their xids began again, or a session began.
-            for txn in records.voided:
-                self.reorder_buffer.drop(txn)
-            forgotten = [txn for txn in records.unknown_outcomes if txn in self.reorder_buffer.waiting]
-            self.reorder_buffer.due += tuple(Due(txn, 0, 0, 0, lost=True) for txn in forgotten)
-        else:
-            rows, records = self._native.tag_waiting(*arguments)
-            self._records.add(records, boundaries=True)
-            outcomes = Outcomes.of_records(records)
-            if all(isinstance(each, WaitingRows) for each in rows):
-                piece = self._releaser.take_tagged(rows, outcomes)
+            arguments = [segment.payloads], segment.lsns, segment.seqs
+            self._add_ended(*self._native.decode(*arguments, self._take_open_rows(self._native.open_plain)), [])
+        elif segment.short:
+            open_rows = partial(self._take_open_rows, self._native.open_plain)
+            arguments = segment.payloads, segment.lsns, segment.seqs
+            changes, rows, records, ended = self._native.decode_ended(*arguments, open_rows)
+            if ended:
+                self._add_ended(changes, records, rows)
             else:
-                tables = [each if isinstance(each, pa.RecordBatch) else each.batch() for each in rows]
-                piece = self._releaser.take(pa.Table.from_batches(tables), outcomes)
-            if piece is not None:
-                self._give(piece)
+                self._add_waiting(rows, records)
+        else:
+            arguments = [segment.payloads], segment.lsns, segment.seqs
+            self._add_waiting(*self._native.tag_waiting(*arguments))
         self._releaser.spill()
 
-    def _open_rows(self) -> list[tuple[WaitingRows | pa.RecordBatch, None]]:
-        """The waiting rows of the plain transaction that is open. The Begin gave the position of their commit."""
-        open_plain = self._native.open_plain
+    def _add_ended(self, changes: list[Any], records: Any, rest: list[WaitingRows]) -> None:
+        """Adds the changes of plain transactions that ended, and rows of the one that is open behind them."""
+        self._changes += changes
+        self._records.add(records, boundaries=True, contents=True)
+        # Their xids began again, or a session began.
+        for txn in records.voided:
+            self.reorder_buffer.drop(txn)
+        forgotten = [txn for txn in records.unknown_outcomes if txn in self.reorder_buffer.waiting]
+        self.reorder_buffer.due += tuple(Due(txn, 0, 0, 0, lost=True) for txn in forgotten)
+        for rows in rest:
+            self.reorder_buffer.keep(rows.txn, rows)
+
+    def _add_waiting(self, rows: list[Any], records: Any) -> None:
+        """Adds rows that wait for the end of their transaction, or are released by the ends among the records."""
+        self._records.add(records, boundaries=True)
+        outcomes = Outcomes.of_records(records)
+        if all(isinstance(each, WaitingRows) for each in rows):
+            piece = self._releaser.take_tagged(rows, outcomes)
+        else:
+            tables = [each if isinstance(each, pa.RecordBatch) else each.batch() for each in rows]
+            piece = self._releaser.take(pa.Table.from_batches(tables), outcomes)
+        if piece is not None:
+            self._give(piece)
+
+    def _take_open_rows(
+        self, open_plain: tuple[int, int, int] | None
+    ) -> list[tuple[WaitingRows | pa.RecordBatch, None]]:
+        """Takes the waiting rows of the open plain transaction. Its Begin gave the position of its commit."""
         rows = self.reorder_buffer.take_rows([open_plain[0]]) if open_plain is not None else []
         if not all(isinstance(each, WaitingRows) for each in rows):
-            rows = [_one_batch(pa.concat_tables([as_table(each) for each in rows]))]
+            return [(_one_batch(pa.concat_tables([as_table(each) for each in rows])), None)]
         return [(each, None) for each in rows]
 
     def give_due(self) -> None:

@@ -1,5 +1,5 @@
 from contextlib import AbstractContextManager
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -42,6 +42,13 @@ class NativeDecoder:
     def tag_waiting(
         self, arrays: list[pa.Array], lsn: pa.Array | None, seq: pa.Array | None
     ) -> tuple[list[WaitingRows | pa.RecordBatch], RecordTables]: ...
+    def decode_ended(
+        self,
+        array: pa.Array,
+        lsn: pa.Array | None,
+        seq: pa.Array | None,
+        open_rows: Callable[[], Sequence[tuple[WaitingRows | pa.RecordBatch, None]]],
+    ) -> tuple[list[tuple[Relation, pa.RecordBatch]], list[WaitingRows | pa.RecordBatch], RecordTables, bool]: ...
     def decode_tagged(
         self, batch: pa.RecordBatch
     ) -> tuple[list[tuple[Relation, pa.RecordBatch]], RecordTables]: ...

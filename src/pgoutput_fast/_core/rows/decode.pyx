@@ -11,6 +11,7 @@ from pgoutput_fast._core.tagging.relation_versions cimport RelationVersions
 from pgoutput_fast._core.tagging.stream_state cimport OUTSIDE, PLAIN
 from pgoutput_fast._core.tagging.stream_tracker cimport StreamTracker
 from pgoutput_fast._core.tagging.tag cimport Tagger
+from pgoutput_fast._core.tagging.waiting cimport ENDED, NO_END, OTHER_ENDS, PlainEnd, plain_end
 
 from struct import error as StructError
 
@@ -24,6 +25,7 @@ cdef enum:
     TAG
     TAG_CHANGES
     TAG_WAITING
+    DECODE_ENDED
 
 
 @cython.final
@@ -168,6 +170,18 @@ cdef class NativeDecoder:
         """
         return self._run(arrays, lsn, seq, TAG_WAITING, None)
 
+    def decode_ended(self, array, lsn, seq, open_rows):
+        """Tags the payloads in `array`, and decodes what ends, if these are few messages of plain transactions.
+
+        `open_rows()` gives the earlier rows of the open transaction, as `decode` takes them. It is called if they end.
+
+        Returns:
+            (changes, rows, records, whether transactions ended). If they did, `changes` are all of their changes, those
+            of `open_rows` included, and `rows` are WaitingRows of the transaction that is open behind them. If not,
+            there are no changes, and `rows` are as those of `tag_waiting`.
+        """
+        return self._run([array], lsn, seq, DECODE_ENDED, open_rows)
+
     def decode_tagged(self, batch):
         """Decodes a batch with TAGGED_SCHEMA. Returns ([(relation, batch)], records)."""
         cdef WindowTagger windows = WindowTagger(self.tagger, [], None, None, [(batch, None)])
@@ -184,15 +198,19 @@ cdef class NativeDecoder:
             # ones may, but nobody reads the state of a decoder that decodes tagged rows.
             self.tagger.end_call()
 
-    def _run(self, list arrays, lsn, seq, int what, list tagged_first):
-        cdef WindowTagger windows = WindowTagger(self.tagger, arrays, lsn, seq, tagged_first or [])
+    def _run(self, list arrays, lsn, seq, int what, tagged_first):
+        cdef list first = tagged_first if tagged_first is not None and what == DECODE else []
+        cdef WindowTagger windows = WindowTagger(self.tagger, arrays, lsn, seq, first)
         cdef DecodeCall call = DecodeCall(self.planner, windows, self.unused, self.options.threads)
         cdef bint nested = self.tagger.saved != NULL
         cdef bint succeeded = False
         if not nested:
             self.tagger.begin_call()
         try:
-            result = call.run() if what == DECODE else self._tag_all(windows, what)
+            if what == DECODE_ENDED:
+                result, rows, ended = self._decode_ended(windows, call, tagged_first)
+            else:
+                result = call.run() if what == DECODE else self._tag_all(windows, what)
             records = self._take_records()
             succeeded = True
         except Malformed:
@@ -203,7 +221,26 @@ cdef class NativeDecoder:
                 self.tagger.end_call()
             elif not nested:
                 self.tagger.undo()
-        return result, records
+        return (result, rows, records, ended) if what == DECODE_ENDED else (result, records)
+
+    cdef tuple _decode_ended(self, WindowTagger windows, DecodeCall call, open_rows):
+        cdef WindowWork work = self.unused.take_work()
+        cdef int64_t items = 0
+        cdef PlainEnd end = NO_END
+        cdef list rows = []
+        cdef list changes = []
+        if windows.tag_next(work, self.planner.window_messages):
+            end = plain_end(self.tracker.tags, work.window, &items) if windows.left() == 0 else OTHER_ENDS
+            if end == ENDED:
+                rows = windows.rest(work, items)
+                self.tracker.tags.swap_tags(work.tags)
+                windows.tagged_first = [*open_rows(), (work, None)]
+                changes = call.run()
+            else:
+                rows = windows.wait(work)
+                rows.extend(windows.tag_waiting(work, self.planner.window_messages))
+        self.unused.window_works.append(work)
+        return changes, rows, end == ENDED
 
     cdef object _tag_all(self, WindowTagger windows, int what):
         cdef WindowWork work = self.unused.take_work()

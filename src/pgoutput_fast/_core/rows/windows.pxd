@@ -27,6 +27,8 @@ cdef class WindowTagger:
     cdef int64_t left(self) except -1
     cdef int64_t tagged_rows(self) except -1
     cdef list tag_waiting(self, WindowWork work, int64_t most_messages)
+    cdef list wait(self, WindowWork work)
+    cdef list rest(self, WindowWork work, int64_t first)
     cdef tuple _tagged(self, WindowWork work, bint changes_only)
     cdef object _part(self, WindowWork work)
     cdef object tag_all(self, WindowWork work, int64_t most_messages, bint changes_only)

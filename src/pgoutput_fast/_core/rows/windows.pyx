@@ -95,11 +95,18 @@ cdef class WindowTagger:
         """
         cdef StreamTracker tracker = self.tagger.tracker
         cdef WaitingRows waiting
+        cdef WindowWork tagged
         if self.next_tagged == len(self.tagged_first):
             return self.tag_next(work, most_messages)
         self.window = work.window
         rows, commit = self.tagged_first[self.next_tagged]
-        if isinstance(rows, WaitingRows):
+        if isinstance(rows, WindowWork):
+            # `work` gets the window, and the planner takes the tags from the tracker.
+            tagged = rows
+            work.window, tagged.window = tagged.window, work.window
+            tracker.tags.swap_tags(tagged.tags)
+            self.window = work.window
+        elif isinstance(rows, WaitingRows):
             waiting = rows
             if waiting.versions is not tracker.versions:
                 raise ValueError("another decoder tagged these rows")
@@ -117,14 +124,21 @@ cdef class WindowTagger:
         cdef int64_t count = 0, k
         for k in range(self.next_tagged, len(self.tagged_first)):
             rows, _ = self.tagged_first[k]
-            count += (<WaitingRows> rows).rows if isinstance(rows, WaitingRows) else rows.num_rows
+            if isinstance(rows, WindowWork):
+                count += (<WindowWork> rows).tags.items
+            else:
+                count += (<WaitingRows> rows).rows if isinstance(rows, WaitingRows) else rows.num_rows
         return count
 
     cdef int64_t left(self) except -1:
-        """Returns how many messages are not tagged yet: of the current array, or behind rows that come first of all."""
+        """Returns how many messages are neither tagged nor loaded yet: of the current array, and those that come first.
+
+        Before the first array, all arrays count.
+        """
+        cdef int64_t count = self.tagged_rows()
         if self.payloads is not None:
-            return self.payloads.count - self.at
-        return self.tagged_rows() + <int64_t> sum([len(array) for array in self.arrays])
+            return count + self.payloads.count - self.at
+        return count + <int64_t> sum([len(array) for array in self.arrays])
 
     cdef object tag_all(self, WindowWork work, int64_t most_messages, bint changes_only):
         """Returns all messages as one batch with TAGGED_SCHEMA."""
@@ -141,15 +155,21 @@ cdef class WindowTagger:
 
         Each window gives WaitingRows for each of its transactions, or one batch with TAGGED_SCHEMA.
         """
-        cdef StreamTracker tracker = self.tagger.tracker
         cdef list found = []
         while self.tag_next(work, most_messages):
-            rows = waiting_rows(tracker, work.window, self.payloads)
-            if rows is not None:
-                found.extend(rows)
-            else:
-                found.append(_one_tagged_batch([self._tagged(work, True)], None))
+            found.extend(self.wait(work))
         return found
+
+    cdef list wait(self, WindowWork work):
+        """Returns the same of the window that was tagged last."""
+        rows = waiting_rows(self.tagger.tracker, work.window, self.payloads)
+        return rows if rows is not None else [_one_tagged_batch([self._tagged(work, True)], None)]
+
+    cdef list rest(self, WindowWork work, int64_t first):
+        """Returns the changes of the window that was tagged last from an item on, and takes them out of the window."""
+        rows = waiting_rows(self.tagger.tracker, work.window, self.payloads, first)
+        self.tagger.tracker.tags.items = first
+        return rows
 
     cdef tuple _tagged(self, WindowWork work, bint changes_only):
         """Returns (columns, payloads) of the window that was tagged last. The payloads are None for all messages."""

@@ -36,4 +36,14 @@ cdef class WaitingRows:
     cdef int copy_payloads(self, Buffer& to) except -1 nogil
 
 
-cdef list waiting_rows(StreamTracker tracker, Window w, Payloads payloads)
+cdef list waiting_rows(StreamTracker tracker, Window w, Payloads payloads, int64_t first=*)
+
+
+# What `plain_end` finds.
+cdef enum PlainEnd:
+    OTHER_ENDS       # it is not that simple
+    NO_END           # no transaction ended
+    ENDED            # all transactions before the last Commit
+
+
+cdef PlainEnd plain_end(Tags tags, Window w, int64_t* items) noexcept nogil

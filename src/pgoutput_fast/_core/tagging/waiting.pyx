@@ -5,10 +5,12 @@ from libc.string cimport memchr, memcpy
 from libcpp.vector cimport vector
 
 from pgoutput_fast._core.columns.native cimport Buffer, append_bits, set_validity
-from pgoutput_fast._core.protocol.kinds cimport MSG_MESSAGE, MSG_TRUNCATE
+from pgoutput_fast._core.protocol.fields cimport EPOCH_SHIFT
+from pgoutput_fast._core.protocol.kinds cimport MSG_BEGIN, MSG_COMMIT, MSG_MESSAGE, MSG_TRUNCATE
+from pgoutput_fast._core.protocol.wire cimport load64
 from pgoutput_fast._core.tagging.records cimport TableBuilder
 from pgoutput_fast._core.tagging.relation_versions cimport RelationVersions
-from pgoutput_fast._core.tagging.scan cimport Payloads, Window
+from pgoutput_fast._core.tagging.scan cimport BOUNDARY, Payloads, Window, message_class
 from pgoutput_fast._core.tagging.stream_state cimport NONE64, MessageScope
 from pgoutput_fast._core.tagging.stream_tracker cimport StreamTracker
 from pgoutput_fast._core.tagging.window_tags cimport Tags
@@ -32,6 +34,10 @@ cdef enum:
 
 # A window with more transactions than this becomes a table: many small pieces cost more than a table.
 cdef size_t MOST_TRANSACTIONS = 16
+# By kind: whether the message is neither a boundary message nor unknown.
+cdef uint8_t[256] CHANGES_NO_PLACE
+for _kind in range(256):
+    CHANGES_NO_PLACE[_kind] = message_class(_kind) != 0 and not message_class(_kind) & BOUNDARY
 # In `group_of`: a scope without changes.
 cdef uint32_t NO_GROUP = <uint32_t> -1
 
@@ -184,14 +190,47 @@ cdef int _write_payloads(WaitingRows rows, TableBuilder t) except -1 nogil:
 # ---- a tagged window -----------------------------------------------------------------------------------------------
 
 
-cdef bint _has(Window w, uint8_t kind) noexcept nogil:
-    return memchr(w.kind, kind, <size_t> w.count) != NULL
+cdef bint _has(Window w, int64_t begin, uint8_t kind) noexcept nogil:
+    return memchr(w.kind + begin, kind, <size_t> (w.count - begin)) != NULL
 
 
-cdef list waiting_rows(StreamTracker tracker, Window w, Payloads payloads):
+cdef bint _as_announced(Tags tags, Window w, int64_t i) noexcept nogil:
+    """Whether a valid Commit has the time that its Begin announced. The tagger has compared the LSNs."""
+    return (w.length[i] == 26 and tags.scopes[tags.scope_of[i]].commit_timestamp
+            == <int64_t> load64(w.base + w.start[i] + 18) + EPOCH_SHIFT)
+
+
+cdef PlainEnd plain_end(Tags tags, Window w, int64_t* items) noexcept nogil:
+    """Finds where the last plain transaction ends in a tagged window. `items` gets how many items come before.
+
+    The result is OTHER_ENDS if there are boundary messages that do not belong to plain transactions, invalid ones, or
+    if a Truncate or a logical message follows the last Commit.
+    """
+    cdef int64_t i, last = -1
+    cdef uint8_t kind
+    for i in range(w.count):
+        kind = w.kind[i]
+        if kind == MSG_COMMIT:
+            if not tags.taken[i] or not _as_announced(tags, w, i):
+                return OTHER_ENDS
+            last = i
+        elif CHANGES_NO_PLACE[kind]:
+            continue
+        elif kind != MSG_BEGIN or not tags.taken[i]:
+            return OTHER_ENDS
+    if _has(w, last + 1, MSG_TRUNCATE) or _has(w, last + 1, MSG_MESSAGE):
+        return OTHER_ENDS
+    items[0] = tags.items
+    while items[0] > 0 and <int64_t> tags.item_message[items[0] - 1] > last:
+        items[0] -= 1
+    return ENDED if last >= 0 else NO_END
+
+
+cdef list waiting_rows(StreamTracker tracker, Window w, Payloads payloads, int64_t first=-1):
     """Returns the changes of a tagged window, by transaction: WaitingRows that share the memory of the payloads.
 
-    Returns None if the window has a Truncate or a logical message, which are no changes, or too many transactions.
+    With `first`, it leaves out the items before: only changes of few transactions may follow. Without `first`, it
+    returns None if the window has a Truncate or a logical message, which are no changes, or too many transactions.
     """
     cdef Tags tags = tracker.tags
     cdef vector[int64_t] txns            # of each group
@@ -202,10 +241,12 @@ cdef list waiting_rows(StreamTracker tracker, Window w, Payloads payloads):
     cdef WaitingRows rows
     cdef bint few
     cdef size_t k, group
-    if _has(w, MSG_TRUNCATE) or _has(w, MSG_MESSAGE):
-        return None
+    if first < 0:
+        if _has(w, 0, MSG_TRUNCATE) or _has(w, 0, MSG_MESSAGE):
+            return None
+        first = 0
     with nogil:
-        few = _group_scopes(tags, txns, group_of, counts)
+        few = _group_scopes(tags, first, txns, group_of, counts)
     if not few:
         return None
     for group in range(txns.size()):
@@ -224,18 +265,18 @@ cdef list waiting_rows(StreamTracker tracker, Window w, Payloads payloads):
             rows = found[group_of[k]]
             place_of[k] = <uint32_t> rows.scopes.size()
             rows.scopes.push_back(tags.scopes[k])
-    _add_items(tags, w, found, group_of, place_of)
+    _add_items(tags, w, first, found, group_of, place_of)
     return found
 
 
-cdef bint _group_scopes(Tags tags, vector[int64_t]& txns, vector[uint32_t]& group_of,
+cdef bint _group_scopes(Tags tags, int64_t first, vector[int64_t]& txns, vector[uint32_t]& group_of,
                         vector[int64_t]& counts) except -1 nogil:
     """Groups the scopes that have changes by transaction. Returns False if there are too many transactions."""
     cdef int64_t item
     cdef uint32_t scope
     cdef size_t group
     group_of.resize(tags.scopes.size(), NO_GROUP)
-    for item in range(tags.items):
+    for item in range(first, tags.items):
         scope = tags.scope_of[tags.item_message[item]]
         if group_of[scope] == NO_GROUP:
             group = 0
@@ -251,11 +292,11 @@ cdef bint _group_scopes(Tags tags, vector[int64_t]& txns, vector[uint32_t]& grou
     return True
 
 
-cdef int _add_items(Tags tags, Window w, list found, vector[uint32_t]& group_of,
+cdef int _add_items(Tags tags, Window w, int64_t first, list found, vector[uint32_t]& group_of,
                     vector[uint32_t]& place_of) except -1:
     """Adds all items of the window to the rows of their transactions."""
     cdef WaitingRows rows
-    cdef int64_t item = 0, begin
+    cdef int64_t item = first
     cdef uint32_t group
     # Most messages follow others of their transaction.
     while item < tags.items:
