@@ -31,8 +31,8 @@ from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 
 __all__ = ["Committed", "Piece", "Releaser"]
 
-# Rows that the native core tagged, and (LSN, timestamp) of the commit of their transaction.
-Committed = tuple[WaitingRows, tuple[int, int]]
+# Rows of one transaction, and (LSN, timestamp) of its commit.
+Committed = tuple[WaitingRows | pa.RecordBatch, tuple[int, int]]
 
 _BEHIND = 1 << 62  # every message
 
@@ -44,8 +44,8 @@ class Piece:
     Attributes:
         rows: those of transactions that ended and those of none, without what subtransactions rolled back.
         outcomes: how their transactions ended.
-        tagged: only if `rows` is empty: rows as the native core tagged them. All of them are committed. They are in the
-            order of the commits, with (LSN, timestamp) of their commit.
+        tagged: only if `rows` is empty: rows of whole transactions that are committed. They are in the order of the
+            commits, and have no commit position yet.
     """
 
     rows: pa.Table
@@ -157,12 +157,12 @@ class Releaser:
     def take_due(self) -> Piece:
         """The next piece of what is due."""
         rows, transactions, aborts = self._reorder_buffer.take_due(self._most_rows, self._most_bytes)
-        tagged = [
-            (each, (due.commit_lsn, due.commit_timestamp))
-            for each, due in rows
-            if isinstance(each, WaitingRows) and not due.lost
-        ]
-        if tagged and len(tagged) == len(rows) and not aborts:
+        if not aborts and not any(due.lost for due in transactions):
+            tagged = [
+                (batch, (due.commit_lsn, due.commit_timestamp))
+                for each, due in rows
+                for batch in ([each] if isinstance(each, WaitingRows) else each.to_batches())
+            ]
             return Piece(TAGGED_SCHEMA.empty_table(), NO_OUTCOMES, tagged)
         return Piece.of([as_table(each) for each, _ in rows], Outcomes.of_due(transactions), aborts)
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 from pgoutput_fast._core.tagging.waiting import WaitingRows
 from pgoutput_fast.committed.spill import Spiller, SpillFile
 
-__all__ = ["Due", "InMemory", "OnDisk", "ReorderBuffer", "Rows", "Waiting", "as_table", "read_tables"]
+__all__ = ["Due", "InMemory", "OnDisk", "ReorderBuffer", "Rows", "Waiting", "as_batch", "as_table", "read_tables"]
 
 # Rows of a transaction: as the native core tagged them, or as a table with TAGGED_SCHEMA.
 Rows = WaitingRows | pa.Table
@@ -337,6 +337,11 @@ class ReorderBuffer:
         """Notes that a state with this buffer is saved: a decoder may continue from it later."""
         if self._on_save is not None:
             self._on_save(self.files)
+
+
+def as_batch(rows: WaitingRows | pa.RecordBatch) -> pa.RecordBatch:
+    """The rows as a batch with TAGGED_SCHEMA."""
+    return rows.batch() if isinstance(rows, WaitingRows) else rows
 
 
 def as_table(rows: Rows) -> pa.Table:

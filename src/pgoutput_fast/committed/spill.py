@@ -21,13 +21,13 @@ import shutil
 import stat
 import tempfile
 import weakref
-import zlib
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Any
 
 import pyarrow as pa
 
+from pgoutput_fast._core.files.crc32 import crc32
 from pgoutput_fast.errors import SpillError
 from pgoutput_fast.schema.foreign import checked_table
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
@@ -350,13 +350,14 @@ class _Checked(io.RawIOBase):
     def write(self, data: Any) -> int:
         self.file.write(data)
         self.size += memoryview(data).nbytes
-        self.checksum = zlib.crc32(data, self.checksum)
+        self.checksum = crc32(data, self.checksum)
         return memoryview(data).nbytes
 
 
 def _checksum(path: str) -> int:
     checksum = 0
-    with open(path, "rb") as file:
-        while chunk := file.read(_CHUNK):
-            checksum = zlib.crc32(chunk, checksum)
+    chunk = memoryview(bytearray(_CHUNK))
+    with open(path, "rb", buffering=0) as file:
+        while size := file.readinto(chunk):
+            checksum = crc32(chunk[:size], checksum)
     return checksum

@@ -19,7 +19,7 @@ from pgoutput_fast.catalog.relations import Catalog, Relation
 from pgoutput_fast.catalog.user_types import NO_TYPES, UserTypes
 from pgoutput_fast.committed.outcomes import Outcomes, values_of
 from pgoutput_fast.committed.release import Piece, Releaser
-from pgoutput_fast.committed.reorder_buffer import Due, ReorderBuffer, as_table
+from pgoutput_fast.committed.reorder_buffer import Due, ReorderBuffer, as_batch, as_table
 from pgoutput_fast.committed.spill import Spiller
 from pgoutput_fast.decoding.result import Decoded, RelationBatch
 from pgoutput_fast.errors import reason_text
@@ -270,8 +270,8 @@ class _Call:
         if all(isinstance(each, WaitingRows) for each in rows):
             piece = self._releaser.take_tagged(rows, outcomes)
         else:
-            tables = [each if isinstance(each, pa.RecordBatch) else each.batch() for each in rows]
-            piece = self._releaser.take(pa.Table.from_batches(tables), outcomes)
+            batches = [as_batch(each) for each in rows]
+            piece = self._releaser.take(pa.Table.from_batches(batches), outcomes)
         if piece is not None:
             self._give(piece)
 
@@ -289,18 +289,20 @@ class _Call:
         self._give(self._releaser.take_due())
 
     def _give(self, piece: Piece) -> None:
-        if piece.tagged:
+        if piece.tagged and all(isinstance(rows, WaitingRows) for rows, _ in piece.tagged):
             changes, records = self._native.decode([], None, None, piece.tagged)
-            self._changes += changes
-            self._records.add(records, contents=True)
+        elif piece.tagged:
+            batches = [(as_batch(rows), commit) for rows, commit in piece.tagged]
+            self.learnt = self._decoder.learn_from(self._native, self.learnt)
+            changes, records = self._decoder.decode_committed(batches)
+        elif piece.rows.num_rows == 0:
             return
-        if piece.rows.num_rows == 0:
-            return
-        lost = piece.lost()
-        if lost is not None:
-            self._records.reject(lost, self._native.catalog)
-        self.learnt = self._decoder.learn_from(self._native, self.learnt)
-        changes, records = self._decoder.decode_tagged(_one_batch(piece.committed()))
+        else:
+            lost = piece.lost()
+            if lost is not None:
+                self._records.reject(lost, self._native.catalog)
+            self.learnt = self._decoder.learn_from(self._native, self.learnt)
+            changes, records = self._decoder.decode_tagged(_one_batch(piece.committed()))
         self._changes += changes
         self._records.add(records, contents=True)
 

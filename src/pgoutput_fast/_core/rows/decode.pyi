@@ -49,6 +49,9 @@ class NativeDecoder:
         seq: pa.Array | None,
         open_rows: Callable[[], Sequence[tuple[WaitingRows | pa.RecordBatch, None]]],
     ) -> tuple[list[tuple[Relation, pa.RecordBatch]], list[WaitingRows | pa.RecordBatch], RecordTables, bool]: ...
+    def decode_committed(
+        self, rows: list[tuple[pa.RecordBatch, tuple[int, int] | None]]
+    ) -> tuple[list[tuple[Relation, pa.RecordBatch]], RecordTables]: ...
     def decode_tagged(
         self, batch: pa.RecordBatch
     ) -> tuple[list[tuple[Relation, pa.RecordBatch]], RecordTables]: ...

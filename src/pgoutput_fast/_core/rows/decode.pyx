@@ -149,8 +149,8 @@ cdef class NativeDecoder:
         """Decodes the payloads in `arrays`. Returns ([(relation, batch)], records).
 
         `lsn` and `seq` are int64 Arrow arrays or None. `tagged_first` are rows that this decoder tagged earlier: they
-        are decoded first. It is a list of WaitingRows with (LSN, timestamp) of their commit, or None if they have it
-        already; or of batches with TAGGED_SCHEMA and None.
+        are decoded first. It is a list of WaitingRows or batches with TAGGED_SCHEMA, each with (LSN, timestamp) of the
+        commit of all its rows, or None if they have it already.
         """
         return self._run(arrays, lsn, seq, DECODE, tagged_first)
 
@@ -184,7 +184,14 @@ cdef class NativeDecoder:
 
     def decode_tagged(self, batch):
         """Decodes a batch with TAGGED_SCHEMA. Returns ([(relation, batch)], records)."""
-        cdef WindowTagger windows = WindowTagger(self.tagger, [], None, None, [(batch, None)])
+        return self.decode_committed([(batch, None)])
+
+    def decode_committed(self, list rows):
+        """Decodes batches with TAGGED_SCHEMA, each with (LSN, timestamp) of the commit of all its rows, or None.
+
+        With None, the rows have the position of their commit already. Returns ([(relation, batch)], records).
+        """
+        cdef WindowTagger windows = WindowTagger(self.tagger, [], None, None, rows)
         cdef DecodeCall call = DecodeCall(self.planner, windows, self.unused, self.options.threads)
         self.tagger.begin_call()
         try:

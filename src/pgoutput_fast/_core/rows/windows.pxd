@@ -12,8 +12,8 @@ cdef class WindowTagger:
     cdef object lsn, seq                 # Arrow arrays; the pointers below point to their values
     cdef const int64_t* lsns
     cdef const int64_t* seqs
-    # Tagged rows that come first: WaitingRows with (LSN, timestamp) of their commit, or None if they have it already;
-    # or a batch with TAGGED_SCHEMA and None.
+    # Tagged rows that come first: WaitingRows, batches with TAGGED_SCHEMA, or a WindowWork that has been tagged. Each
+    # with (LSN, timestamp) of the commit of all its rows, or None if they have it already.
     cdef list tagged_first
     cdef int64_t next_tagged             # the index of the next of them
     cdef int64_t next_array              # the index of the next array

@@ -110,12 +110,13 @@ cdef class WindowTagger:
             waiting = rows
             if waiting.versions is not tracker.versions:
                 raise ValueError("another decoder tagged these rows")
-            if commit is None:
-                waiting.load(tracker.tags, work.window, False, NONE64, NONE64)
-            else:
-                waiting.load(tracker.tags, work.window, True, commit[0], commit[1])
+            waiting.load(tracker.tags, work.window)
+            if commit is not None:
+                tracker.tags.commit(commit[0], commit[1])
         else:
             load_tagged(tracker, work.window, rows)
+            if commit is not None:
+                tracker.tags.commit(commit[0], commit[1])
         self.next_tagged += 1
         return True
 

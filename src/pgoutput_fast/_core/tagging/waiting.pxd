@@ -32,7 +32,7 @@ cdef class WaitingRows:
 
     cdef int reserve(self, size_t count) except -1 nogil
     cdef int add(self, Tags tags, Window w, int64_t i, int32_t slot, uint32_t scope) except -1 nogil
-    cdef int load(self, Tags tags, Window w, bint has_commit, int64_t commit_lsn, int64_t commit_timestamp) except -1
+    cdef int load(self, Tags tags, Window w) except -1
     cdef int copy_payloads(self, Buffer& to) except -1 nogil
 
 

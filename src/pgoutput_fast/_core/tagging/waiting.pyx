@@ -69,18 +69,13 @@ cdef class WaitingRows:
         self.nbytes += w.length[i]
         return 0
 
-    cdef int load(self, Tags tags, Window w, bint has_commit, int64_t commit_lsn, int64_t commit_timestamp) except -1:
-        """Makes a window of the changes. With `has_commit`, they get the position and time of their commit."""
+    cdef int load(self, Tags tags, Window w) except -1:
+        """Makes a window of the changes."""
         cdef int64_t i, count = self.rows
-        cdef size_t k
         w.reserve(count)
         tags.start(count, 0, self.seq.data(), self.lsn.data() if not self.lsn.empty() else NULL)
         tags.loaded = self
         tags.scopes.assign(self.scopes.begin(), self.scopes.end())
-        if has_commit:
-            for k in range(tags.scopes.size()):
-                tags.scopes[k].commit_lsn = commit_lsn
-                tags.scopes[k].commit_timestamp = commit_timestamp
         w.base = self.base
         w.end = self.end
         w.first = 0
