@@ -154,10 +154,10 @@ class Releaser:
             tagged += [(rows, (due.commit_lsn, due.commit_timestamp)) for rows in rows_of_txn]
         return Piece(TAGGED_SCHEMA.empty_table(), NO_OUTCOMES, tagged)
 
-    def take_due(self) -> Piece:
-        """The next piece of what is due."""
+    def take_due(self, as_tagged: bool = False) -> Piece:
+        """The next piece of what is due. It has a table, or with `as_tagged` perhaps rows as they waited."""
         rows, transactions, aborts = self._reorder_buffer.take_due(self._most_rows, self._most_bytes)
-        if not aborts and not any(due.lost for due in transactions):
+        if as_tagged and not aborts and not any(due.lost for due in transactions):
             tagged = [
                 (batch, (due.commit_lsn, due.commit_timestamp))
                 for each, due in rows

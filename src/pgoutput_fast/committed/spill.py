@@ -29,6 +29,7 @@ import pyarrow as pa
 
 from pgoutput_fast._core.files.crc32 import crc32
 from pgoutput_fast.errors import SpillError
+from pgoutput_fast.protocol.limits import PIECE_BYTES
 from pgoutput_fast.schema.foreign import checked_table
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 from pgoutput_fast.storage.fsync import fsync, make_directory
@@ -181,9 +182,14 @@ class SpillFile:
     def _open(self) -> Any:
         self.check()
         try:
-            if not self._checked and _checksum(self.path) != self.checksum:
-                raise SpillError(self.path, self.txn, "is damaged: it has another checksum")
-            reader = pa.ipc.open_file(pa.OSFile(self.path), footer_offset=self.size - _END)
+            source = pa.OSFile(self.path)
+            # A file that is no larger than a piece is read once. Others are read for the checksum first.
+            whole = source.read_buffer(self.size) if self.size <= PIECE_BYTES else None
+            if not self._checked:
+                checksum = _checksum(self.path) if whole is None else crc32(whole)
+                if checksum != self.checksum:
+                    raise SpillError(self.path, self.txn, "is damaged: it has another checksum")
+            reader = pa.ipc.open_file(source if whole is None else whole, footer_offset=self.size - _END)
         except (OSError, pa.ArrowInvalid) as problem:
             raise SpillError(self.path, self.txn, f"cannot be read ({problem})") from None
         self._checked = True

@@ -286,7 +286,7 @@ class _Call:
 
     def give_due(self) -> None:
         """Decodes the next piece of what is due."""
-        self._give(self._releaser.take_due())
+        self._give(self._releaser.take_due(as_tagged=True))
 
     def _give(self, piece: Piece) -> None:
         if piece.tagged and all(isinstance(rows, WaitingRows) for rows, _ in piece.tagged):
