@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -32,7 +32,7 @@ from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 __all__ = ["Committed", "Piece", "Releaser"]
 
 # Rows of one transaction, and (LSN, timestamp) of its commit.
-Committed = tuple[WaitingRows | pa.RecordBatch, tuple[int, int]]
+Committed: TypeAlias = tuple[WaitingRows | pa.RecordBatch, tuple[int, int]]
 
 _BEHIND = 1 << 62  # every message
 
@@ -149,7 +149,9 @@ class Releaser:
             return None
         tagged = []
         for due in ended:
-            waiting = [rows for rows in self._reorder_buffer.take_rows([due.txn]) if isinstance(rows, WaitingRows)]
+            waiting = [
+                rows for rows in self._reorder_buffer.take_rows([due.txn]) if isinstance(rows, WaitingRows)
+            ]
             rows_of_txn = [*waiting, *(rows for rows in arrived if rows.txn == due.txn)]
             tagged += [(rows, (due.commit_lsn, due.commit_timestamp)) for rows in rows_of_txn]
         return Piece(TAGGED_SCHEMA.empty_table(), NO_OUTCOMES, tagged)

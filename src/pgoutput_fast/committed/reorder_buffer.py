@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -16,10 +16,20 @@ import pyarrow as pa
 from pgoutput_fast._core.tagging.waiting import WaitingRows
 from pgoutput_fast.committed.spill import Spiller, SpillFile
 
-__all__ = ["Due", "InMemory", "OnDisk", "ReorderBuffer", "Rows", "Waiting", "as_batch", "as_table", "read_tables"]
+__all__ = [
+    "Due",
+    "InMemory",
+    "OnDisk",
+    "ReorderBuffer",
+    "Rows",
+    "Waiting",
+    "as_batch",
+    "as_table",
+    "read_tables",
+]
 
 # Rows of a transaction: as the native core tagged them, or as a table with TAGGED_SCHEMA.
-Rows = WaitingRows | pa.Table
+Rows: TypeAlias = WaitingRows | pa.Table
 
 # Smaller pieces of a transaction are joined up to this many rows: thousands of pieces cost more than their rows.
 _SMALL_ROWS = 8192
@@ -126,7 +136,9 @@ class ReorderBuffer:
         self.waiting: dict[int, Waiting] = {}
         self.due: tuple[Due, ...] = ()
         self.memory = 0
-        self._shared: set[int] = set()  # transactions that got rows in this call which share the call's memory
+        self._shared: set[int] = (
+            set()
+        )  # transactions that got rows in this call which share the call's memory
         self._on_save: Callable[[Iterable[SpillFile]], None] | None = None
 
     def __bool__(self) -> bool:
@@ -178,7 +190,8 @@ class ReorderBuffer:
         for piece in waiting.pieces:
             buffer, _ = _shares(piece)
             if buffer is not None:
-                assert isinstance(piece, InMemory) and isinstance(piece.source, WaitingRows)
+                assert isinstance(piece, InMemory)
+                assert isinstance(piece.source, WaitingRows)
                 if buffer in kept:
                     piece = replace(piece, buffer=buffer)
                 else:
@@ -321,7 +334,9 @@ class ReorderBuffer:
         """
         other = self.copy()
         for txn, waiting in self.waiting.items():
-            other._put(txn, replace(waiting, pieces=tuple(_opened(piece, spiller) for piece in waiting.pieces)))
+            other._put(
+                txn, replace(waiting, pieces=tuple(_opened(piece, spiller) for piece in waiting.pieces))
+            )
         spiller.resumed(other.files)
         return other
 
@@ -386,9 +401,7 @@ def _first(piece: InMemory | OnDisk) -> tuple[InMemory, list[InMemory | OnDisk]]
         return piece, []
     file = piece.opened
     table = pa.Table.from_batches([file.read(piece.batch)])
-    rest: list[InMemory | OnDisk] = (
-        [OnDisk(file, piece.batch + 1)] if piece.batch + 1 < file.batches else []
-    )
+    rest: list[InMemory | OnDisk] = [OnDisk(file, piece.batch + 1)] if piece.batch + 1 < file.batches else []
     return InMemory(table, table.nbytes), rest
 
 

@@ -182,7 +182,11 @@ def _segments(
             txn, *announced = native.open_plain
             if not fits(txn):
                 announced = None
-        if at == 0 and 0 < len(array) <= _SHORT_MESSAGES and (native.open_plain is None or announced is not None):
+        if (
+            at == 0
+            and 0 < len(array) <= _SHORT_MESSAGES
+            and (native.open_plain is None or announced is not None)
+        ):
             yield _segment(array, lsns, seqs, begin, 0, len(array), False, True)
             begin += len(array)
             continue
@@ -237,7 +241,8 @@ class _Call:
         """Decodes the changes that a segment releases, unless they are too many for one piece: then they become due."""
         if segment.plain:
             arguments = [segment.payloads], segment.lsns, segment.seqs
-            self._add_ended(*self._native.decode(*arguments, self._take_open_rows(self._native.open_plain)), [])
+            changes, records = self._native.decode(*arguments, self._take_open_rows(self._native.open_plain))
+            self._add_ended(changes, records, [])
         elif segment.short:
             open_rows = partial(self._take_open_rows, self._native.open_plain)
             arguments = segment.payloads, segment.lsns, segment.seqs

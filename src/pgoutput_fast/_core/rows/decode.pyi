@@ -1,5 +1,5 @@
-from contextlib import AbstractContextManager
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pyarrow as pa
@@ -48,9 +48,11 @@ class NativeDecoder:
         lsn: pa.Array | None,
         seq: pa.Array | None,
         open_rows: Callable[[], Sequence[tuple[WaitingRows | pa.RecordBatch, None]]],
-    ) -> tuple[list[tuple[Relation, pa.RecordBatch]], list[WaitingRows | pa.RecordBatch], RecordTables, bool]: ...
+    ) -> tuple[
+        list[tuple[Relation, pa.RecordBatch]], list[WaitingRows | pa.RecordBatch], RecordTables, bool
+    ]: ...
     def decode_committed(
-        self, rows: list[tuple[pa.RecordBatch, tuple[int, int] | None]]
+        self, rows: Sequence[tuple[pa.RecordBatch, tuple[int, int] | None]]
     ) -> tuple[list[tuple[Relation, pa.RecordBatch]], RecordTables]: ...
     def decode_tagged(
         self, batch: pa.RecordBatch

@@ -9,7 +9,6 @@ from pgoutput_fast._core.protocol.fields cimport EPOCH_SHIFT
 from pgoutput_fast._core.protocol.kinds cimport MSG_BEGIN, MSG_COMMIT, MSG_MESSAGE, MSG_TRUNCATE
 from pgoutput_fast._core.protocol.wire cimport load64
 from pgoutput_fast._core.tagging.records cimport TableBuilder
-from pgoutput_fast._core.tagging.relation_versions cimport RelationVersions
 from pgoutput_fast._core.tagging.scan cimport BOUNDARY, Payloads, Window, message_class
 from pgoutput_fast._core.tagging.stream_state cimport NONE64, MessageScope
 from pgoutput_fast._core.tagging.stream_tracker cimport StreamTracker
