@@ -72,7 +72,9 @@ def test_a_decoder_does_not_keep_rows_that_it_has_decoded(threads: int) -> None:
     del tagger
     gc.collect()
     before = pa.total_allocated_bytes()
-    changes, _ = decoder.decode([pa.array([encode.encode_begin(2, 0, 8)], pa.binary())], None, None, tagged)
+    changes, _ = decoder.decode(
+        [pa.array([encode.encode_begin(2, 0, 8)], pa.binary())], None, None, [(tagged, None)]
+    )
     assert sum(len(batch) for _, batch in changes) == 40_000
     del changes, tagged
     gc.collect()

@@ -9,12 +9,13 @@ when they come.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
+from pgoutput_fast._core.tagging.waiting import WaitingRows
 from pgoutput_fast.committed.outcomes import (
     NO_OUTCOMES,
     Outcomes,
@@ -24,11 +25,14 @@ from pgoutput_fast.committed.outcomes import (
     values_of,
     without_rolled_back,
 )
-from pgoutput_fast.committed.reorder_buffer import Due, ReorderBuffer
+from pgoutput_fast.committed.reorder_buffer import Due, ReorderBuffer, as_table
 from pgoutput_fast.committed.spill import Spiller
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 
-__all__ = ["Piece", "Releaser"]
+__all__ = ["Committed", "Piece", "Releaser"]
+
+# Rows of one transaction, and (LSN, timestamp) of its commit.
+Committed: TypeAlias = tuple[WaitingRows | pa.RecordBatch, tuple[int, int]]
 
 _BEHIND = 1 << 62  # every message
 
@@ -40,10 +44,13 @@ class Piece:
     Attributes:
         rows: those of transactions that ended and those of none, without what subtransactions rolled back.
         outcomes: how their transactions ended.
+        tagged: only if `rows` is empty: rows of whole transactions that are committed. They are in the order of the
+            commits, and have no commit position yet.
     """
 
     rows: pa.Table
     outcomes: Outcomes
+    tagged: list[Committed] = field(default_factory=list)
 
     @classmethod
     def of(cls, tables: list[pa.Table], outcomes: Outcomes, aborts: list[tuple[int, int, int]]) -> Piece:
@@ -117,10 +124,49 @@ class Releaser:
         self._reorder_buffer.due += outcomes.due(self._reorder_buffer.waiting)
         return Piece(arrived.filter(pa.array(ends & (txns < 0))), NO_OUTCOMES)
 
-    def take_due(self) -> Piece:
-        """The next piece of what is due."""
-        tables, transactions, aborts = self._reorder_buffer.take_due(self._most_rows, self._most_bytes)
-        return Piece.of(tables, Outcomes.of_due(transactions), aborts)
+    def take_tagged(self, arrived: list[WaitingRows], outcomes: Outcomes) -> Piece | None:
+        """Does what `take` does, for rows as the native core tagged them."""
+        if outcomes is NO_OUTCOMES:
+            for rows in arrived:
+                self._reorder_buffer.keep(rows.txn, rows)
+            return None
+        ended = outcomes.due([*self._reorder_buffer.waiting, *(rows.txn for rows in arrived)])
+        at_once = self.fits([due.txn for due in ended])
+        # Only rows that the core tagged can be given without a table.
+        if (
+            outcomes.aborts
+            or not outcomes.committed.all()
+            or (at_once and not self._reorder_buffer.are_tagged([due.txn for due in ended]))
+        ):
+            tables = [as_table(rows) for rows in arrived]
+            return self.take(pa.concat_tables([TAGGED_SCHEMA.empty_table(), *tables]), outcomes)
+        last = {due.txn for due in ended} if at_once else set()
+        for rows in arrived:
+            if rows.txn not in last:
+                self._reorder_buffer.keep(rows.txn, rows)
+        if not at_once:
+            self._reorder_buffer.due += ended
+            return None
+        tagged = []
+        for due in ended:
+            waiting = [
+                rows for rows in self._reorder_buffer.take_rows([due.txn]) if isinstance(rows, WaitingRows)
+            ]
+            rows_of_txn = [*waiting, *(rows for rows in arrived if rows.txn == due.txn)]
+            tagged += [(rows, (due.commit_lsn, due.commit_timestamp)) for rows in rows_of_txn]
+        return Piece(TAGGED_SCHEMA.empty_table(), NO_OUTCOMES, tagged)
+
+    def take_due(self, as_tagged: bool = False) -> Piece:
+        """The next piece of what is due. It has a table, or with `as_tagged` perhaps rows as they waited."""
+        rows, transactions, aborts = self._reorder_buffer.take_due(self._most_rows, self._most_bytes)
+        if as_tagged and not aborts and not any(due.lost for due in transactions):
+            tagged = [
+                (batch, (due.commit_lsn, due.commit_timestamp))
+                for each, due in rows
+                for batch in ([each] if isinstance(each, WaitingRows) else each.to_batches())
+            ]
+            return Piece(TAGGED_SCHEMA.empty_table(), NO_OUTCOMES, tagged)
+        return Piece.of([as_table(each) for each, _ in rows], Outcomes.of_due(transactions), aborts)
 
     def committed(self, arrived: pa.Table, outcomes: Outcomes) -> Iterator[pa.Table]:
         """Takes a long range of a stream: rows of the transactions that commit in it, in the order of the commits.

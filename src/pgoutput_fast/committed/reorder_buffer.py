@@ -8,17 +8,39 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
+from pgoutput_fast._core.tagging.waiting import WaitingRows
 from pgoutput_fast.committed.spill import Spiller, SpillFile
 
-__all__ = ["Due", "InMemory", "OnDisk", "ReorderBuffer", "Waiting", "read_tables"]
+__all__ = [
+    "Due",
+    "InMemory",
+    "OnDisk",
+    "ReorderBuffer",
+    "Rows",
+    "Waiting",
+    "as_batch",
+    "as_table",
+    "read_tables",
+]
+
+# Rows of a transaction: as the native core tagged them, or as a table with TAGGED_SCHEMA.
+Rows: TypeAlias = WaitingRows | pa.Table
 
 # Smaller pieces of a transaction are joined up to this many rows: thousands of pieces cost more than their rows.
 _SMALL_ROWS = 8192
+# Rows that the native core tagged are joined only if they are fewer: a join makes a table of them.
+_SMALL_WAITING = 256
+# Each row has, beside its payload, nine int64 values, a kind, an offset and some bits.
+_ROW_BYTES = 80
+# Rows share a buffer of the caller's beyond the call only if they are this part of it, or if it is small.
+_PART_OF_BUFFER = 2
+_PART_OF_SMALL_BUFFER = 8
+_SMALL_PART_OF_LIMIT = 8
 # Bounds of a batch in a spill file, and so of one read.
 _BATCH_ROWS = 1 << 15
 _BATCH_BYTES = 1 << 24
@@ -26,14 +48,27 @@ _BATCH_BYTES = 1 << 24
 
 @dataclass(frozen=True, slots=True)
 class InMemory:
-    """Rows of a transaction in memory, and their size in bytes."""
+    """Rows of a transaction in memory, and their size in bytes.
 
-    table: pa.Table
+    `buffer` is (address, size) of a buffer of the caller's, if they share it beyond the end of the call.
+    """
+
+    source: Rows
     nbytes: int
+    buffer: tuple[int, int] | None = None
 
     @property
     def rows(self) -> int:
-        return int(self.table.num_rows)
+        return self.source.rows if isinstance(self.source, WaitingRows) else int(self.source.num_rows)
+
+    @property
+    def table(self) -> pa.Table:
+        return as_table(self.source)
+
+    @property
+    def memory(self) -> int:
+        """The size of what these rows alone keep in memory."""
+        return self.nbytes if self.buffer is None else _ROW_BYTES * self.rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +101,15 @@ class Waiting:
 
     @property
     def memory(self) -> int:
-        return sum(piece.nbytes for piece in self.pieces if isinstance(piece, InMemory))
+        pieces = [piece for piece in self.pieces if isinstance(piece, InMemory)]
+        return sum(piece.memory for piece in pieces) + sum(size for _, size in self.buffers)
+
+    @property
+    def buffers(self) -> set[tuple[int, int]]:
+        """(address, size) of the buffers of callers that rows share."""
+        return {
+            piece.buffer for piece in self.pieces if isinstance(piece, InMemory) and piece.buffer is not None
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +136,9 @@ class ReorderBuffer:
         self.waiting: dict[int, Waiting] = {}
         self.due: tuple[Due, ...] = ()
         self.memory = 0
+        self._shared: set[int] = (
+            set()
+        )  # transactions that got rows in this call which share the call's memory
         self._on_save: Callable[[Iterable[SpillFile]], None] | None = None
 
     def __bool__(self) -> bool:
@@ -101,18 +147,57 @@ class ReorderBuffer:
     def copy(self) -> ReorderBuffer:
         other = ReorderBuffer()
         other.waiting, other.due, other.memory = dict(self.waiting), self.due, self.memory
+        other._shared = set(self._shared)
         return other
 
     # ---- in -------------------------------------------------------------------------------------------------------
 
-    def keep(self, txn: int, rows: pa.Table) -> None:
-        """Adds rows of a transaction behind its other rows. The rows must have memory of their own."""
+    def keep(self, txn: int, rows: Rows) -> None:
+        """Adds rows of a transaction behind its other rows.
+
+        A table must have memory of its own. WaitingRows may share the memory of the call until `end_call`.
+        """
         before = self.waiting.get(txn, Waiting())
+        if isinstance(rows, WaitingRows) and rows.buffer is not None:
+            self._shared.add(txn)
         pieces: list[InMemory | OnDisk] = [*before.pieces, _in_memory(rows)]
         while len(pieces) > 1 and _to_be_joined(pieces[-2], pieces[-1]):
             both = [piece.table for piece in pieces[-2:] if isinstance(piece, InMemory)]
             pieces[-2:] = [_in_memory(pa.concat_tables(both).combine_chunks())]
         self._put(txn, replace(before, pieces=tuple(pieces)))
+
+    def end_call(self, memory_limit: int) -> None:
+        """Copies rows that share the memory of the call, if it would keep much more in memory than the rows need."""
+        for txn in self._shared & self.waiting.keys():
+            self._put(txn, self._settled(self.waiting[txn], memory_limit))
+        self._shared = set()
+
+    def _settled(self, waiting: Waiting, memory_limit: int) -> Waiting:
+        """The same rows; those that shared the memory of the call now own it, or count it as theirs."""
+        needed: dict[tuple[int, int], int] = {}
+        for buffer, nbytes in map(_shares, waiting.pieces):
+            if buffer is not None:
+                needed[buffer] = needed.get(buffer, 0) + nbytes
+        kept = waiting.buffers
+        for buffer, nbytes in needed.items():
+            size, added = buffer[1], buffer[1] - nbytes
+            large_part = _PART_OF_BUFFER * nbytes >= size or (
+                _PART_OF_SMALL_BUFFER * nbytes >= size and _SMALL_PART_OF_LIMIT * size <= memory_limit
+            )
+            if large_part and self.memory + added <= memory_limit:
+                kept.add(buffer)
+        pieces = []
+        for piece in waiting.pieces:
+            buffer, _ = _shares(piece)
+            if buffer is not None:
+                assert isinstance(piece, InMemory)
+                assert isinstance(piece.source, WaitingRows)
+                if buffer in kept:
+                    piece = replace(piece, buffer=buffer)
+                else:
+                    piece = replace(piece, source=piece.source.copied())
+            pieces.append(piece)
+        return replace(waiting, pieces=tuple(pieces))
 
     def roll_back(self, txn: int, aborts: Iterable[tuple[int, int]]) -> None:
         """Notes (subxid, at_seq) of subtransactions that were rolled back.
@@ -148,26 +233,44 @@ class ReorderBuffer:
         """(txn, subxid, at_seq) of the subtransactions that were rolled back in these transactions."""
         return [(txn, *each) for txn in txns if txn in self.waiting for each in self.waiting[txn].rolled_back]
 
+    def are_tagged(self, txns: Iterable[int]) -> bool:
+        """Whether all rows of these transactions are as the native core tagged them, and none was rolled back."""
+        found = [self.waiting[txn] for txn in txns if txn in self.waiting]
+        return not any(each.rolled_back for each in found) and all(
+            isinstance(piece, InMemory) and isinstance(piece.source, WaitingRows)
+            for each in found
+            for piece in each.pieces
+        )
+
     def take(self, txns: Iterable[int]) -> list[pa.Table]:
         """Removes these transactions from the buffer and returns all of their rows."""
-        tables = []
+        return [as_table(rows) for rows in self.take_rows(txns)]
+
+    def take_rows(self, txns: Iterable[int]) -> list[Rows]:
+        """Does the same. Rows that the native core tagged do not become tables."""
+        found: list[Rows] = []
         for txn in txns:
-            if txn in self.waiting:
-                for piece in self.waiting[txn].pieces:
-                    tables += read_tables(piece)
-                self.drop(txn)
-        return tables
+            found += self.rows_of(txn)
+            self.drop(txn)
+        return found
+
+    def rows_of(self, txn: int) -> list[Rows]:
+        """All rows of a transaction."""
+        found: list[Rows] = []
+        if txn in self.waiting:
+            for piece in self.waiting[txn].pieces:
+                found += [piece.source] if isinstance(piece, InMemory) else read_tables(piece)
+        return found
 
     def take_due(
         self, most_rows: int, most_bytes: int
-    ) -> tuple[list[pa.Table], list[Due], list[tuple[int, int, int]]]:
+    ) -> tuple[list[tuple[Rows, Due]], list[Due], list[tuple[int, int, int]]]:
         """Takes the next rows of `due` until there are `most_rows` rows or `most_bytes` bytes.
 
         Returns:
-            (tables of rows, the transactions that they belong to, (txn, subxid, at_seq) of what was rolled back in
-            these).
+            (rows and their transactions, these transactions, (txn, subxid, at_seq) of what was rolled back in these).
         """
-        tables: list[pa.Table] = []
+        found: list[tuple[Rows, Due]] = []
         transactions: list[Due] = []
         aborts: list[tuple[int, int, int]] = []
         done = rows = nbytes = 0
@@ -178,17 +281,17 @@ class ReorderBuffer:
             aborts += self.aborts([due.txn])
             pieces = list(self.waiting[due.txn].pieces) if due.txn in self.waiting else []
             while pieces and rows < most_rows and nbytes < most_bytes:
-                table, rest = _first(pieces[0])
+                taken, rest = _first(pieces[0])
                 pieces[:1] = rest
-                tables.append(table)
-                rows, nbytes = rows + table.num_rows, nbytes + table.nbytes
+                found.append((taken.source, due))
+                rows, nbytes = rows + taken.rows, nbytes + taken.nbytes
             if pieces:
                 self._put(due.txn, replace(self.waiting[due.txn], pieces=tuple(pieces)))
                 break
             self.drop(due.txn)
             done += 1
         self.due = self.due[done:]
-        return tables, transactions, aborts
+        return found, transactions, aborts
 
     # ---- files ----------------------------------------------------------------------------------------------------
 
@@ -200,7 +303,7 @@ class ReorderBuffer:
                 break
             waiting = self.waiting[txn]
             files = [piece for piece in waiting.pieces if isinstance(piece, OnDisk)]
-            rows = [piece.table for piece in waiting.pieces if isinstance(piece, InMemory)]
+            rows = (piece.table for piece in waiting.pieces if isinstance(piece, InMemory))
             file = spiller.write(txn, _batches(rows))
             self._put(txn, replace(waiting, pieces=(*files, OnDisk(file, 0))))
 
@@ -231,13 +334,9 @@ class ReorderBuffer:
         """
         other = self.copy()
         for txn, waiting in self.waiting.items():
-            pieces = tuple(
-                OnDisk(spiller.find(piece.file), piece.batch)
-                if isinstance(piece, OnDisk) and isinstance(piece.file, dict)
-                else piece
-                for piece in waiting.pieces
+            other._put(
+                txn, replace(waiting, pieces=tuple(_opened(piece, spiller) for piece in waiting.pieces))
             )
-            other.waiting[txn] = replace(waiting, pieces=pieces)
         spiller.resumed(other.files)
         return other
 
@@ -255,28 +354,55 @@ class ReorderBuffer:
             self._on_save(self.files)
 
 
-def _in_memory(rows: pa.Table) -> InMemory:
-    # Each row has, beside its payload, nine int64 values, a kind, an offset and some bits.
-    return InMemory(rows, rows.column("payload").nbytes + 80 * rows.num_rows)
+def as_batch(rows: WaitingRows | pa.RecordBatch) -> pa.RecordBatch:
+    """The rows as a batch with TAGGED_SCHEMA."""
+    return rows.batch() if isinstance(rows, WaitingRows) else rows
+
+
+def as_table(rows: Rows) -> pa.Table:
+    """The rows as a table with TAGGED_SCHEMA."""
+    return pa.Table.from_batches([rows.batch()]) if isinstance(rows, WaitingRows) else rows
+
+
+def _in_memory(rows: Rows) -> InMemory:
+    if isinstance(rows, WaitingRows):
+        return InMemory(rows, rows.nbytes + _ROW_BYTES * rows.rows)
+    return InMemory(rows, rows.column("payload").nbytes + _ROW_BYTES * rows.num_rows)
+
+
+def _shares(piece: InMemory | OnDisk) -> tuple[tuple[int, int] | None, int]:
+    """(buffer that the rows share since this call, size of their payloads); (None, 0) if they share none."""
+    if isinstance(piece, InMemory) and isinstance(piece.source, WaitingRows) and piece.buffer is None:
+        return piece.source.buffer, piece.source.nbytes
+    return None, 0
+
+
+def _opened(piece: InMemory | OnDisk, spiller: Spiller) -> InMemory | OnDisk:
+    """The piece for another decoder: what a native core tagged is for this core only."""
+    if isinstance(piece, OnDisk):
+        return OnDisk(spiller.find(piece.file), piece.batch) if isinstance(piece.file, dict) else piece
+    return _in_memory(piece.table) if isinstance(piece.source, WaitingRows) else piece
 
 
 def _to_be_joined(a: InMemory | OnDisk, b: InMemory | OnDisk) -> bool:
     return (
         isinstance(a, InMemory)
         and isinstance(b, InMemory)
+        and not (isinstance(b.source, WaitingRows) and b.rows >= _SMALL_WAITING)
         and a.rows <= 2 * b.rows
         and a.rows + b.rows <= _SMALL_ROWS
         and a.nbytes + b.nbytes <= _BATCH_BYTES
     )
 
 
-def _first(piece: InMemory | OnDisk) -> tuple[pa.Table, list[InMemory | OnDisk]]:
+def _first(piece: InMemory | OnDisk) -> tuple[InMemory, list[InMemory | OnDisk]]:
     """(the rows of one read of a piece, the rest of the piece)."""
     if isinstance(piece, InMemory):
-        return piece.table, []
+        return piece, []
     file = piece.opened
     table = pa.Table.from_batches([file.read(piece.batch)])
-    return table, [OnDisk(file, piece.batch + 1)] if piece.batch + 1 < file.batches else []
+    rest: list[InMemory | OnDisk] = [OnDisk(file, piece.batch + 1)] if piece.batch + 1 < file.batches else []
+    return InMemory(table, table.nbytes), rest
 
 
 def read_tables(piece: InMemory | OnDisk) -> list[pa.Table]:
@@ -286,15 +412,18 @@ def read_tables(piece: InMemory | OnDisk) -> list[pa.Table]:
     return [pa.Table.from_batches([batch]) for batch in piece.opened.read_from(piece.batch)]
 
 
-def _batches(tables: list[pa.Table]) -> Iterator[pa.RecordBatch]:
+def _batches(tables: Iterable[pa.Table]) -> Iterator[pa.RecordBatch]:
     """The rows of the tables in batches that are neither large nor needlessly small."""
     group: list[pa.Table] = []
+    rows = nbytes = 0
     for table in tables:
-        size = sum(each.num_rows for each in group), sum(each.nbytes for each in group)
-        if group and (size[0] + table.num_rows > _BATCH_ROWS or size[1] + table.nbytes > _BATCH_BYTES):
+        # To join large tables would copy them for nothing.
+        large = max(rows, table.num_rows) >= _SMALL_ROWS
+        if group and (large or rows + table.num_rows > _BATCH_ROWS or nbytes + table.nbytes > _BATCH_BYTES):
             yield from _split(pa.concat_tables(group))
-            group = []
+            group, rows, nbytes = [], 0, 0
         group.append(table)
+        rows, nbytes = rows + table.num_rows, nbytes + table.nbytes
     yield from _split(pa.concat_tables(group))
 
 

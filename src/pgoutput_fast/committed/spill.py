@@ -21,14 +21,15 @@ import shutil
 import stat
 import tempfile
 import weakref
-import zlib
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Any
 
 import pyarrow as pa
 
+from pgoutput_fast._core.files.crc32 import crc32
 from pgoutput_fast.errors import SpillError
+from pgoutput_fast.protocol.limits import PIECE_BYTES
 from pgoutput_fast.schema.foreign import checked_table
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 from pgoutput_fast.storage.fsync import fsync, make_directory
@@ -181,9 +182,14 @@ class SpillFile:
     def _open(self) -> Any:
         self.check()
         try:
-            if not self._checked and _checksum(self.path) != self.checksum:
-                raise SpillError(self.path, self.txn, "is damaged: it has another checksum")
-            reader = pa.ipc.open_file(pa.OSFile(self.path), footer_offset=self.size - _END)
+            source = pa.OSFile(self.path)
+            # A file that is no larger than a piece is read once. Others are read for the checksum first.
+            whole = source.read_buffer(self.size) if self.size <= PIECE_BYTES else None
+            if not self._checked:
+                checksum = _checksum(self.path) if whole is None else crc32(whole)
+                if checksum != self.checksum:
+                    raise SpillError(self.path, self.txn, "is damaged: it has another checksum")
+            reader = pa.ipc.open_file(source if whole is None else whole, footer_offset=self.size - _END)
         except (OSError, pa.ArrowInvalid) as problem:
             raise SpillError(self.path, self.txn, f"cannot be read ({problem})") from None
         self._checked = True
@@ -350,13 +356,14 @@ class _Checked(io.RawIOBase):
     def write(self, data: Any) -> int:
         self.file.write(data)
         self.size += memoryview(data).nbytes
-        self.checksum = zlib.crc32(data, self.checksum)
+        self.checksum = crc32(data, self.checksum)
         return memoryview(data).nbytes
 
 
 def _checksum(path: str) -> int:
     checksum = 0
-    with open(path, "rb") as file:
-        while chunk := file.read(_CHUNK):
-            checksum = zlib.crc32(chunk, checksum)
+    chunk = memoryview(bytearray(_CHUNK))
+    with open(path, "rb", buffering=0) as file:
+        while size := file.readinto(chunk):
+            checksum = crc32(chunk[:size], checksum)
     return checksum

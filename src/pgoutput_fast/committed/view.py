@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,12 @@ import pyarrow.compute as pc
 
 from pgoutput_fast._core.rows.decode import NativeDecoder
 from pgoutput_fast._core.tagging.complete_transactions import complete_ranges
+from pgoutput_fast._core.tagging.waiting import WaitingRows
 from pgoutput_fast.catalog.relations import Catalog, Relation
 from pgoutput_fast.catalog.user_types import NO_TYPES, UserTypes
-from pgoutput_fast.committed.outcomes import NO_OUTCOMES, Outcomes, values_of
+from pgoutput_fast.committed.outcomes import Outcomes, values_of
 from pgoutput_fast.committed.release import Piece, Releaser
-from pgoutput_fast.committed.reorder_buffer import Due, ReorderBuffer
+from pgoutput_fast.committed.reorder_buffer import Due, ReorderBuffer, as_batch, as_table
 from pgoutput_fast.committed.spill import Spiller
 from pgoutput_fast.decoding.result import Decoded, RelationBatch
 from pgoutput_fast.errors import reason_text
@@ -48,6 +50,8 @@ _MOST_TAGGED_BYTES = 1 << 30
 # Complete plain transactions are decoded at once, without the reorder buffer, if there are this many messages of them
 # one after the other. Fewer are not worth a cut.
 _LEAST_COMPLETE = 512
+# So many messages are tagged before anybody looks whether their transactions are complete.
+_SHORT_MESSAGES = 1 << 14
 # With a spill directory, a state contains at most this many bytes of waiting changes itself.
 _MOST_IN_STATE = 1 << 20
 
@@ -134,6 +138,7 @@ class CommittedView:
         call = _Call(self._options, self._reorder_buffer.copy(), self._spiller, native, decoder, learnt)
         with native.tentative():
             yield call
+            call.reorder_buffer.end_call(self._options.memory_limit)
         self._reorder_buffer, self._decoder, self._learnt = call.reorder_buffer, decoder, call.learnt
         self._spiller.went_on()
 
@@ -154,13 +159,15 @@ class CommittedView:
 class _Segment:
     """Adjacent payloads.
 
-    `plain` is whether they are complete plain transactions only. The first may have begun before them.
+    `plain` is whether they are complete plain transactions only. The first may have begun before them. `short` is
+    whether nobody has looked yet: they are few.
     """
 
     payloads: pa.Array
     lsns: pa.Array | None
     seqs: pa.Array | None
     plain: bool
+    short: bool = False
 
 
 def _segments(
@@ -175,6 +182,14 @@ def _segments(
             txn, *announced = native.open_plain
             if not fits(txn):
                 announced = None
+        if (
+            at == 0
+            and 0 < len(array) <= _SHORT_MESSAGES
+            and (native.open_plain is None or announced is not None)
+        ):
+            yield _segment(array, lsns, seqs, begin, 0, len(array), False, True)
+            begin += len(array)
+            continue
         ends = complete_ranges(array, native.between_transactions, _LEAST_COMPLETE, announced)
         for first, last in [*ends, (len(array), len(array))]:
             while at < first:
@@ -189,15 +204,12 @@ def _segments(
         begin += len(array)
 
 
-def _segment(array: pa.Array, lsns: Any, seqs: Any, begin: int, at: int, count: int, plain: bool) -> _Segment:
-    lsns, seqs = (None if each is None else each.slice(begin + at, count) for each in (lsns, seqs))
-    return _Segment(array.slice(at, count), lsns, seqs, plain)
-
-
-def _first_txn(tagged: pa.RecordBatch) -> int | None:
-    """The transaction of the first row, if every row belongs to a transaction; else None."""
-    txns = tagged.column("txn")
-    return int(txns[0].as_py()) if len(txns) and not txns.null_count else None
+def _segment(
+    array: pa.Array, lsns: Any, seqs: Any, begin: int, at: int, count: int, plain: bool, short: bool = False
+) -> _Segment:
+    lsns = None if lsns is None else lsns.slice(begin + at, count)
+    seqs = None if seqs is None else seqs.slice(begin + at, count)
+    return _Segment(array if count == len(array) else array.slice(at, count), lsns, seqs, plain, short)
 
 
 class _Call:
@@ -227,45 +239,75 @@ class _Call:
 
     def take(self, segment: _Segment) -> None:
         """Decodes the changes that a segment releases, unless they are too many for one piece: then they become due."""
-        arguments = [segment.payloads], segment.lsns, segment.seqs
         if segment.plain:
-            # It may begin with the rest of a transaction. Then the waiting rows of that transaction come first.
-            open_plain = self._native.open_plain
-            before = self.reorder_buffer.take([open_plain[0]]) if open_plain is not None else []
-            rows = _one_batch(before[0] if len(before) == 1 else pa.concat_tables(before)) if before else None
-            changes, records = self._native.decode(*arguments, rows)
-            self._changes += changes
-            self._records.add(records, boundaries=True, contents=True)
-            # Their xids began again, or a session began.
-            for txn in records.voided:
-                self.reorder_buffer.drop(txn)
-            forgotten = [txn for txn in records.unknown_outcomes if txn in self.reorder_buffer.waiting]
-            self.reorder_buffer.due += tuple(Due(txn, 0, 0, 0, lost=True) for txn in forgotten)
-        else:
-            tagged, records = self._native.tag(*arguments, changes_only=True)
-            self._records.add(records, boundaries=True)
-            outcomes, open_plain = Outcomes.of_records(records), self._native.open_plain
-            if outcomes is NO_OUTCOMES and open_plain is not None and _first_txn(tagged) == open_plain[0]:
-                # All rows belong to the plain transaction that is open. A later call ends it.
-                self.reorder_buffer.keep(open_plain[0], pa.Table.from_batches([tagged]))
+            arguments = [segment.payloads], segment.lsns, segment.seqs
+            changes, records = self._native.decode(*arguments, self._take_open_rows(self._native.open_plain))
+            self._add_ended(changes, records, [])
+        elif segment.short:
+            open_rows = partial(self._take_open_rows, self._native.open_plain)
+            arguments = segment.payloads, segment.lsns, segment.seqs
+            changes, rows, records, ended = self._native.decode_ended(*arguments, open_rows)
+            if ended:
+                self._add_ended(changes, records, rows)
             else:
-                piece = self._releaser.take(pa.Table.from_batches([tagged]), outcomes)
-                if piece is not None:
-                    self._give(piece)
+                self._add_waiting(rows, records)
+        else:
+            arguments = [segment.payloads], segment.lsns, segment.seqs
+            self._add_waiting(*self._native.tag_waiting(*arguments))
         self._releaser.spill()
+
+    def _add_ended(self, changes: list[Any], records: Any, rest: list[WaitingRows]) -> None:
+        """Adds the changes of plain transactions that ended, and rows of the one that is open behind them."""
+        self._changes += changes
+        self._records.add(records, boundaries=True, contents=True)
+        # Their xids began again, or a session began.
+        for txn in records.voided:
+            self.reorder_buffer.drop(txn)
+        forgotten = [txn for txn in records.unknown_outcomes if txn in self.reorder_buffer.waiting]
+        self.reorder_buffer.due += tuple(Due(txn, 0, 0, 0, lost=True) for txn in forgotten)
+        for rows in rest:
+            self.reorder_buffer.keep(rows.txn, rows)
+
+    def _add_waiting(self, rows: list[Any], records: Any) -> None:
+        """Adds rows that wait for the end of their transaction, or are released by the ends among the records."""
+        self._records.add(records, boundaries=True)
+        outcomes = Outcomes.of_records(records)
+        if all(isinstance(each, WaitingRows) for each in rows):
+            piece = self._releaser.take_tagged(rows, outcomes)
+        else:
+            batches = [as_batch(each) for each in rows]
+            piece = self._releaser.take(pa.Table.from_batches(batches), outcomes)
+        if piece is not None:
+            self._give(piece)
+
+    def _take_open_rows(
+        self, open_plain: tuple[int, int, int] | None
+    ) -> list[tuple[WaitingRows | pa.RecordBatch, None]]:
+        """Takes the waiting rows of the open plain transaction. Its Begin gave the position of its commit."""
+        rows = self.reorder_buffer.take_rows([open_plain[0]]) if open_plain is not None else []
+        if not all(isinstance(each, WaitingRows) for each in rows):
+            return [(_one_batch(pa.concat_tables([as_table(each) for each in rows])), None)]
+        return [(each, None) for each in rows]
 
     def give_due(self) -> None:
         """Decodes the next piece of what is due."""
-        self._give(self._releaser.take_due())
+        self._give(self._releaser.take_due(as_tagged=True))
 
     def _give(self, piece: Piece) -> None:
-        if piece.rows.num_rows == 0:
+        if piece.tagged and all(isinstance(rows, WaitingRows) for rows, _ in piece.tagged):
+            changes, records = self._native.decode([], None, None, piece.tagged)
+        elif piece.tagged:
+            batches = [(as_batch(rows), commit) for rows, commit in piece.tagged]
+            self.learnt = self._decoder.learn_from(self._native, self.learnt)
+            changes, records = self._decoder.decode_committed(batches)
+        elif piece.rows.num_rows == 0:
             return
-        lost = piece.lost()
-        if lost is not None:
-            self._records.reject(lost, self._native.catalog)
-        self.learnt = self._decoder.learn_from(self._native, self.learnt)
-        changes, records = self._decoder.decode_tagged(_one_batch(piece.committed()))
+        else:
+            lost = piece.lost()
+            if lost is not None:
+                self._records.reject(lost, self._native.catalog)
+            self.learnt = self._decoder.learn_from(self._native, self.learnt)
+            changes, records = self._decoder.decode_tagged(_one_batch(piece.committed()))
         self._changes += changes
         self._records.add(records, contents=True)
 

@@ -63,8 +63,7 @@ cdef class DecodeCall(WorkingThreads):
         cdef int64_t messages = sum([len(array) for array in self.windows.arrays])
         cdef int64_t size = sum([array.nbytes for array in self.windows.arrays])
         cdef int64_t windows = max(messages // usual_window(), size // MESSAGE_WINDOW_BYTES)
-        if self.windows.tagged_first is not None:
-            windows += self.windows.tagged_first.num_rows // self.planner.batch_rows
+        windows += self.windows.tagged_rows() // usual_window()
         return min(self.threads - 1, windows)
 
     cdef int work(self) except -1:

@@ -1,3 +1,4 @@
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -5,6 +6,7 @@ import pyarrow as pa
 
 from pgoutput_fast._core.tagging.records import RecordTables
 from pgoutput_fast._core.tagging.state_json import Described
+from pgoutput_fast._core.tagging.waiting import WaitingRows
 from pgoutput_fast.catalog.relations import Catalog, Relation
 from pgoutput_fast.catalog.user_types import UserTypes
 from pgoutput_fast.schema.options import Options
@@ -32,11 +34,26 @@ class NativeDecoder:
         arrays: list[pa.Array],
         lsn: pa.Array | None,
         seq: pa.Array | None,
-        tagged_first: pa.RecordBatch | None = None,
+        tagged_first: Sequence[tuple[WaitingRows | pa.RecordBatch, tuple[int, int] | None]] | None = None,
     ) -> tuple[list[tuple[Relation, pa.RecordBatch]], RecordTables]: ...
     def tag(
         self, arrays: list[pa.Array], lsn: pa.Array | None, seq: pa.Array | None, changes_only: bool = False
     ) -> tuple[pa.RecordBatch, RecordTables]: ...
+    def tag_waiting(
+        self, arrays: list[pa.Array], lsn: pa.Array | None, seq: pa.Array | None
+    ) -> tuple[list[WaitingRows | pa.RecordBatch], RecordTables]: ...
+    def decode_ended(
+        self,
+        array: pa.Array,
+        lsn: pa.Array | None,
+        seq: pa.Array | None,
+        open_rows: Callable[[], Sequence[tuple[WaitingRows | pa.RecordBatch, None]]],
+    ) -> tuple[
+        list[tuple[Relation, pa.RecordBatch]], list[WaitingRows | pa.RecordBatch], RecordTables, bool
+    ]: ...
+    def decode_committed(
+        self, rows: Sequence[tuple[pa.RecordBatch, tuple[int, int] | None]]
+    ) -> tuple[list[tuple[Relation, pa.RecordBatch]], RecordTables]: ...
     def decode_tagged(
         self, batch: pa.RecordBatch
     ) -> tuple[list[tuple[Relation, pa.RecordBatch]], RecordTables]: ...

@@ -11,12 +11,21 @@ from pgoutput_fast._core.tagging.relation_versions cimport RelationVersions
 from pgoutput_fast._core.tagging.stream_state cimport OUTSIDE, PLAIN
 from pgoutput_fast._core.tagging.stream_tracker cimport StreamTracker
 from pgoutput_fast._core.tagging.tag cimport Tagger
+from pgoutput_fast._core.tagging.waiting cimport ENDED, NO_END, OTHER_ENDS, PlainEnd, plain_end
 
 from struct import error as StructError
 
 from pgoutput_fast._core.protocol.relations import Malformed
 from pgoutput_fast._core.tagging.state_json import export_state, import_state
 from pgoutput_fast.catalog.relations import Catalog
+
+# What a call gives.
+cdef enum:
+    DECODE
+    TAG
+    TAG_CHANGES
+    TAG_WAITING
+    DECODE_ENDED
 
 
 @cython.final
@@ -139,10 +148,11 @@ cdef class NativeDecoder:
     def decode(self, list arrays, lsn, seq, tagged_first=None):
         """Decodes the payloads in `arrays`. Returns ([(relation, batch)], records).
 
-        `lsn` and `seq` are int64 Arrow arrays or None. `tagged_first` is a batch with TAGGED_SCHEMA that this
-        decoder tagged earlier: it is decoded first.
+        `lsn` and `seq` are int64 Arrow arrays or None. `tagged_first` are rows that this decoder tagged earlier: they
+        are decoded first. It is a list of WaitingRows or batches with TAGGED_SCHEMA, each with (LSN, timestamp) of the
+        commit of all its rows, or None if they have it already.
         """
-        return self._run(arrays, lsn, seq, False, False, tagged_first)
+        return self._run(arrays, lsn, seq, DECODE, tagged_first)
 
     def tag(self, list arrays, lsn, seq, bint changes_only=False):
         """Tags the payloads in `arrays`. Returns (batch with TAGGED_SCHEMA, records).
@@ -150,11 +160,38 @@ cdef class NativeDecoder:
         It copies payloads only if it must. With `changes_only`, the batch has only changes, truncates and logical
         messages, and their payloads are copied.
         """
-        return self._run(arrays, lsn, seq, True, changes_only, None)
+        return self._run(arrays, lsn, seq, TAG_CHANGES if changes_only else TAG, None)
+
+    def tag_waiting(self, list arrays, lsn, seq):
+        """Tags the payloads in `arrays`. Returns (rows, records).
+
+        `rows` are the changes, truncates and logical messages: WaitingRows, or batches with TAGGED_SCHEMA. WaitingRows
+        share the memory of the arrays.
+        """
+        return self._run(arrays, lsn, seq, TAG_WAITING, None)
+
+    def decode_ended(self, array, lsn, seq, open_rows):
+        """Tags the payloads in `array`, and decodes what ends, if these are few messages of plain transactions.
+
+        `open_rows()` gives the earlier rows of the open transaction, as `decode` takes them. It is called if they end.
+
+        Returns:
+            (changes, rows, records, whether transactions ended). If they did, `changes` are all of their changes, those
+            of `open_rows` included, and `rows` are WaitingRows of the transaction that is open behind them. If not,
+            there are no changes, and `rows` are as those of `tag_waiting`.
+        """
+        return self._run([array], lsn, seq, DECODE_ENDED, open_rows)
 
     def decode_tagged(self, batch):
         """Decodes a batch with TAGGED_SCHEMA. Returns ([(relation, batch)], records)."""
-        cdef WindowTagger windows = WindowTagger(self.tagger, [], None, None, batch)
+        return self.decode_committed([(batch, None)])
+
+    def decode_committed(self, list rows):
+        """Decodes batches with TAGGED_SCHEMA, each with (LSN, timestamp) of the commit of all its rows, or None.
+
+        With None, the rows have the position of their commit already. Returns ([(relation, batch)], records).
+        """
+        cdef WindowTagger windows = WindowTagger(self.tagger, [], None, None, rows)
         cdef DecodeCall call = DecodeCall(self.planner, windows, self.unused, self.options.threads)
         self.tagger.begin_call()
         try:
@@ -168,15 +205,19 @@ cdef class NativeDecoder:
             # ones may, but nobody reads the state of a decoder that decodes tagged rows.
             self.tagger.end_call()
 
-    def _run(self, list arrays, lsn, seq, bint only_tag, bint changes_only, tagged_first):
-        cdef WindowTagger windows = WindowTagger(self.tagger, arrays, lsn, seq, tagged_first)
+    def _run(self, list arrays, lsn, seq, int what, tagged_first):
+        cdef list first = tagged_first if tagged_first is not None and what == DECODE else []
+        cdef WindowTagger windows = WindowTagger(self.tagger, arrays, lsn, seq, first)
         cdef DecodeCall call = DecodeCall(self.planner, windows, self.unused, self.options.threads)
         cdef bint nested = self.tagger.saved != NULL
         cdef bint succeeded = False
         if not nested:
             self.tagger.begin_call()
         try:
-            result = self._tag_all(windows, changes_only) if only_tag else call.run()
+            if what == DECODE_ENDED:
+                result, rows, ended = self._decode_ended(windows, call, tagged_first)
+            else:
+                result = call.run() if what == DECODE else self._tag_all(windows, what)
             records = self._take_records()
             succeeded = True
         except Malformed:
@@ -187,13 +228,35 @@ cdef class NativeDecoder:
                 self.tagger.end_call()
             elif not nested:
                 self.tagger.undo()
-        return result, records
+        return (result, rows, records, ended) if what == DECODE_ENDED else (result, records)
 
-    cdef object _tag_all(self, WindowTagger windows, bint changes_only):
+    cdef tuple _decode_ended(self, WindowTagger windows, DecodeCall call, open_rows):
         cdef WindowWork work = self.unused.take_work()
-        batch = windows.tag_all(work, self.planner.window_messages, changes_only)
+        cdef int64_t items = 0
+        cdef PlainEnd end = NO_END
+        cdef list rows = []
+        cdef list changes = []
+        if windows.tag_next(work, self.planner.window_messages):
+            end = plain_end(self.tracker.tags, work.window, &items) if windows.left() == 0 else OTHER_ENDS
+            if end == ENDED:
+                rows = windows.rest(work, items)
+                self.tracker.tags.swap_tags(work.tags)
+                windows.tagged_first = [*open_rows(), (work, None)]
+                changes = call.run()
+            else:
+                rows = windows.wait(work)
+                rows.extend(windows.tag_waiting(work, self.planner.window_messages))
         self.unused.window_works.append(work)
-        return batch
+        return changes, rows, end == ENDED
+
+    cdef object _tag_all(self, WindowTagger windows, int what):
+        cdef WindowWork work = self.unused.take_work()
+        if what == TAG_WAITING:
+            tagged = windows.tag_waiting(work, self.planner.window_messages)
+        else:
+            tagged = windows.tag_all(work, self.planner.window_messages, what == TAG_CHANGES)
+        self.unused.window_works.append(work)
+        return tagged
 
     cdef object _take_records(self):
         return take_records(self.tracker.records, self.versions.relations, self.options, self.planner.types)

@@ -12,7 +12,10 @@ cdef class WindowTagger:
     cdef object lsn, seq                 # Arrow arrays; the pointers below point to their values
     cdef const int64_t* lsns
     cdef const int64_t* seqs
-    cdef object tagged_first         # tagged rows that come first; None once they are loaded
+    # Tagged rows that come first: WaitingRows, batches with TAGGED_SCHEMA, or a WindowWork that has been tagged. Each
+    # with (LSN, timestamp) of the commit of all its rows, or None if they have it already.
+    cdef list tagged_first
+    cdef int64_t next_tagged             # the index of the next of them
     cdef int64_t next_array              # the index of the next array
     cdef int64_t at                      # messages of the current array that are tagged
     cdef int64_t done                    # messages of all arrays that are tagged
@@ -21,7 +24,13 @@ cdef class WindowTagger:
 
     cdef bint tag_next(self, WindowWork work, int64_t most_messages) except -1
     cdef bint load_or_tag(self, WindowWork work, int64_t most_messages) except -1
-    cdef int64_t left(self) noexcept
+    cdef int64_t left(self) except -1
+    cdef int64_t tagged_rows(self) except -1
+    cdef list tag_waiting(self, WindowWork work, int64_t most_messages)
+    cdef list wait(self, WindowWork work)
+    cdef list rest(self, WindowWork work, int64_t first)
+    cdef tuple _tagged(self, WindowWork work, bint changes_only)
+    cdef object _part(self, WindowWork work)
     cdef object tag_all(self, WindowWork work, int64_t most_messages, bint changes_only)
     cdef object error_of_tag(self, options, types)
     cdef object _lsn_of(self, int64_t message)

@@ -9,6 +9,7 @@ from pgoutput_fast._core.tagging.stream_state cimport NONE64, STREAMING
 from pgoutput_fast._core.tagging.stream_tracker cimport InvalidMessage, StreamTracker
 from pgoutput_fast._core.tagging.tag cimport Tagger
 from pgoutput_fast._core.tagging.tagged cimport load_tagged, tagged_columns
+from pgoutput_fast._core.tagging.waiting cimport WaitingRows, waiting_rows
 
 import pyarrow as pa
 
@@ -54,7 +55,7 @@ cdef object _one_tagged_batch(list tagged, payload):
 
 @cython.final
 cdef class WindowTagger:
-    def __cinit__(self, Tagger tagger, list arrays, lsn, seq, tagged_first):
+    def __cinit__(self, Tagger tagger, list arrays, lsn, seq, list tagged_first):
         self.tagger = tagger
         self.arrays = arrays
         self.lsn = lsn
@@ -88,36 +89,102 @@ cdef class WindowTagger:
         return True
 
     cdef bint load_or_tag(self, WindowWork work, int64_t most_messages) except -1:
-        """Loads the tagged rows that come first: they are the first window, and have tags already.
+        """Loads the next of the tagged rows that come first: each is a window, and has tags already.
 
         After that, or if there are none, it calls `tag_next`. Returns False if there is no window left.
         """
-        if self.tagged_first is None:
+        cdef StreamTracker tracker = self.tagger.tracker
+        cdef WaitingRows waiting
+        cdef WindowWork tagged
+        if self.next_tagged == len(self.tagged_first):
             return self.tag_next(work, most_messages)
         self.window = work.window
-        load_tagged(self.tagger.tracker, work.window, self.tagged_first)
-        self.tagged_first = None
+        rows, commit = self.tagged_first[self.next_tagged]
+        if isinstance(rows, WindowWork):
+            # `work` gets the window, and the planner takes the tags from the tracker.
+            tagged = rows
+            work.window, tagged.window = tagged.window, work.window
+            tracker.tags.swap_tags(tagged.tags)
+            self.window = work.window
+        elif isinstance(rows, WaitingRows):
+            waiting = rows
+            if waiting.versions is not tracker.versions:
+                raise ValueError("another decoder tagged these rows")
+            waiting.load(tracker.tags, work.window)
+            if commit is not None:
+                tracker.tags.commit(commit[0], commit[1])
+        else:
+            load_tagged(tracker, work.window, rows)
+            if commit is not None:
+                tracker.tags.commit(commit[0], commit[1])
+        self.next_tagged += 1
         return True
 
-    cdef int64_t left(self) noexcept:
-        """Returns how many messages of the current array are not tagged yet."""
-        return 0 if self.payloads is None else self.payloads.count - self.at
+    cdef int64_t tagged_rows(self) except -1:
+        """Returns how many of the rows that come first are not loaded yet."""
+        cdef int64_t count = 0, k
+        for k in range(self.next_tagged, len(self.tagged_first)):
+            rows, _ = self.tagged_first[k]
+            if isinstance(rows, WindowWork):
+                count += (<WindowWork> rows).tags.items
+            else:
+                count += (<WaitingRows> rows).rows if isinstance(rows, WaitingRows) else rows.num_rows
+        return count
+
+    cdef int64_t left(self) except -1:
+        """Returns how many messages are neither tagged nor loaded yet: of the current array, and those that come first.
+
+        Before the first array, all arrays count.
+        """
+        cdef int64_t count = self.tagged_rows()
+        if self.payloads is not None:
+            return count + self.payloads.count - self.at
+        return count + <int64_t> sum([len(array) for array in self.arrays])
 
     cdef object tag_all(self, WindowWork work, int64_t most_messages, bint changes_only):
         """Returns all messages as one batch with TAGGED_SCHEMA."""
         cdef list tagged = []
         cdef bint whole = len(self.arrays) == 1
         while self.tag_next(work, most_messages):
-            head, messages, extra = tagged_columns(self.tagger.tracker, work.window, changes_only)
-            part = self.payloads.owner.slice(self.at - work.window.count, work.window.count)
-            whole = whole and messages is None
-            if messages is not None:
-                if extra is not None:
-                    part = pa.concat_arrays([part.cast(pa.large_binary()), extra])
-                part = part.take(messages)
-                part = part.fill_null(b"") if messages.null_count else part
-            tagged.append((head, part))
+            head, part = self._tagged(work, changes_only)
+            whole = whole and part is None
+            tagged.append((head, self._part(work) if part is None else part))
         return _one_tagged_batch(tagged, self.arrays[0] if whole else None)
+
+    cdef list tag_waiting(self, WindowWork work, int64_t most_messages):
+        """Returns the changes, truncates and logical messages of all messages.
+
+        Each window gives WaitingRows for each of its transactions, or one batch with TAGGED_SCHEMA.
+        """
+        cdef list found = []
+        while self.tag_next(work, most_messages):
+            found.extend(self.wait(work))
+        return found
+
+    cdef list wait(self, WindowWork work):
+        """Returns the same of the window that was tagged last."""
+        rows = waiting_rows(self.tagger.tracker, work.window, self.payloads)
+        return rows if rows is not None else [_one_tagged_batch([self._tagged(work, True)], None)]
+
+    cdef list rest(self, WindowWork work, int64_t first):
+        """Returns the changes of the window that was tagged last from an item on, and takes them out of the window."""
+        rows = waiting_rows(self.tagger.tracker, work.window, self.payloads, first)
+        self.tagger.tracker.tags.items = first
+        return rows
+
+    cdef tuple _tagged(self, WindowWork work, bint changes_only):
+        """Returns (columns, payloads) of the window that was tagged last. The payloads are None for all messages."""
+        head, messages, extra = tagged_columns(self.tagger.tracker, work.window, changes_only)
+        if messages is None:
+            return head, None
+        part = self._part(work)
+        if extra is not None:
+            part = pa.concat_arrays([part.cast(pa.large_binary()), extra])
+        part = part.take(messages)
+        return head, part.fill_null(b"") if messages.null_count else part
+
+    cdef object _part(self, WindowWork work):
+        return self.payloads.owner.slice(self.at - work.window.count, work.window.count)
 
     # ---- errors --------------------------------------------------------------------------------------------------
 

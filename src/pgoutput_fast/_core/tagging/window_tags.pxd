@@ -39,6 +39,13 @@ cdef class Tags:
         """Notes that message i belongs to the scope that was added last."""
         self.scope_of[i] = <uint32_t> self.scopes.size() - 1
 
+    cdef inline void commit(self, int64_t lsn, int64_t timestamp) noexcept nogil:
+        """Sets the position and time of the commit of all messages."""
+        cdef size_t k
+        for k in range(self.scopes.size()):
+            self.scopes[k].commit_lsn = lsn
+            self.scopes[k].commit_timestamp = timestamp
+
     cdef int start(self, int64_t count, int64_t base_seq, const int64_t* seqs, const int64_t* lsns) except -1
     cdef int reserve_items(self, int64_t items) except -1 nogil
     cdef int forget_loaded(self) except -1

@@ -1,0 +1,1 @@
+"""What spill files need of the native core."""

@@ -1,0 +1,49 @@
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
+from libcpp.vector cimport vector
+
+from pgoutput_fast._core.columns.native cimport Buffer
+from pgoutput_fast._core.tagging.relation_versions cimport RelationVersions
+from pgoutput_fast._core.tagging.scan cimport Payloads, Window
+from pgoutput_fast._core.tagging.stream_state cimport MessageScope
+from pgoutput_fast._core.tagging.stream_tracker cimport StreamTracker
+from pgoutput_fast._core.tagging.window_tags cimport Tags
+
+
+cdef class WaitingRows:
+    """Changes of one transaction with their tags. They are as large as needed, and never change.
+
+    Each vector but `scopes` has one value per change.
+    """
+    cdef RelationVersions versions       # `slot` counts in these
+    cdef object owner                    # the Arrow array that has the payloads; None if `copy` has them
+    cdef Buffer copy
+    cdef const uint8_t* base             # where `start` counts from
+    cdef const uint8_t* end              # nothing at or behind it may be read
+    cdef vector[uint8_t] kind, flags
+    cdef vector[uint32_t] start, length, scope_of
+    cdef vector[int32_t] slot
+    cdef vector[int64_t] seq
+    cdef vector[int64_t] lsn             # empty if no LSN is known
+    cdef vector[MessageScope] scopes
+    cdef readonly int64_t txn            # key of the transaction
+    cdef readonly int64_t rows
+    cdef readonly int64_t nbytes         # size of the payloads
+    cdef readonly object buffer          # (address, size) of the buffer that they share with `owner`; None if none
+
+    cdef int reserve(self, size_t count) except -1 nogil
+    cdef int add(self, Tags tags, Window w, int64_t i, int32_t slot, uint32_t scope) except -1 nogil
+    cdef int load(self, Tags tags, Window w) except -1
+    cdef int copy_payloads(self, Buffer& to) except -1 nogil
+
+
+cdef list waiting_rows(StreamTracker tracker, Window w, Payloads payloads, int64_t first=*)
+
+
+# What `plain_end` finds.
+cdef enum PlainEnd:
+    OTHER_ENDS       # it is not that simple
+    NO_END           # no transaction ended
+    ENDED            # all transactions before the last Commit
+
+
+cdef PlainEnd plain_end(Tags tags, Window w, int64_t* items) noexcept nogil

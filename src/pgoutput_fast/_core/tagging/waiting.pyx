@@ -1,0 +1,304 @@
+"""Changes that wait for the end of their transaction: they are tagged once, and decoded when the transaction ends."""
+cimport cython
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uintptr_t
+from libc.string cimport memchr, memcpy
+from libcpp.vector cimport vector
+
+from pgoutput_fast._core.columns.native cimport Buffer, append_bits, set_validity
+from pgoutput_fast._core.protocol.fields cimport EPOCH_SHIFT
+from pgoutput_fast._core.protocol.kinds cimport MSG_BEGIN, MSG_COMMIT, MSG_MESSAGE, MSG_TRUNCATE
+from pgoutput_fast._core.protocol.wire cimport load64
+from pgoutput_fast._core.tagging.records cimport TableBuilder
+from pgoutput_fast._core.tagging.scan cimport BOUNDARY, Payloads, Window, message_class
+from pgoutput_fast._core.tagging.stream_state cimport NONE64, MessageScope
+from pgoutput_fast._core.tagging.stream_tracker cimport StreamTracker
+from pgoutput_fast._core.tagging.window_tags cimport Tags
+
+from pgoutput_fast.schema.tables import TAGGED_SCHEMA
+
+# Positions of TAGGED_SCHEMA's columns.
+cdef enum:
+    SEQ = 0
+    LSN = 1
+    KIND = 2
+    RELATION = 3
+    VERSION = 4
+    TXN = 5
+    XID = 6
+    SUBXID = 7
+    IN_STREAM_COLUMN = 8
+    COMMIT_LSN = 9
+    COMMIT_TIMESTAMP = 10
+    PAYLOAD = 11
+
+# A window with more transactions than this becomes a table: many small pieces cost more than a table.
+cdef size_t MOST_TRANSACTIONS = 16
+# By kind: whether the message is neither a boundary message nor unknown.
+cdef uint8_t[256] CHANGES_NO_PLACE
+for _kind in range(256):
+    CHANGES_NO_PLACE[_kind] = message_class(_kind) != 0 and not message_class(_kind) & BOUNDARY
+# In `group_of`: a scope without changes.
+cdef uint32_t NO_GROUP = <uint32_t> -1
+
+
+@cython.final
+cdef class WaitingRows:
+    cdef int reserve(self, size_t count) except -1 nogil:
+        self.kind.reserve(count)
+        self.flags.reserve(count)
+        self.start.reserve(count)
+        self.length.reserve(count)
+        self.scope_of.reserve(count)
+        self.slot.reserve(count)
+        self.seq.reserve(count)
+        return 0
+
+    cdef int add(self, Tags tags, Window w, int64_t i, int32_t slot, uint32_t scope) except -1 nogil:
+        """Adds message i of a window. It must be a change."""
+        self.kind.push_back(w.kind[i])
+        self.flags.push_back(w.flags[i])
+        self.start.push_back(w.start[i])
+        self.length.push_back(w.length[i])
+        self.scope_of.push_back(scope)
+        self.slot.push_back(slot)
+        self.seq.push_back(tags.seq_of(i))
+        if tags.lsns != NULL:
+            self.lsn.push_back(tags.lsns[i])
+        self.rows += 1
+        self.nbytes += w.length[i]
+        return 0
+
+    cdef int load(self, Tags tags, Window w) except -1:
+        """Makes a window of the changes."""
+        cdef int64_t i, count = self.rows
+        w.reserve(count)
+        tags.start(count, 0, self.seq.data(), self.lsn.data() if not self.lsn.empty() else NULL)
+        tags.loaded = self
+        tags.scopes.assign(self.scopes.begin(), self.scopes.end())
+        w.base = self.base
+        w.end = self.end
+        w.first = 0
+        w.count = count
+        memcpy(w.kind, self.kind.data(), count)
+        memcpy(w.flags, self.flags.data(), count)
+        memcpy(w.start, self.start.data(), 4 * count)
+        memcpy(w.length, self.length.data(), 4 * count)
+        memcpy(tags.scope_of.data(), self.scope_of.data(), 4 * count)
+        memcpy(tags.item_slot.data(), self.slot.data(), 4 * count)
+        for i in range(count):
+            tags.item_message[i] = <uint32_t> i
+        tags.items = count
+        return 0
+
+    cdef int copy_payloads(self, Buffer& to) except -1 nogil:
+        """Appends all payloads to a buffer."""
+        cdef uint8_t* out = to.append_uninitialized(<size_t> self.nbytes)
+        cdef int64_t i
+        for i in range(self.rows):
+            memcpy(out, self.base + self.start[i], self.length[i])
+            out += self.length[i]
+        return 0
+
+    def copied(self):
+        """Returns the same rows with payloads in memory of their own."""
+        cdef WaitingRows other = WaitingRows.__new__(WaitingRows)
+        cdef uint32_t at = 0
+        cdef int64_t i
+        other.versions, other.txn, other.rows, other.nbytes = self.versions, self.txn, self.rows, self.nbytes
+        with nogil:
+            self.copy_payloads(other.copy)
+            other.base = other.copy.data()
+            other.end = other.base + other.copy.size()
+            other.start.reserve(self.start.size())
+            for i in range(self.rows):
+                other.start.push_back(at)
+                at += self.length[i]
+            other.kind.assign(self.kind.begin(), self.kind.end())
+            other.flags.assign(self.flags.begin(), self.flags.end())
+            other.length.assign(self.length.begin(), self.length.end())
+            other.scope_of.assign(self.scope_of.begin(), self.scope_of.end())
+            other.slot.assign(self.slot.begin(), self.slot.end())
+            other.seq.assign(self.seq.begin(), self.seq.end())
+            other.lsn.assign(self.lsn.begin(), self.lsn.end())
+            other.scopes.assign(self.scopes.begin(), self.scopes.end())
+        return other
+
+    def batch(self):
+        """Returns the rows as a batch with TAGGED_SCHEMA. It has memory of its own."""
+        cdef TableBuilder t = TableBuilder(TAGGED_SCHEMA)
+        with nogil:
+            _write_columns(self, t)
+            _write_payloads(self, t)
+        return t.finish()
+
+
+cdef int _write_columns(WaitingRows rows, TableBuilder t) except -1 nogil:
+    """Writes all columns but the payload."""
+    cdef int64_t* out[PAYLOAD]
+    cdef const MessageScope* scope
+    cdef vector[uint8_t] bits
+    cdef size_t k, n = <size_t> rows.rows
+    cdef int32_t slot
+    for k in range(<size_t> PAYLOAD):
+        if k != <size_t> KIND and k != <size_t> IN_STREAM_COLUMN:
+            out[k] = <int64_t*> t.columns[k].data.append_uninitialized(n * 8)
+    bits.resize(n)
+    for k in range(n):
+        scope = &rows.scopes[rows.scope_of[k]]
+        slot = rows.slot[k]
+        bits[k] = scope.in_stream
+        out[SEQ][k] = rows.seq[k]
+        out[LSN][k] = rows.lsn[k] if not rows.lsn.empty() and rows.lsn[k] != 0 else NONE64
+        out[RELATION][k] = <int64_t> rows.versions.oids[slot]
+        out[VERSION][k] = rows.versions.ids[slot]
+        out[TXN][k] = scope.txn
+        out[XID][k] = scope.xid
+        out[SUBXID][k] = scope.subxid
+        out[COMMIT_LSN][k] = scope.commit_lsn
+        out[COMMIT_TIMESTAMP][k] = scope.commit_timestamp
+    for k in range(<size_t> PAYLOAD):
+        if k == <size_t> KIND:
+            t.columns[k].data.append(rows.kind.data(), n)
+            t.columns[k].append_validity(NULL, n)
+        elif k == <size_t> IN_STREAM_COLUMN:
+            append_bits(t.columns[k].data, 0, bits.data(), n)
+            t.columns[k].append_validity(NULL, n)
+        else:
+            set_validity(t.columns[k][0], out[k], n, NONE64)
+    return 0
+
+
+cdef int _write_payloads(WaitingRows rows, TableBuilder t) except -1 nogil:
+    # A window has fewer than 2 GiB, so offsets of 32 bits are enough.
+    cdef int32_t* offsets = t.columns[PAYLOAD].reserve_offsets(<size_t> rows.rows)
+    cdef int32_t at = 0
+    cdef int64_t i
+    rows.copy_payloads(t.columns[PAYLOAD].data)
+    for i in range(rows.rows):
+        at += <int32_t> rows.length[i]
+        offsets[i + 1] = at
+    t.columns[PAYLOAD].append_validity(NULL, <size_t> rows.rows)
+    return 0
+
+
+# ---- a tagged window -----------------------------------------------------------------------------------------------
+
+
+cdef bint _has(Window w, int64_t begin, uint8_t kind) noexcept nogil:
+    return memchr(w.kind + begin, kind, <size_t> (w.count - begin)) != NULL
+
+
+cdef bint _as_announced(Tags tags, Window w, int64_t i) noexcept nogil:
+    """Whether a valid Commit has the time that its Begin announced. The tagger has compared the LSNs."""
+    return (w.length[i] == 26 and tags.scopes[tags.scope_of[i]].commit_timestamp
+            == <int64_t> load64(w.base + w.start[i] + 18) + EPOCH_SHIFT)
+
+
+cdef PlainEnd plain_end(Tags tags, Window w, int64_t* items) noexcept nogil:
+    """Finds where the last plain transaction ends in a tagged window. `items` gets how many items come before.
+
+    The result is OTHER_ENDS if there are boundary messages that do not belong to plain transactions, invalid ones, or
+    if a Truncate or a logical message follows the last Commit.
+    """
+    cdef int64_t i, last = -1
+    cdef uint8_t kind
+    for i in range(w.count):
+        kind = w.kind[i]
+        if kind == MSG_COMMIT:
+            if not tags.taken[i] or not _as_announced(tags, w, i):
+                return OTHER_ENDS
+            last = i
+        elif CHANGES_NO_PLACE[kind]:
+            continue
+        elif kind != MSG_BEGIN or not tags.taken[i]:
+            return OTHER_ENDS
+    if _has(w, last + 1, MSG_TRUNCATE) or _has(w, last + 1, MSG_MESSAGE):
+        return OTHER_ENDS
+    items[0] = tags.items
+    while items[0] > 0 and <int64_t> tags.item_message[items[0] - 1] > last:
+        items[0] -= 1
+    return ENDED if last >= 0 else NO_END
+
+
+cdef list waiting_rows(StreamTracker tracker, Window w, Payloads payloads, int64_t first=-1):
+    """Returns the changes of a tagged window, by transaction: WaitingRows that share the memory of the payloads.
+
+    With `first`, it leaves out the items before: only changes of few transactions may follow. Without `first`, it
+    returns None if the window has a Truncate or a logical message, which are no changes, or too many transactions.
+    """
+    cdef Tags tags = tracker.tags
+    cdef vector[int64_t] txns            # of each group
+    cdef vector[uint32_t] group_of       # of each scope
+    cdef vector[uint32_t] place_of       # of each scope: its place among the group's scopes
+    cdef vector[int64_t] counts          # of changes, of each group
+    cdef list found = []
+    cdef WaitingRows rows
+    cdef bint few
+    cdef size_t k, group
+    if first < 0:
+        if _has(w, 0, MSG_TRUNCATE) or _has(w, 0, MSG_MESSAGE):
+            return None
+        first = 0
+    with nogil:
+        few = _group_scopes(tags, first, txns, group_of, counts)
+    if not few:
+        return None
+    for group in range(txns.size()):
+        rows = WaitingRows.__new__(WaitingRows)
+        rows.versions, rows.owner, rows.txn = tracker.versions, payloads.owner, txns[group]
+        rows.buffer = (<uintptr_t> payloads.data, payloads.data_size)
+        rows.base, rows.end = w.base, w.end
+        with nogil:
+            rows.reserve(<size_t> counts[group])
+            if tags.lsns != NULL:
+                rows.lsn.reserve(<size_t> counts[group])
+        found.append(rows)
+    place_of.resize(tags.scopes.size())
+    for k in range(tags.scopes.size()):
+        if group_of[k] < txns.size():
+            rows = found[group_of[k]]
+            place_of[k] = <uint32_t> rows.scopes.size()
+            rows.scopes.push_back(tags.scopes[k])
+    _add_items(tags, w, first, found, group_of, place_of)
+    return found
+
+
+cdef bint _group_scopes(Tags tags, int64_t first, vector[int64_t]& txns, vector[uint32_t]& group_of,
+                        vector[int64_t]& counts) except -1 nogil:
+    """Groups the scopes that have changes by transaction. Returns False if there are too many transactions."""
+    cdef int64_t item
+    cdef uint32_t scope
+    cdef size_t group
+    group_of.resize(tags.scopes.size(), NO_GROUP)
+    for item in range(first, tags.items):
+        scope = tags.scope_of[tags.item_message[item]]
+        if group_of[scope] == NO_GROUP:
+            group = 0
+            while group < txns.size() and txns[group] != tags.scopes[scope].txn:
+                group += 1
+            if group == txns.size():
+                if group == MOST_TRANSACTIONS or tags.scopes[scope].txn == NONE64:
+                    return False
+                txns.push_back(tags.scopes[scope].txn)
+                counts.push_back(0)
+            group_of[scope] = <uint32_t> group
+        counts[group_of[scope]] += 1
+    return True
+
+
+cdef int _add_items(Tags tags, Window w, int64_t first, list found, vector[uint32_t]& group_of,
+                    vector[uint32_t]& place_of) except -1:
+    """Adds all items of the window to the rows of their transactions."""
+    cdef WaitingRows rows
+    cdef int64_t item = first
+    cdef uint32_t group
+    # Most messages follow others of their transaction.
+    while item < tags.items:
+        group = group_of[tags.scope_of[tags.item_message[item]]]
+        rows = found[group]
+        with nogil:
+            while item < tags.items and group_of[tags.scope_of[tags.item_message[item]]] == group:
+                rows.add(tags, w, tags.item_message[item], tags.item_slot[item],
+                         place_of[tags.scope_of[tags.item_message[item]]])
+                item += 1
+    return 0
