@@ -56,7 +56,6 @@ struct RangeText {
                                        CONTROL | BRACKET, CONTROL | BRACKET, CONTROL | BRACKET, 0, 0}};
 };
 
-inline uint64_t mask_of(__m256i lanes) { return static_cast<uint32_t>(_mm256_movemask_epi8(lanes)); }
 inline __m256i both_halves(const SpecialTable& table) { return _mm256_broadcastsi128_si256(load(table.of)); }
 
 // The characters that are looked at together.

@@ -18,8 +18,6 @@ constexpr size_t LONGEST_USUAL_NUMERIC = 34;
 
 namespace pgo::avx2 {
 
-inline uint32_t mask_of(__m256i lanes) { return static_cast<uint32_t>(_mm256_movemask_epi8(lanes)); }
-
 // Copies numerics that stay text, and checks that they are what numeric_out prints. They may have at most 31
 // characters. `out` must have space for the cells' bytes and SLACK.
 inline bool numerics(Source source, const Cell* cells, size_t n, uint8_t* out, int32_t* offsets,

@@ -32,6 +32,8 @@ inline void store_wide(uint8_t* p, __m256i v) { _mm256_storeu_si256(reinterpret_
 inline __m128i last_lanes(uint32_t n) { return load(MASKS.last + 16 + n); }
 inline __m256i last_lanes_wide(uint32_t n) { return load_wide(MASKS.last + n); }
 inline __m256i first_lanes_wide(uint32_t n) { return load_wide(MASKS.first + 64 - n); }
+// A bit for each lane: the highest one of its eight.
+inline uint32_t mask_of(__m256i lanes) { return static_cast<uint32_t>(_mm256_movemask_epi8(lanes)); }
 inline bool is_zero(__m128i v) { return _mm_testz_si128(v, v); }
 inline bool is_zero(__m256i v) { return _mm256_testz_si256(v, v); }
 
