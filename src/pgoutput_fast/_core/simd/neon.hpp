@@ -1,6 +1,6 @@
-// Loops for ARM processors, which all have NEON: for digits, hexadecimal digits and UUIDs. The rules in simd/avx2/registers.hpp
-// about refused cells and about readable bytes around a cell are the same here. There is no loop to copy text, because
-// the vectors in columns/gather.hpp are equally good here.
+// Loops for ARM processors, which all have NEON: for digits, hexadecimal digits and UUIDs. The rules in
+// simd/avx2/registers.hpp about refused cells and about readable bytes around a cell are the same here. There is no loop
+// to copy text, because the vectors in columns/gather.hpp are equally good here.
 #pragma once
 #include <algorithm>
 #include <cstddef>

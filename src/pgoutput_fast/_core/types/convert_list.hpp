@@ -234,7 +234,8 @@ inline SlicedList slice_binary_array(const uint8_t* p, const uint8_t* end, uint3
     return load32(bounds + 4) != 1 ? SlicedList::SHIFTED : SlicedList::GOOD;
 }
 
-// How a list's cell is split. `quick` splits usual cells, or is null. `slice` appends the elements' cells of any cell. If it cannot, the reason is `malformed`.
+// How a list's cell is split. `quick` splits usual cells, or is null. `slice` appends the elements' cells of any cell. If
+// it cannot, the reason is `malformed`.
 template <bool binary, uint8_t delimiter = ','>
 struct SliceArray {
     static constexpr Reason malformed = BAD_ARRAY;

@@ -16,8 +16,8 @@
 
 namespace pgo::avx2 {
 
-// For each lower half of a character: a bit for each upper half with which the character is special. The upper halves are
-// those of HIGH: 0 for control characters, then those of blank and parentheses, of brackets and the backslash, of braces.
+// Two tables say which characters are special: one by the lower half of a character, one by the upper half. A character is
+// special if both have a bit in common. Each bit stands for one upper half.
 struct SpecialTable {
     uint8_t of[16];
 };
@@ -195,7 +195,8 @@ inline bool split_text(const uint8_t* base, Cell cell, CellList& out) {
     return !wrong;
 }
 
-// Splits lists as far as they are usual, and writes where the elements of each end. Returns how many lists it has split.
+// Splits lists as far as they are usual, and writes where the elements of each end. Returns how many lists it has
+// split.
 template <class Form, class Window>
 size_t split_lists_by(Source source, const Cell* cells, size_t n, CellList& out, int32_t* offsets, int32_t first) {
     for (size_t i = 0; i < n; ++i) {
