@@ -18,6 +18,7 @@ from pgoutput_fast.capture.own_process import leave_out_pandas
 from pgoutput_fast.capture.process import Settings
 from pgoutput_fast.capture.retries import is_outage
 from pgoutput_fast.capture.service import CaptureBusyError
+from pgoutput_fast.display import error_text
 from pgoutput_fast.postgres.session import DsnError, position_of
 from pgoutput_fast.programs import Program
 from pgoutput_fast.protocol.lsn import format_lsn, parse_lsn
@@ -61,8 +62,7 @@ def main(arguments: Sequence[str] | None = None, *, prog: str = _PROGRAM, raises
             return 0  # nobody reads the error
         if raises:
             raise
-        said = str(problem).strip() or type(problem).__name__
-        said = " ".join([said, *getattr(problem, "__notes__", [])])
+        said = error_text(problem)
         if given.supervised:
             print(json.dumps({"error": said, "away": _is_away(problem, settings)}), flush=True)
         else:

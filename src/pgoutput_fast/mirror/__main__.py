@@ -14,7 +14,7 @@ from pgoutput_fast.arguments import UsageError, expect_given
 from pgoutput_fast.capture.own_process import leave_out_pandas
 from pgoutput_fast.capture.retention import Retention
 from pgoutput_fast.capture.retries import RETRY_SECONDS
-from pgoutput_fast.display import some_of
+from pgoutput_fast.display import error_text, some_of
 from pgoutput_fast.mirror.arguments import catalog_properties
 from pgoutput_fast.mirror.errors import MirrorError
 from pgoutput_fast.mirror.formats import FORMATS
@@ -54,9 +54,7 @@ def main(arguments: Sequence[str] | None = None, *, prog: str = _PROGRAM, raises
     except Exception as problem:
         if raises:
             raise
-        said = str(problem).strip() or type(problem).__name__
-        said = " ".join([said, *getattr(problem, "__notes__", [])])
-        print(f"{type(problem).__name__}: {said}", file=sys.stderr)
+        print(f"{type(problem).__name__}: {error_text(problem)}", file=sys.stderr)
         return 2 if isinstance(problem, UsageError) else 1
     return 0
 
@@ -73,6 +71,8 @@ def _run(given: argparse.Namespace, stop: threading.Event) -> None:
             mirror.repair(stop=stop, another_source=given.another_source)
         for table in given.reload:
             mirror.reload(table)
+        for table in given.forget:
+            mirror.forget(table)
         mirror.run(until_lsn=None if given.until is None else _position(given.until, dsn), stop=stop)
         states = mirror.status()
         for each in states if not given.quiet else ():
@@ -91,7 +91,7 @@ def _expect_complete(states: Sequence[TableStatus], until: str, *, stopped: bool
         raise MirrorError(
             f"it was stopped before all tables had what committed up to {until}. Run it again: it goes on where it was"
         )
-    lacking = [each.table for each in states if each.state != "follow"]
+    lacking = [each.table for each in states if each.state not in ("follow", "unpublished")]
     if lacking:
         raise MirrorError(
             f"{some_of(lacking)} did not take what committed up to {until}: pgoutput-fast status says why"
@@ -221,6 +221,13 @@ def _add_target(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="TABLE",
         help="first load this table again, as it is on the server now; you may give the option several times",
+    )
+    group.add_argument(
+        "--forget",
+        action="append",
+        default=[],
+        metavar="TABLE",
+        help="forget a table that is not published any more; its files stay; you may give the option several times",
     )
 
 

@@ -128,6 +128,11 @@ class TableFacts:
     shapes: Sequence[tuple[int, tuple[str, ...]]] = ()
     fingerprint: Fingerprint | None = None
 
+    @property
+    def is_unpublished(self) -> bool:
+        """Whether it is stopped because it is not published any more: nothing is wrong with it."""
+        return self.stage == "stopped" and self.error == UNPUBLISHED
+
     def key_at(self, lsn: int) -> tuple[str, ...] | None:
         """The key of the changes that commit at an LSN; None if it is not known.
 
@@ -265,7 +270,7 @@ class Memory:
 
     def table(self, directory: str) -> TableFacts | None:
         """What is known of one table, None if it is not mirrored."""
-        name = f"{_TABLES}/{directory}.json"
+        name = _table(directory)
         values = self._read(name)
         if values is None:
             return None
@@ -274,7 +279,11 @@ class Memory:
 
     def set_table(self, directory: str, facts: TableFacts) -> None:
         """Remembers what is known of a table."""
-        self._put(f"{_TABLES}/{directory}.json", asdict(facts))
+        self._put(_table(directory), asdict(facts))
+
+    def forget_table(self, directory: str) -> None:
+        """Forgets one table."""
+        self._store.remove(_table(directory))
 
     def reached(self) -> int | None:
         """The LSN up to which all histories have what committed. None if that is not known."""
@@ -334,6 +343,10 @@ class Memory:
             if not isinstance(values, dict):
                 raise ValueError
             return values
+
+
+def _table(directory: str) -> str:
+    return f"{_TABLES}/{directory}.json"
 
 
 def _facts(values: Mapping[str, Any]) -> TableFacts:

@@ -31,7 +31,7 @@ from pgoutput_fast.mirror.repair_table import TableRepair
 from pgoutput_fast.mirror.server import ServerView
 from pgoutput_fast.mirror.settings import MirrorSettings
 from pgoutput_fast.mirror.slot import expect_slot, in_mirror
-from pgoutput_fast.mirror.tables import UNPUBLISHED, MirroredTable
+from pgoutput_fast.mirror.tables import MirroredTable
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.snapshot.export import SnapshotError
 from pgoutput_fast.snapshot.snapshot import Snapshot
@@ -324,7 +324,7 @@ class MirrorRun:
         return options
 
     def _look_at_publications(self) -> None:
-        """Notes tables that must be loaded, and stops those that are not published."""
+        """Notes tables that must be loaded, and those that are not published any more."""
         self._missing = look_at_publications(self.tables, self._server, self._missing)
 
     def _load_tables(self) -> None:
@@ -362,7 +362,7 @@ class MirrorRun:
                     wanted=lambda: not self._stop.is_set(),
                 )
             except KeyError:
-                return table.stop(UNPUBLISHED)
+                return table.leave()
             with snapshot:
                 progress = settings.progress or logged([name])
                 load_table(

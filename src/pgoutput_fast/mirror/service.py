@@ -329,6 +329,35 @@ class Mirror:
         if found.facts.stage != "follow":
             raise MirrorError(f"{name} cannot be loaded: {found.facts.error}")
 
+    def forget(self, table: str) -> None:
+        """Forgets a table that is not published any more, for good: status and metrics do not show it any more.
+
+        What it has in `current/` and `history/` stays, and is yours from then on: keep it, or remove it. Remove it or
+        move it away before you publish a table of this name again, because the mirror does not write into it.
+
+        Args:
+            table: qualified name, quoted as in SQL.
+
+        Raises:
+            KeyError: if the mirror does not have it.
+            MirrorError: if it is published, or if the mirror has not noticed yet that it is not.
+        """
+        self._expect_open()
+        parts = parse_qualified_name(table)
+        name = table if parts is None else quote_qualified_name(*parts)
+        memory = Memory(self._store, self._check)
+        known = {facts.table: (directory, facts) for directory, facts in memory.tables().items()}
+        if name not in known:
+            raise KeyError(f"{table} is not mirrored; mirrored: {', '.join(sorted(known)) or 'no table'}")
+        directory, facts = known[name]
+        if not facts.is_unpublished:
+            raise MirrorError(
+                f"{name} is still mirrored: drop it, or drop it from the publication, and run the mirror with --until "
+                "now. Then forget it"
+            )
+        memory.forget_table(directory)
+        self._run = None
+
     def status(self) -> list[TableStatus]:
         """The state of each table, sorted by name. Asks the server for its position, if it answers.
 
