@@ -165,7 +165,7 @@ def _undo(settings: MirrorSettings, known: Beginning, memory: Memory, points: Po
     """Forgets a first load that was interrupted, and drops the slot that the mirror made for it."""
     _log.warning("the first load was interrupted: it begins again")
     drop_own(settings.dsn, known)
-    memory.forget_tables()
+    memory.begin_again()
     points.forget()
     memory.set_beginning(None)
 

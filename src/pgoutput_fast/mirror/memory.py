@@ -115,6 +115,8 @@ class TableFacts:
             table.
         fingerprint: what the server's catalogs said of the table at its load, and what has changed since without a
             change of rows; None if the mirror began before there were fingerprints.
+        owns_history: whether this mirror begins, or has begun, the history of the table. If not, there may be one that
+            it does not know.
     """
 
     table: str
@@ -127,6 +129,12 @@ class TableFacts:
     gaps: Sequence[tuple[int, int]] = ()
     shapes: Sequence[tuple[int, tuple[str, ...]]] = ()
     fingerprint: Fingerprint | None = None
+    owns_history: bool = False
+
+    @property
+    def knows_history(self) -> bool:
+        """Whether a history that is there is one of this mirror."""
+        return self.owns_history or self.oid != 0
 
     @property
     def is_unpublished(self) -> bool:
@@ -321,10 +329,15 @@ class Memory:
         """Remembers when files that no point needs were removed."""
         self._put(_CLEANED, {"time": time})
 
-    def forget_tables(self) -> None:
-        """Forgets all tables, and the progress."""
-        for name in self._store.names(_TABLES):
-            self._store.remove(name)
+    def begin_again(self) -> None:
+        """Forgets how far all tables are, and the progress. It stays known whose histories are there."""
+        for directory, facts in self.tables().items():
+            if facts.knows_history:
+                self.set_table(
+                    directory, TableFacts(facts.table, error="its load was interrupted", owns_history=True)
+                )
+            else:
+                self.forget_table(directory)
         self._store.remove(_PROGRESS)
         self._store.remove(_REACHED)
 

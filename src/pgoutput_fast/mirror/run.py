@@ -315,6 +315,7 @@ class MirrorRun:
 
     def _reopened(self) -> Tables:
         self.tables = self._open()
+        self.tables.settle()
         return self.tables
 
     def _decoding(self) -> Options:
