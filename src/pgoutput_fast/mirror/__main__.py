@@ -16,6 +16,7 @@ from pgoutput_fast.capture.retention import Retention
 from pgoutput_fast.capture.retries import RETRY_SECONDS
 from pgoutput_fast.display import error_text, some_of
 from pgoutput_fast.mirror.arguments import catalog_properties
+from pgoutput_fast.mirror.backlog import BACKLOG_BYTES
 from pgoutput_fast.mirror.errors import MirrorError
 from pgoutput_fast.mirror.formats import FORMATS
 from pgoutput_fast.mirror.points import MOST_POINTS
@@ -115,6 +116,7 @@ def _mirror(given: argparse.Namespace, dsn: str) -> Mirror:
             in_step=given.in_step,
             threads=given.threads,
             retry_seconds=given.retry_seconds,
+            backlog_bytes=given.backlog_bytes or None,
             iceberg_catalog=catalog_properties(given.iceberg_catalog),
             metrics_file=given.metrics_file,
             metrics_address=given.metrics_address,
@@ -132,6 +134,7 @@ def _parser(prog: str = _PROGRAM) -> argparse.ArgumentParser:
     )
     _add_source(parser)
     _add_target(parser)
+    _add_first(parser)
     _add_end(parser)
     return parser
 
@@ -205,9 +208,21 @@ def _add_target(parser: argparse.ArgumentParser) -> None:
         "--remove-segments", action="store_true", help="remove the segments that all tables have"
     )
     group.add_argument(
+        "--backlog-bytes",
+        type=int,
+        default=BACKLOG_BYTES,
+        metavar="N",
+        help="pause the capture while about so many bytes of segments wait for the mirror; 0 for no limit (default: "
+        "%(default)s)",
+    )
+
+
+def _add_first(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("what is done first")
+    group.add_argument(
         "--repair",
         action="store_true",
-        help="if the slot is lost, first make another one, compare the tables with the server, and repair what differs",
+        help="if the slot is lost, make another one, compare the tables with the server, and repair what differs",
     )
     group.add_argument(
         "--another-source",
@@ -220,7 +235,7 @@ def _add_target(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="TABLE",
-        help="first load this table again, as it is on the server now; you may give the option several times",
+        help="load this table again, as it is on the server now; you may give the option several times",
     )
     group.add_argument(
         "--forget",

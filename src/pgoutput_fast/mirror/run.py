@@ -13,6 +13,7 @@ from typing import Any
 from pgoutput_fast.capture.errors import CaptureError
 from pgoutput_fast.capture.process import CaptureProcess, Settings
 from pgoutput_fast.capture.retention import Consumers
+from pgoutput_fast.mirror.backlog import Backlog
 from pgoutput_fast.mirror.begin import begin
 from pgoutput_fast.mirror.cleaning import Cleaning
 from pgoutput_fast.mirror.errors import LoadStoppedError, MirrorError, SlotLostError
@@ -36,7 +37,7 @@ from pgoutput_fast.schema.options import Options
 from pgoutput_fast.snapshot.export import SnapshotError
 from pgoutput_fast.snapshot.snapshot import Snapshot
 from pgoutput_fast.storage.paths import is_uri
-from pgoutput_fast.storage.stores import Store
+from pgoutput_fast.storage.stores import Store, open_store
 
 __all__ = ["MirrorRun"]
 
@@ -74,6 +75,7 @@ class MirrorRun:
     Attributes:
         tables: the tables.
         follower: takes their changes.
+        backlog: the segments that the follower has not taken; None before a capture.
 
     Raises:
         MirrorError: if the target has another mirror, or the tables of another server or database. Nothing is changed
@@ -102,6 +104,7 @@ class MirrorRun:
             expect_same(settings, beginning, store)
             expect_source(settings, beginning, self._memory, store, another=another_source)
         self._repaired: list[TableRepair] = []
+        self.backlog: Backlog | None = None
         self._server = ServerView(settings.dsn, settings.publications)
         # When to ask next whether a capture is connected; whether this run has applied all that there was.
         self._next_question, self._caught_up = 0.0, False
@@ -225,30 +228,40 @@ class MirrorRun:
     def _run_capture(self, until: int | None) -> None:
         stop = self._stop
         self.follower.expect_segments()
-        capture = CaptureProcess(_capture_settings(self._settings, until))
+        settings, follower = self._settings, self.follower
+        capture = CaptureProcess(_capture_settings(settings, until))
         capture.start()
+        self.backlog = Backlog(
+            open_store(settings.segments), lambda: follower.read.last_seq, settings.backlog_bytes, capture
+        )
         try:
-            next_look = time.monotonic() + _LOOK_SECONDS
-            while True:
-                # First this, then the segments: then they are all there.
-                done = not self._captures(capture) or stop.is_set()
-                self._take()
-                self._look_at_outage()
-                if done:
-                    break
-                if time.monotonic() >= next_look:
-                    try:
-                        self._look_at_publications()
-                    except Exception as problem:  # the capture says it if the server is away for too long
-                        _log.warning("the publications cannot be read now: %s", str(problem).strip())
-                    next_look = time.monotonic() + _LOOK_SECONDS
-                stop.wait(min(max(self._settings.seconds / 20, _POLL_SECONDS[0]), _POLL_SECONDS[1]))
+            with self.backlog:
+                self._follow(capture)
         finally:
             capture.stop()
         self.follower.finish()
         if not stop.is_set():
             self._look_at_publications()
             self._load_tables()
+
+    def _follow(self, capture: CaptureProcess) -> None:
+        """Takes what the capture writes, until it ends or the mirror is told to stop."""
+        stop = self._stop
+        next_look = time.monotonic() + _LOOK_SECONDS
+        while True:
+            # First this, then the segments: then they are all there.
+            done = not self._captures(capture) or stop.is_set()
+            self._take()
+            self._look_at_outage()
+            if done:
+                break
+            if time.monotonic() >= next_look:
+                try:
+                    self._look_at_publications()
+                except Exception as problem:  # the capture says it if the server is away for too long
+                    _log.warning("the publications cannot be read now: %s", str(problem).strip())
+                next_look = time.monotonic() + _LOOK_SECONDS
+            stop.wait(min(max(self._settings.seconds / 20, _POLL_SECONDS[0]), _POLL_SECONDS[1]))
 
     def _captures(self, capture: CaptureProcess) -> bool:
         """Whether the capture still runs.

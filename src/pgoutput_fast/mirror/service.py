@@ -18,6 +18,7 @@ from pgoutput_fast.capture.retries import RETRY_SECONDS
 from pgoutput_fast.catalog.identifiers import parse_qualified_name, quote_qualified_name
 from pgoutput_fast.display import escaped, html_table, some_of
 from pgoutput_fast.mirror.arguments import expect_arguments, expect_bool
+from pgoutput_fast.mirror.backlog import BACKLOG_BYTES
 from pgoutput_fast.mirror.errors import LoadStoppedError, MirrorError
 from pgoutput_fast.mirror.formats import check_format, check_packages, check_target
 from pgoutput_fast.mirror.identity import expect_same
@@ -77,6 +78,8 @@ class Mirror:
         progress: called after each range of pages during a load; None to log the progress.
         storage_options: what delta-rs needs to reach the store, beside what the URI says.
         retry_seconds: how long to wait for a server or store that is away, once the mirror has begun.
+        backlog_bytes: if about so many bytes of segments are not in histories yet, the capture pauses until the mirror
+            has caught up with half of them. The server keeps the changes meanwhile. None for no limit.
         iceberg_catalog: for Iceberg: the properties of a pyiceberg catalog, such as `{"type": "rest", "uri": ...}`;
             `name` is the catalog's name. None for a catalog in the target.
         metrics_file: a file that gets the metrics every ten seconds while the mirror runs, for Prometheus' node
@@ -108,6 +111,7 @@ class Mirror:
         progress: Callable[[LoadProgress], object] | None = None,
         storage_options: Mapping[str, str] | None = None,
         retry_seconds: float = RETRY_SECONDS,
+        backlog_bytes: int | None = BACKLOG_BYTES,
         iceberg_catalog: Mapping[str, str] | None = None,
         metrics_file: str | os.PathLike[str] | None = None,
         metrics_address: str | None = None,
@@ -142,6 +146,7 @@ class Mirror:
             in_step,
             progress,
             retry_seconds,
+            backlog_bytes,
             iceberg_catalog,
         )
         self._outages = Outages(self._store, retry_seconds)
@@ -391,7 +396,15 @@ class Mirror:
         # The histories have what lies before the end of the log.
         lag = None if server is None else max(0, server[1] - 1 - follower.histories)
         count = len(Points(self._store).read())
-        return MirrorMetrics(slot, self._is_running, tables, count, lag, kept)
+        backlog, is_paused = self._backlog(run)
+        return MirrorMetrics(slot, self._is_running, tables, count, lag, kept, backlog, is_paused)
+
+    def _backlog(self, run: MirrorRun) -> tuple[int | None, bool]:
+        """(how many bytes of segments are not read yet, None if that is not known; whether the capture pauses)."""
+        with suppress(OSError, ValueError):
+            if run.backlog is not None:
+                return run.backlog.nbytes(), self._is_running and run.backlog.is_paused
+        return None, False
 
     def _server_now(self) -> tuple[int, int] | None:
         """(the server's time, the end of its log); None without an answer."""
