@@ -9,8 +9,6 @@ from contextlib import suppress
 from types import TracebackType
 
 from pgoutput_fast.capture.process import CaptureProcess
-from pgoutput_fast.segments.names import bytes_behind
-from pgoutput_fast.storage.stores import Store
 
 __all__ = ["BACKLOG_BYTES", "Backlog"]
 
@@ -27,16 +25,20 @@ class Backlog:
     The mirror itself may change a current table for minutes, or load a table. So it cannot look.
 
     Args:
-        segments: their directory.
-        read: gives the ordinal of the last message that the mirror has read.
-        most: with more bytes of segments, the capture pauses. It goes on when half of it is left. None for no limit.
+        nbytes: tells how many bytes of them there are.
+        local: whether they are on a local disk.
+        most: with more bytes, the capture pauses. It goes on when half of it is left. None for no limit.
         capture: the capture.
+
+    Attributes:
+        is_paused: whether the capture pauses.
     """
 
     def __init__(
-        self, segments: Store, read: Callable[[], int], most: int | None, capture: CaptureProcess
+        self, nbytes: Callable[[], int], local: bool, most: int | None, capture: CaptureProcess
     ) -> None:
-        self._segments, self._read, self._most, self._capture = segments, read, most, capture
+        self._nbytes, self._most, self._capture = nbytes, most, capture
+        self._seconds = _LOCAL_SECONDS if local else _STORE_SECONDS
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="pgoutput_fast backlog", daemon=True)
         self.is_paused = False
@@ -52,16 +54,12 @@ class Backlog:
         self._end.set()
         if self._most is not None:
             self._thread.join()
-
-    def nbytes(self) -> int:
-        """How many bytes the mirror has still to read."""
-        return bytes_behind(self._segments, self._read())
+        self.is_paused = False
 
     def _watch(self) -> None:
-        seconds = _LOCAL_SECONDS if self._segments.local else _STORE_SECONDS
-        while not self._end.wait(seconds):
+        while not self._end.wait(self._seconds):
             with suppress(OSError, ValueError):  # the mirror itself says what is wrong with the directory
-                self._look(self.nbytes())
+                self._look(self._nbytes())
 
     def _look(self, nbytes: int) -> None:
         assert self._most is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from pgoutput_fast.capture.confirmed_position import ConfirmedPosition
 from pgoutput_fast.mirror.errors import LoadStoppedError, MirrorError
@@ -16,6 +16,7 @@ from pgoutput_fast.mirror.registry import Tables
 from pgoutput_fast.mirror.server import ServerView
 from pgoutput_fast.mirror.settings import MirrorSettings
 from pgoutput_fast.postgres.check import check
+from pgoutput_fast.postgres.findings import Finding
 from pgoutput_fast.postgres.slots import Slot, drop_slot, find_slot
 from pgoutput_fast.protocol.lsn import format_lsn
 from pgoutput_fast.segments.names import named_segments, newest_named
@@ -31,6 +32,8 @@ _log = logging.getLogger("pgoutput_fast.mirror")
 
 # How long a server may take to notice that the client of a slot is gone.
 _DROP_SECONDS = 60.0
+# Where an advice has names of tables.
+_TABLES = "{tables}"
 
 
 def begin(
@@ -215,8 +218,19 @@ def check_server(settings: MirrorSettings, slot: str | None) -> None:
         if each.stops or "SELECT" in each.advice or "does not publish" in each.problem
     ]
     if stops:
-        said = " ".join(f"{each.subject}: {each.problem}. {each.advice}." for each in stops)
+        said = " ".join(f"{each.subject}: {each.problem}. {each.advice}." for each in _joined(stops))
         raise MirrorError(f"the mirror cannot begin: {said}")
+
+
+def _joined(findings: Sequence[Finding]) -> list[Finding]:
+    """The findings, with one for all tables that have the same problem and need the same."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for each in findings:
+        found.setdefault((each.problem, each.advice.replace(each.subject, _TABLES)), []).append(each.subject)
+    return [
+        Finding("error", ", ".join(subjects), problem, advice.replace(_TABLES, ", ".join(subjects)))
+        for (problem, advice), subjects in found.items()
+    ]
 
 
 def _expect_free(settings: MirrorSettings, source: tuple[str, str]) -> bool:

@@ -49,7 +49,8 @@ class MirrorMetrics:
         history_lag_bytes: bytes of WAL between the position of the histories and the end of the server's log: the fresh
             view lacks so much. None until the first load is complete, or if the server did not answer.
         kept_bytes: bytes of WAL that the server keeps for the slot; None if there is no slot, or no answer.
-        backlog_bytes: bytes of segments that are not in the histories yet; None before the first capture.
+        backlog_bytes: bytes of segments that are not in the histories yet; None until the
+            first load is complete.
         paused: whether the capture pauses, because these are too many.
     """
 

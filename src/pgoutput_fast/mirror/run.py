@@ -34,6 +34,7 @@ from pgoutput_fast.mirror.settings import MirrorSettings
 from pgoutput_fast.mirror.slot import expect_slot, in_mirror
 from pgoutput_fast.mirror.tables import MirroredTable
 from pgoutput_fast.schema.options import Options
+from pgoutput_fast.segments.names import bytes_behind
 from pgoutput_fast.snapshot.export import SnapshotError
 from pgoutput_fast.snapshot.snapshot import Snapshot
 from pgoutput_fast.storage.paths import is_uri
@@ -75,7 +76,6 @@ class MirrorRun:
     Attributes:
         tables: the tables.
         follower: takes their changes.
-        backlog: the segments that the follower has not taken; None before a capture.
 
     Raises:
         MirrorError: if the target has another mirror, or the tables of another server or database. Nothing is changed
@@ -104,7 +104,7 @@ class MirrorRun:
             expect_same(settings, beginning, store)
             expect_source(settings, beginning, self._memory, store, another=another_source)
         self._repaired: list[TableRepair] = []
-        self.backlog: Backlog | None = None
+        self._backlog: Backlog | None = None
         self._server = ServerView(settings.dsn, settings.publications)
         # When to ask next whether a capture is connected; whether this run has applied all that there was.
         self._next_question, self._caught_up = 0.0, False
@@ -143,14 +143,7 @@ class MirrorRun:
             self._decoding(),
             self._memory,
             self._points,
-            Pace(
-                self._settings.merge_seconds - self._settings.seconds / 2,
-                _SHARE,
-                _MOST_ROWS,
-                _MOST_BYTES,
-                _SOME_BYTES,
-                _SOME_SHARE,
-            ),
+            _pace(self._settings),
             self._run,
             progress,
             in_step=self._settings.in_step,
@@ -228,14 +221,13 @@ class MirrorRun:
     def _run_capture(self, until: int | None) -> None:
         stop = self._stop
         self.follower.expect_segments()
-        settings, follower = self._settings, self.follower
-        capture = CaptureProcess(_capture_settings(settings, until))
+        capture = CaptureProcess(_capture_settings(self._settings, until))
         capture.start()
-        self.backlog = Backlog(
-            open_store(settings.segments), lambda: follower.read.last_seq, settings.backlog_bytes, capture
+        self._backlog = Backlog(
+            self.unread_bytes, not is_uri(self._settings.segments), self._settings.backlog_bytes, capture
         )
         try:
-            with self.backlog:
+            with self._backlog:
                 self._follow(capture)
         finally:
             capture.stop()
@@ -243,6 +235,15 @@ class MirrorRun:
         if not stop.is_set():
             self._look_at_publications()
             self._load_tables()
+
+    def unread_bytes(self) -> int:
+        """How many bytes of segments are not in the histories yet. Any thread may call this."""
+        return bytes_behind(open_store(self._settings.segments), self.follower.read.last_seq)
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether the capture pauses."""
+        return self._backlog is not None and self._backlog.is_paused
 
     def _follow(self, capture: CaptureProcess) -> None:
         """Takes what the capture writes, until it ends or the mirror is told to stop."""
@@ -398,6 +399,12 @@ class MirrorRun:
             table.want_load(str(problem))
         except ValueError as problem:
             table.stop(str(problem))
+
+
+def _pace(mirror: MirrorSettings) -> Pace:
+    """When current tables change. A segment waits for half of `seconds` before it is there."""
+    seconds = mirror.merge_seconds - mirror.seconds / 2
+    return Pace(seconds, _SHARE, _MOST_ROWS, _MOST_BYTES, _SOME_BYTES, _SOME_SHARE)
 
 
 def _capture_settings(mirror: MirrorSettings, until: int | None) -> Settings:

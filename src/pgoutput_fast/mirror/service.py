@@ -400,11 +400,10 @@ class Mirror:
         return MirrorMetrics(slot, self._is_running, tables, count, lag, kept, backlog, is_paused)
 
     def _backlog(self, run: MirrorRun) -> tuple[int | None, bool]:
-        """(how many bytes of segments are not read yet, None if that is not known; whether the capture pauses)."""
+        """(how many bytes of segments are not read yet, None if nobody knows; whether the capture pauses)."""
         with suppress(OSError, ValueError):
-            if run.backlog is not None:
-                return run.backlog.nbytes(), self._is_running and run.backlog.is_paused
-        return None, False
+            return run.unread_bytes(), run.is_paused
+        return None, run.is_paused
 
     def _server_now(self) -> tuple[int, int] | None:
         """(the server's time, the end of its log); None without an answer."""
