@@ -213,14 +213,13 @@ class Live:
             text=True,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         )
-        seen: dict[str, list[tuple[float, int]]] = {"history": [], "current": []}
+        seen: dict[str, list[tuple[float, int]]] = {name: [] for name in system.last_ids()}
         last = first + count - 1
 
         def look() -> bool:
             if writer.poll():
                 raise RuntimeError("the process that commits rows has failed")
-            for name, path in (("history", system.history), ("current", system.current)):
-                newest = system.last_id(path)
+            for name, newest in system.last_ids().items():
                 if not seen[name] or seen[name][-1][1] < newest:
                     seen[name].append((time.time(), newest))
             return all(each[-1][1] >= last for each in seen.values())

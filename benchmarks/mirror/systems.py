@@ -21,6 +21,8 @@ from deltalake import DeltaTable
 from benchmarks.mirror.processes import ProcessTree
 from benchmarks.peers import installations
 from pgoutput_fast.capture import create_slot, plugin_options
+from pgoutput_fast.mirror.memory import Memory
+from pgoutput_fast.storage.stores import open_store
 
 __all__ = ["DebeziumSystem", "Mirrored", "OurSystem", "System", "Walsender", "wait"]
 
@@ -170,6 +172,10 @@ class Mirrored(System):
         super().__init__(dsn, table, directory)
         self._seen: dict[Path, tuple[DeltaTable, pa.Table]] = {}
 
+    def last_ids(self) -> dict[str, int]:
+        """{what a reader asks: the largest id there}; -1 for none."""
+        return {"history": self.last_id(self.history), "current": self.last_id(self.current)}
+
     def rows(self, path: Path) -> int:
         """How many rows a table has now."""
         files = self._files(path)
@@ -208,6 +214,15 @@ class OurSystem(Mirrored):
         self._seconds = seconds
         self.history = directory / "lake" / "history" / f"public.{table}"
         self.current = directory / "lake" / "current" / f"public.{table}"
+        self._last_fresh = -1
+
+    def last_ids(self) -> dict[str, int]:
+        """Also that of the fresh view, which has what the mirror notes that all histories have."""
+        found = super().last_ids()
+        position = self._seen[self.history][0].transaction_version("pgoutput_fast")
+        if (Memory(open_store(self.directory / "lake")).reached() or -1) >= position:
+            self._last_fresh = found["history"]
+        return {**found, "fresh": self._last_fresh}
 
     def command(self) -> list[str]:
         words = ["--slot", self.slot, "--publication", self.table, "--target", str(self.directory / "lake")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from itertools import islice
 
-__all__ = ["escaped", "html_table", "nearest", "no_such_name", "some_of"]
+__all__ = ["error_text", "escaped", "html_table", "nearest", "no_such_name", "some_of"]
 
 
 def escaped(text: str) -> str:
@@ -18,6 +18,22 @@ def escaped(text: str) -> str:
         each if each.isprintable() and each != "\\" else each.encode("unicode_escape").decode()
         for each in text
     )
+
+
+def error_text(problem: BaseException) -> str:
+    """What an error says, with its notes, as sentences; its type, if it says nothing.
+
+    >>> problem = OSError("no space")
+    >>> problem.add_note("Free some.")
+    >>> error_text(problem), error_text(KeyError("no table t")), error_text(ValueError())
+    ('no space. Free some.', 'no table t', 'ValueError')
+    """
+    # str() of a KeyError has quotes around the text.
+    shown = problem.args[0] if isinstance(problem, KeyError) and problem.args else problem
+    text = str(shown).strip() or type(problem).__name__
+    for note in getattr(problem, "__notes__", []):
+        text += f"{'' if text.endswith(('.', ':', '!', '?')) else '.'} {note}"
+    return text
 
 
 def some_of(names: Collection[str], most: int = 5) -> str:

@@ -166,6 +166,70 @@ def test_names_that_differ_only_in_case(place: Place) -> None:
     assert history_of(place.target, "other.a")["id"].to_pylist() == [2, 3]  # the changes are kept
 
 
+def test_a_history_that_something_else_made(place: Place) -> None:
+    """It stays as it is, at the first load and for a table that is published later. The others go on."""
+    tables = ("first", "later", "sound")
+    for name in tables:
+        place.database.execute(f"CREATE TABLE {name} (id int PRIMARY KEY)", f"INSERT INTO {name} VALUES (1)")
+    place.database.execute("CREATE PUBLICATION mirrored FOR TABLE first, sound")
+    foreign = {name: place.target / "history" / f"public.{name}" for name in ("first", "later")}
+    for directory in foreign.values():
+        deltalake.write_deltalake(str(directory), pa.table({"mine": [1]}))
+    with place.mirror() as mirror:
+        mirror.run(until_lsn="now")
+        place.database.execute(
+            "ALTER PUBLICATION mirrored ADD TABLE later",
+            *(f"INSERT INTO {name} VALUES (2)" for name in tables),
+        )
+        mirror.run(until_lsn="now")
+        assert _stopped(mirror) == {
+            name: f"the table in {directory} is not a table of a mirror: use another target, or remove it"
+            for name, directory in foreign.items()
+        }
+        for name in foreign:
+            with pytest.raises(MirrorError, match=r"cannot be loaded: .* is not a table of a mirror"):
+                mirror.reload(f"public.{name}")
+        mirror.run(until_lsn="now")
+        for directory in foreign.values():
+            assert deltalake.DeltaTable(str(directory)).version() == 0
+        expect_equal(place, "public.sound")
+        for name, directory in foreign.items():
+            shutil.rmtree(directory)
+            mirror.reload(f"public.{name}")
+        place.database.execute(*(f"INSERT INTO {name} VALUES (3)" for name in tables))
+        place.run_in(mirror)
+    for name in tables:
+        expect_equal(place, f"public.{name}")
+        expect_replayed(place, f"public.{name}", ["id"])
+
+
+def test_a_target_whose_memory_somebody_removed(place: Place) -> None:
+    """The histories stay as they are. If they are moved away, others begin."""
+    place.database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY)",
+        "INSERT INTO t VALUES (1)",
+        "CREATE PUBLICATION mirrored FOR TABLE t",
+    )
+    place.run()
+    place.drop()
+    for name in ("_mirror", "_segments"):
+        shutil.rmtree(place.target / name)
+    place.database.execute("DELETE FROM t", "INSERT INTO t VALUES (2)")
+    history = place.target / "history" / "public.t"
+    with place.mirror() as mirror:
+        mirror.run(until_lsn="now")
+        assert _stopped(mirror) == {
+            "t": f"the table in {history} is the history of a mirror that is not known here any more: restore _mirror, "
+            "use another target, or remove the history or move it away"
+        }
+        assert history_of(place.target, "public.t")["id"].to_pylist() == [1]
+        history.rename(place.target / "old")
+        mirror.reload("public.t")
+        place.run_in(mirror)
+    expect_equal(place, "public.t")
+    expect_replayed(place, "public.t", ["id"])
+
+
 def test_a_history_that_somebody_removed(place: Place) -> None:
     """A new one would begin in the middle. So the history stands still until the table is loaded again."""
     place.database.execute(

@@ -46,7 +46,7 @@ def test_a_publication_that_is_not_there(small: Place) -> None:
     small.run()
     with (
         Mirror(small.database.dsn, small.slot, ["wrong"], small.target) as mirror,
-        pytest.raises(MirrorError, match="its publications is mirrored, not wrong"),
+        pytest.raises(MirrorError, match="its publications are mirrored, not wrong"),
     ):
         mirror.run(until_lsn="now")
 
@@ -96,11 +96,18 @@ def test_a_role_without_rights(small: Place) -> None:
     dsn = re.sub(r"user=\S+", f"user={role}", small.database.dsn)
     try:
         with Mirror(dsn, small.slot, ["mirrored"], small.target) as mirror:
-            with pytest.raises(MirrorError, match=r"GRANT SELECT ON public\.t") as refused:
+            small.database.execute(
+                "CREATE TABLE u (id int PRIMARY KEY)", "ALTER PUBLICATION mirrored ADD TABLE u"
+            )
+            # One sentence for all tables, which can be run.
+            advice = r"\. Run GRANT SELECT ON public\.t, public\.u TO \.\.\. for"
+            with pytest.raises(
+                MirrorError, match=r"public\.t, public\.u: the user has no right to read: .*" + advice
+            ) as refused:
                 mirror.run(until_lsn="now")
             # All that is missing, at once.
             assert f"Run ALTER ROLE {role} REPLICATION" in str(refused.value)
-            small.database.execute(f"GRANT SELECT ON t TO {role}")
+            small.database.execute(f"GRANT SELECT ON t, u TO {role}")
             with pytest.raises(Exception, match=r"(?i)replication"):
                 mirror.run(until_lsn="now")
             _expect_nothing(small)
@@ -108,7 +115,7 @@ def test_a_role_without_rights(small: Place) -> None:
             mirror.run(until_lsn="now")
         expect_equal(small, "public.t")
     finally:
-        small.database.execute(f"REVOKE ALL ON t FROM {role}", f"DROP ROLE {role}")
+        small.database.execute(f"REVOKE ALL ON t, u FROM {role}", f"DROP ROLE {role}")
 
 
 def test_a_target_that_is_a_file(small: Place, tmp_path: Path) -> None:
@@ -213,6 +220,11 @@ def test_wrong_arguments(small: Place, capsys: pytest.CaptureFixture[str]) -> No
     assert capsys.readouterr().err == "UsageError: --another-source is for --repair\n"
     assert main(["--slot", "s", "--publication", "p", "--target", ""]) == 2
     assert capsys.readouterr().err == "UsageError: --target is empty: name a directory or a URI\n"
+    assert main(["--slot", "To-Lake", "--publication", "p", "--target", "t"]) == 2
+    assert capsys.readouterr().err == (
+        "UsageError: slot cannot be 'To-Lake': the name of a slot has 1 to 63 small letters (a to z), digits and "
+        "underscores\n"
+    )
 
 
 @pytest.mark.parametrize(

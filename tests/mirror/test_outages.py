@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -94,6 +95,51 @@ def test_a_server_that_crashes(own: Place, caplog: pytest.LogCaptureFixture) -> 
     own.run()
     expect_counted(own)
     expect_equal(own, "public.later")
+
+
+def test_a_capture_that_is_killed(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+    """The mirror starts it again. A signal that a system sends to all processes of a service does not end it alone."""
+    place.database.execute(*counters.SCHEMA)
+    with place.mirror() as mirror:
+        with Counting(place.database), Following(mirror) as following:
+            following.until(lambda: points(place.target) and _captures())
+            for n in (1, 2):
+                following.until(_grows(place))
+                (pid,) = _captures()
+                os.kill(pid, signal.SIGTERM)
+                following.until(_grows(place))
+                assert _captures() == [pid]
+                os.kill(pid, signal.SIGKILL)
+                following.until(lambda: pid not in _captures() and _captures())  # noqa: B023
+                following.until(_grows(place))
+                assert _tries(caplog) >= n
+        said = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+        assert any("something killed its process (SIGKILL)" in each for each in said)
+        place.run_in(mirror)
+    expect_counted(place)
+
+
+def test_a_capture_that_is_killed_and_may_not_come_back(place: Place) -> None:
+    place.database.execute(*counters.SCHEMA)
+    with place.mirror(retry_seconds=0) as mirror:
+        mirror.run(until_lsn="now")
+        with Following(mirror) as following:
+            wait_until(lambda: _captures())
+            os.kill(_captures()[0], signal.SIGKILL)
+            wait_until(lambda: following.problem)
+        assert "something killed its process (SIGKILL)" in str(following.problem)
+        place.run_in(mirror)
+
+
+def _captures() -> list[int]:
+    """The captures that this process has started."""
+    found = []
+    for each in Path("/proc/self/task").glob("*/children"):
+        for pid in each.read_text().split():
+            with contextlib.suppress(OSError):
+                if b"pgoutput_fast.capture" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    found.append(int(pid))
+    return found
 
 
 def test_a_load_that_the_server_interrupts(own: Place, caplog: pytest.LogCaptureFixture) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import duckdb
 import pytest
 
-from pgoutput_fast.mirror import Mirror
+from pgoutput_fast.mirror import Mirror, at, fresh, fresh_batches, fresh_sql, points, status_of
 from support.buckets import opened_bucket
+from support.current_tables import KINDS
 from support.mirrors import Place, expect_equal, place
 
 __all__ = ["place"]
@@ -32,6 +34,32 @@ def test_a_relative_target_and_another_working_directory(
     assert os.listdir(tmp_path / "other") == []
     place.target = tmp_path / "lake"
     expect_equal(place, "public.t")
+
+
+@pytest.mark.parametrize("format", KINDS)
+def test_readers_with_a_relative_target(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format: str
+) -> None:
+    place.database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY)",
+        "INSERT INTO t VALUES (1)",
+        "CREATE PUBLICATION mirrored FOR TABLE t",
+    )
+    monkeypatch.chdir(tmp_path)
+    place.target = "lake"
+    place.run(format=format)
+    place.database.execute("INSERT INTO t VALUES (2)")
+    place.run(format=format)
+    assert [each.state for each in status_of("lake", place.database.dsn)] == ["follow"]
+    (point,) = points("lake")[-1:]
+    assert at("lake") == at("lake", point.position) == {"public.t": point.versions["public.t"]}
+    assert sorted(fresh("lake", "public.t")["id"].to_pylist()) == [1, 2]
+    assert sorted(fresh("lake", "public.t", position=point.position)["id"].to_pylist()) == [1, 2]
+    with fresh_batches("lake", "public.t", ["id"]) as reader:
+        assert reader.read_all().num_rows == 2
+    if format != "duckdb":  # it has no query
+        query = fresh_sql("lake", "public.t", columns=["id"])
+        assert sorted(duckdb.sql(query).fetchall()) == [(1,), (2,)]
 
 
 @pytest.mark.parametrize("name", ["per%20cent", "back\\slash", "new\nline"])

@@ -213,7 +213,7 @@ def test_privileges(database: pg.Database, schema: str) -> None:
         assert _found(report, f"user {role}")[0][0] == "error"
         with pytest.raises(psycopg2.Error):
             create_slot(dsn, "refused")
-        assert _table(report, "t").startswith("warning: the user may not read it")
+        assert _table(report, "t").startswith("warning: the user has no right to read")
         database.execute(f"ALTER ROLE {role} REPLICATION", f"GRANT SELECT ON checked.t TO {role}")
         report = check(dsn, ["p"])
         assert report.ok, str(report)

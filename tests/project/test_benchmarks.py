@@ -95,7 +95,7 @@ def test_live_mirrors_at_a_tiny_scale() -> None:
             raise
         pytest.skip(str(problem))
     backlog, steady, loads = figures
-    assert [len(each.rows) for each in figures] == [3 + 2 * debezium, 2 + 2 * debezium, 2]
+    assert [len(each.rows) for each in figures] == [3 + 2 * debezium, 3 + 2 * debezium, 2]
     assert all(float(cell.replace(",", "")) >= 0 for row in backlog.rows for cell in row[2:])
     assert all(0 <= float(row[2]) <= float(row[3]) <= float(row[4]) for row in steady.rows)
     assert all(float(row[1]) > 0 for row in loads.rows)

@@ -18,6 +18,7 @@ from pgoutput_fast.capture.own_process import leave_out_pandas
 from pgoutput_fast.capture.process import Settings
 from pgoutput_fast.capture.retries import is_outage
 from pgoutput_fast.capture.service import CaptureBusyError
+from pgoutput_fast.display import error_text
 from pgoutput_fast.postgres.session import DsnError, position_of
 from pgoutput_fast.programs import Program
 from pgoutput_fast.protocol.lsn import format_lsn, parse_lsn
@@ -46,23 +47,23 @@ def main(arguments: Sequence[str] | None = None, *, prog: str = _PROGRAM, raises
         level=logging.WARNING if given.supervised or given.quiet else logging.INFO,
         format="%(asctime)s %(name)s %(levelname)s: %(message)s",
     )
-    stop, settings = threading.Event(), None
+    stop, pause, settings = threading.Event(), threading.Event(), None
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+        # A system may send it to all processes of a service. The parent says when this one ends.
+        signal.signal(number, signal.SIG_IGN if given.supervised else lambda *_: stop.set())
     try:
         if given.supervised:
             settings = Settings.from_dict(json.loads(sys.stdin.readline()))
-            threading.Thread(target=_follow_parent, args=(stop,), daemon=True).start()
+            threading.Thread(target=_follow_parent, args=(stop, pause), daemon=True).start()
         else:
             settings = _settings(given)
-        _run(settings, stop, wait=given.supervised or given.wait)
+        _run(settings, stop, pause, wait=given.supervised or given.wait)
     except Exception as problem:
         if stop.is_set() and given.supervised:
             return 0  # nobody reads the error
         if raises:
             raise
-        said = str(problem).strip() or type(problem).__name__
-        said = " ".join([said, *getattr(problem, "__notes__", [])])
+        said = error_text(problem)
         if given.supervised:
             print(json.dumps({"error": said, "away": _is_away(problem, settings)}), flush=True)
         else:
@@ -75,14 +76,14 @@ def _is_away(problem: Exception, settings: Settings | None) -> bool:
     return settings is not None and is_outage(problem, local=open_store(settings.directory).local)
 
 
-def _run(settings: Settings, stop: threading.Event, *, wait: bool) -> None:
+def _run(settings: Settings, stop: threading.Event, pause: threading.Event, *, wait: bool) -> None:
     try:
         capture = settings.capture()
     except ValueError as problem:
         raise UsageError(str(problem)) from problem
     while True:
         try:
-            capture.run(stop=stop, **settings.run_arguments())
+            capture.run(stop=stop, pause=pause, **settings.run_arguments())
             break
         except CaptureBusyError:
             if not wait or stop.wait(_WAIT_SECONDS):
@@ -95,10 +96,13 @@ def _run(settings: Settings, stop: threading.Event, *, wait: bool) -> None:
         )
 
 
-def _follow_parent(stop: threading.Event) -> None:
-    """Ends this process when the parent closes its end of the pipe, for instance because it was killed."""
-    while sys.stdin.read(4096):
-        pass
+def _follow_parent(stop: threading.Event, pause: threading.Event) -> None:
+    """Pauses as the parent says, and ends this process when the parent closes its end of the pipe, or was killed."""
+    for line in sys.stdin:
+        if json.loads(line)["pause"]:
+            pause.set()
+        else:
+            pause.clear()
     stop.set()
     threading.Event().wait(_GRACE_SECONDS)
     os._exit(3)
@@ -117,8 +121,8 @@ def _parser(prog: str = _PROGRAM) -> argparse.ArgumentParser:
     _add_retention_options(parser)
     _add_end_options(parser)
     _add_report_options(parser)
-    # The parent sends the settings as a line of JSON on the standard input. The process ends when that input ends. It
-    # reports an error as a line of JSON, too.
+    # The parent sends the settings as a line of JSON on the standard input, and later lines to pause and to go on. The
+    # process ends when that input ends. It reports an error as a line of JSON, too.
     parser.add_argument("--supervised", action="store_true", help=argparse.SUPPRESS)
     return parser
 

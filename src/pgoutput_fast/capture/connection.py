@@ -41,6 +41,7 @@ class Connection:
         retries: hears when the connection works.
         until_lsn: the connection ends when everything that committed up to this LSN is durable; None for no end.
         stop: the connection ends when this event is set.
+        pause: while this event is set, nothing is read.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class Connection:
         *,
         until_lsn: int | None,
         stop: threading.Event,
+        pause: threading.Event,
     ) -> None:
         self._settings = settings
         self._directory = directory
@@ -62,7 +64,7 @@ class Connection:
         self._meter = meter
         self._retries = retries
         self._until_lsn = until_lsn
-        self._stop = stop
+        self._stop, self._pause = stop, pause
 
     def run(self, start: StartPoint) -> None:
         """Connects to the slot and captures from `start` on. You can call it again after an error.
@@ -115,6 +117,13 @@ class Connection:
         until_lsn = self._until_lsn
         confirmation = Confirmation(self._directory, self._watch, until_lsn)
         while not self._stop.is_set():
+            if self._pause.is_set():
+                # The server hears from this client, and waits with what it wants to send.
+                sender.status()
+                recorder.check()
+                confirm(sender, self._watch, recorder.durable_lsn)
+                self._stop.wait(_OFFER_SECONDS)
+                continue
             wait = min(_READ_SECONDS, self._limits.seconds)
             received = sender.read(RECEIVED_BYTES, wait, ask=until_lsn is not None)
             if len(received.payloads):
@@ -141,6 +150,7 @@ class Connection:
             self._limits,
             self._watch,
             stop=self._stop,
+            pause=self._pause,
             until_lsn=self._until_lsn,
             expect_usable=lambda slot, reached: expect_usable(
                 slot, self._settings.slot, self._directory, reached

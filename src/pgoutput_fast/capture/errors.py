@@ -30,7 +30,7 @@ class CaptureBusyError(CaptureError):
 
 
 class AwayError(CaptureError):
-    """A capture ended because the server or the store was away. It may come back.
+    """A capture ended because the server or the store was away, or its process was killed. It can begin again.
 
     Attributes:
         tried_seconds: for so long it has tried, at most.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -115,6 +116,7 @@ class CaptureProcess:
         self._settings = settings
         self._process: subprocess.Popen[str] | None = None
         self._began = 0.0
+        self._is_paused = False
 
     def start(self) -> None:
         """Starts the process if it does not run."""
@@ -130,16 +132,29 @@ class CaptureProcess:
             env={**own_allocator(), **os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             start_new_session=True,  # a signal to all processes of a terminal reaches only this one, which passes it on
         )
+        self._tell(self._settings.to_dict())
+        if self._is_paused:
+            self.pause()
+
+    def pause(self, on: bool = True) -> None:
+        """Lets the capture take nothing more from the server, or go on. Its connection lasts."""
+        self._is_paused = on
+        self._tell({"pause": on})
+
+    def _tell(self, values: dict[str, Any]) -> None:
+        if self._process is None:
+            return
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write(json.dumps(self._settings.to_dict()) + "\n")
+            self._process.stdin.write(json.dumps(values) + "\n")
             self._process.stdin.flush()
 
     def check(self) -> bool:
         """Whether the process still runs or waits. False if it has done its work.
 
         Raises:
-            CaptureError: if the capture failed; `AwayError` if the server or the store was away.
+            CaptureError: if the capture failed; `AwayError` if the server or the store was away, or if the process was
+                killed.
         """
         if self._process is None or self._process.poll() is None:
             return self._process is not None
@@ -147,15 +162,18 @@ class CaptureProcess:
             return False
         assert self._process.stdout is not None
         said = "" if self._process.stdout.closed else self._process.stdout.read()
-        is_away = False
+        # Somebody killed it, or a system without memory. That is no fault of the capture.
+        is_away = is_killed = self._process.returncode == -signal.SIGKILL
         try:
             answer = json.loads(said)
             why, is_away = answer["error"], answer["away"]
         except (ValueError, KeyError, TypeError):
             why = f"its process ended with status {self._process.returncode}"
+            if is_killed:
+                why = "something killed its process (SIGKILL)"
         where = f"the capture of slot {self._settings.slot} into {shown(self._settings.directory)}"
         problem = (AwayError if is_away else CaptureError)(f"{where} ended with an error: {why}")
-        if isinstance(problem, AwayError):
+        if isinstance(problem, AwayError) and not is_killed:
             # A capture that was connected has tried for as long as it may. Another one has tried since it began.
             most = self._settings.retry_seconds
             ran = time.monotonic() - self._began

@@ -135,6 +135,7 @@ class Capture:
         until_lsn: Lsn | Literal["now"] | None = None,
         stop: threading.Event | None = None,
         retry_seconds: float = RETRY_SECONDS,
+        pause: threading.Event | None = None,
     ) -> None:
         """Captures until it is told to stop. Then everything that was received is durable and confirmed to the server.
 
@@ -143,6 +144,8 @@ class Capture:
                 `"now"` for the end of the server's log at the time of this call.
             stop: stop when this event is set.
             retry_seconds: how long to wait for a server or store that is away.
+            pause: while this event is set, nothing more is taken from the server, which keeps it. The connection lasts,
+                and what is durable is confirmed.
 
         Raises:
             CaptureError: if the capture cannot continue; the message says what to do.
@@ -159,7 +162,15 @@ class Capture:
         preparation = Preparation(settings, self._directory, watch)
         retries = Retries(self._directory, self._receive_timeout, lambda: preparation.findings)
         connection = Connection(
-            settings, self._directory, self._limits, watch, self._meter, retries, until_lsn=until, stop=stop
+            settings,
+            self._directory,
+            self._limits,
+            watch,
+            self._meter,
+            retries,
+            until_lsn=until,
+            stop=stop,
+            pause=pause if pause is not None else threading.Event(),
         )
         with (
             self._directory.owned(),

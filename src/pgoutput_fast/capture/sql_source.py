@@ -233,6 +233,7 @@ class PeekLoop:
         limits: of segments. A peek ends with as many messages as a segment has rows.
         watch: looks at the publications before the slot is advanced, and now and then.
         stop: the loop ends as soon as this event is set.
+        pause: while this event is set, the loop waits before the next peek.
         until_lsn: the loop ends when everything that committed up to this LSN is durable, and the slot is advanced to
             it; None for no end.
         expect_usable: raises an error if the capture cannot continue from the slot, or if somebody else has advanced it
@@ -248,6 +249,7 @@ class PeekLoop:
         watch: Watch,
         *,
         stop: threading.Event,
+        pause: threading.Event,
         until_lsn: int | None,
         expect_usable: Callable[[Slot | None, int | None], object],
         save_confirmed: Callable[[int], int],
@@ -256,7 +258,7 @@ class PeekLoop:
         self._recorder = recorder
         self._limits = limits
         self._watch = watch
-        self._stop = stop
+        self._stop, self._paused = stop, pause
         self._until_lsn = until_lsn
         self._expect_usable = expect_usable
         self._save_confirmed = save_confirmed
@@ -280,6 +282,9 @@ class PeekLoop:
         self._slot_lsn = self._source.slot_lsn()
         reached = -1
         while not self._stop.is_set():
+            if self._paused.is_set():
+                self._stop.wait(_READ_SECONDS)
+                continue
             self._expect_usable(self._source.slot(), self._slot_lsn)
             end = self._source.position()
             if self._until_lsn is not None:

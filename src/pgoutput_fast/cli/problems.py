@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pgoutput_fast.arguments import UsageError, expect_given
+from pgoutput_fast.display import error_text
 from pgoutput_fast.extras import what_is_missing
 from pgoutput_fast.stopping import STOPPED
 
@@ -31,10 +32,7 @@ def said(problem: BaseException) -> str:
     """
     if (text := what_is_missing(problem)) is not None:
         return text
-    # str() of a KeyError has quotes around the text.
-    shown = problem.args[0] if isinstance(problem, KeyError) and problem.args else problem
-    text = str(shown).strip() or type(problem).__name__
-    line = " ".join(" ".join([text, *getattr(problem, "__notes__", [])]).split())
+    line = " ".join(error_text(problem).split())
     for call, command in _COMMANDS.items():
         line = line.replace(call, command)
     return line

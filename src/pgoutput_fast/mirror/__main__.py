@@ -14,8 +14,9 @@ from pgoutput_fast.arguments import UsageError, expect_given
 from pgoutput_fast.capture.own_process import leave_out_pandas
 from pgoutput_fast.capture.retention import Retention
 from pgoutput_fast.capture.retries import RETRY_SECONDS
-from pgoutput_fast.display import some_of
+from pgoutput_fast.display import error_text, some_of
 from pgoutput_fast.mirror.arguments import catalog_properties
+from pgoutput_fast.mirror.backlog import BACKLOG_BYTES
 from pgoutput_fast.mirror.errors import MirrorError
 from pgoutput_fast.mirror.formats import FORMATS
 from pgoutput_fast.mirror.points import MOST_POINTS
@@ -54,9 +55,7 @@ def main(arguments: Sequence[str] | None = None, *, prog: str = _PROGRAM, raises
     except Exception as problem:
         if raises:
             raise
-        said = str(problem).strip() or type(problem).__name__
-        said = " ".join([said, *getattr(problem, "__notes__", [])])
-        print(f"{type(problem).__name__}: {said}", file=sys.stderr)
+        print(f"{type(problem).__name__}: {error_text(problem)}", file=sys.stderr)
         return 2 if isinstance(problem, UsageError) else 1
     return 0
 
@@ -73,6 +72,8 @@ def _run(given: argparse.Namespace, stop: threading.Event) -> None:
             mirror.repair(stop=stop, another_source=given.another_source)
         for table in given.reload:
             mirror.reload(table)
+        for table in given.forget:
+            mirror.forget(table)
         mirror.run(until_lsn=None if given.until is None else _position(given.until, dsn), stop=stop)
         states = mirror.status()
         for each in states if not given.quiet else ():
@@ -91,7 +92,7 @@ def _expect_complete(states: Sequence[TableStatus], until: str, *, stopped: bool
         raise MirrorError(
             f"it was stopped before all tables had what committed up to {until}. Run it again: it goes on where it was"
         )
-    lacking = [each.table for each in states if each.state != "follow"]
+    lacking = [each.table for each in states if each.state not in ("follow", "unpublished")]
     if lacking:
         raise MirrorError(
             f"{some_of(lacking)} did not take what committed up to {until}: pgoutput-fast status says why"
@@ -115,6 +116,7 @@ def _mirror(given: argparse.Namespace, dsn: str) -> Mirror:
             in_step=given.in_step,
             threads=given.threads,
             retry_seconds=given.retry_seconds,
+            backlog_bytes=given.backlog_bytes or None,
             iceberg_catalog=catalog_properties(given.iceberg_catalog),
             metrics_file=given.metrics_file,
             metrics_address=given.metrics_address,
@@ -132,6 +134,7 @@ def _parser(prog: str = _PROGRAM) -> argparse.ArgumentParser:
     )
     _add_source(parser)
     _add_target(parser)
+    _add_first(parser)
     _add_end(parser)
     return parser
 
@@ -205,9 +208,21 @@ def _add_target(parser: argparse.ArgumentParser) -> None:
         "--remove-segments", action="store_true", help="remove the segments that all tables have"
     )
     group.add_argument(
+        "--backlog-bytes",
+        type=int,
+        default=BACKLOG_BYTES,
+        metavar="N",
+        help="pause the capture while about so many bytes of segments wait for the mirror; 0 for no limit (default: "
+        "%(default)s)",
+    )
+
+
+def _add_first(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("what is done first")
+    group.add_argument(
         "--repair",
         action="store_true",
-        help="if the slot is lost, first make another one, compare the tables with the server, and repair what differs",
+        help="if the slot is lost, make another one, compare the tables with the server, and repair what differs",
     )
     group.add_argument(
         "--another-source",
@@ -220,7 +235,14 @@ def _add_target(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="TABLE",
-        help="first load this table again, as it is on the server now; you may give the option several times",
+        help="load this table again, as it is on the server now; you may give the option several times",
+    )
+    group.add_argument(
+        "--forget",
+        action="append",
+        default=[],
+        metavar="TABLE",
+        help="forget a table that is not published any more; its files stay; you may give the option several times",
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -11,6 +12,9 @@ from pgoutput_fast.capture.retention import Retention
 from pgoutput_fast.schema.options import Options
 
 __all__ = ["catalog_properties", "expect_arguments", "expect_bool", "expect_place"]
+
+# What PostgreSQL takes as the name of a slot.
+_SLOT = re.compile(r"[a-z0-9_]{1,63}")
 
 
 def expect_arguments(given: Mapping[str, Any]) -> None:
@@ -80,6 +84,14 @@ def _text(name: str, value: object) -> None:
         raise TypeError(f"{name} must be a str, not {kind_of(value)}")
 
 
+def _slot(name: str, value: object) -> None:
+    _text(name, value)
+    if _SLOT.fullmatch(str(value)) is None:
+        raise ValueError(
+            f"{name} cannot be {value!r}: the name of a slot has 1 to 63 small letters (a to z), digits and underscores"
+        )
+
+
 def _seconds(name: str, value: Any, *, zero: bool = False) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{name} must be a number of seconds, not {kind_of(value)}")
@@ -102,7 +114,7 @@ def _callable(name: str, value: object) -> None:
 
 _CHECKS: Mapping[str, Callable[[str, Any], None]] = {
     "dsn": _text,
-    "slot": _text,
+    "slot": _slot,
     "target": expect_place,
     "segments": _optional(expect_place),
     "seconds": _seconds,
@@ -115,6 +127,7 @@ _CHECKS: Mapping[str, Callable[[str, Any], None]] = {
     "threads": expect_count,
     "progress": _optional(_callable),
     "storage_options": _of(Mapping, "a dict"),
+    "backlog_bytes": _optional(_count),
     "retry_seconds": lambda name, value: _seconds(name, value, zero=True),
     "iceberg_catalog": _of(Mapping, "a dict"),
     "metrics_file": _optional(expect_place),

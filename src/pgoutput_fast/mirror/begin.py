@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from pgoutput_fast.capture.confirmed_position import ConfirmedPosition
 from pgoutput_fast.mirror.errors import LoadStoppedError, MirrorError
@@ -16,6 +16,7 @@ from pgoutput_fast.mirror.registry import Tables
 from pgoutput_fast.mirror.server import ServerView
 from pgoutput_fast.mirror.settings import MirrorSettings
 from pgoutput_fast.postgres.check import check
+from pgoutput_fast.postgres.findings import Finding
 from pgoutput_fast.postgres.slots import Slot, drop_slot, find_slot
 from pgoutput_fast.protocol.lsn import format_lsn
 from pgoutput_fast.segments.names import named_segments, newest_named
@@ -31,6 +32,8 @@ _log = logging.getLogger("pgoutput_fast.mirror")
 
 # How long a server may take to notice that the client of a slot is gone.
 _DROP_SECONDS = 60.0
+# Where an advice has names of tables.
+_TABLES = "{tables}"
 
 
 def begin(
@@ -165,7 +168,7 @@ def _undo(settings: MirrorSettings, known: Beginning, memory: Memory, points: Po
     """Forgets a first load that was interrupted, and drops the slot that the mirror made for it."""
     _log.warning("the first load was interrupted: it begins again")
     drop_own(settings.dsn, known)
-    memory.forget_tables()
+    memory.begin_again()
     points.forget()
     memory.set_beginning(None)
 
@@ -217,8 +220,19 @@ def check_server(settings: MirrorSettings, slot: str | None) -> None:
     if stops:
         # Alone it is no reason to stop here: some hosts let users replicate who lack the attribute.
         stops += [each for each in report.findings if "REPLICATION" in each.advice and each not in stops]
-        said = " ".join(f"{each.subject}: {each.problem}. {each.advice}." for each in stops)
+        said = " ".join(f"{each.subject}: {each.problem}. {each.advice}." for each in _joined(stops))
         raise MirrorError(f"the mirror cannot begin: {said}")
+
+
+def _joined(findings: Sequence[Finding]) -> list[Finding]:
+    """The findings, with one for all tables that have the same problem and need the same."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for each in findings:
+        found.setdefault((each.problem, each.advice.replace(each.subject, _TABLES)), []).append(each.subject)
+    return [
+        Finding("error", ", ".join(subjects), problem, advice.replace(_TABLES, ", ".join(subjects)))
+        for (problem, advice), subjects in found.items()
+    ]
 
 
 def _expect_free(settings: MirrorSettings, source: tuple[str, str]) -> bool:

@@ -50,11 +50,20 @@ class Pace:
         some_bytes: if more waits, it is applied as soon as `some_share` allows that: while changes of current tables
             are quick, less is in memory.
         some_share: as `share`, while so much waits.
+        clock: gives the time in seconds.
     """
 
     def __init__(
-        self, seconds: float, share: float, rows: int, nbytes: int, some_bytes: int, some_share: float
+        self,
+        seconds: float,
+        share: float,
+        rows: int,
+        nbytes: int,
+        some_bytes: int,
+        some_share: float,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self.clock = clock
         self._seconds, self._share, self._some_share = seconds, share, some_share
         self._rows, self._nbytes, self._some_bytes = rows, nbytes, some_bytes
         self._next = self._next_full = 0.0
@@ -63,7 +72,7 @@ class Pace:
         """Whether so much waits that it must be applied."""
         if self._is_over(rows, nbytes):
             return True
-        return nbytes >= self._some_bytes and time.monotonic() >= self._next_full
+        return nbytes >= self._some_bytes and self.clock() >= self._next_full
 
     def is_too_full(self, rows: int, nbytes: int) -> bool:
         """Whether so much waits in memory that it must go into a file: a transaction is larger than the memory."""
@@ -74,11 +83,11 @@ class Pace:
 
     def is_due(self) -> bool:
         """Whether it is time."""
-        return time.monotonic() >= self._next
+        return self.clock() >= self._next
 
     def done(self, began: float) -> None:
-        """Notes that all was applied, which began then (`time.monotonic`)."""
-        now = time.monotonic()
+        """Notes that all was applied, which began then (`clock`)."""
+        now = self.clock()
         self._next_full = began + (now - began) / self._some_share
         self._next = began + max(self._seconds, (now - began) / self._share)
 
@@ -309,7 +318,7 @@ class Follower:
         Raises:
             MirrorError: if the tables are in step, and one of them is stopped.
         """
-        began = time.monotonic()
+        began = self._pace.clock()
         in_step = self._in_step and not alone
         if in_step:
             prepare(self._tables)
@@ -320,7 +329,7 @@ class Follower:
         if in_step:
             expect_in_step(self._tables)
         if rows:
-            place, seconds = format_lsn(self.read.lsn), time.monotonic() - began
+            place, seconds = format_lsn(self.read.lsn), self._pace.clock() - began
             _log.info("%s changes applied up to %s in %.1f s", f"{rows:,}", place, seconds)
         if self.applied != self.read:
             self._memory.set_progress(self.read)

@@ -53,6 +53,28 @@ class AppendTable:
         """The table's position; None if there is no table."""
         return self._position
 
+    def expect_own(self, *, known: bool) -> None:
+        """Checks that there is no table which the mirror would write into, although it did not make it.
+
+        Args:
+            known: whether this mirror has made a table here.
+
+        Raises:
+            ValueError: if there is one.
+        """
+        self._target = DeltaTarget(*self._place)  # somebody may have removed what was there
+        self._position = self._target.position()
+        if not self._target.exists():
+            return
+        what = f"the table in {self._store}/{self.directory}"
+        if self._position is None:
+            raise ValueError(f"{what} is not a table of a mirror: use another target, or remove it")
+        if not known:
+            raise ValueError(
+                f"{what} is the history of a mirror that is not known here any more: restore _mirror, use another "
+                "target, or remove the history or move it away"
+            )
+
     def fitted(self, schema: pa.Schema) -> pa.Schema:
         """The types that rows must have to be added. Some may be wider than those of the table: see `widened`.
 

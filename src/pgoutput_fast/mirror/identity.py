@@ -52,9 +52,13 @@ def expect_same(settings: MirrorSettings, known: Beginning, store: Store) -> Non
     ):
         if mine != theirs:
             raise MirrorError(
-                f"{store} is the target of another mirror: its {what} is {theirs or 'the default'}, not "
+                f"{store} is the target of another mirror: its {what} {_is(what)} {theirs or 'the default'}, not "
                 f"{mine or 'the default'}. Use another target, or the same {what}"
             )
+
+
+def _is(what: str) -> str:
+    return "are" if what.endswith("s") else "is"
 
 
 def expect_source(

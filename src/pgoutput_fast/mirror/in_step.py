@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from pgoutput_fast.mirror.errors import MirrorError
-from pgoutput_fast.mirror.tables import UNPUBLISHED, MirroredTable
+from pgoutput_fast.mirror.tables import MirroredTable
 
 __all__ = ["expect_in_step", "prepare"]
 
@@ -16,7 +16,7 @@ def expect_in_step(tables: Iterable[MirroredTable]) -> None:
     Raises:
         MirrorError: if one is.
     """
-    stopped = [each for each in tables if each.facts.stage == "stopped" and each.facts.error != UNPUBLISHED]
+    stopped = [each for each in tables if each.facts.stage == "stopped" and not each.facts.is_unpublished]
     if stopped:
         said = "; ".join(f"{each.facts.table}: {each.facts.error}" for each in stopped)
         names = " ".join(f"--reload {each.facts.table}" for each in stopped)

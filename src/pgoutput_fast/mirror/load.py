@@ -71,7 +71,8 @@ def load_table(
     found, fingerprint = columns_of(snapshot, name, server), server.fingerprint_in(snapshot, name)
     if fingerprint is not None and (why := lacking(OPERATIONS, fingerprint)) is not None:
         raise ValueError(why)
-    table.remember(stage="load")
+    table.history.expect_own(known=table.facts.knows_history)
+    table.remember(stage="load", owns_history=True)
     schema = load_schema(snapshot, name)
     batches = snapshot.read([name], threads=threads, progress=progress)
     known = None if fresh else table.history.position()

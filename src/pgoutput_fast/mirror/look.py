@@ -6,7 +6,6 @@ import logging
 from collections.abc import Collection
 
 from pgoutput_fast.mirror.fingerprint import LACKING, Fingerprint, difference, doubts, lacking
-from pgoutput_fast.mirror.memory import UNPUBLISHED
 from pgoutput_fast.mirror.registry import Tables
 from pgoutput_fast.mirror.server import ServerView
 from pgoutput_fast.mirror.tables import MirroredTable
@@ -21,7 +20,7 @@ _log = logging.getLogger("pgoutput_fast.mirror")
 def look_at_publications(tables: Tables, server: ServerView, missing: Collection[str]) -> set[str]:
     """Notes published tables that are not mirrored, and those whose rows may differ: they are loaded soon.
 
-    A table that is not published any more is stopped.
+    The mirror leaves a table that is not published any more as it is.
 
     Args:
         tables: of the mirror.
@@ -38,16 +37,16 @@ def look_at_publications(tables: Tables, server: ServerView, missing: Collection
     for name, now in published.items():
         if name not in tables:
             tables.named(name)
-        elif (table := tables.named(name)).facts.error == UNPUBLISHED:
+        elif (table := tables.named(name)).facts.is_unpublished:
             table.want_load("it is published again")
         elif name in missing and table.follows:
             table.want_load("it was not published for a while")
         else:
             _compare(table, now, server)
-    gone = {each.facts.table for each in tables if each.facts.stage != "stopped"} - set(published)
-    # What changed before is taken first. So a table is stopped when it is missing for the second time.
+    gone = {each.facts.table for each in tables if not each.facts.is_unpublished} - set(published)
+    # What changed before is taken first. So the mirror leaves a table when it is missing for the second time.
     for name in sorted(gone.intersection(missing)):
-        tables.named(name).stop(UNPUBLISHED)
+        tables.named(name).leave()
     return gone
 
 

@@ -115,6 +115,8 @@ class TableFacts:
             table.
         fingerprint: what the server's catalogs said of the table at its load, and what has changed since without a
             change of rows; None if the mirror began before there were fingerprints.
+        owns_history: whether this mirror begins, or has begun, the history of the table. If not, there may be one that
+            it does not know.
     """
 
     table: str
@@ -127,6 +129,17 @@ class TableFacts:
     gaps: Sequence[tuple[int, int]] = ()
     shapes: Sequence[tuple[int, tuple[str, ...]]] = ()
     fingerprint: Fingerprint | None = None
+    owns_history: bool = False
+
+    @property
+    def knows_history(self) -> bool:
+        """Whether a history that is there is one of this mirror."""
+        return self.owns_history or self.oid != 0
+
+    @property
+    def is_unpublished(self) -> bool:
+        """Whether it is stopped because it is not published any more: nothing is wrong with it."""
+        return self.stage == "stopped" and self.error == UNPUBLISHED
 
     def key_at(self, lsn: int) -> tuple[str, ...] | None:
         """The key of the changes that commit at an LSN; None if it is not known.
@@ -265,7 +278,7 @@ class Memory:
 
     def table(self, directory: str) -> TableFacts | None:
         """What is known of one table, None if it is not mirrored."""
-        name = f"{_TABLES}/{directory}.json"
+        name = _table(directory)
         values = self._read(name)
         if values is None:
             return None
@@ -274,7 +287,11 @@ class Memory:
 
     def set_table(self, directory: str, facts: TableFacts) -> None:
         """Remembers what is known of a table."""
-        self._put(f"{_TABLES}/{directory}.json", asdict(facts))
+        self._put(_table(directory), asdict(facts))
+
+    def forget_table(self, directory: str) -> None:
+        """Forgets one table."""
+        self._store.remove(_table(directory))
 
     def reached(self) -> int | None:
         """The LSN up to which all histories have what committed. None if that is not known."""
@@ -312,10 +329,15 @@ class Memory:
         """Remembers when files that no point needs were removed."""
         self._put(_CLEANED, {"time": time})
 
-    def forget_tables(self) -> None:
-        """Forgets all tables, and the progress."""
-        for name in self._store.names(_TABLES):
-            self._store.remove(name)
+    def begin_again(self) -> None:
+        """Forgets how far all tables are, and the progress. It stays known whose histories are there."""
+        for directory, facts in self.tables().items():
+            if facts.knows_history:
+                self.set_table(
+                    directory, TableFacts(facts.table, error="its load was interrupted", owns_history=True)
+                )
+            else:
+                self.forget_table(directory)
         self._store.remove(_PROGRESS)
         self._store.remove(_REACHED)
 
@@ -334,6 +356,10 @@ class Memory:
             if not isinstance(values, dict):
                 raise ValueError
             return values
+
+
+def _table(directory: str) -> str:
+    return f"{_TABLES}/{directory}.json"
 
 
 def _facts(values: Mapping[str, Any]) -> TableFacts:

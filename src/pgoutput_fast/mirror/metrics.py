@@ -49,6 +49,9 @@ class MirrorMetrics:
         history_lag_bytes: bytes of WAL between the position of the histories and the end of the server's log: the fresh
             view lacks so much. None until the first load is complete, or if the server did not answer.
         kept_bytes: bytes of WAL that the server keeps for the slot; None if there is no slot, or no answer.
+        backlog_bytes: bytes of segments that are not in the histories yet; None until the
+            first load is complete.
+        paused: whether the capture pauses, because these are too many.
     """
 
     slot: str
@@ -57,6 +60,8 @@ class MirrorMetrics:
     points: int | None
     history_lag_bytes: int | None
     kept_bytes: int | None = None
+    backlog_bytes: int | None = None
+    paused: bool = False
 
     def __post_init__(self) -> None:
         expect_list("tables", self.tables)
@@ -79,6 +84,8 @@ class MirrorMetrics:
             ("points", self.points, "Points in time that can be read."),
             ("history_lag_bytes", self.history_lag_bytes, "Bytes of WAL that the histories lack."),
             ("kept_bytes", self.kept_bytes, "Bytes of WAL that the server keeps for the slot."),
+            ("backlog_bytes", self.backlog_bytes, "Bytes of segments that are not in the histories yet."),
+            ("paused", int(self.paused), "1 while the capture pauses because of the backlog, else 0."),
             ("stopped_tables", stopped, "Tables that are stopped, or whose history is."),
         ):
             if value is not None:

@@ -59,11 +59,17 @@ class Tables:
     def named(self, table: str) -> MirroredTable:
         """The table with a qualified name, quoted as in SQL. A table that is new must be loaded."""
         if table not in self._tables:
-            facts = TableFacts(table, error="it is new")
-            directory = directory_of(table)
+            directory, why = directory_of(table), None
+            try:
+                self._appended(f"{HISTORY}/{directory}").expect_own(known=False)
+            except ValueError as problem:
+                why = str(problem)
+            facts = TableFacts(table, error="it is new", history_error=why, owns_history=why is None)
             self._memory.set_table(directory, facts)
-            self._tables[table] = self._open(directory, facts)
-            self._tables[table].settle()
+            found = self._tables[table] = self._open(directory, facts)
+            found.settle()
+            if why is not None:
+                found.stop_all(why)
         return self._tables[table]
 
     def settle(self) -> None:

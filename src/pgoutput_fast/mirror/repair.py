@@ -28,7 +28,7 @@ from pgoutput_fast.mirror.repair_table import TableRepair, catch_up, repair_tabl
 from pgoutput_fast.mirror.server import ServerView
 from pgoutput_fast.mirror.settings import MirrorSettings
 from pgoutput_fast.mirror.slot import behind, expect_slot, lost
-from pgoutput_fast.mirror.tables import UNPUBLISHED, MirroredTable
+from pgoutput_fast.mirror.tables import MirroredTable
 from pgoutput_fast.postgres.slots import drop_slot, find_slot
 from pgoutput_fast.protocol.lsn import format_lsn
 from pgoutput_fast.segments.names import newest_named
@@ -122,8 +122,8 @@ class Repair:
                 done.append(self._repair(self._tables.named(name), snapshot))
                 self._further(len(done))
             for each in self._tables:
-                if each.facts.table not in snapshot.tables and each.facts.error != UNPUBLISHED:
-                    each.stop(UNPUBLISHED)
+                if each.facts.table not in snapshot.tables:
+                    each.leave()
         stream = _next_stream(self._given, self._follower.applied.stream)
         progress = Progress(-1, 0, position, time, stream)
         save_start(open_store(stream_directory(self._given.segments, stream)), snapshot.consistent_lsn)

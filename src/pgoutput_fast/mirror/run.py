@@ -13,6 +13,7 @@ from typing import Any
 from pgoutput_fast.capture.errors import CaptureError
 from pgoutput_fast.capture.process import CaptureProcess, Settings
 from pgoutput_fast.capture.retention import Consumers
+from pgoutput_fast.mirror.backlog import Backlog
 from pgoutput_fast.mirror.begin import begin
 from pgoutput_fast.mirror.cleaning import Cleaning
 from pgoutput_fast.mirror.errors import LoadStoppedError, MirrorError, SlotLostError
@@ -31,12 +32,13 @@ from pgoutput_fast.mirror.repair_table import TableRepair
 from pgoutput_fast.mirror.server import ServerView
 from pgoutput_fast.mirror.settings import MirrorSettings
 from pgoutput_fast.mirror.slot import expect_slot, in_mirror
-from pgoutput_fast.mirror.tables import UNPUBLISHED, MirroredTable
+from pgoutput_fast.mirror.tables import MirroredTable
 from pgoutput_fast.schema.options import Options
+from pgoutput_fast.segments.names import bytes_behind
 from pgoutput_fast.snapshot.export import SnapshotError
 from pgoutput_fast.snapshot.snapshot import Snapshot
 from pgoutput_fast.storage.paths import is_uri
-from pgoutput_fast.storage.stores import Store
+from pgoutput_fast.storage.stores import Store, open_store
 
 __all__ = ["MirrorRun"]
 
@@ -102,6 +104,7 @@ class MirrorRun:
             expect_same(settings, beginning, store)
             expect_source(settings, beginning, self._memory, store, another=another_source)
         self._repaired: list[TableRepair] = []
+        self._backlog: Backlog | None = None
         self._server = ServerView(settings.dsn, settings.publications)
         # When to ask next whether a capture is connected; whether this run has applied all that there was.
         self._next_question, self._caught_up = 0.0, False
@@ -140,14 +143,7 @@ class MirrorRun:
             self._decoding(),
             self._memory,
             self._points,
-            Pace(
-                self._settings.merge_seconds - self._settings.seconds / 2,
-                _SHARE,
-                _MOST_ROWS,
-                _MOST_BYTES,
-                _SOME_BYTES,
-                _SOME_SHARE,
-            ),
+            _pace(self._settings),
             self._run,
             progress,
             in_step=self._settings.in_step,
@@ -227,28 +223,46 @@ class MirrorRun:
         self.follower.expect_segments()
         capture = CaptureProcess(_capture_settings(self._settings, until))
         capture.start()
+        self._backlog = Backlog(
+            self.unread_bytes, not is_uri(self._settings.segments), self._settings.backlog_bytes, capture
+        )
         try:
-            next_look = time.monotonic() + _LOOK_SECONDS
-            while True:
-                # First this, then the segments: then they are all there.
-                done = not self._captures(capture) or stop.is_set()
-                self._take()
-                self._look_at_outage()
-                if done:
-                    break
-                if time.monotonic() >= next_look:
-                    try:
-                        self._look_at_publications()
-                    except Exception as problem:  # the capture says it if the server is away for too long
-                        _log.warning("the publications cannot be read now: %s", str(problem).strip())
-                    next_look = time.monotonic() + _LOOK_SECONDS
-                stop.wait(min(max(self._settings.seconds / 20, _POLL_SECONDS[0]), _POLL_SECONDS[1]))
+            with self._backlog:
+                self._follow(capture)
         finally:
             capture.stop()
         self.follower.finish()
         if not stop.is_set():
             self._look_at_publications()
             self._load_tables()
+
+    def unread_bytes(self) -> int:
+        """How many bytes of segments are not in the histories yet. Any thread may call this."""
+        return bytes_behind(open_store(self._settings.segments), self.follower.read.last_seq)
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether the capture pauses."""
+        return self._backlog is not None and self._backlog.is_paused
+
+    def _follow(self, capture: CaptureProcess) -> None:
+        """Takes what the capture writes, until it ends or the mirror is told to stop."""
+        stop = self._stop
+        next_look = time.monotonic() + _LOOK_SECONDS
+        while True:
+            # First this, then the segments: then they are all there.
+            done = not self._captures(capture) or stop.is_set()
+            self._take()
+            self._look_at_outage()
+            if done:
+                break
+            if time.monotonic() >= next_look:
+                try:
+                    self._look_at_publications()
+                except Exception as problem:  # the capture says it if the server is away for too long
+                    _log.warning("the publications cannot be read now: %s", str(problem).strip())
+                next_look = time.monotonic() + _LOOK_SECONDS
+            stop.wait(min(max(self._settings.seconds / 20, _POLL_SECONDS[0]), _POLL_SECONDS[1]))
 
     def _captures(self, capture: CaptureProcess) -> bool:
         """Whether the capture still runs.
@@ -315,6 +329,7 @@ class MirrorRun:
 
     def _reopened(self) -> Tables:
         self.tables = self._open()
+        self.tables.settle()
         return self.tables
 
     def _decoding(self) -> Options:
@@ -324,7 +339,7 @@ class MirrorRun:
         return options
 
     def _look_at_publications(self) -> None:
-        """Notes tables that must be loaded, and stops those that are not published."""
+        """Notes tables that must be loaded, and those that are not published any more."""
         self._missing = look_at_publications(self.tables, self._server, self._missing)
 
     def _load_tables(self) -> None:
@@ -362,7 +377,7 @@ class MirrorRun:
                     wanted=lambda: not self._stop.is_set(),
                 )
             except KeyError:
-                return table.stop(UNPUBLISHED)
+                return table.leave()
             with snapshot:
                 progress = settings.progress or logged([name])
                 load_table(
@@ -384,6 +399,12 @@ class MirrorRun:
             table.want_load(str(problem))
         except ValueError as problem:
             table.stop(str(problem))
+
+
+def _pace(mirror: MirrorSettings) -> Pace:
+    """When current tables change. A segment waits for half of `seconds` before it is there."""
+    seconds = mirror.merge_seconds - mirror.seconds / 2
+    return Pace(seconds, _SHARE, _MOST_ROWS, _MOST_BYTES, _SOME_BYTES, _SOME_SHARE)
 
 
 def _capture_settings(mirror: MirrorSettings, until: int | None) -> Settings:

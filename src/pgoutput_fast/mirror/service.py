@@ -18,6 +18,7 @@ from pgoutput_fast.capture.retries import RETRY_SECONDS
 from pgoutput_fast.catalog.identifiers import parse_qualified_name, quote_qualified_name
 from pgoutput_fast.display import escaped, html_table, some_of
 from pgoutput_fast.mirror.arguments import expect_arguments, expect_bool
+from pgoutput_fast.mirror.backlog import BACKLOG_BYTES
 from pgoutput_fast.mirror.errors import LoadStoppedError, MirrorError
 from pgoutput_fast.mirror.formats import check_format, check_packages, check_target
 from pgoutput_fast.mirror.identity import expect_same
@@ -77,6 +78,8 @@ class Mirror:
         progress: called after each range of pages during a load; None to log the progress.
         storage_options: what delta-rs needs to reach the store, beside what the URI says.
         retry_seconds: how long to wait for a server or store that is away, once the mirror has begun.
+        backlog_bytes: if about so many bytes of segments are not in histories yet, the capture pauses until the mirror
+            has caught up with half of them. The server keeps the changes meanwhile. None for no limit.
         iceberg_catalog: for Iceberg: the properties of a pyiceberg catalog, such as `{"type": "rest", "uri": ...}`;
             `name` is the catalog's name. None for a catalog in the target.
         metrics_file: a file that gets the metrics every ten seconds while the mirror runs, for Prometheus' node
@@ -108,6 +111,7 @@ class Mirror:
         progress: Callable[[LoadProgress], object] | None = None,
         storage_options: Mapping[str, str] | None = None,
         retry_seconds: float = RETRY_SECONDS,
+        backlog_bytes: int | None = BACKLOG_BYTES,
         iceberg_catalog: Mapping[str, str] | None = None,
         metrics_file: str | os.PathLike[str] | None = None,
         metrics_address: str | None = None,
@@ -142,6 +146,7 @@ class Mirror:
             in_step,
             progress,
             retry_seconds,
+            backlog_bytes,
             iceberg_catalog,
         )
         self._outages = Outages(self._store, retry_seconds)
@@ -329,6 +334,35 @@ class Mirror:
         if found.facts.stage != "follow":
             raise MirrorError(f"{name} cannot be loaded: {found.facts.error}")
 
+    def forget(self, table: str) -> None:
+        """Forgets a table that is not published any more, for good: status and metrics do not show it any more.
+
+        What it has in `current/` and `history/` stays, and is yours from then on: keep it, or remove it. Remove it or
+        move it away before you publish a table of this name again, because the mirror does not write into it.
+
+        Args:
+            table: qualified name, quoted as in SQL.
+
+        Raises:
+            KeyError: if the mirror does not have it.
+            MirrorError: if it is published, or if the mirror has not noticed yet that it is not.
+        """
+        self._expect_open()
+        parts = parse_qualified_name(table)
+        name = table if parts is None else quote_qualified_name(*parts)
+        memory = Memory(self._store, self._check)
+        known = {facts.table: (directory, facts) for directory, facts in memory.tables().items()}
+        if name not in known:
+            raise KeyError(f"{table} is not mirrored; mirrored: {', '.join(sorted(known)) or 'no table'}")
+        directory, facts = known[name]
+        if not facts.is_unpublished:
+            raise MirrorError(
+                f"{name} is still mirrored: drop it, or drop it from the publication, and run the mirror with --until "
+                "now. Then forget it"
+            )
+        memory.forget_table(directory)
+        self._run = None
+
     def status(self) -> list[TableStatus]:
         """The state of each table, sorted by name. Asks the server for its position, if it answers.
 
@@ -362,7 +396,14 @@ class Mirror:
         # The histories have what lies before the end of the log.
         lag = None if server is None else max(0, server[1] - 1 - follower.histories)
         count = len(Points(self._store).read())
-        return MirrorMetrics(slot, self._is_running, tables, count, lag, kept)
+        backlog, is_paused = self._backlog(run)
+        return MirrorMetrics(slot, self._is_running, tables, count, lag, kept, backlog, is_paused)
+
+    def _backlog(self, run: MirrorRun) -> tuple[int | None, bool]:
+        """(how many bytes of segments are not read yet, None if nobody knows; whether the capture pauses)."""
+        with suppress(OSError, ValueError):
+            return run.unread_bytes(), run.is_paused
+        return None, run.is_paused
 
     def _server_now(self) -> tuple[int, int] | None:
         """(the server's time, the end of its log); None without an answer."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from pgoutput_fast.capture.retention import Retention
 from pgoutput_fast.capture.retries import RETRY_SECONDS
+from pgoutput_fast.mirror.backlog import BACKLOG_BYTES
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.snapshot.progress import LoadProgress
 from pgoutput_fast.storage.paths import shown
@@ -36,6 +37,7 @@ class MirrorSettings:
         in_step: whether current tables change only together.
         progress: called after each range of pages of a load; None to log it.
         retry_seconds: how long to wait for a server or store that is away.
+        backlog_bytes: with more bytes of segments that are not read, the capture pauses; None for no limit.
         iceberg_catalog: properties of a pyiceberg catalog; None for the one in the target.
     """
 
@@ -56,6 +58,7 @@ class MirrorSettings:
     in_step: bool = False
     progress: Callable[[LoadProgress], object] | None = None
     retry_seconds: float = RETRY_SECONDS
+    backlog_bytes: int | None = BACKLOG_BYTES
     iceberg_catalog: Mapping[str, str] | None = field(default=None, repr=False)
 
     @property

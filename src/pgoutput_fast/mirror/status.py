@@ -14,7 +14,12 @@ if TYPE_CHECKING:
 __all__ = ["TableStatus", "table_status"]
 
 
-_STATES = {"load": "to be loaded", "follow": "follows", "stopped": "stopped"}
+_STATES = {
+    "load": "to be loaded",
+    "follow": "follows",
+    "stopped": "stopped",
+    "unpublished": "not published any more",
+}
 
 
 @dataclass(frozen=True)
@@ -23,14 +28,16 @@ class TableStatus:
 
     Attributes:
         table: qualified name, quoted as in SQL.
-        state: `load` while it must be loaded, `follow` while changes are applied, `stopped` after an error.
+        state: `load` while it must be loaded, `follow` while changes are applied, `stopped` after an error,
+            `unpublished` if no publication publishes it any more: it stays as it is.
         position: everything that committed up to this LSN is in the current table; None before its first load.
         history_position: everything that committed up to this LSN is in the history; None before its first load.
         version: the version of the current table.
         waiting_rows: changes that are in the history and not yet in the current table. None if another process has
             them.
         applied_rows: changes that this process has applied to the current table.
-        lag_bytes: bytes of WAL from `position` to the end of the server's log; None if the server was not asked.
+        lag_bytes: bytes of WAL from `position` to the end of the server's log; None if the server was not asked, or if
+            the table is not published.
         lag_seconds: everything that committed longer ago is in the current table. An upper bound; None if not known.
         error: why it is stopped, or must be loaded.
         history_error: why its history does not go on.
@@ -39,7 +46,7 @@ class TableStatus:
     """
 
     table: str
-    state: Literal["load", "follow", "stopped"]
+    state: Literal["load", "follow", "stopped", "unpublished"]
     position: int | None
     history_position: int | None
     version: int | None
@@ -81,7 +88,8 @@ def table_status(
             time_of = max(progress.time, time_of or 0)
         position = max(position, progress.lsn)
     bytes_behind = seconds = None
-    if server is not None and position is not None:
+    facts = table.facts
+    if server is not None and position is not None and not facts.is_unpublished:
         now, end = server
         reached = max(position, through) if table.follows else position
         bytes_behind = max(0, end - reached)
@@ -89,10 +97,9 @@ def table_status(
             seconds = 0.0
         elif time_of is not None and table.follows:
             seconds = max(0.0, (now - time_of) / 1e6)
-    facts = table.facts
     return TableStatus(
         facts.table,
-        facts.stage,
+        "unpublished" if facts.is_unpublished else facts.stage,
         position,
         table.history.position(),
         table.version,
@@ -100,8 +107,8 @@ def table_status(
         table.applied,
         bytes_behind,
         seconds,
-        facts.error,
-        facts.history_error,
+        None if facts.is_unpublished else facts.error,
+        None if facts.is_unpublished else facts.history_error,
         table.merges,
         table.merge_seconds,
     )

@@ -16,13 +16,14 @@ from pgoutput_fast.mirror.current.file_table import FileTable
 from pgoutput_fast.mirror.current.table import CurrentTable
 from pgoutput_fast.mirror.effect.effect import Effect
 from pgoutput_fast.mirror.effect.net_effect import net_effect
-from pgoutput_fast.mirror.fingerprint import CatalogColumn, Fingerprint, columns_differ
+from pgoutput_fast.mirror.fingerprint import CatalogColumn, Fingerprint
 from pgoutput_fast.mirror.history import AppendTable, HistoryFiles
 from pgoutput_fast.mirror.memory import UNPUBLISHED, KnownColumn, Memory, TableFacts
+from pgoutput_fast.mirror.versions import columns_of
 from pgoutput_fast.mirror.waiting import WaitingRows
 from pgoutput_fast.schema.metadata_columns import metadata_names
 
-__all__ = ["UNPUBLISHED", "MirroredTable", "relation_columns"]
+__all__ = ["MirroredTable", "relation_columns"]
 
 _log = logging.getLogger("pgoutput_fast.mirror")
 
@@ -178,6 +179,19 @@ class MirroredTable:
         self._waiting = []
         self.remember(stage="stopped", error=why)
 
+    def leave(self) -> None:
+        """Stops following a table that is not published any more. Its current table gets what waits for it before."""
+        if self.facts.is_unpublished:
+            return
+        if self._waiting:
+            self.apply(self._waiting[-1].rows.last)
+        _log.warning(
+            "%s is not published any more: its current table and its history stay as they are. If it is published "
+            "again, the mirror loads it",
+            self.facts.table,
+        )
+        self.remember(stage="stopped", error=UNPUBLISHED)
+
     def stop_all(self, why: str) -> None:
         """Stops the current table and the history."""
         if self.facts.history_error is None:
@@ -258,12 +272,14 @@ class MirroredTable:
         # A version that comes back may have another column with an old name, so all versions are not remembered.
         if run.relation.version != self._version:
             try:
-                why = self._difference(run.relation, rows.schema, first)
+                found = self._columns_of(run.relation, rows.schema)
             except ValueError as problem:
                 return self.stop(str(problem))
-            if why is not None:
-                self.want_load(why)
+            if isinstance(found, str):
+                self.want_load(found)
                 return
+            if found != self.facts.columns:
+                self.remember(columns=found, shapes=self.facts.shapes_with(found, first))
             self._version = run.relation.version
         since = 0 if key else self.facts.shape_at(first)[0]
         last = self._waiting[-1] if self._waiting else None
@@ -275,6 +291,14 @@ class MirroredTable:
             self._waiting.append(_Stretch(key, since))
         self._waiting[-1].rows.add(rows)
         self._waiting[-1].effect = None
+
+    def _columns_of(self, relation: Relation, schema: pa.Schema) -> dict[str, KnownColumn] | str:
+        """The columns of the relation with this version, or why the table must be loaded before it takes changes."""
+        there = self.current.schema()
+        assert there is not None
+        columns = relation_columns(schema)
+        is_first = self._version is None
+        return columns_of(self.facts, relation, columns, there.names, self._columns_now, is_first=is_first)
 
     def note_key(self, key: tuple[str, ...], lsn: int) -> None:
         """Remembers the key of the changes that commit at an LSN or later, for those who read the history."""
@@ -321,59 +345,6 @@ class MirroredTable:
     def _stop_history(self, problem: ValueError) -> None:
         _log.error("the history of %s does not go on: %s", self.facts.table, problem)
         self.remember(history_error=str(problem))
-
-    def _difference(self, relation: Relation, schema: pa.Schema, lsn: int) -> str | None:
-        """Why the table cannot take changes of this version before it is loaded; None if it can.
-
-        Args:
-            relation: the version.
-            schema: the columns of the changes.
-            lsn: where the first of them commits.
-        """
-        if relation.oid != self.facts.oid:
-            return "the server has another table of this name now"
-        there = self.current.schema()
-        assert there is not None
-        known = dict(self.facts.columns)
-        columns = relation_columns(schema)
-        for each in columns:
-            if each.name in known and known[each.name].type != str(each.type):
-                return f"the type of its column {each.name!r} has changed"
-        new = [each for each in columns if each.name not in known]
-        is_asked = new or self._version is not None or not self._is_known(relation)
-        now = self._columns_now(relation.oid) if is_asked else {}
-        for each in columns:
-            number = known[each.name].number if each.name in known else None
-            if number is not None and each.name in now and number != now[each.name].number:
-                return f"its column {each.name!r} was renamed, or added again"
-        if self.facts.fingerprint is not None:
-            sent = {
-                name: replace(each, is_published=True) for name, each in now.items() if name in columns.names
-            }
-            if (why := columns_differ(self.facts.fingerprint.columns, sent)) is not None:
-                return why
-        for each in new:
-            found = now.get(each.name)
-            if found is None or each.name in there.names or not _is_added(found, known):
-                return f"its column {each.name!r} was renamed, or added again"
-            if found.is_filled:
-                return f"its new column {each.name!r} has values in old rows, which the stream does not have"
-        kept = {each.name: known[each.name] for each in columns if each.name in known}
-        added = {each.name: KnownColumn(now[each.name].number, str(each.type)) for each in new}
-        if kept | added != known:
-            now_there = kept | added
-            self.remember(columns=now_there, shapes=self.facts.shapes_with(now_there, lsn))
-        return None
-
-    def _is_known(self, relation: Relation) -> bool:
-        """Whether the columns are those that the catalogs had at the last look."""
-        known = {} if self.facts.fingerprint is None else self.facts.fingerprint.columns
-        return all(
-            each.name in known
-            and known[each.name].is_published
-            and (known[each.name].type_oid, known[each.name].typmod) == (each.type_oid, each.typmod)
-            for each in relation.columns
-        )
 
     # ---- current -------------------------------------------------------------------------------------------------
 
@@ -422,9 +393,3 @@ class _Effects:
             return
         for rows in self._stretch.rows.parts():
             yield net_effect(rows, self._stretch.key)
-
-
-def _is_added(column: CatalogColumn, known: dict[str, KnownColumn]) -> bool:
-    """Whether a column is new, and not one of the known ones under another name."""
-    numbers = [each.number for each in known.values()]
-    return None not in numbers and column.number not in numbers

@@ -202,7 +202,7 @@ def of_table(table: PublishedTable) -> Iterator[Finding]:
         yield Finding(
             "warning",
             table.name,
-            "the user may not read it: the server sends changes, but an initial load fails",
+            "the user has no right to read: the server sends changes, but an initial load fails",
             f"Run GRANT SELECT ON {table.name} TO ... for the user of the capture",
         )
 

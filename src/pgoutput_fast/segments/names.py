@@ -6,8 +6,10 @@ alone say which segments a reader must leave out.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 from pgoutput_fast.storage.paths import is_hidden
@@ -16,6 +18,7 @@ from pgoutput_fast.storage.stores import Entry, Store
 __all__ = [
     "Named",
     "all_named",
+    "bytes_behind",
     "cover",
     "dated_segments",
     "entries_of_segments",
@@ -132,6 +135,27 @@ def entries_of_segments(store: Store) -> dict[Named, Entry]:
     """
     entries = {entry.name: entry for entry in store.entries()}
     return {each: entries[each.name] for each in sorted(_named(store, name) for name in _names(entries))}
+
+
+def bytes_behind(store: Store, seq: int) -> int:
+    """How many bytes the segments have, without the covered ones, that end behind a message.
+
+    Args:
+        store: the directory of the segments.
+        seq: ordinal of the message; -1 for all segments. In a local directory, this looks only at the files behind it.
+
+    Raises:
+        ValueError: as `named_segments`.
+    """
+    if not store.local:
+        entries = entries_of_segments(store)
+        return sum(entries[each].nbytes for each in cover(entries)[0] if each.last_seq > seq)
+    found = 0
+    for each in named_segments(store):
+        if each.last_seq > seq:
+            with suppress(FileNotFoundError):  # removed, or joined into another one, in the meantime
+                found += os.stat(store.at(each.name)).st_size
+    return found
 
 
 def newest_named(store: Store) -> Named | None:

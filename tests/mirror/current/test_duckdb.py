@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import threading
@@ -17,6 +18,10 @@ from pgoutput_fast.mirror.current.duckdb import DuckDBCurrent
 from pgoutput_fast.mirror.effect.effect import Effect, current_schema
 from support import numbered
 from support.capturing import wait_until
+from support.mirrors import Place, place
+from support.paths import DOCS
+
+__all__ = ["place"]
 
 
 def _query(place: Path, query: str) -> list[Any]:
@@ -36,6 +41,22 @@ def test_queries_see_the_rows(loaded: DuckDBCurrent, tmp_path: Path) -> None:
         (1000, 2000, "x")
     ]
     assert _query(place, "SELECT position, version FROM _pgoutput_fast_positions") == [(2, 1)]
+
+
+def test_the_page_reads_the_rows(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """docs/current-tables.md."""
+    page = (DOCS / "current-tables.md").read_text()
+    (code,) = [each for each in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "read_only" in each]
+    place.database.execute(
+        "CREATE TABLE orders (id int PRIMARY KEY)",
+        "INSERT INTO orders VALUES (1), (2)",
+        "CREATE PUBLICATION mirrored FOR TABLE orders",
+    )
+    place.run(format="duckdb")
+    monkeypatch.chdir(place.target.parent)
+    found: dict[str, Any] = {}
+    exec(code, found)
+    assert sorted(found["rows"]["id"].to_pylist()) == [1, 2]
 
 
 def test_two_tables_of_a_file(loaded: DuckDBCurrent, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from pgoutput_fast.mirror.current.columns import stored_schema
 from pgoutput_fast.mirror.current.damaged import DamagedError
 from pgoutput_fast.mirror.current.file_table import ChangedError, FileTable
 from pgoutput_fast.mirror.current.files import FILE_BYTES, DataFile, Version
+from pgoutput_fast.storage.paths import absolute
 from pgoutput_fast.storage.stores import open_store
 
 __all__ = ["IcebergCurrent"]
@@ -56,7 +57,8 @@ class IcebergCurrent(FileTable):
         *,
         file_bytes: int = FILE_BYTES,
     ) -> None:
-        super().__init__(open_store(target), directory, file_bytes)
+        # A table says where it is with an absolute path, whatever the working directory of this process is.
+        super().__init__(open_store(absolute(target)), directory, file_bytes)
         self._store.make()
         self._catalog = open_catalog(self._store, properties or {})
         # A catalog in a file keeps the file open, but takes a new connection whenever it needs one.

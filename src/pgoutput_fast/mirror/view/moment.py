@@ -181,6 +181,11 @@ def _expect_good(facts: TableFacts) -> None:
         raise MirrorError(
             f"{facts.table} must be loaded first, which the mirror does when it runs: {facts.error}"
         )
+    if facts.is_unpublished:
+        raise MirrorError(
+            f"{facts.table} is not published any more, so nobody knows what it is now: read its current table, which "
+            "stays as it was, or publish it again"
+        )
     if facts.stage == "stopped":
         raise MirrorError(f"{facts.table} is stopped: {facts.error}. Mirror.reload loads it again")
     if facts.history_error is not None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from pgoutput_fast.mirror.layout import SEGMENTS, stream_directory
-from pgoutput_fast.mirror.memory import UNPUBLISHED, Memory, TableFacts
+from pgoutput_fast.mirror.memory import Memory, TableFacts
 from pgoutput_fast.storage.paths import is_uri, shown, split_uri
 from pgoutput_fast.storage.stores import Store, open_store
 
@@ -64,9 +64,7 @@ class Mirrored:
             ValueError: if one of them does not follow its changes.
         """
         self.check_followed(
-            name
-            for name in names
-            if wanted or (name in self.tables and self.tables[name].error != UNPUBLISHED)
+            name for name in names if wanted or (name in self.tables and not self.tables[name].is_unpublished)
         )
 
     def check_followed(self, names: Iterable[str]) -> None:

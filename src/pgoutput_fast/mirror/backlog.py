@@ -1,0 +1,79 @@
+"""Back-pressure: if the mirror has very much still to read, its capture takes nothing more from the server."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from types import TracebackType
+
+from pgoutput_fast.capture.process import CaptureProcess
+
+__all__ = ["BACKLOG_BYTES", "Backlog"]
+
+_log = logging.getLogger("pgoutput_fast.mirror")
+
+BACKLOG_BYTES = 4 << 30
+# How often the segments are looked at: on a local disk, and in a store.
+_LOCAL_SECONDS, _STORE_SECONDS = 1.0, 5.0
+
+
+class Backlog:
+    """The segments that a mirror has not read yet. A context manager, in which a thread pauses the capture.
+
+    The mirror itself may change a current table for minutes, or load a table. So it cannot look.
+
+    Args:
+        nbytes: tells how many bytes of them there are.
+        local: whether they are on a local disk.
+        most: with more bytes, the capture pauses. It goes on when half of it is left. None for no limit.
+        capture: the capture.
+
+    Attributes:
+        is_paused: whether the capture pauses.
+    """
+
+    def __init__(
+        self, nbytes: Callable[[], int], local: bool, most: int | None, capture: CaptureProcess
+    ) -> None:
+        self._nbytes, self._most, self._capture = nbytes, most, capture
+        self._seconds = _LOCAL_SECONDS if local else _STORE_SECONDS
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="pgoutput_fast backlog", daemon=True)
+        self.is_paused = False
+
+    def __enter__(self) -> Backlog:
+        if self._most is not None:
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end.set()
+        if self._most is not None:
+            self._thread.join()
+        self.is_paused = False
+
+    def _watch(self) -> None:
+        while not self._end.wait(self._seconds):
+            with suppress(OSError, ValueError):  # the mirror itself says what is wrong with the directory
+                self._look(self._nbytes())
+
+    def _look(self, nbytes: int) -> None:
+        assert self._most is not None
+        if not self.is_paused and nbytes > self._most:
+            _log.warning(
+                "the mirror has %s bytes of segments still to read, so the capture waits. The server keeps the changes "
+                "meanwhile, and its WAL grows",
+                f"{nbytes:,}",
+            )
+            self._set(True)
+        elif self.is_paused and nbytes <= self._most // 2:
+            _log.info("the mirror has %s bytes of segments still to read: the capture goes on", f"{nbytes:,}")
+            self._set(False)
+
+    def _set(self, on: bool) -> None:
+        self.is_paused = on
+        self._capture.pause(on)
