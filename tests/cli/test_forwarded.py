@@ -90,7 +90,7 @@ def test_a_capture_into_a_file(below: str, tmp_path: Path, capsys: pytest.Captur
     said = capsys.readouterr().err
     assert (
         said
-        == f"pgoutput-fast: {path} is a file, or lies below one: give a directory, which need not exist\n"
+        == f"pgoutput-fast: the target {path} is a file, or lies below one: give a directory, which need not exist\n"
     )
 
 

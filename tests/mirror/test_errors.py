@@ -122,7 +122,7 @@ def test_a_target_that_is_a_file(small: Place, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     for target in (tmp_path / "file", tmp_path / "file" / "below"):
         with (
-            pytest.raises(NotADirectoryError, match=r"file.* is a file, or lies below one"),
+            pytest.raises(NotADirectoryError, match=r"the target .* is a file, or lies below one"),
             Mirror(small.database.dsn, small.slot, ["mirrored"], target),
         ):
             pass

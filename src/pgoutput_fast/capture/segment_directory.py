@@ -25,7 +25,7 @@ from pgoutput_fast.segments.read import newest_segment
 from pgoutput_fast.segments.segment import Segment, Source
 from pgoutput_fast.segments.write import write_segment
 from pgoutput_fast.storage.paths import shown
-from pgoutput_fast.storage.stores import is_unfinished, open_store
+from pgoutput_fast.storage.stores import is_unfinished, make_target, open_store
 from pgoutput_fast.typed_files.files import TypedFiles
 from pgoutput_fast.typed_files.progress import PROGRESS, TYPED, read_progress
 
@@ -97,7 +97,7 @@ class SegmentDirectory:
         Raises:
             CaptureError: if another process has the right, or typed files cannot be made.
         """
-        self._store.make()
+        make_target(self._store)
         with owned(self._store) as owner:
             self._owner = owner
             # The capture continues from the existing files, so they must be durable.

@@ -40,7 +40,7 @@ from pgoutput_fast.protocol.lsn import Lsn
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.snapshot.progress import LoadProgress
 from pgoutput_fast.storage.paths import absolute
-from pgoutput_fast.storage.stores import open_store
+from pgoutput_fast.storage.stores import make_target, open_store
 
 __all__ = ["Mirror"]
 
@@ -183,7 +183,7 @@ class Mirror:
         check_packages(self._settings.format)
         with ExitStack() as stack:
             start = Start(self._store)
-            self._store.make()
+            make_target(self._store)
             self._check = stack.enter_context(locked(self._store))
             # While nobody else can have the target.
             stack.callback(self._undo, start)

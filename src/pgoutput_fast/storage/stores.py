@@ -33,7 +33,7 @@ from pgoutput_fast.storage.paths import (
     split_uri,
 )
 
-__all__ = ["Entry", "Store", "hidden_name", "is_unfinished", "open_store"]
+__all__ = ["Entry", "Store", "hidden_name", "is_unfinished", "make_target", "open_store"]
 
 # In these stores a prefix exists as soon as a file below it exists.
 _WITHOUT_DIRECTORIES = ("s3", "gcs", "abfs")
@@ -92,11 +92,7 @@ class Store(ABC):
 
     @abstractmethod
     def make(self) -> None:
-        """Creates the root if it does not exist.
-
-        Raises:
-            NotADirectoryError: if it is a file, or lies below one.
-        """
+        """Creates the root if it does not exist."""
 
     @abstractmethod
     def harden(self) -> None:
@@ -187,6 +183,25 @@ def open_store(place: str | os.PathLike[str]) -> Store:
     return _Directory(Path(unquote(uri.path))) if uri.scheme == "file" else _Remote(text)
 
 
+def make_target(store: Store) -> None:
+    """Creates the root of a store in which tables or segments will be.
+
+    Raises:
+        NotADirectoryError: if the root is a file, lies below one, or is a link to what does not exist.
+    """
+    try:
+        store.make()
+    except (FileExistsError, NotADirectoryError) as problem:
+        if store.local and (link := Path(store.at(""))).is_symlink() and not link.exists():
+            raise NotADirectoryError(
+                f"the target {store} is a symbolic link to {os.readlink(link)}, which does not exist: make this "
+                "directory, or remove the link"
+            ) from problem
+        raise NotADirectoryError(
+            f"the target {store} is a file, or lies below one: give a directory, which need not exist"
+        ) from problem
+
+
 class _Directory(Store):
     local = True
 
@@ -209,17 +224,7 @@ class _Directory(Store):
         self._directory_mode = directory_mode(file_mode)
 
     def make(self) -> None:
-        try:
-            make_directory(self._root, self._directory_mode)
-        except (FileExistsError, NotADirectoryError) as problem:
-            if self._root.is_symlink() and not self._root.exists():
-                raise NotADirectoryError(
-                    f"{self} is a symbolic link to {os.readlink(self._root)}, which does not exist: make this "
-                    "directory, or remove the link"
-                ) from problem
-            raise NotADirectoryError(
-                f"{self} is a file, or lies below one: give a directory, which need not exist"
-            ) from problem
+        make_directory(self._root, self._directory_mode)
 
     def harden(self) -> None:
         with os.scandir(self._root) as found:

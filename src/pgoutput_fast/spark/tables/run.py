@@ -28,7 +28,7 @@ from pgoutput_fast.lake.stream import Stream
 from pgoutput_fast.lake.target import Mode, TableTarget
 from pgoutput_fast.schema.options import Transactions
 from pgoutput_fast.storage.locks import try_lock
-from pgoutput_fast.storage.stores import Store, open_store
+from pgoutput_fast.storage.stores import Store, make_target, open_store
 from pgoutput_fast.storage.table_directories import table_directory
 
 __all__ = ["Run", "begin_run"]
@@ -129,7 +129,7 @@ def begin_run(
     """
     store = open_store(target)
     with advised(store):
-        store.make()
+        make_target(store)
         with _locked(store), _catalog(store, format, catalog or {}) as opened:
             run = Run(secrets.token_hex(8), store, format, storage_options, opened)
             for name in left_runs(store):
