@@ -127,7 +127,7 @@ _CHECKS: Mapping[str, Callable[[str, Any], None]] = {
     "threads": expect_count,
     "progress": _optional(_callable),
     "storage_options": _of(Mapping, "a dict"),
-    "backlog_bytes": _optional(_count),
+    "backlog_bytes": _optional(expect_count),
     "retry_seconds": lambda name, value: _seconds(name, value, zero=True),
     "iceberg_catalog": _of(Mapping, "a dict"),
     "metrics_file": _optional(expect_place),

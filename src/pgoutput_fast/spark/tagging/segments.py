@@ -20,7 +20,7 @@ from pgoutput_fast.spark.tasks.segments import WRITTEN_SCHEMA, WriteSegments
 from pgoutput_fast.spark.types import spark_schema
 from pgoutput_fast.spark.workers import check_workers
 from pgoutput_fast.storage.paths import absolute, shown
-from pgoutput_fast.storage.stores import Store, open_store
+from pgoutput_fast.storage.stores import Store, make_target, open_store
 
 __all__ = ["write_segments"]
 
@@ -72,7 +72,7 @@ def write_segments(
     expect_tagged(tagged)
     check_workers(tagged)
     store = open_store(directory)
-    store.make()
+    make_target(store)
     place = absolute(directory)
     ends = ends_of(tagged)
     known = (
