@@ -24,7 +24,7 @@ from benchmarks.corpora.columns import TYPES, ColumnKind
 from benchmarks.corpora.printed_columns import PRINTED_TYPES
 from benchmarks.timing import Measured, interleaved
 from pgoutput_fast._core.bench import time_convert, time_headers, time_stages
-from pgoutput_fast._core.columns.column import convert
+from pgoutput_fast._core.columns.column import convert, use_vectors
 from pgoutput_fast.catalog import relations as catalog
 from pgoutput_fast.schema.column_types import ColumnType, column_type_of
 
@@ -85,7 +85,8 @@ def report(scale: float = 1.0, rounds: int = 9, seed: int = corpora.SEED) -> str
     sections += [Section("threads", threads.HEADER, list(threads.rows(scale, rounds, seed)))]
     sections += [convert_section(max(1000, round(65_536 * scale)), rounds), small_call_section(rounds)]
     heading = (
-        f"{machine()}; seed {seed}, scale {scale:g}, median of {rounds} interleaved rounds.\n"
+        f"{machine()}; vector loops: {use_vectors()}; seed {seed}, scale {scale:g}, median of {rounds} interleaved "
+        "rounds.\n"
         "All times are CPU time of one process that uses one thread, but for the section on threads.\n"
     )
     return "\n".join([heading, *map(str, sections)])
