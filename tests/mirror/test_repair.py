@@ -399,7 +399,7 @@ def test_tables_that_cannot_be_compared(place: Place) -> None:
         done = {each.table: each.loaded for each in mirror.repair()}
         mirror.run(until_lsn="now")
         assert [(each.table, each.state) for each in mirror.status() if each.state != "follow"] == [
-            ("public.gone", "stopped")
+            ("public.gone", "unpublished")
         ]
     assert done == {
         "public.again": "the server has another table of this name now",
