@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
@@ -117,34 +118,38 @@ class CaptureProcess:
         self._process: subprocess.Popen[str] | None = None
         self._began = 0.0
         self._is_paused = False
+        # Another thread may pause the capture while this one starts it. The settings are the first line.
+        self._telling = threading.Lock()
 
     def start(self) -> None:
         """Starts the process if it does not run."""
         if self._process is not None:
             return
         self._began = time.monotonic()
-        # The dsn may contain a password. So the process reads it from its input; other users could see an argument.
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "pgoutput_fast.capture", "--supervised"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**own_allocator(), **os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-            start_new_session=True,  # a signal to all processes of a terminal reaches only this one, which passes it on
-        )
-        self._tell(self._settings.to_dict())
-        if self._is_paused:
-            self.pause()
+        with self._telling:
+            # The dsn may contain a password. So the process reads it from its input; other users could see an argument.
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "pgoutput_fast.capture", "--supervised"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                env={**own_allocator(), **os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                # A signal to all processes of a terminal reaches only this one, which passes it on.
+                start_new_session=True,
+            )
+            self._tell(self._settings.to_dict())
+            if self._is_paused:
+                self._tell({"pause": True})
 
     def pause(self, on: bool = True) -> None:
         """Lets the capture take nothing more from the server, or go on. Its connection lasts."""
-        self._is_paused = on
-        self._tell({"pause": on})
+        with self._telling:
+            self._is_paused = on
+            self._tell({"pause": on})
 
     def _tell(self, values: dict[str, Any]) -> None:
-        if self._process is None:
+        if self._process is None or self._process.stdin is None or self._process.stdin.closed:
             return
-        assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(json.dumps(values) + "\n")
             self._process.stdin.flush()
