@@ -363,3 +363,16 @@ def test_what_is_given_comes_in_the_order_of_the_commits() -> None:
     ]
     found = [k for each in decoder.decode(call).changes for k in each.batch.column("id").to_pylist()]
     assert found == [0, *ks, 1, *ks, 2]
+
+
+def test_messages_and_truncates_keep_their_order_across_calls() -> None:
+    server = encode.Writer(2)
+    before = server.begin(7, 100, 0) + server.message(10, "p", b"first") + server.truncate([T])
+    behind = server.message(11, "p", b"second") + server.truncate([T]) + server.commit(100, 108, 0)
+    whole = pgo.Decoder(pgo.Options(transactions="committed")).decode(before + behind)
+    decoder = pgo.Decoder(pgo.Options(transactions="committed"))
+    assert len(decoder.decode(before).changes) == 0
+    cut = decoder.decode(behind)
+    assert cut.messages.column("content").to_pylist() == [b"first", b"second"]
+    assert cut.messages.equals(whole.messages)
+    assert cut.truncates.equals(whole.truncates)

@@ -149,9 +149,7 @@ class Releaser:
             return None
         tagged = []
         for due in ended:
-            waiting = [
-                rows for rows in self._reorder_buffer.take_rows([due.txn]) if isinstance(rows, WaitingRows)
-            ]
+            waiting: list[Any] = self._reorder_buffer.take_rows([due.txn])
             rows_of_txn = [*waiting, *(rows for rows in arrived if rows.txn == due.txn)]
             tagged += [(rows, (due.commit_lsn, due.commit_timestamp)) for rows in rows_of_txn]
         return Piece(TAGGED_SCHEMA.empty_table(), NO_OUTCOMES, tagged)

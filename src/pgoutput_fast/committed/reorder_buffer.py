@@ -33,14 +33,8 @@ Rows: TypeAlias = WaitingRows | pa.Table
 
 # Smaller pieces of a transaction are joined up to this many rows: thousands of pieces cost more than their rows.
 _SMALL_ROWS = 8192
-# Rows that the native core tagged are joined only if they are fewer: a join makes a table of them.
-_SMALL_WAITING = 256
 # Each row has, beside its payload, nine int64 values, a kind, an offset and some bits.
 _ROW_BYTES = 80
-# Rows share a buffer of the caller's beyond the call only if they are this part of it, or if it is small.
-_PART_OF_BUFFER = 2
-_PART_OF_SMALL_BUFFER = 8
-_SMALL_PART_OF_LIMIT = 8
 # Bounds of a batch in a spill file, and so of one read.
 _BATCH_ROWS = 1 << 15
 _BATCH_BYTES = 1 << 24
@@ -48,14 +42,10 @@ _BATCH_BYTES = 1 << 24
 
 @dataclass(frozen=True, slots=True)
 class InMemory:
-    """Rows of a transaction in memory, and their size in bytes.
-
-    `buffer` is (address, size) of a buffer of the caller's, if they share it beyond the end of the call.
-    """
+    """Rows of a transaction in memory, and their size in bytes."""
 
     source: Rows
     nbytes: int
-    buffer: tuple[int, int] | None = None
 
     @property
     def rows(self) -> int:
@@ -64,11 +54,6 @@ class InMemory:
     @property
     def table(self) -> pa.Table:
         return as_table(self.source)
-
-    @property
-    def memory(self) -> int:
-        """The size of what these rows alone keep in memory."""
-        return self.nbytes if self.buffer is None else _ROW_BYTES * self.rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,15 +86,7 @@ class Waiting:
 
     @property
     def memory(self) -> int:
-        pieces = [piece for piece in self.pieces if isinstance(piece, InMemory)]
-        return sum(piece.memory for piece in pieces) + sum(size for _, size in self.buffers)
-
-    @property
-    def buffers(self) -> set[tuple[int, int]]:
-        """(address, size) of the buffers of callers that rows share."""
-        return {
-            piece.buffer for piece in self.pieces if isinstance(piece, InMemory) and piece.buffer is not None
-        }
+        return sum(piece.nbytes for piece in self.pieces if isinstance(piece, InMemory))
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,9 +113,8 @@ class ReorderBuffer:
         self.waiting: dict[int, Waiting] = {}
         self.due: tuple[Due, ...] = ()
         self.memory = 0
-        self._shared: set[int] = (
-            set()
-        )  # transactions that got rows in this call which share the call's memory
+        # Transactions that got rows in this call which share the call's memory.
+        self._shared: set[int] = set()
         self._on_save: Callable[[Iterable[SpillFile]], None] | None = None
 
     def __bool__(self) -> bool:
@@ -158,46 +134,27 @@ class ReorderBuffer:
         A table must have memory of its own. WaitingRows may share the memory of the call until `end_call`.
         """
         before = self.waiting.get(txn, Waiting())
-        if isinstance(rows, WaitingRows) and rows.buffer is not None:
+        if isinstance(rows, WaitingRows):
             self._shared.add(txn)
         pieces: list[InMemory | OnDisk] = [*before.pieces, _in_memory(rows)]
-        while len(pieces) > 1 and _to_be_joined(pieces[-2], pieces[-1]):
-            both = [piece.table for piece in pieces[-2:] if isinstance(piece, InMemory)]
-            pieces[-2:] = [_in_memory(pa.concat_tables(both).combine_chunks())]
+        if not isinstance(rows, WaitingRows):
+            _join_last(pieces)
         self._put(txn, replace(before, pieces=tuple(pieces)))
 
-    def end_call(self, memory_limit: int) -> None:
-        """Copies rows that share the memory of the call, if it would keep much more in memory than the rows need."""
+    def end_call(self) -> None:
+        """Copies rows that share the memory of the call: the caller may change it, and it may be much larger."""
         for txn in self._shared & self.waiting.keys():
-            self._put(txn, self._settled(self.waiting[txn], memory_limit))
-        self._shared = set()
-
-    def _settled(self, waiting: Waiting, memory_limit: int) -> Waiting:
-        """The same rows; those that shared the memory of the call now own it, or count it as theirs."""
-        needed: dict[tuple[int, int], int] = {}
-        for buffer, nbytes in map(_shares, waiting.pieces):
-            if buffer is not None:
-                needed[buffer] = needed.get(buffer, 0) + nbytes
-        kept = waiting.buffers
-        for buffer, nbytes in needed.items():
-            size, added = buffer[1], buffer[1] - nbytes
-            large_part = _PART_OF_BUFFER * nbytes >= size or (
-                _PART_OF_SMALL_BUFFER * nbytes >= size and _SMALL_PART_OF_LIMIT * size <= memory_limit
-            )
-            if large_part and self.memory + added <= memory_limit:
-                kept.add(buffer)
-        pieces = []
-        for piece in waiting.pieces:
-            buffer, _ = _shares(piece)
-            if buffer is not None:
-                assert isinstance(piece, InMemory)
-                assert isinstance(piece.source, WaitingRows)
-                if buffer in kept:
-                    piece = replace(piece, buffer=buffer)
+            waiting = self.waiting[txn]
+            pieces: list[InMemory | OnDisk] = []
+            for piece in waiting.pieces:
+                source = piece.source if isinstance(piece, InMemory) else None
+                if isinstance(source, WaitingRows) and source.is_shared:
+                    pieces.append(_in_memory(source.copied()))
+                    _join_last(pieces)
                 else:
-                    piece = replace(piece, source=piece.source.copied())
-            pieces.append(piece)
-        return replace(waiting, pieces=tuple(pieces))
+                    pieces.append(piece)
+            self._put(txn, replace(waiting, pieces=tuple(pieces)))
+        self._shared = set()
 
     def roll_back(self, txn: int, aborts: Iterable[tuple[int, int]]) -> None:
         """Notes (subxid, at_seq) of subtransactions that were rolled back.
@@ -370,13 +327,6 @@ def _in_memory(rows: Rows) -> InMemory:
     return InMemory(rows, rows.column("payload").nbytes + _ROW_BYTES * rows.num_rows)
 
 
-def _shares(piece: InMemory | OnDisk) -> tuple[tuple[int, int] | None, int]:
-    """(buffer that the rows share since this call, size of their payloads); (None, 0) if they share none."""
-    if isinstance(piece, InMemory) and isinstance(piece.source, WaitingRows) and piece.buffer is None:
-        return piece.source.buffer, piece.source.nbytes
-    return None, 0
-
-
 def _opened(piece: InMemory | OnDisk, spiller: Spiller) -> InMemory | OnDisk:
     """The piece for another decoder: what a native core tagged is for this core only."""
     if isinstance(piece, OnDisk):
@@ -384,11 +334,21 @@ def _opened(piece: InMemory | OnDisk, spiller: Spiller) -> InMemory | OnDisk:
     return _in_memory(piece.table) if isinstance(piece.source, WaitingRows) else piece
 
 
+def _join_last(pieces: list[InMemory | OnDisk]) -> None:
+    """Joins the last pieces as long as they are small."""
+    while len(pieces) > 1 and _to_be_joined(pieces[-2], pieces[-1]):
+        first, second = (piece.source for piece in pieces[-2:] if isinstance(piece, InMemory))
+        if isinstance(first, WaitingRows) and isinstance(second, WaitingRows):
+            pieces[-2:] = [_in_memory(first.joined(second))]
+        else:
+            tables = [as_table(first), as_table(second)]
+            pieces[-2:] = [_in_memory(pa.concat_tables(tables).combine_chunks())]
+
+
 def _to_be_joined(a: InMemory | OnDisk, b: InMemory | OnDisk) -> bool:
     return (
         isinstance(a, InMemory)
         and isinstance(b, InMemory)
-        and not (isinstance(b.source, WaitingRows) and b.rows >= _SMALL_WAITING)
         and a.rows <= 2 * b.rows
         and a.rows + b.rows <= _SMALL_ROWS
         and a.nbytes + b.nbytes <= _BATCH_BYTES

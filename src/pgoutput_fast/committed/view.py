@@ -138,7 +138,7 @@ class CommittedView:
         call = _Call(self._options, self._reorder_buffer.copy(), self._spiller, native, decoder, learnt)
         with native.tentative():
             yield call
-            call.reorder_buffer.end_call(self._options.memory_limit)
+            call.reorder_buffer.end_call()
         self._reorder_buffer, self._decoder, self._learnt = call.reorder_buffer, decoder, call.learnt
         self._spiller.went_on()
 

@@ -22,17 +22,19 @@ cdef class WaitingRows:
     cdef vector[uint8_t] kind, flags
     cdef vector[uint32_t] start, length, scope_of
     cdef vector[int32_t] slot
+    cdef vector[uint32_t] oid            # of the relation version, like `version`: `batch` may run while another
+    cdef vector[int64_t] version         # thread decodes and `versions` grows
     cdef vector[int64_t] seq
     cdef vector[int64_t] lsn             # empty if no LSN is known
     cdef vector[MessageScope] scopes
     cdef readonly int64_t txn            # key of the transaction
     cdef readonly int64_t rows
     cdef readonly int64_t nbytes         # size of the payloads
-    cdef readonly object buffer          # (address, size) of the buffer that they share with `owner`; None if none
 
     cdef int reserve(self, size_t count) except -1 nogil
     cdef int add(self, Tags tags, Window w, int64_t i, int32_t slot, uint32_t scope) except -1 nogil
     cdef int load(self, Tags tags, Window w) except -1
+    cdef int append(self, WaitingRows rows) except -1 nogil
     cdef int copy_payloads(self, Buffer& to) except -1 nogil
 
 

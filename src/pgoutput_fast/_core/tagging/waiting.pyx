@@ -1,6 +1,6 @@
 """Changes that wait for the end of their transaction: they are tagged once, and decoded when the transaction ends."""
 cimport cython
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uintptr_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.string cimport memchr, memcpy
 from libcpp.vector cimport vector
 
@@ -50,6 +50,8 @@ cdef class WaitingRows:
         self.length.reserve(count)
         self.scope_of.reserve(count)
         self.slot.reserve(count)
+        self.oid.reserve(count)
+        self.version.reserve(count)
         self.seq.reserve(count)
         return 0
 
@@ -61,6 +63,8 @@ cdef class WaitingRows:
         self.length.push_back(w.length[i])
         self.scope_of.push_back(scope)
         self.slot.push_back(slot)
+        self.oid.push_back(self.versions.oids[slot])
+        self.version.push_back(self.versions.ids[slot])
         self.seq.push_back(tags.seq_of(i))
         if tags.lsns != NULL:
             self.lsn.push_back(tags.lsns[i])
@@ -99,29 +103,64 @@ cdef class WaitingRows:
             out += self.length[i]
         return 0
 
+    @property
+    def is_shared(self):
+        """Whether the payloads lie in memory of the caller's."""
+        return self.owner is not None
+
     def copied(self):
         """Returns the same rows with payloads in memory of their own."""
         cdef WaitingRows other = WaitingRows.__new__(WaitingRows)
-        cdef uint32_t at = 0
-        cdef int64_t i
-        other.versions, other.txn, other.rows, other.nbytes = self.versions, self.txn, self.rows, self.nbytes
+        other.versions, other.txn = self.versions, self.txn
         with nogil:
-            self.copy_payloads(other.copy)
-            other.base = other.copy.data()
-            other.end = other.base + other.copy.size()
-            other.start.reserve(self.start.size())
-            for i in range(self.rows):
-                other.start.push_back(at)
-                at += self.length[i]
-            other.kind.assign(self.kind.begin(), self.kind.end())
-            other.flags.assign(self.flags.begin(), self.flags.end())
-            other.length.assign(self.length.begin(), self.length.end())
-            other.scope_of.assign(self.scope_of.begin(), self.scope_of.end())
-            other.slot.assign(self.slot.begin(), self.slot.end())
-            other.seq.assign(self.seq.begin(), self.seq.end())
-            other.lsn.assign(self.lsn.begin(), self.lsn.end())
-            other.scopes.assign(self.scopes.begin(), self.scopes.end())
+            other.reserve(<size_t> self.rows)
+            other.copy.reserve(<size_t> self.nbytes)
+            other.append(self)
         return other
+
+    def joined(self, WaitingRows behind):
+        """Returns these rows and those behind them as one, with payloads in memory of their own.
+
+        Both must be of one transaction and of one decoder, and have less than 2 GiB of payloads.
+        """
+        cdef WaitingRows other = WaitingRows.__new__(WaitingRows)
+        other.versions, other.txn = self.versions, self.txn
+        with nogil:
+            other.reserve(<size_t> (self.rows + behind.rows))
+            other.copy.reserve(<size_t> (self.nbytes + behind.nbytes))
+            other.append(self)
+            other.append(behind)
+        return other
+
+    cdef int append(self, WaitingRows rows) except -1 nogil:
+        """Appends the rows to rows with payloads in memory of their own."""
+        cdef uint32_t at = <uint32_t> self.copy.size(), scopes = <uint32_t> self.scopes.size()
+        cdef int64_t i
+        rows.copy_payloads(self.copy)
+        self.base = self.copy.data()
+        self.end = self.base + self.copy.size()
+        # An LSN of 0 is not known.
+        if not rows.lsn.empty() and self.lsn.empty():
+            self.lsn.resize(<size_t> self.rows, 0)
+        for i in range(rows.rows):
+            self.start.push_back(at)
+            at += rows.length[i]
+            self.scope_of.push_back(scopes + rows.scope_of[i])
+        if not rows.lsn.empty():
+            self.lsn.insert(self.lsn.end(), rows.lsn.begin(), rows.lsn.end())
+        elif not self.lsn.empty():
+            self.lsn.resize(<size_t> (self.rows + rows.rows), 0)
+        self.kind.insert(self.kind.end(), rows.kind.begin(), rows.kind.end())
+        self.flags.insert(self.flags.end(), rows.flags.begin(), rows.flags.end())
+        self.length.insert(self.length.end(), rows.length.begin(), rows.length.end())
+        self.slot.insert(self.slot.end(), rows.slot.begin(), rows.slot.end())
+        self.oid.insert(self.oid.end(), rows.oid.begin(), rows.oid.end())
+        self.version.insert(self.version.end(), rows.version.begin(), rows.version.end())
+        self.seq.insert(self.seq.end(), rows.seq.begin(), rows.seq.end())
+        self.scopes.insert(self.scopes.end(), rows.scopes.begin(), rows.scopes.end())
+        self.rows += rows.rows
+        self.nbytes += rows.nbytes
+        return 0
 
     def batch(self):
         """Returns the rows as a batch with TAGGED_SCHEMA. It has memory of its own."""
@@ -138,19 +177,17 @@ cdef int _write_columns(WaitingRows rows, TableBuilder t) except -1 nogil:
     cdef const MessageScope* scope
     cdef vector[uint8_t] bits
     cdef size_t k, n = <size_t> rows.rows
-    cdef int32_t slot
     for k in range(<size_t> PAYLOAD):
         if k != <size_t> KIND and k != <size_t> IN_STREAM_COLUMN:
             out[k] = <int64_t*> t.columns[k].data.append_uninitialized(n * 8)
     bits.resize(n)
     for k in range(n):
         scope = &rows.scopes[rows.scope_of[k]]
-        slot = rows.slot[k]
         bits[k] = scope.in_stream
         out[SEQ][k] = rows.seq[k]
         out[LSN][k] = rows.lsn[k] if not rows.lsn.empty() and rows.lsn[k] != 0 else NONE64
-        out[RELATION][k] = <int64_t> rows.versions.oids[slot]
-        out[VERSION][k] = rows.versions.ids[slot]
+        out[RELATION][k] = <int64_t> rows.oid[k]
+        out[VERSION][k] = rows.version[k]
         out[TXN][k] = scope.txn
         out[XID][k] = scope.xid
         out[SUBXID][k] = scope.subxid
@@ -184,8 +221,8 @@ cdef int _write_payloads(WaitingRows rows, TableBuilder t) except -1 nogil:
 # ---- a tagged window -----------------------------------------------------------------------------------------------
 
 
-cdef bint _has(Window w, int64_t begin, uint8_t kind) noexcept nogil:
-    return memchr(w.kind + begin, kind, <size_t> (w.count - begin)) != NULL
+cdef bint _has(Window w, uint8_t kind) noexcept nogil:
+    return memchr(w.kind, kind, <size_t> w.count) != NULL
 
 
 cdef bint _as_announced(Tags tags, Window w, int64_t i) noexcept nogil:
@@ -197,11 +234,14 @@ cdef bint _as_announced(Tags tags, Window w, int64_t i) noexcept nogil:
 cdef PlainEnd plain_end(Tags tags, Window w, int64_t* items) noexcept nogil:
     """Finds where the last plain transaction ends in a tagged window. `items` gets how many items come before.
 
-    The result is OTHER_ENDS if there are boundary messages that do not belong to plain transactions, invalid ones, or
-    if a Truncate or a logical message follows the last Commit.
+    The result is OTHER_ENDS if there are boundary messages that do not belong to plain transactions, or invalid ones.
+    It is OTHER_ENDS, too, if there is a Truncate or a logical message: the tagger has recorded it already, so those of
+    earlier rows would come behind it.
     """
     cdef int64_t i, last = -1
     cdef uint8_t kind
+    if _has(w, MSG_TRUNCATE) or _has(w, MSG_MESSAGE):
+        return OTHER_ENDS
     for i in range(w.count):
         kind = w.kind[i]
         if kind == MSG_COMMIT:
@@ -212,8 +252,6 @@ cdef PlainEnd plain_end(Tags tags, Window w, int64_t* items) noexcept nogil:
             continue
         elif kind != MSG_BEGIN or not tags.taken[i]:
             return OTHER_ENDS
-    if _has(w, last + 1, MSG_TRUNCATE) or _has(w, last + 1, MSG_MESSAGE):
-        return OTHER_ENDS
     items[0] = tags.items
     while items[0] > 0 and <int64_t> tags.item_message[items[0] - 1] > last:
         items[0] -= 1
@@ -236,7 +274,7 @@ cdef list waiting_rows(StreamTracker tracker, Window w, Payloads payloads, int64
     cdef bint few
     cdef size_t k, group
     if first < 0:
-        if _has(w, 0, MSG_TRUNCATE) or _has(w, 0, MSG_MESSAGE):
+        if _has(w, MSG_TRUNCATE) or _has(w, MSG_MESSAGE):
             return None
         first = 0
     with nogil:
@@ -246,7 +284,6 @@ cdef list waiting_rows(StreamTracker tracker, Window w, Payloads payloads, int64
     for group in range(txns.size()):
         rows = WaitingRows.__new__(WaitingRows)
         rows.versions, rows.owner, rows.txn = tracker.versions, payloads.owner, txns[group]
-        rows.buffer = (<uintptr_t> payloads.data, payloads.data_size)
         rows.base, rows.end = w.base, w.end
         with nogil:
             rows.reserve(<size_t> counts[group])
