@@ -54,7 +54,8 @@ BLOCKS: dict[str, dict[str, tuple[int | str, ...]]] = {
     },
     "current-tables.md": {
         "Formats": (
-            2,
+            3,
+            "mirror/current/test_duckdb.py::test_the_page_reads_the_rows",
             "mirror/current/test_parquet.py::test_the_page_reads_the_rows",
             "mirror/current/test_iceberg.py::test_the_page_reads_the_rows",
         ),
@@ -129,7 +130,7 @@ BLOCKS: dict[str, dict[str, tuple[int | str, ...]]] = {
     },
     "spark-types.md": {"": (1, "spark/test_types.py::test_moments_beyond_those_of_python")},
     "spark.md": {
-        "": (12, _SEGMENTS),
+        "": (13, _SEGMENTS),
         "Errors": (2, _SEGMENTS, ERROR),
         "The data source": (4, "spark/test_source.py::test_the_page_says_what_is_so"),
         "Typed files": (1, "spark/test_typed.py::test_the_page_says_what_is_so"),

@@ -159,6 +159,7 @@ ALARMS = [
     ("SlotWillBeLost", {"pgoutput_fast_capture_kept_bytes": 33e9}),
     ("SlotWillBeLost", {"pgoutput_fast_mirror_kept_bytes": 33e9}),
     ("MirrorDoesNotRun", {"pgoutput_fast_mirror_running": 0}),
+    ("MirrorCapturePauses", {"pgoutput_fast_mirror_paused": 1}),
     ("MirrorHasStoppedTables", {"pgoutput_fast_mirror_stopped_tables": 1}),
     ("MirroredTableIsLate", {"pgoutput_fast_mirror_lag_seconds": 901}),
     ("MirrorHistoriesAreLate", {"pgoutput_fast_mirror_history_lag_bytes": 17e9}),

@@ -141,7 +141,10 @@ def _keeper(place: Path) -> Callable[[Any, int], None]:
         text = json.dumps(sorted(rows, key=lambda row: row["_seq"]), default=str)
         # A batch that comes again is the same.
         assert not path.exists() or path.read_text() == text
-        path.write_text(text)
+        # A test may read all batches at this moment.
+        whole = path.with_suffix(".new")
+        whole.write_text(text)
+        whole.replace(path)
 
     return keep
 

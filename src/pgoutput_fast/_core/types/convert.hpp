@@ -11,6 +11,7 @@
 #include "columns/column.hpp"
 #include "columns/gather.hpp"
 #include "types/hex.hpp"
+#include "types/money.hpp"
 #include "types/interval.hpp"
 #include "protocol/limits.hpp"
 #include "types/text_numbers.hpp"
@@ -148,6 +149,9 @@ void timestamp_text(Column& column, Source source, const Cell* cells, size_t n, 
 
 inline void time_text(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
     parse_cells<int64_t, parse_time>(column, source, cells, n, issues, PGO_AVX_QUICK(times));
+}
+inline void money_text(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
+    parse_cells<int128, parse_money>(column, source, cells, n, issues, PGO_AVX_QUICK(moneys));
 }
 inline void interval_text(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
     parse_cells<Interval, parse_interval>(column, source, cells, n, issues, PGO_AVX_QUICK(intervals));

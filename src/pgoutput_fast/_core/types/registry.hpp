@@ -20,10 +20,6 @@ inline void hstore_binary(Column& column, Source source, const Cell* cells, size
     write_bytes(column, source, cells, n, issues, print_hstore);
 }
 
-inline void money_text(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
-    parse_cells<int128, parse_money>(column, source, cells, n, issues, PGO_AVX_QUICK(moneys));
-}
-
 struct Kernel {
     const char* name;
     Layout layout;
