@@ -58,22 +58,6 @@ from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 
 _HEAD_SCHEMA = pa.schema([field for field in TAGGED_SCHEMA if field.name != "payload"])
 
-# Positions of TAGGED_SCHEMA's columns.
-cdef enum:
-    SEQ = 0
-    LSN = 1
-    KIND = 2
-    RELATION = 3
-    VERSION = 4
-    TXN = 5
-    XID = 6
-    SUBXID = 7
-    IN_STREAM_COLUMN = 8
-    COMMIT_LSN = 9
-    COMMIT_TIMESTAMP = 10
-    PAYLOAD = 11
-
-
 # Slots of tagged rows that belong to no relation version.
 cdef enum:
     NO_SLOT = -1

@@ -12,24 +12,23 @@ from pgoutput_fast._core.tagging.records cimport TableBuilder
 from pgoutput_fast._core.tagging.scan cimport BOUNDARY, Payloads, Window, message_class
 from pgoutput_fast._core.tagging.stream_state cimport NONE64, MessageScope
 from pgoutput_fast._core.tagging.stream_tracker cimport StreamTracker
+from pgoutput_fast._core.tagging.tagged cimport (
+    COMMIT_LSN,
+    COMMIT_TIMESTAMP,
+    IN_STREAM_COLUMN,
+    KIND,
+    LSN,
+    PAYLOAD,
+    RELATION,
+    SEQ,
+    SUBXID,
+    TXN,
+    VERSION,
+    XID,
+)
 from pgoutput_fast._core.tagging.window_tags cimport Tags
 
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
-
-# Positions of TAGGED_SCHEMA's columns.
-cdef enum:
-    SEQ = 0
-    LSN = 1
-    KIND = 2
-    RELATION = 3
-    VERSION = 4
-    TXN = 5
-    XID = 6
-    SUBXID = 7
-    IN_STREAM_COLUMN = 8
-    COMMIT_LSN = 9
-    COMMIT_TIMESTAMP = 10
-    PAYLOAD = 11
 
 # A window with more transactions than this becomes a table: many small pieces cost more than a table.
 cdef size_t MOST_TRANSACTIONS = 16
