@@ -287,6 +287,30 @@ def test_wrong_arguments_and_streams(spark: Any, work: tuple[Sent, Moment], tmp_
     assert [each.name for each in (tmp_path / "current").iterdir()] == ["public.whole"]
 
 
+def test_a_segment_is_gone_in_which_a_transaction_began(spark: Any, tmp_path: Path) -> None:
+    orders = RelationSpec(16401, "public", "orders", (ColumnSpec("id", 23, key=True), ColumnSpec("note", 25)))
+    writer, state, directory = Writer(4, streaming="on"), None, tmp_path / "segments"
+    directory.mkdir()
+    begun = writer.stream_start(900) + writer.change(orders, "insert", new=["1", "a"], xid=900)
+    begun += writer.stream_stop()
+    short = writer.begin(7, 5, 5) + writer.change(orders, "insert", new=["9", "c"]) + writer.commit(5, 13, 5)
+    for wal in (begun + short, writer.stream_commit(900, 10**6, 10**6 + 8, 5)):
+        tagged, state = pgo.tag(wal, state)
+        write_segment(directory, tagged, state, source=Source("7300000000000000001", "shop", "slot"))
+    first, second = list_segments(directory)
+    sink = pgspark.current_sink(tmp_path / "lake", format="parquet")
+    sink(batch_of(spark, directory, first.first_seq, first.last_seq), 0)
+    away = tmp_path / "away"
+    Path(first.path).rename(away)
+    lost = pgspark.current_sink(tmp_path / "lake", format="parquet")
+    with pytest.raises(ValueError, match=rf"began at message 0 .* no segment has messages 0 to {first.last_seq}"):
+        lost(batch_of(spark, directory, second.first_seq, second.last_seq), 1)
+    away.rename(first.path)
+    sink(batch_of(spark, directory, second.first_seq, second.last_seq), 1)
+    table = open_current("parquet", open_store(tmp_path / "lake"), "public.orders", {})
+    assert sorted(table.read()["id"].to_pylist()) == [1, 9]
+
+
 def test_the_page(spark: Any, place: Place, tmp_path: Path) -> None:
     """docs/streaming.md: a mirror loads, and a query goes on."""
     section = (DOCS / "streaming.md").read_text().split("## Current tables\n")[1].split("\n## ")[0]

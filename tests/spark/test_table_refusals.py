@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import StreamingQueryException
@@ -14,7 +15,7 @@ from pyspark.errors import StreamingQueryException
 import pgoutput_fast as pgo
 from pgoutput_fast import spark as pgspark
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
-from pgoutput_fast.segments import Source, compact, list_segments, write_segment
+from pgoutput_fast.segments import Source, compact, list_segments, read_segment, segment_catalog, write_segment
 from pgoutput_fast.spark.tables.run import Run, begin_run
 from support.lakes import data_files, make_segments, settled
 
@@ -145,6 +146,59 @@ def streamed(directory: Path) -> Any:
         tagged, state = pgo.tag(wal, state)
         write_segment(directory, tagged, state, source=SOURCE)
         yield
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_transaction_that_is_open_needs_the_segment_where_it_begins(
+    spark: Any, tmp_path: Path, format: str
+) -> None:
+    segments, lake = tmp_path / "segments", tmp_path / "lake"
+    steps = streamed(segments)
+    next(steps)
+    assert [row.rows for row in pgspark.write_tables(segments, lake, format=format)] == [0]
+    next(steps)
+    newer, before = part_of(segments, tmp_path / "newer", 1), contents(lake)
+    message = r"public\.orders goes up to message 3\. A transaction that began at message 0 commits only behind it, .* 0 to 3"
+    with pytest.raises(ValueError, match=message):
+        pgspark.write_tables(newer, lake, format=format)
+    assert contents(lake) == before
+    wal = spark.createDataFrame(read_segment(list_segments(newer)[0].path))
+    with pytest.raises(ValueError, match=message):
+        pgspark.write_tables(wal, lake, format=format, catalog=segment_catalog(segments))
+    assert [row.rows for row in pgspark.write_tables(segments, lake, format=format)] == [2]
+    assert ids(lake) == [1, 2]
+
+
+def test_a_segment_is_gone_in_which_an_open_transaction_has_rows(spark: Any, tmp_path: Path) -> None:
+    """It lies before the position of the table, so all of its other rows are there."""
+    segments, lake, writer, state = tmp_path / "segments", tmp_path / "lake", Writer(4, streaming="on"), None
+    segments.mkdir()
+    long = writer.stream_start(900) + writer.change(ORDERS, "insert", new=["1", "a"], xid=900)
+    long += writer.stream_stop()
+    short = writer.begin(7, 5, 5) + writer.change(ORDERS, "insert", new=["9", "c"]) + writer.commit(5, 13, 5)
+    for wal in (long, short, writer.stream_commit(900, 10**6, 10**6 + 8, 5)):
+        tagged, state = pgo.tag(wal, state)
+        write_segment(segments, tagged, state, source=SOURCE)
+    first, second, third = (each.path for each in list_segments(segments))
+    assert [row.rows for row in pgspark.write_tables([first, second], lake)] == [1]
+    with pytest.raises(ValueError, match="Pass the segments from message 0 on, too"):
+        pgspark.write_tables([second, third], lake)
+    assert [row.rows for row in pgspark.write_tables([second, third], lake, mode="overwrite")] == [1]
+    assert [row.rows for row in pgspark.write_tables(segments, lake, mode="overwrite")] == [2]
+
+
+def test_options_pin_the_schemas_of_tables(spark: Any, segments: Path, tmp_path: Path) -> None:
+    pinned = pa.schema([("note", pa.string()), ("id", pa.int64()), ("later", pa.int32())])
+    for name, key in (("a", "public.t0"), ("b", '"public"."t0"'), ("c", 30000)):
+        options = pgo.Options(schemas={key: pinned}, extra_columns="drop")
+        pgspark.write_tables(segments, tmp_path / name, options=options)
+        (found, *_) = data_files(tmp_path / name)
+        schema = pq.read_schema(tmp_path / name / found)
+        assert [schema.field(each).type for each in ("note", "id", "later")] == pinned.types
+        assert "price" not in schema.names
+        assert ids(tmp_path / name) == list(range(12))
+    with pytest.raises(ValueError, match="price"):
+        pgspark.write_tables(segments, tmp_path / "d", options=pgo.Options(schemas={"public.t0": pinned}))
 
 
 @pytest.mark.parametrize("format", FORMATS)

@@ -26,6 +26,7 @@ from pgoutput_fast.schema.options import Options
 from pgoutput_fast.segments.listing import SegmentList, catalog_of
 from pgoutput_fast.segments.names import named_segments
 from pgoutput_fast.segments.segment import Segment
+from pgoutput_fast.segments.tail import first_gap
 from pgoutput_fast.spark.current.jobs import run_jobs
 from pgoutput_fast.spark.current.merge import Merger
 from pgoutput_fast.spark.current.mirrored import Mirrored, read_mirrored
@@ -35,7 +36,7 @@ from pgoutput_fast.spark.current.versions import check_versions
 from pgoutput_fast.spark.dataframes.plan import task_options
 from pgoutput_fast.spark.sessions import cores_of
 from pgoutput_fast.spark.source.stream_files import EMITTED_SCHEMA
-from pgoutput_fast.spark.tables.plan import outcomes_behind, plan_work
+from pgoutput_fast.spark.tables.plan import oldest_behind, outcomes_behind, plan_work
 from pgoutput_fast.spark.tasks.current.divide import DivideChanges, Divided, Taken
 from pgoutput_fast.spark.tasks.current.reduce import Place
 from pgoutput_fast.storage.paths import absolute, shown
@@ -179,6 +180,21 @@ class _Batch:
     after: int
     last: int
 
+    def check_begun(self) -> None:
+        """Checks that no message is missing of the transactions that began before the batch and commit in it.
+
+        Raises:
+            ValueError: if one is.
+        """
+        begun = oldest_behind(self.outcomes, self.after, self.last)
+        gap = None if begun is None else first_gap(self.segments, begun, self.after + 1)
+        if gap is not None:
+            raise ValueError(
+                f"a transaction that began at message {begun} commits behind message {self.after}, and no segment has "
+                f"messages {gap[0]} to {gap[1]}, where it may have rows. Bring the segments back, or load the tables "
+                "again, into another target"
+            )
+
     def commit(self) -> tuple[int, int] | None:
         """(LSN, time) of the last commit; None if nothing committed."""
         committed = self.outcomes.filter(
@@ -226,6 +242,8 @@ class _Sink:
             self._check_begin(first, notes, mirrored)
             self._clear_scratch()
             batch = self._batch(spark, directory, first, last)
+            if notes.seq is not None or mirrored is not None:
+                batch.check_begun()
             if mirrored is not None:
                 mirrored.check_named(wanted or self._names(batch.catalog), wanted=wanted is not None)
             commit = batch.commit()

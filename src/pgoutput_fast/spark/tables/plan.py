@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pgoutput_fast.catalog.identifiers import parse_qualified_name
-from pgoutput_fast.catalog.relations import Catalog
+from pgoutput_fast.catalog.relations import Catalog, Relation
 from pgoutput_fast.lake.partitions import Partitioning, check_partition_columns
 from pgoutput_fast.protocol.limits import SPARK_PARTITION_BYTES
 from pgoutput_fast.schema.options import Options
@@ -31,6 +32,7 @@ __all__ = [
     "PartitionBy",
     "described_tables",
     "last_of_all",
+    "oldest_behind",
     "outcomes_behind",
     "partition_columns",
     "plan_tables",
@@ -84,7 +86,7 @@ def described_tables(
         names = sorted({relation.qualified_name for relation in known.relations})
     found: dict[str, DescribedTable] = {}
     for name in names:
-        resolved = resolve(known, name, options, None)
+        resolved = resolve(known, name, options, _pinned(known, name, options))
         if resolved.table in found:  # another spelling of its name, or its oid
             continue
         schema = plain_schema(spark_arrow_schema(resolved.schema))
@@ -130,6 +132,13 @@ def plan_tables(
     return parts
 
 
+def _pinned(known: Catalog, name: str | int, options: Options) -> pa.Schema | Relation | None:
+    """The schema that the options pin for a table, by its name, by another spelling of it, or by an oid."""
+    versions = known.named(name)
+    keys = [name, versions[-1].qualified_name, *(each.oid for each in versions[::-1])]
+    return next((pinned for pinned in map(options.pinned, keys) if pinned is not None), None)
+
+
 def _check_names(partition_by: Mapping[str, Sequence[str]], names: Sequence[str]) -> None:
     known = {parse_qualified_name(name) for name in names}
     unknown = [name for name in partition_by if parse_qualified_name(name) not in known]
@@ -151,6 +160,22 @@ def last_of_all(tables: Sequence[TablePart]) -> int | None:
     """The position that all tables have reached; None if one of them begins."""
     positions = [table.after for table in tables]
     return None if None in positions else min(each for each in positions if each is not None)
+
+
+def oldest_behind(outcomes: pa.RecordBatch, after: int, last: int) -> int | None:
+    """Ordinal of the message with which the oldest transaction begins that commits behind a position, up to `last`.
+
+    None if all of them begin behind the position.
+
+    Args:
+        outcomes: the outcomes of the messages behind the position, and perhaps others.
+        after: the position.
+        last: ordinal of the last message that counts.
+    """
+    at, txns = outcomes.column("at_seq").to_numpy(), outcomes.column("txn").to_numpy()
+    committed = pc.equal(outcomes.column("outcome"), "committed").to_numpy(zero_copy_only=False)
+    older = txns[committed & (at > after) & (at <= last) & (txns <= after)]
+    return int(older.min()) if len(older) else None
 
 
 def outcomes_behind(

@@ -36,6 +36,7 @@ from pgoutput_fast.spark.tables.plan import (
     PartitionBy,
     described_tables,
     last_of_all,
+    oldest_behind,
     outcomes_behind,
     plan_tables,
     plan_work,
@@ -120,7 +121,7 @@ def write_tables(
         KeyError: if there is no such table; the message lists those that exist.
         ValueError: if arguments are wrong, if the versions of a table fit into no single schema, if a table in the
             target has another schema, has other partition columns, has other `transactions` or belongs to another
-            stream, or if segments that it lacks are gone.
+            stream, or if segments that it lacks are gone, also those where a transaction began that was open there.
         OSError: if the target or the source cannot be reached, or if the disk is full. A note says what to do. Errors
             of tasks come as Spark's errors, with the same text.
         RuntimeError: if there is no session, or if another process writes to the target.
@@ -322,6 +323,8 @@ def _checked_targets(run: Run, parts: Sequence[TablePart], mode: Mode, source: _
                 "missing. Pass all segments, or write to another target"
             )
         _check_gap(run, part.directory, part.after, source)
+        if table.position() is not None and mode != "overwrite":
+            _check_begun(run, part.directory, part.after, source)
         if table.exists() and table.partition_by() != part.partitioning.columns:
             raise ValueError(
                 f"{run.store}/{part.directory} is partitioned by {list(table.partition_by())}, not by "
@@ -359,6 +362,18 @@ def _check_gap(run: Run, directory: str, after: int | None, source: _Source) -> 
         "others that it has. A segment is missing. Bring it back. If it is lost, pass the paths of the segments behind "
         "the gap, and replace the table with mode='overwrite' or use another target"
     )
+
+
+def _check_begun(run: Run, directory: str, after: int | None, source: _Source) -> None:
+    """Checks that the source has all rows of the transactions that began before a position and commit behind it."""
+    begun = None if after is None or source.transactions != "committed" else source.begun_before(after)
+    gap = None if begun is None else source.gap(begun - 1)
+    if gap is not None:
+        raise ValueError(
+            f"{run.store}/{directory} goes up to message {after}. A transaction that began at message {begun} commits "
+            f"only behind it, and the source lacks messages {gap[0]} to {gap[1]}, where it may have rows. Pass the "
+            f"segments from message {begun} on, too. If they are lost, replace the table with mode='overwrite'"
+        )
 
 
 def _check_stream(run: Run, directory: str, table: TableTarget, source: _Source) -> None:
@@ -459,6 +474,7 @@ class _SegmentSource:
         if not found:
             raise ValueError("the source has no segments")
         self._found, self._listed = found, listed
+        self._begun: dict[int, int | None] = {}
         self._spark = spark
         self.transactions = transactions
         self.start = start
@@ -488,6 +504,19 @@ class _SegmentSource:
             # Another process may have joined segments during the listing, so that it saw neither these nor theirs.
             self._found = self._listed.segments()
         return look()
+
+    def begun_before(self, after: int) -> int | None:
+        """Ordinal of the message where the oldest transaction begins that is open at a position and commits behind it.
+
+        None if there is none.
+        """
+        if after not in self._begun:
+            self._begun[after] = self._listed.read(lambda segments: self._oldest(segments, after))
+        return self._begun[after]
+
+    def _oldest(self, segments: Sequence[Segment], after: int) -> int | None:
+        behind = [each for each in segments if each.last_seq > after and each.first_seq <= self.last_seq]
+        return oldest_behind(self._listed.outcomes(behind), after, self.last_seq)
 
     def _work(self, found: Sequence[Segment], tables: Sequence[TablePart]) -> tuple[SegmentTask, ...]:
         after = last_of_all(tables)
@@ -530,6 +559,10 @@ class _TaggedSource:
     def gap(self, after: int | None) -> tuple[int, int] | None:
         """As for segments. The rows may be a part of a stream, so only the beginning is checked."""
         return None if after is None or after + 1 >= self.first_seq else (after + 1, self.first_seq - 1)
+
+    def begun_before(self, after: int) -> int | None:
+        """As for segments."""
+        return None if self._outcomes is None else oldest_behind(self._outcomes, after, self.last_seq)
 
     def write(self, task: WriteTables) -> list[WrittenFile]:
         if self.transactions == "committed" and self._outcomes is None:
