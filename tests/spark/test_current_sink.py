@@ -303,7 +303,9 @@ def test_a_segment_is_gone_in_which_a_transaction_began(spark: Any, tmp_path: Pa
     away = tmp_path / "away"
     Path(first.path).rename(away)
     lost = pgspark.current_sink(tmp_path / "lake", format="parquet")
-    with pytest.raises(ValueError, match=rf"began at message 0 .* no segment has messages 0 to {first.last_seq}"):
+    with pytest.raises(
+        ValueError, match=rf"began at message 0 .* no segment has messages 0 to {first.last_seq}"
+    ):
         lost(batch_of(spark, directory, second.first_seq, second.last_seq), 1)
     away.rename(first.path)
     sink(batch_of(spark, directory, second.first_seq, second.last_seq), 1)

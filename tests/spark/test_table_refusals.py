@@ -15,7 +15,14 @@ from pyspark.errors import StreamingQueryException
 import pgoutput_fast as pgo
 from pgoutput_fast import spark as pgspark
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
-from pgoutput_fast.segments import Source, compact, list_segments, read_segment, segment_catalog, write_segment
+from pgoutput_fast.segments import (
+    Source,
+    compact,
+    list_segments,
+    read_segment,
+    segment_catalog,
+    write_segment,
+)
 from pgoutput_fast.spark.tables.run import Run, begin_run
 from support.lakes import data_files, make_segments, settled
 
