@@ -259,7 +259,9 @@ def test_an_existing_target(tmp_path: Path, capsys: Shown) -> None:
 def test_after_an_error_nothing_is_there(tmp_path: Path, capsys: Shown) -> None:
     path, out = tmp_path / "cut", tmp_path / "out"
     path.write_bytes(lines(stream())[:-10])
-    assert "ends within its last message" in error([str(path), "--out", str(out)], capsys)
+    text = error([str(path), "--out", str(out)], capsys)
+    assert "ends within its last message" in text
+    assert "--drop-cut-off" in text
     assert names(tmp_path) == ["cut"]
     for data in (lines(stream()), b"".join(stream())):
         path.write_bytes(data[:-10])

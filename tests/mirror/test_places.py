@@ -36,6 +36,14 @@ def test_a_relative_target_and_another_working_directory(
     expect_equal(place, "public.t")
 
 
+def test_a_uri_with_a_single_slash_is_no_directory() -> None:
+    for target in ("s3:/bucket/lake", "dbfs:/lake"):
+        with pytest.raises(ValueError, match="If you mean a directory of this machine with this name"):
+            Mirror("dbname=shop", "lake", ["shop"], target)
+        with pytest.raises(ValueError, match="If you mean a directory of this machine with this name"):
+            Mirror("dbname=shop", "lake", ["shop"], "lake", segments=target)
+
+
 @pytest.mark.parametrize("format", KINDS)
 def test_readers_with_a_relative_target(
     place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format: str

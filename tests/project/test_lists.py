@@ -112,5 +112,7 @@ def test_names_of_columns_are_a_list(names: Any) -> None:
 
 @pytest.mark.parametrize("function", [pgo.decode, pgo.tag])
 def test_one_payload_is_no_list_of_payloads(function: Callable[..., Any]) -> None:
-    with pytest.raises(TypeError, match=r"payloads must be .*iterable of bytes; not bytes"):
+    with pytest.raises(
+        TypeError, match=r"payloads must be .*iterable of bytes; not bytes\. For one message pass a list"
+    ):
         function(b"I")

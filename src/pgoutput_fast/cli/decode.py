@@ -22,7 +22,7 @@ from pgoutput_fast.cli.filters import expect_tables, table_names
 from pgoutput_fast.cli.inputs import Input, Segments
 from pgoutput_fast.cli.messages import counted
 from pgoutput_fast.cli.parts import Parts
-from pgoutput_fast.cli.payloads import Payloads, WithoutEnd
+from pgoutput_fast.cli.payloads import DamagedInputError, InputError, Payloads, WithoutEnd
 from pgoutput_fast.cli.problems import expect_given
 from pgoutput_fast.cli.reading import As, Inputs, Table, segments_of, the_inputs
 from pgoutput_fast.cli.screen import objects, table
@@ -110,7 +110,14 @@ def decode(
         if drop_cut_off:
             sources = [each if isinstance(each, Segments) else WithoutEnd(each) for each in sources]
         with _progress(sources) as bar:
-            there, waiting = _decode_all(sources, options, parts, bar)
+            try:
+                there, waiting = _decode_all(sources, options, parts, bar)
+            except DamagedInputError as problem:
+                if not problem.cut_off:
+                    raise
+                raise InputError(
+                    f"{problem}. With --drop-cut-off you decode the messages before it"
+                ) from None
             expect_tables(tables, there)
             parts.finish()
             write_tables(parts.tables.values(), place, form, bar.writing)

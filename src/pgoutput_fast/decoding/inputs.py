@@ -17,6 +17,10 @@ _EXPECTED = (
     "must be a pyarrow BinaryArray, LargeBinaryArray, BinaryViewArray or ChunkedArray of them without nulls, "
     "or an iterable of bytes"
 )
+_ONE = (
+    "For one message pass a list, [message]. For a file that `pg_recvlogical -f` wrote, pass "
+    "pgoutput_fast.read_recvlogical(path)"
+)
 _TEXT = (
     "Text such as '\\x42...' comes from SQL output: read the data column as bytes, for instance with COPY (FORMAT "
     "binary) or as psycopg2's memoryview, or pass bytes.fromhex(text.removeprefix('\\\\x'))"
@@ -42,9 +46,9 @@ def as_binary_arrays(payloads: Any, what: str = "payloads") -> list[pa.Array]:
         return [_binary(payloads, what)]
     if isinstance(payloads, str):
         raise TypeError(f"{what} {_EXPECTED}; not str. {_TEXT}")
-    if isinstance(
-        payloads, bytes | bytearray | memoryview | dict | set | frozenset | pa.RecordBatch | pa.Table
-    ):
+    if isinstance(payloads, bytes | bytearray | memoryview):
+        raise TypeError(f"{what} {_EXPECTED}; not {type(payloads).__name__}. {_ONE}")
+    if isinstance(payloads, dict | set | frozenset | pa.RecordBatch | pa.Table):
         raise TypeError(f"{what} {_EXPECTED}; not {type(payloads).__name__}")
     if not isinstance(payloads, Iterable):
         raise TypeError(f"{what} {_EXPECTED}; not {type(payloads).__name__}")

@@ -91,8 +91,13 @@ def open_file(path: str) -> Any:
 
 
 def absolute(path: str | os.PathLike[str]) -> str:
-    """The path as every process of this machine finds it, whatever its working directory is. A URI stays as it is."""
+    """The path as every process of this machine finds it, whatever its working directory is. A URI stays as it is.
+
+    Raises:
+        ValueError: as `check_place`. With a directory before it, a wrong URI would look like a path.
+    """
     text = os.fspath(path)
+    check_place(text)
     return text if is_uri(text) else os.path.abspath(text)
 
 
