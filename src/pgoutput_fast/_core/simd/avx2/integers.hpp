@@ -29,6 +29,11 @@ inline __m256i join_digits(__m256i x) {
 inline int64_t low_number(__m256i x) { return _mm_cvtsi128_si64(_mm256_castsi256_si128(x)); }
 inline int64_t high_number(__m256i x) { return _mm_cvtsi128_si64(_mm256_extracti128_si256(x, 1)); }
 
+// The number, or its negative if `minus` is 1.
+inline int64_t with_sign(int64_t number, uint64_t minus) {
+    return static_cast<int64_t>((static_cast<uint64_t>(number) ^ (0 - minus)) + minus);
+}
+
 // Loads a number into the low word of each half.
 inline __m256i two_numbers(const int64_t* low, const int64_t* high) {
     return _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(low))),
@@ -58,10 +63,8 @@ bool integers(Source source, const Cell* cells, size_t n, T* out, const Column& 
                                           LEAST.of + q_length + (SIGNED - 1) * q_minus);
         // Also refuses the most negative value of T, because without its sign it is greater than `greatest`.
         bad = _mm256_or_si256(bad, _mm256_or_si256(_mm256_sub_epi64(x, least), _mm256_sub_epi64(greatest, x)));
-        const int64_t a = static_cast<int64_t>((static_cast<uint64_t>(low_number(x)) ^ (0 - p_minus)) + p_minus);
-        const int64_t b = static_cast<int64_t>((static_cast<uint64_t>(high_number(x)) ^ (0 - q_minus)) + q_minus);
-        out[i] = static_cast<T>(a);
-        out[i + 1] = static_cast<T>(b);
+        out[i] = static_cast<T>(with_sign(low_number(x), p_minus));
+        out[i + 1] = static_cast<T>(with_sign(high_number(x), q_minus));
     }
     return !any_negative(bad) && is_zero(wrong_characters);
 }
@@ -88,7 +91,7 @@ inline bool long_integers(Source source, const Cell* cells, size_t n, int64_t* o
         bad |= (value >> 1) - static_cast<uint64_t>(LEAST.of[digits] >> 1);
         // Refuses a value that is too large and a zero with a sign.
         bad |= static_cast<uint64_t>(std::numeric_limits<int64_t>::max()) - (value - minus);
-        out[i] = static_cast<int64_t>((value ^ (0 - minus)) + minus);
+        out[i] = with_sign(static_cast<int64_t>(value), minus);
     }
     return !(bad >> 63) && is_zero(wrong_characters);
 }
@@ -127,7 +130,6 @@ inline bool decimals(Source source, const Cell* cells, size_t n, int128* out, co
     const __m256i dot = _mm256_set1_epi8('.' ^ '0');
     const __m256i zeros = _mm256_set1_epi8('0'), nine = _mm256_set1_epi8(9);
     __m256i wrong_characters = _mm256_setzero_si256(), bad = wrong_characters;
-    int64_t* words = reinterpret_cast<int64_t*>(out);
     for (size_t i = 0; i < n; i += 2) {
         if (i + 2 > n) i = n - 2;  // the last pair may overlap the one before it
         const uint8_t *p = source.base + cells[i].offset, *q = source.base + cells[i + 1].offset;
@@ -144,12 +146,8 @@ inline bool decimals(Source source, const Cell* cells, size_t n, int128* out, co
         x = join_digits(x);
         bad = _mm256_or_si256(bad, _mm256_sub_epi64(x, two_numbers(least + p_size + SIGNED * p_minus,
                                                                    least + q_size + SIGNED * q_minus)));
-        const int64_t a = static_cast<int64_t>((static_cast<uint64_t>(low_number(x)) ^ (0 - p_minus)) + p_minus);
-        const int64_t b = static_cast<int64_t>((static_cast<uint64_t>(high_number(x)) ^ (0 - q_minus)) + q_minus);
-        words[2 * i] = a;
-        words[2 * i + 1] = a >> 63;
-        words[2 * i + 2] = b;
-        words[2 * i + 3] = b >> 63;
+        out[i] = with_sign(low_number(x), p_minus);
+        out[i + 1] = with_sign(high_number(x), q_minus);
     }
     return !any_negative(bad) && is_zero(wrong_characters);
 }
@@ -172,7 +170,6 @@ inline bool binary_decimals(Source source, const Cell* cells, size_t n, int128* 
     const uint64_t limit = POWERS_OF_TEN[column.plan.precision] - 1;
     const int scale = column.plan.scale;
     uint64_t mismatch = 0, bad = 0;  // errors: any bit of `mismatch`, the highest bit of `bad`
-    int64_t* words = reinterpret_cast<int64_t*>(out);
     for (size_t i = 0; i < n; ++i) {
         const uint8_t* p = source.base + cells[i].offset;
         const uint64_t header = load64(p), count = header >> 48, negative = header >> 30 & 1;
@@ -194,9 +191,7 @@ inline bool binary_decimals(Source source, const Cell* cells, size_t n, int128* 
         const uint64_t low = _mulx_u64(value, POWERS.of[place < 20 ? place : 20], &high), quotient = low / 1000;
         mismatch |= high | (quotient * 1000 ^ low);
         bad |= limit - quotient;
-        const int64_t signed_value = static_cast<int64_t>((quotient ^ (0 - negative)) + negative);
-        words[2 * i] = signed_value;
-        words[2 * i + 1] = signed_value >> 63;
+        out[i] = with_sign(static_cast<int64_t>(quotient), negative);
     }
     return !mismatch && !(bad >> 63);
 }

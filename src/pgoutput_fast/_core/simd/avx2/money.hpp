@@ -38,7 +38,6 @@ inline bool moneys(Source source, const Cell* cells, size_t n, int128* out, cons
         _mm256_broadcastsi128_si256(_mm_setr_epi8(-1, -1, -1, -1, 0, 2, 3, 4, 6, 7, 8, 10, 11, 12, 14, 15));
     __m256i wrong_characters = _mm256_setzero_si256(), bad = wrong_characters;
     uint32_t mismatch = 0;
-    int64_t* words = reinterpret_cast<int64_t*>(out);
     for (size_t i = 0; i < n; i += 2) {
         if (i + 2 > n) i = n - 2;  // the last pair may overlap the one before it
         const uint8_t *p = source.base + cells[i].offset, *q = source.base + cells[i + 1].offset;
@@ -56,12 +55,8 @@ inline bool moneys(Source source, const Cell* cells, size_t n, int128* out, cons
         x = join_digits(_mm256_shuffle_epi8(x, compact));
         bad = _mm256_or_si256(bad, _mm256_sub_epi64(x, two_numbers(LEAST_CENTS.of + p_size + SIGNED * p_minus,
                                                                    LEAST_CENTS.of + q_size + SIGNED * q_minus)));
-        const int64_t a = static_cast<int64_t>((static_cast<uint64_t>(low_number(x)) ^ (0 - p_minus)) + p_minus);
-        const int64_t b = static_cast<int64_t>((static_cast<uint64_t>(high_number(x)) ^ (0 - q_minus)) + q_minus);
-        words[2 * i] = a;
-        words[2 * i + 1] = a >> 63;
-        words[2 * i + 2] = b;
-        words[2 * i + 3] = b >> 63;
+        out[i] = with_sign(low_number(x), p_minus);
+        out[i + 1] = with_sign(high_number(x), q_minus);
     }
     return !mismatch && !any_negative(bad) && is_zero(wrong_characters);
 }
