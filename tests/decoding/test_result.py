@@ -9,6 +9,7 @@ from typing import Any
 
 import duckdb
 import pandas as pd
+import polars as pl
 import pyarrow as pa
 import pytest
 
@@ -138,6 +139,15 @@ def test_pandas_takes_batches_and_tables() -> None:
     for frame in frames:
         assert frame[["id", "note"]].values.tolist() == [[1, "first"]]
     assert decoded["public.orders"].to_pandas()["id"].tolist() == [1, 2]
+
+
+def test_polars_takes_batches_and_tables() -> None:
+    decoded = pgo.decode(stream())
+    frame = pl.DataFrame(decoded.changes[0])
+    assert frame.select("id", "note").rows() == [(1, "first")]
+    assert pl.DataFrame(decoded["public.orders"])["id"].to_list() == [1, 2]
+    assert isinstance(orders := pl.from_arrow(decoded["public.orders"]), pl.DataFrame)
+    assert orders.equals(pl.DataFrame(decoded["public.orders"]))
 
 
 def test_the_page_shows_other_libraries() -> None:

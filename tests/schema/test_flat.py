@@ -8,6 +8,8 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import duckdb
+import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
@@ -74,7 +76,8 @@ def test_tools_take_them(tmp_path: Path) -> None:
     pyarrow.csv.write_csv(table, tmp_path / "t.csv")
     assert pyarrow.csv.read_csv(tmp_path / "t.csv").column("prices").to_pylist() == ['["1.10", "-0.5"]']
     pq.write_table(table, tmp_path / "t.parquet")
-    duckdb = pytest.importorskip("duckdb")
+    (row,) = pl.DataFrame(table).to_dicts()
+    assert (row["span"], row["prices"], row["key"]) == ("P1M2D", '["1.10", "-0.5"]', ROW[4])
     path = str(tmp_path / "t.parquet")
     assert duckdb.sql(f"SELECT prices->>0 FROM '{path}'").fetchall() == [("1.10",)]
 
