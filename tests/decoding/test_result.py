@@ -226,7 +226,7 @@ def test_tables_of_html() -> None:
     decoder = pgo.Decoder(pgo.Options(transactions="committed"))
     decoded = decoder.decode(stream())
     assert "<td>public.orders</td><td>2</td><td>2</td>" in sound(decoded._repr_html_())
-    assert "transactions: 2, outcomes: 1, truncates: 0, messages: 0, rejects: 0" in decoded._repr_html_()
+    assert "transactions 2, outcomes 1, truncates 0, messages 0, rejects 0" in decoded._repr_html_()
     assert "<td>public.orders</td><td>2</td>" in sound(decoded.tables._repr_html_())  # type: ignore[attr-defined]
     assert "<td>public.orders</td><td>16401</td><td>2</td><td>4</td><td>default</td>" in sound(
         decoder.catalog._repr_html_()

@@ -292,7 +292,7 @@ class Catalog:
             for name, found in islice(versions.items(), _SHOWN_TABLES)
         ]
         head = ["table", "oid", "versions", "columns", "replica identity"]
-        title = f"Catalog of {len(versions):,} tables, {len(self.types):,} types"
+        title = f"Catalog; tables: {len(versions):,}, types: {len(self.types):,}"
         return html_table(title, head, rows, len(versions) - len(rows))
 
     def get(self, version: int) -> Relation | None:

@@ -143,10 +143,15 @@ class Decoded:
             count[1] += 1
         shown = [(name, *count) for name, count in islice(counts.items(), _SHOWN)]
         beside = ", ".join(
-            f"{name}: {getattr(self, name).num_rows:,}"
+            f"{name} {getattr(self, name).num_rows:,}"
             for name in ("transactions", "outcomes", "truncates", "messages", "rejects")
         )
-        return html_table(f"Decoded; {beside}", ["table", "rows", "batches"], shown, len(counts) - len(shown))
+        return html_table(
+            f"Decoded; rows of its other tables: {beside}",
+            ["table", "rows", "batches"],
+            shown,
+            len(counts) - len(shown),
+        )
 
     def __len__(self) -> int:
         return len(self._changes)
