@@ -46,6 +46,7 @@ TESTS = (
     "pytest-timeout>=2.3",
     "pytest-xdist>=3.6",
     "hypothesis>=6.100",
+    "moto[s3,server]>=5",
     "deltalake>=1.0",
     "pyiceberg[pyarrow,sql-sqlite]>=0.12",
     "pyyaml>=6",  # for Spark's declarative pipelines

@@ -638,6 +638,7 @@ def test_typed_files_of_a_joined_segment(made: _Stream, tmp_path: Path, done: in
 # ---- a capture meanwhile -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.unsanitized
 def test_a_capture_writes_meanwhile(database: pg.Database, slot: str, tmp_path: Path) -> None:
     """It is killed and started again, too; and it makes typed files and applies retention in the end."""
     if database.version != max(pg.installations()):

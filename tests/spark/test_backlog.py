@@ -72,7 +72,8 @@ def test_the_backlog_has_everything_in_it(captured: Backlog) -> None:
     assert kinds[b"S"] > 20
     catalog = pgo.tag(captured.payloads)[1].catalog
     assert len(catalog.relations) > 2 * len(TABLES)
-    assert sum(table.num_rows for table in captured.tables.values()) > 1000
+    # Rows are also deleted and truncated, and who writes when depends on the machine.
+    assert sum(table.num_rows for table in captured.tables.values()) > 100
 
 
 @pytest.mark.parametrize("how", ["files", pytest.param("rows", marks=pytest.mark.long)])
