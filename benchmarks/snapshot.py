@@ -4,20 +4,28 @@
 
 Both read one table of 16 columns from an embedded server, in turns, with the same connection settings. Before the
 timing, this compares their values. It needs `adbc-driver-postgresql`.
+
+It also shows who spends the time of a snapshot: the server, the connection (libpq and the system), and the decoder. For
+the connection it receives the same bytes without decoding them.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 from typing import Any
 
 import pyarrow as pa
 
+from benchmarks.processes import descendants, stat_fields
 from benchmarks.timing import Measured, interleaved
 from pgoutput_fast.capture import Snapshot
 from pgoutput_fast.demo.servers import Server, find_installations
-from pgoutput_fast.snapshot.read import SnapshotReader
+from pgoutput_fast.postgres.copy_stream import CopyLink
+from pgoutput_fast.postgres.session import connect
+from pgoutput_fast.postgres.tables import text_columns
+from pgoutput_fast.snapshot.read import SnapshotReader, copy_query, in_snapshot
 
 TABLE = """
 CREATE TABLE orders (
@@ -39,12 +47,34 @@ COLUMNS = (
 )  # fmt: skip
 
 
+OURS, RECEIVED, ADBC, SERVER = "snapshot", "received only", "ADBC", "server"
+
+
 def read_ours(reader: SnapshotReader, snapshot: Snapshot) -> pa.Table:
     """The whole table, with metadata columns."""
     batches: list[pa.RecordBatch] = []
     for each in snapshot.ranges("public.orders"):
         reader.read(snapshot.tables["public.orders"], each, batches.append)
     return pa.Table.from_batches(batches)
+
+
+def receive(connection: Any, snapshot: Snapshot) -> None:
+    """Receives the bytes that `read_ours` decodes, and drops them."""
+    table, major = snapshot.tables["public.orders"], connection.server_version // 10000
+    as_text = text_columns(table, snapshot.catalog, snapshot.options, major)
+    for each in snapshot.ranges("public.orders"):
+        with connection.cursor() as cursor, in_snapshot(cursor, snapshot.name):
+            link = CopyLink(connection)
+            link.begin(copy_query(table, each, as_text, None), lambda: True)
+            while link.take(1 << 20, 0.2, 0.02) is not None:
+                pass
+
+
+def server_seconds(server: Server) -> float:
+    """The CPU time of the processes of a server, in steps of a hundredth of a second."""
+    postmaster = int((server.data_directory / "postmaster.pid").read_text().split()[0])
+    ticks = sum(sum(map(int, stat_fields(pid)[11:13])) for pid in descendants(postmaster))
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def read_adbc(connection: Any) -> pa.Table:
@@ -66,7 +96,8 @@ def same(ours: pa.Table, theirs: pa.Table) -> None:
 
 
 def measure(rows: int, rounds: int) -> dict[str, Measured]:
-    """CPU seconds of this process to read `rows` rows, with each of the two readers.
+    """CPU seconds to read `rows` rows: of this process with each of the two readers, and if it only receives the bytes;
+    and of the server while it sends them.
 
     Raises:
         LookupError: if this machine has no PostgreSQL server.
@@ -98,11 +129,22 @@ def measure(rows: int, rounds: int) -> dict[str, Measured]:
             contextlib.closing(
                 SnapshotReader(server.dsn, snapshot.name, snapshot.catalog, snapshot.options)
             ) as reader,
+            contextlib.closing(connect(server.dsn)) as receiving,
         ):
             same(read_ours(reader, snapshot), read_adbc(other))
+
+            def serve() -> dict[str, float]:
+                before = server_seconds(server)
+                receive(receiving, snapshot)
+                return {SERVER: server_seconds(server) - before}
+
             return interleaved(
-                {"snapshot": lambda: read_ours(reader, snapshot), "ADBC": lambda: read_adbc(other)},
-                {},
+                {
+                    OURS: lambda: read_ours(reader, snapshot),
+                    RECEIVED: lambda: receive(receiving, snapshot),
+                    ADBC: lambda: read_adbc(other),
+                },
+                {SERVER: serve},
                 rounds,
             )
     finally:
@@ -117,9 +159,18 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     arguments = parser.parse_args()
     spent = measure(arguments.rows, arguments.rounds)
-    for name, measured in spent.items():
-        print(f"{name:9} {arguments.rows / measured.seconds / 1e6:6.2f} million rows per CPU second")
-    print(f"speed of the snapshot, relative to ADBC: {spent['snapshot'].speed_beside(spent['ADBC']):.2f}")
+    for name in (OURS, ADBC):
+        rate = arguments.rows / spent[name].seconds / 1e6
+        print(f"{name:9} {rate:6.2f} million rows per CPU second")
+    print(f"speed of the snapshot, relative to ADBC: {spent[OURS].speed_beside(spent[ADBC]):.2f}")
+    server, received, ours = (spent[name].seconds / arguments.rows * 1e6 for name in (SERVER, RECEIVED, OURS))
+    print("CPU seconds per million rows:")
+    for what, seconds in (
+        ("the server", server),
+        ("connection: libpq and system", received),
+        ("decoder", ours - received),
+    ):
+        print(f"  {what:28} {seconds:6.3f}  {seconds / (server + ours):4.0%}")
 
 
 if __name__ == "__main__":

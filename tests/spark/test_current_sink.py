@@ -38,6 +38,7 @@ from support.forms import and_long
 from support.lakes import running, settled
 from support.mirrors import Place, current_of, expect_equal, lose_rows, place
 from support.paths import DOCS
+from support.spark_features import AVAILABLE_NOW
 
 __all__ = ["place"]
 
@@ -313,6 +314,7 @@ def test_a_segment_is_gone_in_which_a_transaction_began(spark: Any, tmp_path: Pa
     assert sorted(table.read()["id"].to_pylist()) == [1, 9]
 
 
+@pytest.mark.skipif(not AVAILABLE_NOW, reason="before Spark 4.2 the query does not wait for its capture")
 def test_the_page(spark: Any, place: Place, tmp_path: Path) -> None:
     """docs/streaming.md: a mirror loads, and a query goes on."""
     section = (DOCS / "streaming.md").read_text().split("## Current tables\n")[1].split("\n## ")[0]

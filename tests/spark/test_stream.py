@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import itertools
 import json
 import re
@@ -33,9 +32,7 @@ from pgoutput_fast.spark.source.stream_plan import plan_stream
 from support import pg
 from support.capturing import drop_when_free, wait_until
 from support.paths import DOCS
-
-# Before 4.2 a Python source cannot hear of it.
-AVAILABLE_NOW = importlib.util.find_spec("pyspark.sql.streaming.datasource") is not None
+from support.spark_features import AVAILABLE_NOW
 
 _numbers = itertools.count(1)
 

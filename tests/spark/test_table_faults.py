@@ -37,6 +37,7 @@ from support.lakes import (
     tables_of,
     wait_for,
 )
+from support.spark_features import AVAILABLE_NOW
 
 KILLS = int(os.environ.get("PGOUTPUT_FAST_KILLS", "1"))
 DRIVER = pytest.mark.classic("a driver of its own, on a classic Spark")
@@ -205,7 +206,7 @@ def test_a_stream_whose_workers_are_killed_in_each_batch(
     stored: Path, undisturbed: Any, tmp_path: Path, format: str
 ) -> None:
     """Each of the four batches is committed once."""
-    lake = tmp_path / "lake"
+    lake, batches = tmp_path / "lake", 4 if AVAILABLE_NOW else 1
     job = {
         "source": str(stored),
         "target": str(lake),
@@ -215,11 +216,11 @@ def test_a_stream_whose_workers_are_killed_in_each_batch(
         "worker": True,
     }
     with running(job) as driver:
-        for _ in range(4):
+        for _ in range(batches):
             assert driver.until("stopped") in ("stopped 1", "stopped 2")
         driver.until("done")
     assert_whole(format, lake, undisturbed[format])
-    assert len(list((tmp_path / "checkpoint" / "commits").glob("[0-9]"))) == 4
+    assert len(list((tmp_path / "checkpoint" / "commits").glob("[0-9]"))) == batches
 
 
 @DRIVER
