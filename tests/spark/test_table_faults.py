@@ -25,6 +25,7 @@ import pgoutput_fast as pgo
 from pgoutput_fast import spark as pgspark
 from pgoutput_fast.lake.manifest import ParquetTarget
 from pgoutput_fast.spark.tables import run as runs
+from support.disks import small_disk
 from support.lake_driver import write_stream
 from support.lakes import (
     assert_whole,
@@ -264,14 +265,8 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 5 MB."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=5m", "tmpfs", str(place)]
-    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True).returncode:
-        pytest.skip("nobody may mount here; see the test of files that must not grow")
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
+    with small_disk(tmp_path) as place:
+        yield place
 
 
 def _remount(disk: Path, options: str) -> None:

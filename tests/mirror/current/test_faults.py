@@ -22,6 +22,7 @@ import pytest
 from pgoutput_fast.mirror.effect.effect import Effect, current_schema
 from pgoutput_fast.storage.stores import is_unfinished
 from support.current_tables import KINDS, RandomEffects, open_table
+from support.disks import small_disk
 from support.forms import and_long
 from support.paths import TESTS
 
@@ -137,14 +138,8 @@ def test_killed_at_random_moments(kind: str, tmp_path: Path) -> None:
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """A small disk."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=5m", "tmpfs", str(place)]
-    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True).returncode:
-        pytest.skip("nobody may mount here")
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
+    with small_disk(tmp_path) as place:
+        yield place
 
 
 def _wide(first: int, rows: int) -> Effect:

@@ -1,0 +1,32 @@
+"""Small disks, to fill them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+__all__ = ["small_disk"]
+
+
+@contextmanager
+def small_disk(directory: Path) -> Iterator[Path]:
+    """A file system of 5 MB below a directory. Without the right to mount one, the test is skipped."""
+    place = directory / "disk"
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=5m", "tmpfs", str(place)]
+    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("nobody may mount here")
+    try:
+        yield place
+    finally:
+        deadline = time.monotonic() + 60
+        # Behind an error, threads of delta-rs may have files open for a while.
+        while subprocess.run(["umount", str(place)], capture_output=True).returncode:
+            assert time.monotonic() < deadline, f"{place} is still in use"
+            time.sleep(0.05)
