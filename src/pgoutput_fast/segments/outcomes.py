@@ -83,6 +83,11 @@ def outcomes_of_texts(texts: Sequence[str]) -> list[pa.RecordBatch]:
             [pa.array(values, field.type) for values, field in zip(columns, OUTCOMES_SCHEMA, strict=True)],
             schema=OUTCOMES_SCHEMA,
         )
+        # Another outcome would count as none, and the rows of its transaction would be left out.
+        if not set(columns[OUTCOMES_SCHEMA.get_field_index("outcome")]) <= {"committed", "aborted"}:
+            raise ValueError("an outcome is neither committed nor aborted")
+        if any(batch.column(name).null_count for name in ("txn", "at_seq")):
+            raise ValueError("an outcome has no transaction, or no place")
     except (pa.ArrowException, LookupError, OverflowError, TypeError, ValueError) as problem:
         raise ValueError(f"the outcomes in its footer have a wrong form: {problem}") from None
     return _cut(batch, counts)
