@@ -76,3 +76,31 @@ def test_a_connection_that_is_lost_while_an_fsync_fails(
         newest = into.newest()
         assert newest is not None
         assert (newest.last_seq, len(calls)) == (0, 4)
+
+
+def test_a_segment_is_read_once_to_know_how_far_they_reach(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mirror asks ten times a second."""
+    into, asked = segment_directory.SegmentDirectory(tmp_path), segment_directory.SegmentDirectory(tmp_path)
+    newest, looks = segment_directory.newest_segment, list[str]()
+
+    def look(directory: str | os.PathLike[str]) -> object:
+        looks.append(str(directory))
+        return newest(directory)
+
+    monkeypatch.setattr(segment_directory, "newest_segment", look)
+    assert asked.reached() == 0
+    stream, source = Writer(), Source("1", "shop", "slot")
+    state: pgo.StreamState | None = None
+    with into.owned():
+        for number in (1, 2):
+            messages = [*stream.begin(7, 100 * number, 0), *stream.commit(100 * number, 100 * number + 10, 0)]
+            tagged, state = pgo.tag(messages, state)
+            into.write(pa.Table.from_batches([tagged]), state, source, 100 * number + 10)
+            looks.clear()
+            assert [asked.reached() for _ in range(3)] == [100 * number + 10] * 3
+            assert len(looks) == 1
+        into.confirmed.save(900, now=True)
+        assert asked.reached() == 900
+        assert len(looks) == 1

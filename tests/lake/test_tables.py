@@ -235,6 +235,22 @@ def test_a_delta_table_gets_its_first_timestamps_without_a_zone(tmp_path: Path, 
     assert table.transaction_version("pgoutput_fast") == 2
 
 
+def test_a_delta_table_has_checkpoints(tmp_path: Path) -> None:
+    """Without them, each commit costs more than the one before: delta-rs reads the log behind the last one."""
+    place, target = tmp_path / "t", DeltaTarget(str(tmp_path / "t"))
+    for k in range(25):
+        with TableFiles(open_store(tmp_path), f"run{k}", False) as files:
+            files.add("t", _batch(k, 1))
+        target.commit(files.written, k, SCHEMA, "append")
+    last = json.loads((place / "_delta_log" / "_last_checkpoint").read_text())
+    assert last["version"] == 19
+    for path in sorted((place / "_delta_log").glob("*.json"))[:20]:
+        path.unlink()
+    table = DeltaTable(str(place))
+    assert sorted(table.to_pyarrow_table()["_seq"].to_pylist()) == list(range(25))
+    assert DeltaTarget(str(place)).position() == 24
+
+
 def test_partitions_that_a_killed_commit_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Files below directories of partitions get their names, and those that are replaced go."""
     store = open_store(tmp_path)

@@ -20,7 +20,7 @@ from pgoutput_fast.errors import SpillError
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.segments.compaction import unfinished_of_compact
 from pgoutput_fast.segments.known import CATALOG_DIRECTORY, KnownLog, sweep_orphans
-from pgoutput_fast.segments.names import newest_named, ordinals_of
+from pgoutput_fast.segments.names import Named, newest_named, ordinals_of
 from pgoutput_fast.segments.read import newest_segment
 from pgoutput_fast.segments.segment import Segment, Source
 from pgoutput_fast.segments.write import write_segment
@@ -74,6 +74,8 @@ class SegmentDirectory:
         self._last_seq: int | None = None
         self._before: int | None = None
         self._name = ""
+        # The segment that was the newest when `reached` read it, and its end.
+        self._read: tuple[Named, int] | None = None
 
     def __str__(self) -> str:
         return str(self._store)
@@ -141,10 +143,20 @@ class SegmentDirectory:
     def reached(self) -> int:
         """Returns the LSN up to which all commits are durable here or confirmed; 0 if nothing was captured.
 
+        Call it as often as you like: it reads a segment only if that is new.
+
         Raises:
             CaptureError: as `confirmed`.
         """
-        return self.reached_with(self.newest())
+        named = newest_named(self._store)
+        if named is None or self._read is None or self._read[0] != named:
+            newest = self.newest()
+            if named is None or newest is None:
+                return self.reached_with(newest)
+            # It may be a later one. What that one says is true as well.
+            self._read = named, newest.end_lsn or 0
+        self._confirmed = None  # another process may have written it
+        return max(self._read[1], self.confirmed.lsn or 0)
 
     def reached_with(self, newest: Segment | None) -> int:
         """As `reached`, if you have called `newest` already."""

@@ -19,7 +19,11 @@ from pgoutput_fast.schema.options import Transactions
 from pgoutput_fast.storage.parquet import SETTINGS
 from pgoutput_fast.storage.paths import is_uri, open_place, shown, split_uri
 
-__all__ = ["DeltaTarget", "add_action", "allow_timestamps", "delta_directory", "reached"]
+__all__ = ["CONFIGURATION", "DeltaTarget", "add_action", "allow_timestamps", "delta_directory", "reached"]
+
+# What a new table is told. For each commit, delta-rs reads all commits behind the last checkpoint again. By itself, it
+# writes a checkpoint only behind each hundredth.
+CONFIGURATION = {"delta.checkpointInterval": "10"}
 
 # The application whose transactions carry the position.
 _APPLICATION = "pgoutput_fast"
@@ -163,6 +167,7 @@ class DeltaTarget(TableTarget):
                 actions,
                 mode="error",
                 partition_by=list(partition_by),
+                configuration=CONFIGURATION,
                 storage_options=self._storage or None,
                 commit_properties=properties,
             )

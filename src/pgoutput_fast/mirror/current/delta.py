@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pgoutput_fast.lake.delta import add_action, allow_timestamps, reached
+from pgoutput_fast.lake.delta import CONFIGURATION, add_action, allow_timestamps, reached
 from pgoutput_fast.lake.files import WrittenFile
 from pgoutput_fast.lake.target import plain_types
 from pgoutput_fast.mirror.current.damaged import DamagedError
@@ -182,6 +182,8 @@ class DeltaCurrent(FileTable):
         return self._at(before.number + 1)
 
     def _at(self, number: int) -> Any:
+        if self._table is not None and self._table.version() == number:
+            return self._table  # to open it again would read its whole log
         return self._delta.DeltaTable(self._uri, number, storage_options=self._storage)
 
     def _properties(self, position: int) -> Any:
@@ -198,6 +200,7 @@ class DeltaCurrent(FileTable):
             self._uri,
             schema,
             actions,
+            configuration=CONFIGURATION,
             storage_options=self._storage,
             commit_properties=self._properties(position),
         )

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from pgoutput_fast._core.columns.row_pairs import is_comparable, mark_unequal
 from pgoutput_fast.mirror.effect.cancelled import may_cancel
 from pgoutput_fast.mirror.effect.column_names import RowNumbers
-from pgoutput_fast.mirror.effect.fixed_values import fixed_values, is_fixed, validity
-from pgoutput_fast.mirror.effect.row_codes import is_nested, row_codes, storage
+from pgoutput_fast.mirror.effect.row_codes import row_codes, storage
 from pgoutput_fast.mirror.effect.row_hashes import Hashes, row_hashes
 from pgoutput_fast.mirror.effect.stretch import Mask
 from pgoutput_fast.mirror.effect.take import take
@@ -74,54 +73,36 @@ def _with_equal_hashes(hashes: Hashes, puts: Mask) -> tuple[RowNumbers, Mask]:
 
 def _differ_from_previous(columns: Sequence[pa.ChunkedArray], rows: RowNumbers, begins: Mask) -> Mask:
     """Which rows are not equal to the row before them in their group."""
-    count = len(columns[0])
-    chosen = np.zeros(count, np.bool_)
-    chosen[rows] = True
-    if len(rows) < count // 2:
-        # What lies together is compared faster.
-        table = pa.table(list(columns), [str(number) for number in range(len(columns))])
-        columns = table.filter(pa.array(chosen)).columns
-        rows, count = (np.cumsum(chosen) - 1)[rows], len(rows)
-    previous = np.full(count, -1)
+    previous = np.full(len(columns[0]), -1)
     previous[rows[1:][~begins[1:]]] = rows[:-1][~begins[1:]]
     # In the order of the stretch. So only the rows before lie anywhere.
     ones = np.flatnonzero(previous >= 0)
     others = previous[ones]
-    unequal = np.zeros(len(ones), np.bool_)
+    differs = np.zeros(len(ones), np.bool_)
     for column in columns:
-        if column.null_count < count:
-            unequal |= _unequal(storage(column), ones, others)
-    differs = np.zeros(count, np.bool_)
-    differs[ones] = unequal
-    return differs[rows]
+        if column.null_count < len(column):
+            _mark_unequal(storage(column), ones, others, differs)
+    found = np.zeros(len(previous), np.bool_)
+    found[ones] = differs
+    return found[rows]
 
 
-def _unequal(column: pa.ChunkedArray, ones: RowNumbers, others: RowNumbers) -> Mask:
-    """Whether values are different from those in other rows.
+def _mark_unequal(column: pa.ChunkedArray, ones: RowNumbers, others: RowNumbers, marks: Mask) -> None:
+    """Marks the pairs of rows whose values differ.
 
     Args:
         column: the column.
-        ones: the rows of the values, ascending.
-        others: the other row of each, in any order.
+        ones: the one row of each pair, ascending.
+        others: the other row, in any order.
+        marks: by pair.
     """
-    unlike: Mask = np.zeros(len(ones), np.bool_)
-    if is_fixed(column.type):
-        whole = column.combine_chunks()
-        for values in [*fixed_values(whole), *([validity(whole)] if whole.null_count else [])]:
-            unlike |= values[ones] != values[others]
-        return unlike
+    if is_comparable(column.type):
+        return mark_unequal(column, ones, others, marks.view(np.uint8))
     chosen = np.zeros(len(column), np.bool_)
     chosen[ones] = True
     one, other = column.filter(pa.array(chosen)), take(column, others)
-    if is_nested(column.type):
-        codes, _ = row_codes([pa.chunked_array([*one.chunks, *other.chunks], column.type)])
-        unlike |= codes[: len(others)] != codes[len(others) :]
-        return unlike
-    equal = pc.fill_null(pc.equal(one, other), False)
-    if column.null_count:
-        equal = pc.or_(equal, pc.and_(one.is_null(), other.is_null()))
-    unlike |= ~equal.to_numpy()
-    return unlike
+    codes, _ = row_codes([pa.chunked_array([*one.chunks, *other.chunks], column.type)])
+    marks |= codes[: len(others)] != codes[len(others) :]
 
 
 def _recoded(columns: Sequence[pa.ChunkedArray], rows: RowNumbers, begins: Mask, differs: Mask) -> Copies:
