@@ -112,6 +112,46 @@ def test_what_is_missing_or_wrong() -> None:
         pgo.tag([b"?"])
 
 
+def test_tags_that_are_not_those_of_the_payload() -> None:
+    table = RelationSpec(16384, "public", "t", (ColumnSpec("id", 23),))
+    batch, state = pgo.tag(
+        [
+            *(encode.encode_stream_start(7, True), encode.encode_relation(table, xid=7)),
+            *(encode.encode_insert(16384, ["1"], xid=8), encode.encode_truncate([16384], xid=8)),
+            *(encode.encode_stream_stop(), encode.encode_begin(100, 0, 9)),
+            *(
+                encode.encode_relation(table),
+                encode.encode_insert(16384, ["2"]),
+                encode.encode_commit(100, 108, 0),
+            ),
+        ]
+    )
+    rows = batch.to_pylist()
+    streamed, truncate, plain = (
+        next(k for k, row in enumerate(rows) if row["kind"] == ord(kind) and row["in_stream"] == inside)
+        for kind, inside in (("I", True), ("T", True), ("I", False))
+    )
+    for at, tag, value in (
+        (streamed, "subxid", 7),
+        (truncate, "subxid", 7),
+        (plain, "subxid", 9),
+        (plain, "kind", 0),
+        (streamed, "kind", ord("D")),
+        (plain, "relation", 16385),
+        (truncate, "relation", 16385),
+    ):
+        wrong = [{**row, tag: value} if k == at else row for k, row in enumerate(rows)]
+        tagged = pa.RecordBatch.from_pylist(wrong, pgo.TAGGED_SCHEMA)
+        with pytest.raises(DecodeError, match=f"^message {rows[at]['seq']}.*has another kind or relation"):
+            pgo.decode_tagged(tagged, state.catalog)
+        out = pgo.decode_tagged(tagged, state.catalog, Options(on_error="quarantine"))
+        assert out.rejects.column("seq").to_pylist() == [rows[at]["seq"]]
+    # Tags that nobody needs may be left out.
+    for tag in ("subxid", "relation"):
+        tagged = pa.RecordBatch.from_pylist([{**row, tag: None} for row in rows], pgo.TAGGED_SCHEMA)
+        assert sum(each.batch.num_rows for each in pgo.decode_tagged(tagged, state.catalog).changes) == 3
+
+
 @pytest.mark.parametrize("at", range(13))
 def test_payloads_that_were_cut(at: int) -> None:
     batch, state = pgo.tag(STREAM)

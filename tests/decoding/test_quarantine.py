@@ -34,6 +34,7 @@ DAMAGES_PER_FILE = 150
 
 
 COLUMNS = (ColumnSpec("id", 23),)
+KINDS = [bytes([kind]) for kind in b"BCORYIUDTMSEcAbPpKr"]
 
 
 def rows_by_seq(
@@ -50,11 +51,13 @@ def rows_by_seq(
 
 
 def damaged(rng: random.Random, data: bytes) -> bytes:
-    """So that it is noticed: cut short, lengthened, or of no known kind."""
-    way = rng.randrange(3)
+    """Cut short, lengthened, of no known kind, or of another kind, which is not always noticed."""
+    way = rng.randrange(4)
     if way == 0:
         return data[: rng.randrange(len(data))]
-    return data + b"\0" if way == 1 else b"?" + data[1:]
+    if way == 1:
+        return data + b"\0"
+    return (b"?" if way == 2 else rng.choice(KINDS)) + data[1:]
 
 
 @pytest.mark.parametrize("view", ["as_sent", "committed"])
@@ -72,7 +75,7 @@ def test_what_is_decoded_beside_a_damaged_message_is_right(path: Path, view: str
             [*payloads[:at], (lsn, damaged(rng, data)), *payloads[at + 1 :]], view, "quarantine"
         )
         if at not in aside:
-            continue  # an abort without its position is an abort
+            continue  # an abort without its position is an abort, and a new row may be that of an update
         for seq, rows in found.items():
             # Of a Truncate the rows of those relations that are not lost.
             some = (
@@ -94,12 +97,54 @@ def test_what_a_damaged_abort_may_have_taken_back_is_not_given(path: Path) -> No
     assert aborts
     for at in aborts:
         lsn, data = payloads[at]
-        for bad in (data[:-1], b"?" + data[1:], b""):
+        for bad in (data[:-1], b"?" + data[1:], b"", *(kind + data[1:] for kind in KINDS if kind != b"A")):
             found, aside = rows_by_seq(
                 [*payloads[:at], (lsn, bad), *payloads[at + 1 :]], "committed", "quarantine"
             )
             assert set(found) <= set(sound)
             assert set(sound) - set(found) <= aside
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("namespace", ["public", "N", "Orders", "K"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_relation_message_whose_first_byte_is_damaged(kind: bytes, namespace: str, streamed: bool) -> None:
+    """The rows behind it are of the columns that it described, which are the same in another order."""
+    before, after = (
+        RelationSpec(0x4000, namespace, "t", tuple(ColumnSpec(name, 23) for name in names))
+        for names in ("ab", "ba")
+    )
+    xid = 7 if streamed else None
+    opened = [encode_stream_start(7, True)] if streamed else [encode_begin(100, 0, 7)]
+    wal = [*opened, encode_relation(before, xid=xid), encode_insert(0x4000, ["1", "2"], xid=xid)]
+    at = len(wal)
+    wal += [encode_relation(after, xid=xid), encode_insert(0x4000, ["20", "10"], xid=xid)]
+    assert _pairs(wal) == [(1, 2), (10, 20)]
+    wal[at] = kind + wal[at][1:]
+    if kind == b"R":
+        return
+    assert _pairs(wal) == [(1, 2)]
+    again = [*wal, encode_relation(after, xid=xid), encode_insert(0x4000, ["40", "30"], xid=xid)]
+    found = _pairs(again)
+    # In a stream block, its own Relation messages count again. If it may have ended, only the next one does.
+    assert found[0] == (1, 2)
+    assert set(found) <= {(1, 2), (30, 40)}
+    with pytest.raises(pgo.DecodeError, match=f"^message {at}"):
+        pgo.decode(wal)
+
+
+def _pairs(wal: list[bytes]) -> list[tuple[int, int]]:
+    out = pgo.decode(wal, options=pgo.Options(on_error="quarantine"))
+    rows = [row for each in out.changes for row in each.batch.to_pylist()]
+    return [(row["a"], row["b"]) for row in sorted(rows, key=lambda row: row["_seq"])]
+
+
+def test_a_change_with_a_value_that_is_damaged_is_a_change() -> None:
+    """Behind the number of columns it is as no Relation message is. So the rows behind it are right."""
+    table = RelationSpec(0x4000, "public", "t", (ColumnSpec("a", 23), ColumnSpec("b", 23)))
+    row = encode_insert(0x4000, ["1", "2"])
+    for damage in (row[:-1], row + b"\0", row[:8] + b"?" + row[9:], row[:-1] + b"x"):
+        assert _pairs([encode_begin(100, 0, 7), encode_relation(table), damage, row]) == [(1, 2)]
 
 
 def test_a_truncate_empties_the_relations_that_are_known() -> None:

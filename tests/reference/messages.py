@@ -31,6 +31,18 @@ class OutOfOrderError(MalformedError):
     """A message that shows that messages before it are missing or damaged."""
 
 
+class OtherTypeError(MalformedError):
+    """A Relation message that can be read, but gives a column of a known version another type."""
+
+
+class LooksLikeRelationError(MalformedError):
+    """A change that may be a Relation message with a damaged first byte. `oid` and `subxid` are those of both."""
+
+    def __init__(self, reason: str, offset: int, relation: str, oid: int, subxid: int | None):
+        super().__init__(reason, offset, relation)
+        self.oid, self.subxid = oid, subxid
+
+
 class ReferenceError(ValueError):
     """The input cannot be decoded. The text says where, but never contains the value."""
 
@@ -122,6 +134,8 @@ class Decoder:
         if self.lost and tag in tuple("RYIUDTMO"):
             self.reject(frame, MalformedError("follows a bad boundary message"))
             return
+        if tag not in ("Y", "R"):
+            self.bad_type = False  # a server sends Type messages right before their Relation message
         try:
             self.handle(frame, tag)
         except MalformedError as problem:
@@ -153,22 +167,25 @@ class Decoder:
             elif named:
                 self.set_aside(named)
         self.doubt_others_after(tag, problem)
-        if tag in tuple("IUDTMO"):
+        if isinstance(problem, LooksLikeRelationError):
+            self.remember(
+                Said("R", problem.oid, frame.seq, problem.subxid, None, "its Relation message may be bad")
+            )
+        if tag in tuple("IUD"):
             return
-        if tag == "Y":
-            self.bad_type = True
+        if tag in tuple("TMOY"):
+            if not isinstance(problem, OutOfOrderError):
+                # Its first byte may be damaged: it may be a Type message, or a Relation message of any relation.
+                self.bad_type = True
+                self.forget_relations(frame, has_prefix=tag != "O")
         elif tag == "R":
-            self.bad_type = False
+            self.bad_type = problem.reason == "ends too early"  # then it may be a Type message
             reader = Reader(frame.payload, 1)
             try:
                 subxid = reader.u32() if self.block else None
                 self.remember(Said("R", reader.u32(), frame.seq, subxid, None, "its Relation message is bad"))
             except MalformedError:  # then the message may concern any relation
-                self.forgot_relations_at = frame.seq
-                if self.block:
-                    self.block.unread.add(
-                        int.from_bytes(frame.payload[1:5], "big") if len(frame.payload) >= 5 else 0
-                    )
+                self.forget_relations(frame, has_prefix=True)
         else:  # a bad boundary or an unknown message
             if self.plain:
                 self.set_aside(self.plain)
@@ -177,6 +194,13 @@ class Decoder:
             self.forgot_relations_at = frame.seq
             for txn in self.streams.values():  # the lost messages may belong to any of them
                 txn.unread.add(0)
+
+    def forget_relations(self, frame: Frame, has_prefix: bool) -> None:
+        """Notes that the message may have described any relation."""
+        self.forgot_relations_at = frame.seq
+        if self.block:
+            prefix = frame.payload[1:5] if has_prefix else b""
+            self.block.unread.add(int.from_bytes(prefix, "big") if len(prefix) == 4 else 0)
 
     def doubt_others_after(self, tag: str, problem: MalformedError) -> None:
         """Notes doubts about other transactions after a message that was set aside between transactions and blocks.
@@ -191,7 +215,7 @@ class Decoder:
             expected = {"B": "C", "b": "P"}[self.plain.tag] if self.plain else "E"
             doubt = tag in tuple(BOUNDARIES) and tag != expected
         else:
-            doubt = tag not in tuple("RYMO")
+            doubt = not isinstance(problem, OtherTypeError)  # the first byte may be wrong, whatever it says
         for txn in self.streams.values():
             txn.in_doubt |= doubt
         for txn in self.prepared.values():
@@ -565,7 +589,7 @@ class Decoder:
         first = self.described.setdefault(relation.version, relation)
         for before, now, offset in zip(first.columns, relation.columns, type_offsets, strict=True):
             if before.on_the_wire != now.on_the_wire:
-                raise MalformedError("a type of another kind", offset, first.quoted, now.name)
+                raise OtherTypeError("a type of another kind", offset, first.quoted, now.name)
         return first
 
     def name_of(self, oid: int) -> str | None:
@@ -650,12 +674,31 @@ class Decoder:
         oid = reader.u32()
         start = reader.position
         reader.take(1)  # a change without a tuple does not go into the reorder buffer
+        misfit = self.quarantine and self.misfit(frame.payload, start, oid)
+        self.bad_type = bool(misfit)
         relation = self.known_relation(oid, offset)
+        if misfit:
+            raise LooksLikeRelationError(*misfit, relation.quoted, oid, subxid)
 
         def emit() -> None:
             self.decode_change(frame, txn, subxid, relation, start)
 
         self.deliver(txn, WaitingChange(frame, subxid, emit, relation.quoted))
+
+    def misfit(self, payload: bytes, start: int, oid: int) -> tuple[str, int] | None:
+        """Where bytes that are a name in a Relation or Type message are not those of a change, and what they lack."""
+        if payload[start] not in {b"I": b"N", b"U": b"NKO", b"D": b"KO"}[payload[:1]]:
+            return "the letter of a tuple", start
+        sent = payload[start + 1 : start + 3]
+        if len(sent) == 2:
+            count = int.from_bytes(sent, "big")
+            try:
+                wrong = count != len(self.known_relation(oid, 0).columns)
+            except MalformedError:
+                wrong = count > 0 and len(payload) > start + 3 and payload[start + 3] not in b"nutb"
+            if wrong:
+                return "the number of columns", start + 1
+        return None
 
     # --- output ---------------------------------------------------------------------------------------------
 

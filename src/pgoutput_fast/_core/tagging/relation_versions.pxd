@@ -10,6 +10,7 @@ cdef class RelationVersions:
     cdef dict slots                      # version id -> its slot
     cdef vector[int64_t] ids             # version id of each slot
     cdef vector[uint32_t] oids           # of each slot
+    cdef vector[int32_t] widths          # number of columns of each slot
     cdef vector[string] bodies           # wire body of each slot, to recognise a Relation message that is sent again
     cdef vector[uint8_t] has_user_types  # per slot: whether Type messages may say more of its columns
     # By oid: the slot of one of its versions if all of them have the same name, else SLOT_UNKNOWN.

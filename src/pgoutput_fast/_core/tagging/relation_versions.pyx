@@ -34,9 +34,11 @@ cdef class RelationVersions:
         self.bodies.resize(<size_t> slot + 1)
         self.ids.resize(<size_t> slot + 1)
         self.oids.resize(<size_t> slot + 1)
+        self.widths.resize(<size_t> slot + 1)
         self.has_user_types.resize(<size_t> slot + 1)
         self.ids[slot] = <int64_t> relation.version
         self.oids[slot] = <uint32_t> relation.oid
+        self.widths[slot] = <int32_t> len(relation.columns)
         set_text(self.bodies[slot], relation.wire_body() if body is None else body)
         self.has_user_types[slot] = any(not is_built_in(column.type_oid) for column in relation.columns)
         self.relations.append(relation)

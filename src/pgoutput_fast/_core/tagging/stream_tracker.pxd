@@ -70,4 +70,5 @@ cdef class StreamTracker:
     cdef bint fail_of(self, Window w, int64_t i, uint32_t oid, int32_t slot, int64_t offset) except -1 nogil
     cdef int _mark_uncertain(self, Window w, int64_t i, uint8_t reason) except -1 nogil
     cdef bint _may_have_ended_others(self, uint8_t kind, uint8_t reason) noexcept nogil
+    cdef int _lose_relations(self, Window w, int64_t i, int64_t seq) except -1 nogil
     cdef int _lose_prepared(self, Window w, int64_t i) except -1 nogil

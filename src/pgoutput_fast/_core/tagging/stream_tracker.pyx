@@ -13,8 +13,6 @@ from pgoutput_fast._core.protocol.kinds cimport (
     MSG_RELATION,
     MSG_ROLLBACK_PREPARED,
     MSG_STREAM_STOP,
-    MSG_TRUNCATE,
-    MSG_TYPE,
 )
 from pgoutput_fast._core.protocol.limits cimport MAX_PAYLOAD
 from pgoutput_fast._core.protocol.reasons cimport (
@@ -24,6 +22,8 @@ from pgoutput_fast._core.protocol.reasons cimport (
     OUTSIDE_TRANSACTION,
     RELATION_LOST,
     STATE_LOST,
+    TRUNCATED,
+    TYPE_CHANGED,
 )
 from pgoutput_fast._core.protocol.wire cimport load32
 from pgoutput_fast._core.tagging.scan cimport BOUNDARY, CHANGE, IN_STREAM, Window, message_class
@@ -39,6 +39,12 @@ from pgoutput_fast._core.tagging.stream_state cimport (
     ScopedRelation,
     Transaction,
 )
+
+
+cdef bint _is_unreadable(uint8_t reason) noexcept nogil:
+    """Whether a message for which this is the reason cannot be read. Others can, but do not fit what came before."""
+    return not (reason == NO_RELATION or reason == RELATION_LOST or reason == OUTSIDE_TRANSACTION
+                or reason == TYPE_CHANGED)
 
 
 @cython.final
@@ -160,13 +166,21 @@ cdef class StreamTracker:
             if w.length[i] >= <uint32_t> (header + 4) and w.length[i] <= <uint32_t> MAX_PAYLOAD:
                 self.lose_relation(load32(w.base + w.start[i] + header), w.subxid[i], seq)
             else:
-                self.state.lose_relations(seq)
-                if self.state.context == STREAMING:
-                    self.state.streamed.edit(self.state.current.xid).miss_relation(w.subxid[i])
-                self.forget_lookups()
-            self.state.bad_type = False
-        elif kind == MSG_TYPE:
+                self._lose_relations(w, i, seq)
+            # What seems to be a Relation message without its end may be a Type message.
+            self.state.bad_type = reason == TRUNCATED
+        elif not cls & CHANGE and _is_unreadable(reason):
+            # Its first byte may be wrong: it may be a Type message, or a Relation message of any relation.
             self.state.bad_type = True
+            self._lose_relations(w, i, seq)
+        return 0
+
+    cdef int _lose_relations(self, Window w, int64_t i, int64_t seq) except -1 nogil:
+        """Loses all relations: the rejected message may have described any of them."""
+        self.state.lose_relations(seq)
+        if self.state.context == STREAMING:
+            self.state.streamed.edit(self.state.current.xid).miss_relation(w.subxid[i])
+        self.forget_lookups()
         return 0
 
     cdef bint _may_have_ended_others(self, uint8_t kind, uint8_t reason) noexcept nogil:
@@ -180,7 +194,8 @@ cdef class StreamTracker:
         if reason == OUTSIDE_TRANSACTION:
             return True
         if self.state.context == OUTSIDE:
-            return cls & (BOUNDARY | CHANGE) or cls == 0 or kind == MSG_TRUNCATE
+            # Whatever its first byte says: that byte may be wrong, too.
+            return _is_unreadable(reason)
         if reason == OTHER_COMMIT or reason == OTHER_PREPARE:
             return True
         return cls & BOUNDARY and kind != (MSG_COMMIT if self.state.context == PLAIN else

@@ -16,11 +16,27 @@ from pgoutput_fast._core.protocol.fields cimport (
     read_text,
     start_fields,
 )
-from pgoutput_fast._core.protocol.kinds cimport MSG_MESSAGE, MSG_ORIGIN, MSG_RELATION, MSG_TYPE
+from pgoutput_fast._core.protocol.kinds cimport (
+    COLUMN_BINARY,
+    COLUMN_NULL,
+    COLUMN_TEXT,
+    COLUMN_UNCHANGED,
+    MSG_DELETE,
+    MSG_INSERT,
+    MSG_MESSAGE,
+    MSG_ORIGIN,
+    MSG_RELATION,
+    MSG_TYPE,
+    TUPLE_KEY,
+    TUPLE_NEW,
+    TUPLE_OLD,
+)
 from pgoutput_fast._core.protocol.limits cimport MAX_PAYLOAD
 from pgoutput_fast._core.protocol.reasons cimport (
+    BAD_CELL_COUNT,
     BAD_COUNT,
     BAD_FLAGS,
+    BAD_TUPLE_TAG,
     EMPTY_PAYLOAD,
     FRAMED_PAYLOAD,
     OK,
@@ -33,7 +49,7 @@ from pgoutput_fast._core.protocol.reasons cimport (
     TYPE_CHANGED,
     UNKNOWN_TAG,
 )
-from pgoutput_fast._core.protocol.wire cimport load32
+from pgoutput_fast._core.protocol.wire cimport load16, load32
 from pgoutput_fast._core.tagging.scan cimport BOUNDARY, CHANGE, IN_STREAM, MALFORMED, Window, is_hex_text, message_class
 from pgoutput_fast._core.tagging.stream_state cimport (
     NONE64,
@@ -144,7 +160,8 @@ cdef class Tagger:
 
 cdef int _tag_messages(StreamTracker tracker, Tags tags, Window w, int64_t* at) except -1 nogil:
     """Tags messages from at[0] on. Returns a Stop; at[0] is then the message at which it stopped."""
-    cdef uint8_t cls, flags
+    cdef uint8_t cls, flags, misfit
+    cdef int64_t offset = 0
     cdef int32_t slot
     cdef int stop = FINISHED
     cdef int64_t i = at[0]
@@ -152,6 +169,8 @@ cdef int _tag_messages(StreamTracker tracker, Tags tags, Window w, int64_t* at) 
     while i < count:
         cls = message_class(w.kind[i])
         flags = w.flags[i]
+        if tracker.state.bad_type and w.kind[i] != MSG_TYPE and w.kind[i] != MSG_RELATION:
+            tracker.state.bad_type = False  # a server sends Type messages right before their Relation message
         if tracker.state.session_starts:
             begin_session(tracker, tags.seq_of(i))
             tags.session_starts.push_back(i)
@@ -173,8 +192,15 @@ cdef int _tag_messages(StreamTracker tracker, Tags tags, Window w, int64_t* at) 
             if tracker.scope_is_new:
                 tracker.open_scope()
             slot = tracker.lookup(w.relation[i])
-            if slot >= 0:
+            misfit = _misfit(tracker, w, i, slot, &offset) if tracker.quarantine else <uint8_t> OK
+            if misfit != OK:
+                # Rows that follow may be of what this message described.
+                tracker.state.bad_type = True
+            if slot >= 0 and misfit == OK:
                 tags.add_item(i, slot)
+            elif slot >= 0:
+                tracker.fail_in(w, i, misfit, offset, slot, -1)
+                tracker.lose_relation(w.relation[i], w.subxid[i], tags.seq_of(i))
             elif tracker.fail_of(w, i, w.relation[i], slot, 5 if flags & IN_STREAM else 1):
                 stop = FAILED
         elif cls & BOUNDARY:
@@ -217,6 +243,30 @@ cdef inline void _set_scope_of_subtransaction(StreamTracker tracker, Window w, i
     """Inside a stream block: begins a new scope if this message is of another (sub)transaction."""
     if tracker.scope.subxid != <int64_t> w.subxid[i]:
         tracker.set_scope(tracker.scope.txn, tracker.scope.xid, w.subxid[i], NONE64, NONE64, True)
+
+
+cdef uint8_t _misfit(StreamTracker tracker, Window w, int64_t i, int32_t slot, int64_t* offset) noexcept nogil:
+    """Returns why a change may be a Relation or Type message whose first byte is damaged, OK if it is a change.
+
+    Behind an oid, a change has the letter of a tuple, a number of columns and the kind of a value. The others have a
+    name. `offset` is where they differ.
+    """
+    cdef const uint8_t* p = w.base + w.start[i]
+    cdef int64_t at = 9 if w.flags[i] & IN_STREAM else 5
+    cdef int64_t size = w.length[i]
+    cdef uint8_t kind = w.kind[i]
+    offset[0] = at
+    if not (p[at] == TUPLE_NEW and kind != MSG_DELETE
+            or (p[at] == TUPLE_KEY or p[at] == TUPLE_OLD) and kind != MSG_INSERT):
+        return BAD_TUPLE_TAG
+    offset[0] = at + 1
+    if slot >= 0:
+        return BAD_CELL_COUNT if size >= at + 3 and load16(p + at + 1) != tracker.versions.widths[slot] else OK
+    if size > at + 3 and load16(p + at + 1) != 0 and not (
+            p[at + 3] == COLUMN_TEXT or p[at + 3] == COLUMN_BINARY or p[at + 3] == COLUMN_NULL
+            or p[at + 3] == COLUMN_UNCHANGED):
+        return BAD_CELL_COUNT
+    return OK
 
 
 # ---- messages that are neither changes nor boundaries --------------------------------------------------------------

@@ -242,7 +242,7 @@ cdef const int64_t* _filled(object column, int64_t null, vector[int64_t]& buffer
 cdef class _LoadedColumns:
     """The columns of tagged payloads, in any order of rows."""
     cdef dict columns                    # the Arrow array of each name; they own what the pointers point to
-    cdef vector[int64_t] buffers[6]      # copies of columns that have nulls
+    cdef vector[int64_t] buffers[7]      # copies of columns that have nulls
     cdef const int8_t* kind
     cdef const uint8_t* stream_bits
     cdef int64_t stream_offset
@@ -254,6 +254,7 @@ cdef class _LoadedColumns:
     cdef const int64_t* subxid
     cdef const int64_t* commit_lsn
     cdef const int64_t* commit_timestamp
+    cdef const int64_t* relation
 
     def __cinit__(self, batch):
         cdef uintptr_t address
@@ -273,6 +274,7 @@ cdef class _LoadedColumns:
         self.subxid = _filled(self.columns["subxid"], NONE64, self.buffers[3])
         self.commit_lsn = _filled(self.columns["commit_lsn"], NONE64, self.buffers[4])
         self.commit_timestamp = _filled(self.columns["commit_timestamp"], NONE64, self.buffers[5])
+        self.relation = _filled(self.columns["relation"], NONE64, self.buffers[6])
 
     cdef inline bint in_stream(self, int64_t i) noexcept nogil:
         return _bit(self.stream_bits, self.stream_offset + i)
@@ -348,14 +350,14 @@ cdef int load_tagged(StreamTracker tracker, Window w, object batch) except -1:
             loaded.read_scope(i, &scope)
             tags.scopes.push_back(scope)
         tags.set_last_scope(i)
-        if <uint8_t> loaded.kind[i] != w.kind[i] and loaded.kind[i] != 0:
+        if <uint8_t> loaded.kind[i] != w.kind[i]:
             _fail(tracker, w, i, TAGS_DISAGREE, 0)
             continue
         w.kind[i] = <uint8_t> loaded.kind[i]
         w.flags[i] = IN_STREAM if scope.in_stream else 0
         cls = message_class(w.kind[i])
         if cls & CHANGE or w.kind[i] == MSG_TRUNCATE:
-            _load_item(tracker, w, i, loaded, truncates)
+            _load_item(tracker, w, i, scope.subxid, loaded, truncates)
         elif cls & BOUNDARY:
             _load_boundary(tracker, w, i, &scope)
         elif w.kind[i] == MSG_MESSAGE:
@@ -377,16 +379,21 @@ cdef inline const uint8_t* _body(Window w, int64_t i) noexcept nogil:
     return w.base + w.start[i] + (5 if w.flags[i] & IN_STREAM else 1)
 
 
-cdef int _load_item(StreamTracker tracker, Window w, int64_t i, _LoadedColumns loaded, dict truncates) except -1:
-    """Loads a change, or a Truncate: adds the item that is decoded."""
+cdef int _load_item(StreamTracker tracker, Window w, int64_t i, int64_t subxid, _LoadedColumns loaded,
+                    dict truncates) except -1:
+    """Loads a change, or a Truncate: adds the item that is decoded. Tags that the caller does not need may be null."""
     cdef bint stream = w.flags[i] & IN_STREAM
     cdef int header = 5 if stream else 1
     cdef int32_t slot
     if w.length[i] < (10 if stream else 6):
         return _fail(tracker, w, i, TRUNCATED, w.length[i])
+    if subxid != NONE64 and not (stream and load32(w.base + w.start[i] + 1) == subxid):
+        return _fail(tracker, w, i, TAGS_DISAGREE, 1 if stream else 0)
     slot = loaded.slot_of(i, tracker.versions)
     if slot < 0:
         return _fail(tracker, w, i, UNKNOWN_VERSION, 0)
+    if loaded.relation[i] != NONE64 and loaded.relation[i] != tracker.versions.oids[slot]:
+        return _fail(tracker, w, i, TAGS_DISAGREE, 0)
     if w.kind[i] == MSG_TRUNCATE:
         if not _load_truncate(tracker, w, i, truncates):
             return 0
