@@ -10,10 +10,11 @@ from typing import Any
 import psycopg2
 import pytest
 
-from pgoutput_fast.capture import create_slot, drop_slot, find_slot
+from pgoutput_fast.capture import create_slot, drop_slot, find_slot, plugin_options
 from pgoutput_fast.mirror import Mirror, MirrorBusyError, MirrorError, SlotLostError, at, points
 from pgoutput_fast.mirror.__main__ import main
 from pgoutput_fast.mirror.memory import Memory
+from pgoutput_fast.postgres.walsender import Walsender
 from pgoutput_fast.storage.stores import open_store
 from support.capturing import wait_until
 from support.mirrors import Place, expect_equal, place, recorded
@@ -177,6 +178,33 @@ def test_a_slot_that_cannot_be_adopted(small: Place) -> None:
         assert not small.target.exists()
     finally:
         drop_slot(elsewhere, small.slot)
+
+
+@pytest.mark.parametrize("adopt", [False, True])
+def test_the_slot_of_a_standby(small: Place, adopt: bool) -> None:
+    small.database.execute(f"SELECT pg_create_physical_replication_slot('{small.slot}')")
+    with (
+        small.mirror(adopt=adopt) as mirror,
+        pytest.raises(MirrorError, match=r"physical slot.*Choose another"),
+    ):
+        mirror.run(until_lsn="now")
+    assert not small.target.exists()
+    small.database.execute(f"SELECT pg_drop_replication_slot('{small.slot}')")
+    small.run()
+
+
+def test_a_slot_that_has_a_reader(small: Place) -> None:
+    create_slot(small.database.dsn, small.slot)
+    with psycopg2.connect(small.database.dsn) as connection:
+        options = plugin_options(connection.server_version, ["mirrored"])
+    with Walsender(small.database.dsn, small.slot, options):
+        with (
+            small.mirror(adopt=True) as mirror,
+            pytest.raises(MirrorError, match=r"cannot be adopted now: process \d+ .* has one reader"),
+        ):
+            mirror.run(until_lsn="now")
+        assert not small.target.exists()
+    small.run(adopt=True)
 
 
 def test_a_slot_that_is_gone(small: Place) -> None:

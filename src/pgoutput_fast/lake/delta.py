@@ -19,7 +19,15 @@ from pgoutput_fast.schema.options import Transactions
 from pgoutput_fast.storage.parquet import SETTINGS
 from pgoutput_fast.storage.paths import is_uri, open_place, shown, split_uri
 
-__all__ = ["CONFIGURATION", "DeltaTarget", "add_action", "allow_timestamps", "delta_directory", "reached"]
+__all__ = [
+    "CONFIGURATION",
+    "DeltaTarget",
+    "add_action",
+    "allow_timestamps",
+    "columns_error",
+    "delta_directory",
+    "reached",
+]
 
 # What a new table is told. For each commit, delta-rs reads all commits behind the last checkpoint again. By itself, it
 # writes a checkpoint only behind each hundredth.
@@ -250,6 +258,12 @@ def allow_timestamps(table: Any, schema: Any, properties: Any = None) -> bool:
     feature = TableFeatures.TimestampWithoutTimezone
     table.alter.add_feature(feature, allow_protocol_versions_increase=True, commit_properties=properties)
     return True
+
+
+def columns_error(problem: Exception, place: str) -> ValueError:
+    """The error for columns that no table can have. delta-rs has no type of its own for it, but a plain Exception."""
+    # More lines are a trace of delta-rs.
+    return ValueError(f"{place} cannot have these columns: {str(problem).partition(chr(10))[0]}")
 
 
 def reached(place: str) -> tuple[str, dict[str, str]]:

@@ -17,7 +17,7 @@ from pgoutput_fast.mirror.server import ServerView
 from pgoutput_fast.mirror.settings import MirrorSettings
 from pgoutput_fast.postgres.check import check
 from pgoutput_fast.postgres.findings import Finding
-from pgoutput_fast.postgres.slots import Slot, drop_slot, find_slot
+from pgoutput_fast.postgres.slots import Slot, drop_slot, find_slot, is_physical
 from pgoutput_fast.protocol.lsn import format_lsn
 from pgoutput_fast.segments.names import named_segments, newest_named
 from pgoutput_fast.segments.read import newest_segment
@@ -246,6 +246,11 @@ def _expect_free(settings: MirrorSettings, source: tuple[str, str]) -> bool:
         MirrorError: if slot or segments belong to somebody else and are not adopted, or cannot be.
     """
     slot = find_slot(settings.dsn, settings.slot)
+    if slot is None and is_physical(settings.dsn, settings.slot):
+        raise MirrorError(
+            f"slot {settings.slot} is a physical slot, perhaps that of a standby. Choose another name for the slot of "
+            "the mirror"
+        )
     if settings.adopt:
         _expect_adoptable(settings, slot, source)
         return slot is None
@@ -269,6 +274,11 @@ def _expect_adoptable(settings: MirrorSettings, slot: Slot | None, source: tuple
             f"slot {slot.name} cannot be adopted: it has plugin {slot.plugin} and decodes database {slot.database}, "
             f"but a mirror of database {source[1]} needs a slot of this database with plugin pgoutput. Choose another "
             "name for the slot"
+        )
+    if slot is not None and slot.active_pid is not None:
+        raise MirrorError(
+            f"slot {slot.name} cannot be adopted now: process {slot.active_pid} of the server sends its changes to "
+            "another client. Stop that client first: a slot has one reader"
         )
     newest = newest_segment(settings.segments)
     if newest is None:

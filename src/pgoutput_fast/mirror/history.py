@@ -8,7 +8,7 @@ from types import TracebackType
 
 import pyarrow as pa
 
-from pgoutput_fast.lake.delta import DeltaTarget
+from pgoutput_fast.lake.delta import DeltaTarget, columns_error
 from pgoutput_fast.lake.files import TableFiles, WrittenFile, file_prefix
 from pgoutput_fast.lake.target import fitted_types, plain_types
 from pgoutput_fast.mirror.current.files import row_groups
@@ -132,12 +132,11 @@ class AppendTable:
             self._expect_alone()  # another process has made the table
             raise
         except Exception as problem:
-            # delta-rs has no type of its own for columns that no table can have.
             if type(problem) is not Exception and not isinstance(problem, ValueError):
                 raise
             for each in files:
                 self._store.remove(f"{each.directory}/{each.name}")
-            raise ValueError(f"{self.directory} cannot have these columns: {problem}") from problem
+            raise columns_error(problem, self.directory) from problem
         self._position = position
         self._commits += 1
         if self._commits >= _MOST_COMMITS:

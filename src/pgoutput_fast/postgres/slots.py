@@ -12,7 +12,7 @@ from typing import Any
 
 from pgoutput_fast.postgres.session import read_server, session
 
-__all__ = ["Slot", "create_slot", "drop_slot", "find_slot", "list_slots", "temporary_slot"]
+__all__ = ["Slot", "create_slot", "drop_slot", "find_slot", "is_physical", "list_slots", "temporary_slot"]
 
 _NAME = re.compile(r"[a-z0-9_]{1,63}")
 
@@ -91,6 +91,21 @@ def find_slot(dsn: str, name: str) -> Slot | None:
     """
     with session(dsn) as cursor:
         return read_slot(cursor, name)
+
+
+def is_physical(dsn: str, name: str) -> bool:
+    """Whether a physical slot has this name.
+
+    Raises:
+        psycopg2.Error: if the server cannot be asked.
+    """
+    with session(dsn) as cursor:
+        cursor.execute(
+            "SELECT 1 FROM pg_catalog.pg_replication_slots WHERE slot_type OPERATOR(pg_catalog.=) 'physical' "
+            "AND slot_name OPERATOR(pg_catalog.=) %s",
+            (name,),
+        )
+        return cursor.fetchone() is not None
 
 
 def read_slot(cursor: Any, name: str) -> Slot | None:

@@ -160,6 +160,16 @@ def test_names_that_are_the_same(tmp_path: Path) -> None:
     assert table.version() is None
 
 
+def test_fields_whose_names_are_the_same(tmp_path: Path) -> None:
+    """delta-rs has no type of its own for this error. A mirror stops for all errors but a ValueError."""
+    table = DeltaCurrent(tmp_path, "t")
+    same = pa.struct([("a", pa.int64()), ("A", pa.string())])
+    schema = current_schema(pa.schema({"id": pa.int64(), "pair": same}))
+    with pytest.raises(ValueError, match=r"t cannot have these columns: .*Duplicate field name[^\n]*\Z"):
+        table.replace([], schema, 1)
+    assert table.version() is None
+
+
 # ---- effects --------------------------------------------------------------------------------------------------------
 
 

@@ -69,6 +69,36 @@ def test_two_tables_of_a_file(loaded: DuckDBCurrent, tmp_path: Path) -> None:
     assert (loaded.position(), loaded.version(), loaded.read().num_rows) == (0, 1, 0)
 
 
+@pytest.mark.parametrize("schema", ["current", "temp", "system", "memory", "a.b"])
+def test_a_schema_with_the_name_of_a_database(tmp_path: Path, schema: str) -> None:
+    """DuckDB names the database of a file after the file, and has others of its own."""
+    place = tmp_path / "current.duckdb"
+    table = numbered.load(DuckDBCurrent(place, "t", schema), batch_rows=100)
+    table.apply(numbered.effect([5], [6, 2000]), 2)
+    other = DuckDBCurrent(place, "t")
+    other.apply(numbered.effect([], [1]), 1)
+    assert (table.position(), table.read().num_rows) == (2, 1000)
+    assert (other.position(), other.read().num_rows) == (1, 1)
+    assert _query(place, f'SELECT count(*) FROM "current"."{schema}"."t"') == [(1000,)]
+
+
+def test_an_error_is_not_taken_for_a_full_disk(loaded: DuckDBCurrent) -> None:
+    """DuckDB refuses all that comes behind an error in a transaction."""
+    before = loaded.read()
+
+    def fail() -> None:
+        with (
+            loaded._opened() as connection,
+            loaded._transaction(connection, loaded._state_in(connection), 5),
+            duckdb._view(connection, before),
+        ):
+            connection.execute("SELECT nothing")
+
+    with pytest.raises(engine.BinderException, match="nothing"):
+        fail()
+    assert loaded.read() == before
+
+
 def test_wider_types_and_new_columns_in_one_effect(loaded: DuckDBCurrent) -> None:
     narrow = current_schema(pa.schema({"id": pa.int16(), "n": pa.list_(pa.int16())}))
     wide = current_schema(pa.schema({"id": pa.int64(), "n": pa.list_(pa.int64()), 'a"b.c': pa.float64()}))

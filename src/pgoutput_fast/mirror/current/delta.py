@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pgoutput_fast.lake.delta import CONFIGURATION, add_action, allow_timestamps, reached
+from pgoutput_fast.lake.delta import CONFIGURATION, add_action, allow_timestamps, columns_error, reached
 from pgoutput_fast.lake.files import WrittenFile
 from pgoutput_fast.lake.target import plain_types
 from pgoutput_fast.mirror.current.damaged import DamagedError
@@ -138,7 +138,6 @@ class DeltaCurrent(FileTable):
 
         now = int(time.time() * 1000)
         actions = [add_action(each, data_change=not same_rows) for each in added]
-        whole = self._delta.Schema.from_arrow(schema)
         if before is not None and removed is not None:
             actions += [
                 RemoveAction(file.name, not same_rows, now, file.nbytes, {})
@@ -146,6 +145,7 @@ class DeltaCurrent(FileTable):
                 if file.name in removed
             ]
         try:
+            whole = self._delta.Schema.from_arrow(schema)
             if before is None:
                 return self._create(whole, actions, position)
             table = self._prepared(before, whole, replaced=removed is None)
@@ -164,6 +164,10 @@ class DeltaCurrent(FileTable):
             self._table = None
             self._load()  # says whether the table is damaged
             raise
+        except Exception as problem:
+            if type(problem) is not Exception:
+                raise
+            raise columns_error(problem, str(self)) from problem
 
     def _prepared(self, before: Version, schema: Any, *, replaced: bool) -> Any:
         """The table, which has what a commit of this schema needs. That takes a commit of its own, without rows.

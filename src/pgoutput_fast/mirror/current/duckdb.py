@@ -27,7 +27,6 @@ __all__ = ["DuckDBCurrent"]
 _quoted = DuckDB().name
 # Has a row for each table of a mirror: its schema, its name, its position and its version.
 _NAME = "_pgoutput_fast_positions"
-_POSITIONS = f'"main"."{_NAME}"'
 _VIEW = '"_pgoutput_fast_rows"'
 # So long a process waits for another one that has the database open.
 _SECONDS = 30.0
@@ -70,10 +69,23 @@ class DuckDBCurrent(CurrentTable):
         self._duckdb = duckdb
         self._path = Path(database)
         self._names = schema, name
-        self._table = f"{_quoted(schema)}.{_quoted(name)}"
+        # With the name that DuckDB gives the database of the file: a schema may have the name of a database.
+        self._catalog = ""
+
+    @property
+    def _schema(self) -> str:
+        return f"{_quoted(self._catalog)}.{_quoted(self._names[0])}"
+
+    @property
+    def _table(self) -> str:
+        return f"{self._schema}.{_quoted(self._names[1])}"
+
+    @property
+    def _positions(self) -> str:
+        return f'{_quoted(self._catalog)}."main".{_quoted(_NAME)}'
 
     def __str__(self) -> str:
-        return f"the table {self._table} in {self._path}"
+        return f"the table {'.'.join(map(_quoted, self._names))} in {self._path}"
 
     @contextmanager
     def _opened(self) -> Iterator[Any]:
@@ -100,6 +112,7 @@ class DuckDBCurrent(CurrentTable):
                 time.sleep(0.05)
         try:
             connection.execute("SET TimeZone = 'UTC'")
+            self._catalog = str(connection.execute("SELECT current_database()").fetchall()[0][0])
             yield connection
         # A commit that cannot be written is a TransactionException.
         except (
@@ -121,13 +134,15 @@ class DuckDBCurrent(CurrentTable):
         try:
             yield
             connection.execute(
-                f"CREATE TABLE IF NOT EXISTS {_POSITIONS} "
+                f"CREATE TABLE IF NOT EXISTS {self._positions} "
                 '("schema" VARCHAR, "name" VARCHAR, "position" UBIGINT, "version" BIGINT)'
             )
             names = [*self._names]
-            connection.execute(f'DELETE FROM {_POSITIONS} WHERE "schema" = ? AND "name" = ?', names)
+            connection.execute(f'DELETE FROM {self._positions} WHERE "schema" = ? AND "name" = ?', names)
             version = 0 if before is None else before.version + 1
-            connection.execute(f"INSERT INTO {_POSITIONS} VALUES (?, ?, ?, ?)", [*names, position, version])
+            connection.execute(
+                f"INSERT INTO {self._positions} VALUES (?, ?, ?, ?)", [*names, position, version]
+            )
             connection.commit()
         except BaseException:
             with suppress(self._duckdb.Error):
@@ -151,15 +166,15 @@ class DuckDBCurrent(CurrentTable):
             return None
         if self._kind(connection, "main", _NAME) is not None:
             query = (
-                f'SELECT "schema", "name", "position", "version" FROM {_POSITIONS} '
+                f'SELECT "schema", "name", "position", "version" FROM {self._positions} '
                 'WHERE lower("schema") = lower(?) AND lower("name") = lower(?)'
             )
             found = connection.execute(query, [*self._names]).fetchall()
         own = [(position, version) for *names, position, version in found if names == [*self._names]]
         if found and not own:
-            other = f"{_quoted(found[0][0])}.{_quoted(found[0][1])}"
+            other, mine = (".".join(map(_quoted, names)) for names in (found[0][:2], self._names))
             raise ValueError(
-                f"{self._path} has the table {other} already, and for DuckDB {self._table} is the same name, because "
+                f"{self._path} has the table {other} already, and for DuckDB {mine} is the same name, because "
                 "small and capital letters are the same there. Rename one of the two tables or schemas on the server, "
                 "or publish only one of them, or use another format"
             )
@@ -275,7 +290,7 @@ class DuckDBCurrent(CurrentTable):
 
     def _make(self, connection: Any, schema: pa.Schema) -> None:
         """Makes the table, without rows. It takes the place of one that is there."""
-        connection.execute(f"CREATE SCHEMA IF NOT EXISTS {_quoted(self._names[0])}")
+        connection.execute(f"CREATE SCHEMA IF NOT EXISTS {self._schema}")
         with _view(connection, schema.empty_table()):
             connection.execute(f"CREATE OR REPLACE TABLE {self._table} AS SELECT * FROM {_VIEW}")
 
@@ -393,8 +408,12 @@ def _view(connection: Any, rows: pa.Table) -> Iterator[None]:
     connection.register(_VIEW[1:-1], rows)
     try:
         yield
-    finally:
-        connection.unregister(_VIEW[1:-1])
+    except BaseException:
+        # After an error in a transaction, DuckDB refuses this as well. That must not take the place of the error.
+        with suppress(Exception):
+            connection.unregister(_VIEW[1:-1])
+        raise
+    connection.unregister(_VIEW[1:-1])
 
 
 def _is_in(columns: Sequence[str]) -> str:

@@ -16,6 +16,11 @@ from pgoutput_fast.mirror.effect.stretch import Mask, Stretch
 
 __all__ = ["keyed_effect"]
 
+_NO_FORM = (
+    "a value of the key has no Arrow form, so its row cannot be found. Change the value on the server, or give the "
+    "table REPLICA IDENTITY FULL"
+)
+
 
 def keyed_effect(stretch: Stretch, key: Sequence[str]) -> Effect:
     """The net effect on a table with this key.
@@ -51,7 +56,7 @@ def _check_key(stretch: Stretch, key: Sequence[str]) -> None:
             raise ValueError(f"the changes{of} have no column {name!r}, which belongs to the key")
         for found, reason in (
             (stretch.unchanged, "a key column was not sent, and no old row has its value"),
-            (stretch.unrepresentable, "a value of the key has no Arrow form, so its row cannot be found"),
+            (stretch.unrepresentable, _NO_FORM),
         ):
             if name in found:
                 raise stretch.problem(found[name][0], reason, name)
