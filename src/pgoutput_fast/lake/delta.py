@@ -84,6 +84,8 @@ class DeltaTarget(TableTarget):
         self._delta = deltalake
         self._place, said = reached(place)
         self._storage = {**said, **(storage_options or {})}
+        # Of a version of a table object: (both, its columns).
+        self._known: tuple[Any, int, pa.Schema] | None = None
 
     @cached_property
     def _table(self) -> Any:
@@ -147,9 +149,12 @@ class DeltaTarget(TableTarget):
 
     def columns(self) -> pa.Schema:
         """The columns of the table; none if there is no table."""
-        return pa.schema(
-            [] if self._table is None else plain_types(pa.schema(self._table.schema().to_arrow()))
-        )
+        table = self._table
+        if table is None:
+            return pa.schema([])
+        if self._known is None or self._known[0] is not table or self._known[1] != table.version():
+            self._known = table, table.version(), plain_types(pa.schema(table.schema().to_arrow()))
+        return self._known[2]
 
     def commit(
         self,

@@ -168,11 +168,14 @@ class Follower:
                 continue
             self._take(each, segment)
             took = True
-            if self._pace.is_full(*self._waiting()):
+            is_full = self._pace.is_full(*self._waiting())
+            if found or is_full:
+                self._note_reached(self.read.lsn)
+            if is_full:
                 self.apply(alone=alone)
         if not found:
             self.through = max(self.read.lsn, reached)
-            self._note_reached(self.through - 1)
+            self._note_reached(max(self.read.lsn, self.through - 1))
         return took
 
     def expect_segments(self) -> None:
@@ -235,7 +238,6 @@ class Follower:
                 table.commit_history(files, lsn)
             self._take_rejects(rejected, files, lsn)
         self.read = Progress(named.last_seq, next_seq, lsn, at, self.read.stream)
-        self._note_reached(lsn)
 
     def _decode(
         self,

@@ -63,6 +63,7 @@ class DeltaCurrent(FileTable):
         self._uri, said = reached(str(self._store.at(directory)))
         self._storage = {**said, **(storage_options or {})} or None
         self._table: Any = None
+        self._seen: Version | None = None  # of `_table`
 
     def _can_widen(self, there: pa.DataType, wide: pa.DataType) -> bool:
         return False  # delta-rs does not have Delta's type widening
@@ -87,9 +88,12 @@ class DeltaCurrent(FileTable):
             if not self._delta.DeltaTable.is_deltatable(self._uri, storage_options=self._storage):
                 return None
             self._table = self._delta.DeltaTable(self._uri, storage_options=self._storage)
+            self._seen = None
         else:
             self._table.update_incremental()
-        return self._version(self._table)
+        if self._seen is None or self._seen.number != self._table.version():
+            self._seen = self._version(self._table)
+        return self._seen
 
     def _version(self, table: Any) -> Version:
         """
@@ -186,8 +190,7 @@ class DeltaCurrent(FileTable):
         return self._at(before.number + 1)
 
     def _at(self, number: int) -> Any:
-        if self._table is not None and self._table.version() == number:
-            return self._table  # to open it again would read its whole log
+        # Opened anew, although `_table` may be this version: so a log that was damaged meanwhile is noticed.
         return self._delta.DeltaTable(self._uri, number, storage_options=self._storage)
 
     def _properties(self, position: int) -> Any:
