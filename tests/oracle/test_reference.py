@@ -426,9 +426,12 @@ BAD_IN_STREAM = [start(), R_STREAM + b"\0", insert(b"1", xid=9), STOP]
 
 # fmt: off
 SET_ASIDE = [
-    pytest.param([begin(), R, b"T" + u32(1) + b"\4" + u32(1), TWO], [2], [2], id="a bad truncate alone"),
-    pytest.param([begin(), R, message(3), TWO], [2], [2], id="a bad message alone"),
-    pytest.param([begin(), R, origin() + b"\0", TWO], [2], [2], id="a bad origin alone"),
+    pytest.param([begin(), R, b"T" + u32(1) + b"\4" + u32(1), TWO, R, THREE], [3], [2, 3],
+                 id="a bad truncate with all changes"),
+    pytest.param([begin(), R, message(3), TWO, R, THREE], [3], [2, 3], id="a bad message with all changes"),
+    pytest.param([begin(), R, origin() + b"\0", TWO, R, THREE], [3], [2, 3], id="a bad origin with all changes"),
+    pytest.param([begin(), R, b"I" + R[1:], TWO, R, THREE], [3], [2, 3],
+                 id="a change that may be a relation with its changes"),
     pytest.param([begin(), R, OTHER_1, TWO], [2], [2], id="a change of an unknown relation alone"),
     pytest.param([R, ONE_ROW, begin(), TWO], [2], [1], id="a change outside transactions alone"),
     pytest.param([begin(), R, OTHER, R + b"\0", ONE_ROW, OTHER_2, R, THREE], [2, 3], [3, 4],
@@ -437,8 +440,8 @@ SET_ASIDE = [
                  id="a relation of unreadable oid with all changes"),
     pytest.param([begin(), R, commit(), *BAD_IN_STREAM, begin(200), TWO], [2], [4, 5],
                  id="a bad relation in its scope only"),
-    pytest.param([begin(), OTHER, b"Y\0", R, ONE_ROW, OTHER_2, R, THREE], [2, 3], [2, 4],
-                 id="a bad type with changes of the next relation"),
+    pytest.param([begin(), OTHER, b"Y\0", R, ONE_ROW, OTHER_2, R, THREE], [3], [2, 4, 5],
+                 id="a bad type with the next relation and all changes"),
 ]
 # fmt: on
 
