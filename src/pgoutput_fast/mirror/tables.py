@@ -120,7 +120,7 @@ class MirroredTable:
         Raises:
             ValueError: if the table is damaged, or something else made it.
         """
-        self.position, self.version = self.current.position(), self.current.version()
+        self.position, self.version = self.current.reached()
 
     @property
     def follows(self) -> bool:

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -39,8 +40,10 @@ __all__ = ["ChangedError", "FileTable", "in_key_order"]
 _OWN = re.compile(rf"part-{RUN}-[0-9a-f]+-[0-9]+\.parquet")
 # So often an effect is applied again, if something else changes the table meanwhile.
 _TRIES = 10
-# If there are more files that are shorter than this part of the longest, they become one.
-_MOST_SHORT, _SHORT = 16, 4
+# Short files are divided into classes: the longest of a class are this many times as long as those of the next one. If
+# a class has more files than that, they become one, with all shorter ones. So a row is written again about once for each
+# class, and never more than a few files of the first class at a time.
+_CLASSES, _MOST_ALIKE = 3, 8
 
 _WEEK = 7 * 24 * 3600
 
@@ -139,8 +142,9 @@ class FileTable(CurrentTable):
 
     def short(self, version: Version) -> list[int]:
         """The files that should become one, neighbours next to each other; none while there are few of them."""
-        short = self._short(version)
-        return short if len(short) > _MOST_SHORT else []
+        classes = self._classes(version)
+        full = np.flatnonzero(np.bincount(classes, minlength=_CLASSES + 1)[1:] > _MOST_ALIKE)
+        return self._shorter(version, classes, int(full[0]) + 1) if len(full) else []
 
     def commit(
         self,
@@ -179,6 +183,10 @@ class FileTable(CurrentTable):
     def version(self) -> int | None:
         now = self._load()
         return None if now is None else now.number
+
+    def reached(self) -> tuple[int | None, int | None]:
+        now = self._load()
+        return (None, None) if now is None else (now.position, now.number)
 
     def schema(self) -> pa.Schema | None:
         now = self._load()
@@ -272,7 +280,8 @@ class FileTable(CurrentTable):
         """
 
         def join(before: Version | None) -> None:
-            if before is None or len(short := self._short(before)) < 2:
+            short = [] if before is None else self._shorter(before, self._classes(before), 1)
+            if before is None or len(short) < 2:
                 return
             names = before.schema.names
             with NewFiles(self._store, self._directory, self._file_bytes) as files:
@@ -355,10 +364,15 @@ class FileTable(CurrentTable):
     ) -> Iterator[pa.Table]:
         return rewritten(self._store, self._file(before.files[k]), schema, found, partial(_taken, rows))
 
-    def _short(self, version: Version) -> list[int]:
-        """The short files, neighbours next to each other."""
-        short = [k for k, file in enumerate(version.files) if file.nbytes * _SHORT < self._file_bytes]
-        return by_bounds(version, short)
+    def _classes(self, version: Version) -> npt.NDArray[np.int64]:
+        """The class of each file by its length; 0 for files that are not short."""
+        sizes = np.array([file.nbytes for file in version.files], np.int64)
+        limits = self._file_bytes // _MOST_ALIKE ** np.arange(1, _CLASSES + 1)
+        return (sizes[:, None] <= limits).sum(axis=1)
+
+    def _shorter(self, version: Version, classes: npt.NDArray[np.int64], least: int) -> list[int]:
+        """The files of a class and of all classes of shorter ones, neighbours next to each other."""
+        return by_bounds(version, np.flatnonzero(classes >= least).tolist())
 
     def _committed(
         self,

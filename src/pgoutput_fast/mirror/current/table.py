@@ -57,6 +57,10 @@ class CurrentTable(ABC):
     def version(self) -> int | None:
         """The version of the table that readers see now, as its format counts. None if there is no table yet."""
 
+    def reached(self) -> tuple[int | None, int | None]:
+        """(the position, the version), of one look at the table. None and None if there is no table yet."""
+        return self.position(), self.version()
+
     @abstractmethod
     def schema(self) -> pa.Schema | None:
         """The columns that the table has now. None if there is no table yet."""
