@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import deltalake
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -245,6 +246,40 @@ def test_short_files_become_one(tmp_path: Path) -> None:
     ]
     assert len(changes) > 1
     assert not any(changes)
+
+
+def test_a_longer_file_is_not_written_again_each_time(tmp_path: Path) -> None:
+    """Files of one row become one again and again. The file that is longer stays until there are more like it."""
+    table = DeltaCurrent(tmp_path, "t", file_bytes=1 << 20)
+    table.apply(numbered.effect([], range(10_000)), 1)
+    (longer,) = _files(tmp_path)
+    assert 16 << 10 < (tmp_path / "t" / longer).stat().st_size <= 128 << 10
+    files, fewest = 1, []
+    for k in range(30):
+        table.apply(numbered.effect([], [10_000 + k]), 2 + k)
+        now = _files(tmp_path)
+        assert longer in now
+        if len(now) < files:
+            fewest.append(len(now))
+        files = len(now)
+        assert files <= 2 * (8 + 1)
+    assert len(fewest) > 2
+    assert numbered.ids(table) == [*range(10_030)]
+
+
+def test_what_one_effect_joins_is_bounded(tmp_path: Path) -> None:
+    """Although many files wait to be joined, the effect that joins some does not write the long ones again."""
+    table = DeltaCurrent(tmp_path, "t", file_bytes=1 << 20)
+    # Each file has an eighth of the most at least: they stay as they are.
+    for k in range(10):
+        text = str(k).join(map(chr, np.random.default_rng(k).integers(0x4E00, 0x9000, 60_000)))
+        table.apply(numbered.effect([], [k], text=text), 1 + k)
+    long = _files(tmp_path)
+    assert len(long) == 10
+    for k in range(10, 20):
+        table.apply(numbered.effect([], [k]), 1 + k)
+    assert long < _files(tmp_path)
+    assert len(_files(tmp_path)) < 20
 
 
 # ---- other programs -------------------------------------------------------------------------------------------------

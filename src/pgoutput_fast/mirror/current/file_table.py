@@ -40,9 +40,9 @@ __all__ = ["ChangedError", "FileTable", "in_key_order"]
 _OWN = re.compile(rf"part-{RUN}-[0-9a-f]+-[0-9]+\.parquet")
 # So often an effect is applied again, if something else changes the table meanwhile.
 _TRIES = 10
-# Short files are divided into classes: the longest of a class are this many times as long as those of the next one. If
-# a class has more files than that, they become one, with all shorter ones. So a row is written again about once for each
-# class, and never more than a few files of the first class at a time.
+# A file is short if it has at most an eighth of the most bytes. Short files fall into three classes: those of the next
+# class have at most an eighth of those of the class before. If a class has more than eight files, they become one, with
+# all files of the next classes. So a row is written again about once for each class, and one effect never joins much.
 _CLASSES, _MOST_ALIKE = 3, 8
 
 _WEEK = 7 * 24 * 3600
