@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from pgoutput_fast.committed.reorder_buffer import Due
 from pgoutput_fast.protocol.kinds import MSG_MESSAGE
+from pgoutput_fast.schema.own_memory import in_own_memory
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 
 __all__ = [
@@ -66,7 +67,14 @@ def by_transaction(
         places, txns = places[order], txns[order]
     starts = np.flatnonzero(np.concatenate([[True], txns[1:] != txns[:-1]])).tolist()
     for begin, end in zip(starts, [*starts[1:], len(txns)], strict=True):
-        yield int(txns[begin]), rows.take(pa.array(places[begin:end]))
+        yield int(txns[begin]), _copied(rows, places[begin:end])
+
+
+def _copied(rows: pa.Table, places: np.ndarray[Any, Any]) -> pa.Table:
+    """The rows at these places, which ascend, in memory of their own."""
+    if places[-1] - places[0] + 1 == len(places):
+        return in_own_memory(rows.slice(int(places[0]), len(places)))
+    return rows.take(pa.array(places))
 
 
 @dataclass(frozen=True)

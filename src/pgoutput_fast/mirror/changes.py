@@ -14,6 +14,7 @@ from pgoutput_fast.decoding.decoder import decode_tagged
 from pgoutput_fast.decoding.result import RelationBatch
 from pgoutput_fast.schema.metadata_columns import metadata_names
 from pgoutput_fast.schema.options import Options
+from pgoutput_fast.schema.own_memory import in_own_memory
 from pgoutput_fast.schema.plain import plain_schema, to_types
 
 __all__ = ["Rejected", "Run", "behind", "commits_of", "decodable", "decoded_runs", "key_of"]
@@ -110,17 +111,9 @@ def _plain(batches: Sequence[pa.RecordBatch]) -> pa.Table:
     rows = pa.Table.from_batches(batches)
     schema = plain_schema(rows.schema)
     plain = to_types(rows, pa.schema([pa.field(field.name, field.type) for field in schema]))
-    return _copied(plain)
-
-
-def _copied(rows: pa.Table) -> pa.Table:
-    """Rows as one piece, in memory of their own.
-
-    The decoder takes the memory of its arrays back when they are gone, and keeps it for the next call. If changes
-    waited in it, the decoder would keep as much as ever waited.
-    """
-    # Arrow copies a table that has several pieces.
-    return pa.concat_tables([rows.slice(0, 1), rows.slice(1)]).combine_chunks()
+    # The decoder takes the memory of its arrays back when they are gone, and keeps it for the next call. If changes
+    # waited in it, the decoder would keep as much as ever waited.
+    return in_own_memory(plain)
 
 
 def _rejected(rejects: pa.Table, runs: Sequence[Run]) -> Iterator[Rejected]:
