@@ -1,4 +1,4 @@
-"""A process that runs nothing but this package does without pandas, and with the allocator that needs less memory."""
+"""A process that runs nothing but this package does without pandas, needs less memory, and interrupts nobody."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 
 import pyarrow as pa
 import pytest
@@ -52,3 +53,39 @@ def test_a_process_with_its_own_allocator() -> None:
         "jemalloc" if "jemalloc" in pa.supported_memory_backends() else pa.default_memory_pool().backend_name
     )
     assert (said.stdout.strip(), said.stderr) == (best, "")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has this policy")
+def test_a_capture_interrupts_nobody() -> None:
+    command = [sys.executable, "-m", "pgoutput_fast.capture", "--supervised"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        try:
+            deadline = time.monotonic() + 60
+            while os.sched_getscheduler(process.pid) != os.SCHED_BATCH:
+                assert process.poll() is None
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+        finally:
+            process.kill()
+
+
+_POLICIES = """
+import os, threading
+from pgoutput_fast.capture.own_process import interrupt_nobody
+os.sched_setscheduler(0, getattr(os, POLICY), os.sched_param(0))
+interrupt_nobody()
+found = []
+thread = threading.Thread(target=lambda: found.append(os.sched_getscheduler(0)))
+thread.start()
+thread.join()
+print(*found, os.sched_getscheduler(0))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has these policies")
+@pytest.mark.parametrize("policy", ["SCHED_OTHER", "SCHED_IDLE"])
+def test_a_policy_of_its_own_stays(policy: str) -> None:
+    script = _POLICIES.replace("POLICY", repr(policy))
+    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    expected = os.SCHED_BATCH if policy == "SCHED_OTHER" else os.SCHED_IDLE
+    assert said.split() == [str(expected)] * 2

@@ -14,7 +14,7 @@ from typing import Any
 
 from pgoutput_fast.arguments import UsageError, expect_given
 from pgoutput_fast.capture.errors import CaptureError
-from pgoutput_fast.capture.own_process import leave_out_pandas
+from pgoutput_fast.capture.own_process import interrupt_nobody, leave_out_pandas
 from pgoutput_fast.capture.process import Settings
 from pgoutput_fast.capture.retries import is_outage
 from pgoutput_fast.capture.service import CaptureBusyError
@@ -276,4 +276,5 @@ def _position(text: str, dsn: str) -> int:
 
 if __name__ == "__main__":
     leave_out_pandas()
+    interrupt_nobody()
     sys.exit(main())

@@ -23,6 +23,10 @@ def capture(context: typer.Context) -> int:
     Example: pgoutput-fast capture --dsn dbname=shop --slot to_lake --publication shop --path segments/
     """
     _prepare(context)
+    if context.obj:
+        from pgoutput_fast.capture.own_process import interrupt_nobody
+
+        interrupt_nobody()
     from pgoutput_fast.capture.__main__ import main
 
     return main(context.args, prog=context.command_path, raises=True)
