@@ -10,7 +10,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -184,6 +184,13 @@ def test_a_server_that_is_away_and_addresses_that_are_none(tmp_path: Path) -> No
     assert "lag_bytes" not in seen.to_prometheus()
     with pytest.raises(ValueError, match="the address of metrics must be host:port, not 'here'"):
         Capture(dsn, "gone", ["p"], tmp_path, metrics_address="here").run()
+    with pytest.raises(ValueError, match="the address of metrics must be host:port, not 'localhost:65536'"):
+        Capture(dsn, "gone", ["p"], tmp_path, metrics_address="localhost:65536").run()
+    with closing(socket.create_server(("127.0.0.1", 0))) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(OSError, match="in use") as caught:
+            Capture(dsn, "gone", ["p"], tmp_path, metrics_address=address).run()
+    assert f"address of metrics is {address}: give one of this machine that is free" in caught.value.__notes__[0]
     with pytest.raises(psycopg2.OperationalError):
         Capture(dsn, "gone", ["p"], tmp_path, metrics_file=tmp_path / "no" / "where").run()
 

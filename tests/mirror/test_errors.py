@@ -136,6 +136,16 @@ def test_a_target_that_is_a_file(small: Place, tmp_path: Path) -> None:
         pass
 
 
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="only Linux has this directory")
+def test_a_target_that_cannot_be_made(small: Place) -> None:
+    with (
+        pytest.raises(OSError, match="/proc/lake") as caught,
+        Mirror(small.database.dsn, small.slot, ["mirrored"], "/proc/lake"),
+    ):
+        pass
+    assert "The target /proc/lake cannot be made: choose a place" in caught.value.__notes__[0]
+
+
 def test_a_second_mirror(small: Place) -> None:
     with small.mirror():
         with (

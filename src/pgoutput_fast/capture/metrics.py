@@ -38,6 +38,7 @@ _ASK_SECONDS = 5
 _SHARED_SECONDS = 1.0
 # This many clients of the page have a thread. A client may be silent for this long.
 _MOST_CLIENTS, _CLIENT_SECONDS = 16, 5.0
+_LAST_PORT = (1 << 16) - 1
 
 
 @dataclass(frozen=True)
@@ -414,9 +415,13 @@ class _PageServer(http.server.ThreadingHTTPServer):
 @contextmanager
 def _server(meter: Reporter, address: str) -> Iterator[http.server.ThreadingHTTPServer]:
     host, colon, port = address.rpartition(":")
-    if not colon or not port.isdecimal():
+    if not colon or not port.isdecimal() or int(port) > _LAST_PORT:
         raise ValueError(f"the address of metrics must be host:port, not {address!r}")
-    server = _PageServer((host, int(port)), type("Page", (_Page,), {"meter": meter}))
+    try:
+        server = _PageServer((host, int(port)), type("Page", (_Page,), {"meter": meter}))
+    except OSError as problem:
+        problem.add_note(f"The address of metrics is {address}: give one of this machine that is free")
+        raise
     try:
         yield server
     finally:

@@ -188,6 +188,7 @@ def make_target(store: Store) -> None:
 
     Raises:
         NotADirectoryError: if the root is a file, lies below one, or is a link to what does not exist.
+        OSError: if it cannot be made there.
     """
     try:
         store.make()
@@ -200,6 +201,9 @@ def make_target(store: Store) -> None:
         raise NotADirectoryError(
             f"the target {store} is a file, or lies below one: give a directory, which need not exist"
         ) from problem
+    except OSError as problem:
+        problem.add_note(f"The target {store} cannot be made: choose a place where you may make directories")
+        raise
 
 
 class _Directory(Store):

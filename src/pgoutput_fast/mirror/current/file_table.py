@@ -368,7 +368,7 @@ class FileTable(CurrentTable):
         """The class of each file by its length; 0 for files that are not short."""
         sizes = np.array([file.nbytes for file in version.files], np.int64)
         limits = self._file_bytes // _MOST_ALIKE ** np.arange(1, _CLASSES + 1)
-        return (sizes[:, None] <= limits).sum(axis=1)
+        return np.searchsorted(-limits, -sizes, side="right")
 
     def _shorter(self, version: Version, classes: npt.NDArray[np.int64], least: int) -> list[int]:
         """The files of a class and of all classes of shorter ones, neighbours next to each other."""
