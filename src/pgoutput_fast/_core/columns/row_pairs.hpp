@@ -28,7 +28,7 @@ public:
     void add(const Chunk& chunk, int64_t rows) {
         chunks_.push_back(chunk);
         rows_ += rows;
-        if (chunks_.size() == 1) usual_ = rows > 0 ? rows : 1;
+        if (chunks_.size() == 1) per_row_ = 1.0 / static_cast<double>(rows > 0 ? rows : 1);
     }
 
     int64_t rows() const { return rows_; }
@@ -63,12 +63,12 @@ private:
     Layout layout_;
     int64_t width_;
     int64_t rows_ = 0;
-    int64_t usual_ = 1;
+    double per_row_ = 1.0;  // chunks for each row, as in the first chunk
     std::vector<Chunk> chunks_;
 
     Place place_of(int64_t row) const {
-        // Nearly always all chunks have as many rows as the first one.
-        size_t k = static_cast<size_t>(row / usual_);
+        // Nearly always all chunks have as many rows as the first one. A division would take longer than all the rest.
+        size_t k = static_cast<size_t>(static_cast<double>(row) * per_row_);
         if (k >= chunks_.size()) k = chunks_.size() - 1;
         while (chunks_[k].first > row) --k;
         while (k + 1 < chunks_.size() && chunks_[k + 1].first <= row) ++k;
@@ -140,6 +140,8 @@ private:
         for (int64_t i = 0; i < n; ++i) {
             bytes[i] = bytes_of<Offset>(other[i]);
             __builtin_prefetch(bytes[i].data);
+            // A value may go on in the next line of the cache.
+            if (bytes[i].size > 0) __builtin_prefetch(bytes[i].data + bytes[i].size - 1);
         }
         for (int64_t i = 0; i < n; ++i) {
             if (marks[i]) continue;
