@@ -140,7 +140,7 @@ private:
         for (int64_t i = 0; i < n; ++i) {
             bytes[i] = bytes_of<Offset>(other[i]);
             __builtin_prefetch(bytes[i].data);
-            // A value may go on in the next line of the cache.
+            // A value may end in the next line of the cache.
             if (bytes[i].size > 0) __builtin_prefetch(bytes[i].data + bytes[i].size - 1);
         }
         for (int64_t i = 0; i < n; ++i) {
