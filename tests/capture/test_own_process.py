@@ -55,7 +55,10 @@ def test_a_process_with_its_own_allocator() -> None:
     assert (said.stdout.strip(), said.stderr) == (best, "")
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has this policy")
+@pytest.mark.skipif(
+    sys.platform != "linux" or os.sched_getscheduler(0) != os.SCHED_OTHER,
+    reason="only Linux has this policy, and a process that has another one keeps it",
+)
 def test_a_capture_interrupts_nobody() -> None:
     command = [sys.executable, "-m", "pgoutput_fast.capture", "--supervised"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
@@ -67,6 +70,27 @@ def test_a_capture_interrupts_nobody() -> None:
                 time.sleep(0.01)
         finally:
             process.kill()
+
+
+_COMMAND = """
+import os
+from types import SimpleNamespace
+import pgoutput_fast.capture.__main__ as program
+from pgoutput_fast.cli import forwarded
+program.main = lambda *_, **__: print(os.sched_getscheduler(0)) or 0
+for alone in (False, True):
+    forwarded.capture(SimpleNamespace(obj=alone, args=[], command_path="pgoutput-fast capture"))
+"""
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux" or os.sched_getscheduler(0) != os.SCHED_OTHER,
+    reason="only Linux has this policy, and a process that has another one keeps it",
+)
+def test_a_capture_of_the_command() -> None:
+    """Only if the process has nothing else to do."""
+    said = subprocess.run([sys.executable, "-c", _COMMAND], capture_output=True, text=True, check=True).stdout
+    assert said.split() == [str(os.SCHED_OTHER), str(os.SCHED_BATCH)]
 
 
 _POLICIES = """

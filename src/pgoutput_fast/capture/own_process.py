@@ -52,9 +52,10 @@ def interrupt_nobody() -> None:
     let the reader run. Only Linux can be told. Nothing happens if the process has a policy of its own, or may not
     change it.
     """
-    if sys.platform == "linux" and os.sched_getscheduler(0) == os.SCHED_OTHER:
+    if sys.platform == "linux":
         with suppress(OSError):
-            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+            if os.sched_getscheduler(0) == os.SCHED_OTHER:
+                os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
 def own_allocator() -> dict[str, str]:

@@ -8,7 +8,7 @@ __all__ = ["in_own_memory"]
 
 
 def in_own_memory(rows: pa.Table) -> pa.Table:
-    """Rows as one piece, in memory that nothing else shares.
+    """Rows as one piece, in memory that nothing else shares; but dictionaries, and texts behind views, stay shared.
 
     `take` would copy, too, but it looks at each row: that takes three times as long.
 

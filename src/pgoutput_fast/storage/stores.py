@@ -7,6 +7,7 @@ subdirectory.
 from __future__ import annotations
 
 import contextlib
+import errno
 import mmap
 import os
 import re
@@ -40,6 +41,8 @@ _WITHOUT_DIRECTORIES = ("s3", "gcs", "abfs")
 _UNFINISHED = re.compile(r"\..+\.[0-9a-f]{16}")
 # So often a file is read again that another process replaces meanwhile.
 _TRIES = 5
+# Errors that say that this is no place for a directory.
+_NO_PLACE = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.EROFS)
 _COLLAPSED = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 
@@ -202,7 +205,10 @@ def make_target(store: Store) -> None:
             f"the target {store} is a file, or lies below one: give a directory, which need not exist"
         ) from problem
     except OSError as problem:
-        problem.add_note(f"The target {store} cannot be made: choose a place where you may make directories")
+        if store.local and problem.errno in _NO_PLACE:
+            problem.add_note(
+                f"The target {store} cannot be made: choose a place where you may make directories"
+            )
         raise
 
 

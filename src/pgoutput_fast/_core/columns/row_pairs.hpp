@@ -67,7 +67,7 @@ private:
     std::vector<Chunk> chunks_;
 
     Place place_of(int64_t row) const {
-        // Nearly always all chunks have as many rows as the first one. A division would take longer than all the rest.
+        // Nearly always all chunks have as many rows as the first one. A division would take longer.
         size_t k = static_cast<size_t>(static_cast<double>(row) * per_row_);
         if (k >= chunks_.size()) k = chunks_.size() - 1;
         while (chunks_[k].first > row) --k;

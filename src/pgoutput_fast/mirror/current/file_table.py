@@ -42,8 +42,10 @@ _OWN = re.compile(rf"part-{RUN}-[0-9a-f]+-[0-9]+\.parquet")
 _TRIES = 10
 # A file is short if it has at most an eighth of the most bytes. Short files fall into three classes: those of the next
 # class have at most an eighth of those of the class before. If a class has more than eight files, they become one, with
-# all files of the next classes. So a row is written again about once for each class, and one effect never joins much.
+# all files of the next classes. So the rows of long files are not written again with each of the short ones.
 _CLASSES, _MOST_ALIKE = 3, 8
+# One effect joins about so many times the bytes of the longest file at most. The next one goes on.
+_MOST_JOINED = 2
 
 _WEEK = 7 * 24 * 3600
 
@@ -141,10 +143,14 @@ class FileTable(CurrentTable):
         return schema
 
     def short(self, version: Version) -> list[int]:
-        """The files that should become one, neighbours next to each other; none while there are few of them."""
+        """The files that one effect should join, neighbours next to each other; none while there are few of them."""
         classes = self._classes(version)
         full = np.flatnonzero(np.bincount(classes, minlength=_CLASSES + 1)[1:] > _MOST_ALIKE)
-        return self._shorter(version, classes, int(full[0]) + 1) if len(full) else []
+        if not len(full):
+            return []
+        short = self._shorter(version, classes, int(full[0]) + 1)
+        sizes = np.cumsum([version.files[k].nbytes for k in short])
+        return short[: max(2, int(np.searchsorted(sizes, _MOST_JOINED * self._file_bytes, side="right")))]
 
     def commit(
         self,

@@ -58,7 +58,7 @@ class CurrentTable(ABC):
         """The version of the table that readers see now, as its format counts. None if there is no table yet."""
 
     def reached(self) -> tuple[int | None, int | None]:
-        """(the position, the version), of one look at the table. None and None if there is no table yet."""
+        """(the position, the version), for which tables of files look once. None and None if there is no table yet."""
         return self.position(), self.version()
 
     @abstractmethod
