@@ -190,7 +190,9 @@ def test_a_server_that_is_away_and_addresses_that_are_none(tmp_path: Path) -> No
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(OSError, match="in use") as caught:
             Capture(dsn, "gone", ["p"], tmp_path, metrics_address=address).run()
-    assert f"address of metrics is {address}: give one of this machine that is free" in caught.value.__notes__[0]
+    assert (
+        f"address of metrics is {address}: give one of this machine that is free" in caught.value.__notes__[0]
+    )
     with pytest.raises(psycopg2.OperationalError):
         Capture(dsn, "gone", ["p"], tmp_path, metrics_file=tmp_path / "no" / "where").run()
 

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from pgoutput_fast.mirror.current.files import DataFile, Version
-from pgoutput_fast.mirror.current.parquet import ParquetCurrent
+from pgoutput_fast.mirror.current.short_files import all_short, to_join
 
 _FILE_BYTES = 32 << 20
-
-
-@pytest.fixture
-def table(tmp_path: Path) -> ParquetCurrent:
-    return ParquetCurrent(tmp_path, "t", file_bytes=_FILE_BYTES)
 
 
 def _version(sizes: list[int]) -> Version:
@@ -24,39 +17,39 @@ def _version(sizes: list[int]) -> Version:
     return Version(1, 1, pa.schema({"text": pa.float64()}), files, lambda _: (pa.nulls(0), pa.nulls(0)))
 
 
-def _joined(table: ParquetCurrent, sizes: list[int]) -> list[int]:
-    return [sizes[k] for k in table.short(_version(sizes))]
+def _joined(sizes: list[int], file_bytes: int = _FILE_BYTES) -> list[int]:
+    return [sizes[k] for k in to_join(_version(sizes), file_bytes)]
 
 
 @pytest.mark.parametrize(
     "sizes", [[], [1], [0] * 8, [100_000] * 8, [_FILE_BYTES] * 100, [_FILE_BYTES // 8 + 1] * 100]
 )
-def test_nothing_to_join(table: ParquetCurrent, sizes: list[int]) -> None:
-    assert _joined(table, sizes) == []
+def test_nothing_to_join(sizes: list[int]) -> None:
+    assert _joined(sizes) == []
 
 
-def test_a_class_takes_shorter_files_along(table: ParquetCurrent) -> None:
+def test_a_class_takes_shorter_files_along() -> None:
     longer, shorter = [3 << 20] * 8, [100_000] * 9
-    assert _joined(table, [*longer, *shorter]) == shorter
-    assert _joined(table, [*longer, 4 << 20, *shorter]) == [*longer, 4 << 20, *shorter]
-    assert _joined(table, [*longer, (4 << 20) + 1, *shorter]) == shorter
+    assert _joined([*longer, *shorter]) == shorter
+    assert _joined([*longer, 4 << 20, *shorter]) == [*longer, 4 << 20, *shorter]
+    assert _joined([*longer, (4 << 20) + 1, *shorter]) == shorter
 
 
-def test_one_effect_joins_little(table: ParquetCurrent) -> None:
+def test_one_effect_joins_little() -> None:
     """Although a delete has left a thousand files that are short now."""
     sizes = [3 << 20] * 1000
-    assert 2 <= len(_joined(table, sizes)) <= 2 * _FILE_BYTES // (3 << 20)
-    alone = ParquetCurrent(table._store.at(""), "u", file_bytes=8)
-    assert len(_joined(alone, [1] * 9)) == 9
+    assert 2 <= len(_joined(sizes)) <= 2 * _FILE_BYTES // (3 << 20)
+    assert _joined([1] * 9, 8) == [1] * 9
+    assert all_short(_version(sizes), _FILE_BYTES) == [*range(1000)]
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_long_stream_of_short_files(table: ParquetCurrent, seed: int) -> None:
+def test_a_long_stream_of_short_files(seed: int) -> None:
     dice = np.random.default_rng(seed)
     sizes: list[int] = []
     came = written = 0
     for size in np.exp(dice.uniform(np.log(5_000), np.log(2_000_000), 4_000)).astype(int).tolist():
-        joined = table.short(_version(sizes))
+        joined = to_join(_version(sizes), _FILE_BYTES)
         whole = size + sum(sizes[k] for k in joined)
         assert whole - size <= 2 * _FILE_BYTES
         sizes = [each for k, each in enumerate(sizes) if k not in set(joined)]

@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -24,12 +23,12 @@ from pgoutput_fast.mirror.current.files import (
     DataFile,
     NewFiles,
     Version,
-    by_bounds,
     candidates,
     row_groups,
 )
 from pgoutput_fast.mirror.current.matching import Finder
 from pgoutput_fast.mirror.current.rewriting import Found, Numbers, Search, rewritten
+from pgoutput_fast.mirror.current.short_files import all_short, to_join
 from pgoutput_fast.mirror.current.staged import Staged
 from pgoutput_fast.mirror.current.table import CurrentTable, HeldVersion, expect_position
 from pgoutput_fast.mirror.effect.effect import Effect
@@ -40,13 +39,6 @@ __all__ = ["ChangedError", "FileTable", "in_key_order"]
 _OWN = re.compile(rf"part-{RUN}-[0-9a-f]+-[0-9]+\.parquet")
 # So often an effect is applied again, if something else changes the table meanwhile.
 _TRIES = 10
-# A file is short if it has at most an eighth of the most bytes. Short files fall into three classes: those of the next
-# class have at most an eighth of those of the class before. If a class has more than eight files, they become one, with
-# all files of the next classes. So the rows of long files are not written again with each of the short ones.
-_CLASSES, _MOST_ALIKE = 3, 8
-# One effect joins about so many times the bytes of the longest file at most. The next one goes on.
-_MOST_JOINED = 2
-
 _WEEK = 7 * 24 * 3600
 
 _T = TypeVar("_T")
@@ -144,13 +136,7 @@ class FileTable(CurrentTable):
 
     def short(self, version: Version) -> list[int]:
         """The files that one effect should join, neighbours next to each other; none while there are few of them."""
-        classes = self._classes(version)
-        full = np.flatnonzero(np.bincount(classes, minlength=_CLASSES + 1)[1:] > _MOST_ALIKE)
-        if not len(full):
-            return []
-        short = self._shorter(version, classes, int(full[0]) + 1)
-        sizes = np.cumsum([version.files[k].nbytes for k in short])
-        return short[: max(2, int(np.searchsorted(sizes, _MOST_JOINED * self._file_bytes, side="right")))]
+        return to_join(version, self._file_bytes)
 
     def commit(
         self,
@@ -286,8 +272,7 @@ class FileTable(CurrentTable):
         """
 
         def join(before: Version | None) -> None:
-            short = [] if before is None else self._shorter(before, self._classes(before), 1)
-            if before is None or len(short) < 2:
+            if before is None or len(short := all_short(before, self._file_bytes)) < 2:
                 return
             names = before.schema.names
             with NewFiles(self._store, self._directory, self._file_bytes) as files:
@@ -369,16 +354,6 @@ class FileTable(CurrentTable):
         self, before: Version, k: int, schema: pa.Schema, found: Found | None, rows: pa.Table
     ) -> Iterator[pa.Table]:
         return rewritten(self._store, self._file(before.files[k]), schema, found, partial(_taken, rows))
-
-    def _classes(self, version: Version) -> npt.NDArray[np.int64]:
-        """The class of each file by its length; 0 for files that are not short."""
-        sizes = np.array([file.nbytes for file in version.files], np.int64)
-        limits = self._file_bytes // _MOST_ALIKE ** np.arange(1, _CLASSES + 1)
-        return np.searchsorted(-limits, -sizes, side="right")
-
-    def _shorter(self, version: Version, classes: npt.NDArray[np.int64], least: int) -> list[int]:
-        """The files of a class and of all classes of shorter ones, neighbours next to each other."""
-        return by_bounds(version, np.flatnonzero(classes >= least).tolist())
 
     def _committed(
         self,

@@ -1,0 +1,50 @@
+"""Which short files of a table become one."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from pgoutput_fast.mirror.current.files import Version, by_bounds
+
+__all__ = ["all_short", "to_join"]
+
+# A file is short if it has at most an eighth of the most bytes. Short files fall into three classes: those of the next
+# class have at most an eighth of those of the class before. If a class has more than eight files, they become one, with
+# all files of the next classes. So the rows of long files are not written again with each of the short ones.
+_CLASSES, _MOST_ALIKE = 3, 8
+# One effect joins about so many times the bytes of the longest file at most. The next one goes on.
+_MOST_JOINED = 2
+
+
+def to_join(version: Version, file_bytes: int) -> list[int]:
+    """The files that one effect should join, neighbours next to each other; none while there are few of them.
+
+    Args:
+        version: of the table.
+        file_bytes: about how many bytes a file has at most.
+    """
+    classes = _classes(version, file_bytes)
+    full = np.flatnonzero(np.bincount(classes, minlength=_CLASSES + 1)[1:] > _MOST_ALIKE)
+    if not len(full):
+        return []
+    short = _shorter(version, classes, int(full[0]) + 1)
+    sizes = np.cumsum([version.files[k].nbytes for k in short])
+    return short[: max(2, int(np.searchsorted(sizes, _MOST_JOINED * file_bytes, side="right")))]
+
+
+def all_short(version: Version, file_bytes: int) -> list[int]:
+    """All short files, neighbours next to each other."""
+    return _shorter(version, _classes(version, file_bytes), 1)
+
+
+def _classes(version: Version, file_bytes: int) -> npt.NDArray[np.int64]:
+    """The class of each file by its length; 0 for files that are not short."""
+    sizes = np.array([file.nbytes for file in version.files], np.int64)
+    limits = file_bytes // _MOST_ALIKE ** np.arange(1, _CLASSES + 1)
+    return np.searchsorted(-limits, -sizes, side="right")
+
+
+def _shorter(version: Version, classes: npt.NDArray[np.int64], least: int) -> list[int]:
+    """The files of a class and of all classes of shorter ones."""
+    return by_bounds(version, np.flatnonzero(classes >= least).tolist())
