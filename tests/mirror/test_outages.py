@@ -245,12 +245,14 @@ def _in_a_bucket(place: Place) -> Iterator[Bucket]:
         yield bucket
 
 
-def test_a_store_that_is_away(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("seconds", [0.0, pytest.param(60.0, marks=SOAK)])
+def test_a_store_that_is_away(place: Place, seconds: float, caplog: pytest.LogCaptureFixture) -> None:
     with _in_a_bucket(place) as bucket, place.mirror() as mirror:
         with Counting(place.database), Following(mirror) as following:
             following.until(lambda: points(place.target))
             bucket.stop()
-            following.until(lambda: _tries(caplog) > 0)
+            began = time.monotonic()
+            following.until(lambda: _tries(caplog) > 0 and time.monotonic() >= began + seconds)
             bucket.start()
             following.until(_grows(place))
         place.run_in(mirror)
