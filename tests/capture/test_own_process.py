@@ -55,10 +55,13 @@ def test_a_process_with_its_own_allocator() -> None:
     assert (said.stdout.strip(), said.stderr) == (best, "")
 
 
-@pytest.mark.skipif(
+_USUAL = pytest.mark.skipif(
     sys.platform != "linux" or os.sched_getscheduler(0) != os.SCHED_OTHER,
     reason="only Linux has this policy, and a process that has another one keeps it",
 )
+
+
+@_USUAL
 def test_a_capture_interrupts_nobody() -> None:
     command = [sys.executable, "-m", "pgoutput_fast.capture", "--supervised"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
@@ -83,10 +86,7 @@ for alone in (False, True):
 """
 
 
-@pytest.mark.skipif(
-    sys.platform != "linux" or os.sched_getscheduler(0) != os.SCHED_OTHER,
-    reason="only Linux has this policy, and a process that has another one keeps it",
-)
+@_USUAL
 def test_a_capture_of_the_command() -> None:
     """Only if the process has nothing else to do."""
     said = subprocess.run([sys.executable, "-c", _COMMAND], capture_output=True, text=True, check=True).stdout
