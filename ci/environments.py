@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 import time
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -64,7 +65,7 @@ def mark_current(place: Path, wanted: str) -> None:
 def run_tests(
     python: Path, arguments: Sequence[str], environment: Mapping[str, str] | None = None
 ) -> tuple[bool, str]:
-    """Run pytest. Returns whether all tests passed, and pytest's last line with the time. Prints a failure.
+    """Run pytest, and show its output as it comes. Returns whether all tests passed, and the last line with the time.
 
     Args:
         python: of the environment.
@@ -72,14 +73,17 @@ def run_tests(
         environment: the variables of the process; None for those of this process.
     """
     begun = time.monotonic()
-    done = subprocess.run(
-        [str(python), *PYTEST, *arguments], cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True
-    )
-    if done.returncode:
-        print(done.stdout, flush=True)
-    lines = done.stdout.strip().splitlines()
+    command = [str(python), *PYTEST, *arguments]
+    said = b""
+    with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE) as running:
+        assert running.stdout is not None
+        while some := running.stdout.read1():
+            said += some
+            sys.stdout.buffer.write(some)
+            sys.stdout.buffer.flush()
+    lines = said.decode(errors="replace").strip().splitlines()
     seconds = time.monotonic() - begun
-    return done.returncode == 0, f"{lines[-1] if lines else 'no output'} [{seconds:.0f} s]"
+    return running.returncode == 0, f"{lines[-1] if lines else 'no output'} [{seconds:.0f} s]"
 
 
 def report(name: str, results: Mapping[str, tuple[bool, str]]) -> int:
