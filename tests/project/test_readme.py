@@ -106,7 +106,6 @@ def test_pages_that_the_readme_names_exist() -> None:
         "mirror.effect.key_groups",
         "mirror.effect.row_codes",
         "mirror.effect.origins",
-        "mirror.effect.cancelled",
         "mirror.effect.column_names",
         "mirror.effect.take",
         "mirror.effect.unfilled",

@@ -8,12 +8,11 @@ import numpy as np
 import pyarrow as pa
 
 from pgoutput_fast.mirror.effect.assemble import assemble
-from pgoutput_fast.mirror.effect.cancelled import cancelled
-from pgoutput_fast.mirror.effect.column_names import RowNumbers, with_names
-from pgoutput_fast.mirror.effect.copies import find_copies
+from pgoutput_fast.mirror.effect.column_names import with_names
+from pgoutput_fast.mirror.effect.copies import cancelled_copies
 from pgoutput_fast.mirror.effect.effect import Effect
 from pgoutput_fast.mirror.effect.schema import COMMIT_LSN
-from pgoutput_fast.mirror.effect.stretch import Stretch
+from pgoutput_fast.mirror.effect.stretch import Mask, Stretch
 from pgoutput_fast.mirror.effect.take import take
 
 __all__ = ["multiset_effect"]
@@ -30,8 +29,7 @@ def multiset_effect(stretch: Stretch) -> Effect:
     """
     _check_old_rows(stretch)
     stretch = _with_values_of_old_rows(stretch)
-    stays = np.ones(len(stretch), np.bool_)
-    stays[_cancelled_rows(stretch)] = False
+    stays = ~_cancelled_rows(stretch)
     goes = np.flatnonzero(stays & ~stretch.puts)
     if stretch.truncated and len(goes):
         reason = "it removes a row that was not there. Changes are missing before it: load the table again"
@@ -77,10 +75,9 @@ def _with_values_of_old_rows(stretch: Stretch) -> Stretch:
     return replace(stretch, values=values, unchanged={}, unrepresentable=unrepresentable)
 
 
-def _cancelled_rows(stretch: Stretch) -> RowNumbers:
+def _cancelled_rows(stretch: Stretch) -> Mask:
     """The new rows that the stretch removes again, and the old rows that remove them."""
     if stretch.puts.all():
-        return np.empty(0, np.int64)
+        return np.zeros(len(stretch), np.bool_)
     columns = [*stretch.values.columns, pa.chunked_array([with_names(stretch.unrepresentable, len(stretch))])]
-    copies = find_copies(columns, stretch.puts)
-    return copies.rows[cancelled(copies.begins, stretch.puts[copies.rows])]
+    return cancelled_copies(columns, stretch.puts)

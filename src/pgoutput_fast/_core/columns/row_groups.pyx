@@ -1,0 +1,151 @@
+"""Puts rows with equal hashes into groups, and finds in each group which rows cancel each other."""
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+
+import secrets
+
+import numpy as np
+
+cdef extern from *:
+    void prefetch "__builtin_prefetch"(const void* address) nogil
+
+# So many rows before its turn the place of a hash in the table is on its way.
+cdef enum:
+    AHEAD = 16
+
+
+def group_rows(hashes):
+    """A group for each row: rows with equal hashes are in the same one.
+
+    Few rows with different hashes are in the same group, too.
+
+    Args:
+        hashes: uint64 memory.
+
+    Returns:
+        (the group of each row, int32; the number of groups). Groups are numbered as they come, from 0.
+
+    Raises:
+        OverflowError: for 2**31 rows and more.
+    """
+    cdef const uint64_t[::1] hashed = hashes
+    cdef int64_t count = hashed.shape[0], i
+    cdef int32_t groups = 0
+    cdef int bits
+    cdef uint64_t mixed, upper, slot, last
+    # Nobody can make rows that all want the same place of the table, because nobody knows this factor.
+    cdef uint64_t factor = secrets.randbits(64) | 1
+    cdef uint64_t[::1] table
+    cdef int32_t[::1] group
+    if count >= 1 << 31:
+        raise OverflowError(f"{count:,} rows are too many for one stretch")
+    # At least a third of the table stays empty.
+    bits = (count + (count >> 1)).bit_length()
+    found = np.empty(count, np.int32)
+    # An entry is 0, or has the upper bits of a hash and below them the group + 1.
+    entries = np.zeros(1 << bits, np.uint64)
+    table, group = entries, found
+    last = (<uint64_t> 1 << bits) - 1
+    upper = ~last
+    with nogil:
+        for i in range(count):
+            if i + AHEAD < count:
+                prefetch(&table[(hashed[i + AHEAD] * factor) >> (64 - bits)])
+            mixed = hashed[i] * factor
+            slot = mixed >> (64 - bits)
+            # The lower bits are those that `slot` does not have.
+            mixed = (mixed << bits) & upper
+            while table[slot] and table[slot] & upper != mixed:
+                slot = (slot + 1) & last
+            if not table[slot]:
+                groups += 1
+                table[slot] = mixed | <uint64_t> groups
+            group[i] = <int32_t> (table[slot] & last) - 1
+    return found, groups
+
+
+def candidate_pairs(groups, int64_t count, puts):
+    """Rows that may cancel each other, each with the row before it in its group.
+
+    Rows of a group cancel each other only if one puts a copy and a later one removes it. All rows of such a group are
+    candidates.
+
+    Args:
+        groups: the group of each row, int32 memory.
+        count: the number of groups.
+        puts: which rows put a copy, bool memory. The others remove one.
+
+    Returns:
+        (rows that are not the first of their group, ascending; the rows before them), int64.
+    """
+    cdef const int32_t[::1] group = groups
+    cdef const uint8_t[::1] put = puts.view(np.uint8)
+    cdef int64_t rows = group.shape[0], i, pairs = 0
+    cdef int32_t g
+    _check(groups, count, puts)
+    # 1: a put was there. 2: and a removal behind it.
+    seen = np.zeros(count, np.uint8)
+    before = np.full(count, -1, np.int64)
+    ones, others = np.empty(rows, np.int64), np.empty(rows, np.int64)
+    cdef uint8_t[::1] state = seen
+    cdef int64_t[::1] previous = before, one = ones, other = others
+    with nogil:
+        for i in range(rows):
+            g = group[i]
+            if put[i]:
+                state[g] |= 1
+            elif state[g]:
+                state[g] = 3
+        for i in range(rows):
+            g = group[i]
+            if state[g] != 3:
+                continue
+            if previous[g] >= 0:
+                one[pairs], other[pairs] = i, previous[g]
+                pairs += 1
+            previous[g] = i
+    return ones[:pairs], others[:pairs]
+
+
+def cancelled(groups, int64_t count, puts):
+    """Which rows cancel each other: a removal takes away the oldest put of its group that is left before it.
+
+    Args:
+        groups, count, puts: as for `candidate_pairs`. The rows of a group are equal.
+
+    Returns:
+        A bool for each row.
+    """
+    cdef const int32_t[::1] group = groups
+    cdef const uint8_t[::1] put = puts.view(np.uint8)
+    cdef int64_t rows = group.shape[0], i, oldest
+    cdef int32_t g
+    _check(groups, count, puts)
+    # For each group the oldest and the newest put that is left, and for each put the next one of its group.
+    olds, news = np.full(count, -1, np.int64), np.empty(count, np.int64)
+    following = np.empty(rows, np.int64)
+    found = np.zeros(rows, np.bool_)
+    cdef int64_t[::1] old = olds, new = news, behind = following
+    cdef uint8_t[::1] gone = found.view(np.uint8)
+    with nogil:
+        for i in range(rows):
+            g = group[i]
+            oldest = old[g]
+            if put[i]:
+                behind[i] = -1
+                if oldest < 0:
+                    old[g] = i
+                else:
+                    behind[new[g]] = i
+                new[g] = i
+            elif oldest >= 0:
+                gone[oldest] = gone[i] = 1
+                old[g] = behind[oldest]
+    return found
+
+
+cdef int _check(groups, int64_t count, puts) except -1:
+    if len(groups) != len(puts):
+        raise ValueError("groups and puts must have the same length")
+    if len(groups) and not 0 <= groups.min() <= groups.max() < count:
+        raise IndexError(f"a group that is none of {count:,}")
+    return 0

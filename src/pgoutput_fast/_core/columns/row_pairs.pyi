@@ -1,6 +1,0 @@
-from typing import Any
-
-import pyarrow as pa
-
-def is_comparable(kind: pa.DataType) -> bool: ...
-def mark_unequal(column: pa.ChunkedArray, ones: Any, others: Any, marks: Any) -> None: ...

@@ -1,0 +1,169 @@
+"""Hashes of whole rows, and which rows are equal."""
+from libc.stdint cimport int64_t, uint8_t, uint64_t, uintptr_t
+from libcpp.utility cimport move
+
+import numpy as np
+import pyarrow as pa
+
+cdef extern from "columns/whole_rows.hpp" namespace "pgo" nogil:
+    cppclass Chunk:
+        const uint8_t* validity
+        const uint8_t* offsets
+        const uint8_t* values
+        int64_t offset
+        int64_t rows
+    cppclass Layout:
+        pass
+    cppclass RowColumn:
+        RowColumn()
+        RowColumn(Layout layout, int64_t width)
+        void add(const Chunk& chunk) except +
+    cppclass WholeRows:
+        void add(RowColumn column) except +
+        void hash(uint64_t* hashes)
+        void mark_unequal(const int64_t* ones, const int64_t* others, int64_t count, uint8_t* marks) except +
+
+cdef extern from "columns/whole_rows.hpp" namespace "pgo::Layout" nogil:
+    const Layout bits
+    const Layout fixed
+    const Layout float32
+    const Layout float64
+    const Layout offsets32
+    const Layout offsets64
+
+
+def is_comparable(kind):
+    """Whether `unequal` takes columns of an Arrow type."""
+    if kind.num_fields or pa.types.is_dictionary(kind):
+        return False
+    return _size_of_offset(kind) > 0 or _width_in_bits(kind) > 0
+
+
+def row_hashes(columns):
+    """A hash of each row: equal rows have the same, and most other rows another. Equality is that of `unequal`.
+
+    Of texts, bytes and lists only the length counts, unless they are the first column. Structs do not count.
+
+    Args:
+        columns: at least one chunked array, all of the same length.
+
+    Returns:
+        uint64, for each row.
+
+    Raises:
+        ValueError: if the lengths differ.
+    """
+    cdef WholeRows rows
+    cdef uint64_t[::1] hashes
+    cdef int64_t count = len(columns[0])
+    for column in columns:
+        if len(column) != count:
+            raise ValueError("the columns must have the same length")
+        if column.null_count < count and _has_hashes(column.type):
+            _add(rows, column)
+    found = np.zeros(count, np.uint64)
+    if count:
+        hashes = found
+        with nogil:
+            rows.hash(&hashes[0])
+    return found
+
+
+def unequal(columns, ones, others):
+    """Whether any values of the rows ones[i] and others[i] differ: a bool for each pair.
+
+    A null equals a null, and a NaN each other NaN. 0.0 and -0.0 differ.
+
+    Args:
+        columns: chunked arrays of types that are comparable.
+        ones, others: rows of the columns, int64 memory of the same length. It is quickest if `ones` ascend.
+
+    Raises:
+        IndexError: for a row that a column does not have.
+        OverflowError: for a column of 2**32 rows and more.
+        TypeError: for a type that is not comparable.
+        ValueError: if the lengths differ.
+    """
+    cdef const int64_t[::1] one = ones
+    cdef const int64_t[::1] other = others
+    cdef int64_t count = one.shape[0], i, least = 0, most = -1, rows
+    cdef WholeRows pairs
+    cdef uint8_t[::1] marks
+    if other.shape[0] != count:
+        raise ValueError("ones and others must have the same length")
+    found = np.zeros(count, np.bool_)
+    if not count:
+        return found
+    for i in range(count):
+        least = min(least, one[i], other[i])
+        most = max(most, one[i], other[i])
+    for column in columns:
+        rows = len(column)
+        if least < 0 or most >= rows:
+            raise IndexError(f"a column of {rows:,} rows does not have all these rows")
+        if not is_comparable(column.type):
+            raise TypeError(f"values of {column.type} are not comparable")
+        if rows >= 1 << 32:
+            raise OverflowError(f"{rows:,} rows are too many to compare")
+        _add(pairs, column)
+    marks = found.view(np.uint8)
+    with nogil:
+        pairs.mark_unequal(&one[0], &other[0], count, &marks[0])
+    return found
+
+
+cdef int _add(WholeRows& pairs, column) except -1:
+    cdef int size = _size_of_offset(column.type)
+    cdef int64_t width = _width_in_bits(column.type)
+    cdef Chunk chunk
+    cdef RowColumn values
+    cdef bint nested = column.type.num_fields > 0
+    if size:
+        values = RowColumn(offsets64 if size == 8 else offsets32, 0)
+    elif width == 1:
+        values = RowColumn(bits, 0)
+    elif pa.types.is_float64(column.type):
+        values = RowColumn(float64, 8)
+    elif pa.types.is_float32(column.type):
+        values = RowColumn(float32, 4)
+    else:
+        values = RowColumn(fixed, width // 8)
+    for array in column.chunks:
+        if not len(array):
+            continue
+        buffers = array.buffers()
+        chunk.validity = _address(buffers[0]) if array.null_count else NULL
+        chunk.offsets = _address(buffers[1]) if size else NULL
+        chunk.values = NULL
+        if not nested:
+            chunk.values = _address(buffers[2 if size else 1])
+        chunk.offset = array.offset
+        chunk.rows = len(array)
+        values.add(chunk)
+    pairs.add(move(values))
+    return 0
+
+
+cdef bint _has_hashes(kind):
+    return is_comparable(kind) or pa.types.is_list(kind) or pa.types.is_large_list(kind)
+
+
+cdef const uint8_t* _address(buffer) except? NULL:
+    cdef uintptr_t address = 0 if buffer is None else buffer.address
+    return <const uint8_t*> address
+
+
+cdef int _size_of_offset(kind):
+    """The bytes of an offset; 0 for types without offsets."""
+    types = pa.types
+    if types.is_string(kind) or types.is_binary(kind) or types.is_list(kind):
+        return 4
+    return 8 if types.is_large_string(kind) or types.is_large_binary(kind) or types.is_large_list(kind) else 0
+
+
+cdef int64_t _width_in_bits(kind):
+    """The size of a value; 0 for types without a fixed size."""
+    try:
+        return kind.bit_width
+    except ValueError:
+        return 0
