@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import polars as pl
 import pyarrow as pa
 import pytest
 
@@ -113,6 +114,39 @@ def test_columns_and_positions(place: Place) -> None:
         fresh(place.target, "public.t", position="x")
     with pytest.raises(LookupError, match="is not the target of a mirror"):
         fresh(place.target / "other", "public.t")
+
+
+def test_in_polars(place: Place) -> None:
+    """Every form that columns of a mirror have: polars has the same values, and takes a reader of batches, too."""
+    database = place.database
+    database.execute(
+        "CREATE TYPE mood AS ENUM ('sad', 'glad')",
+        "CREATE TYPE spot AS (x int, tag text)",
+        """CREATE TABLE t (id int PRIMARY KEY, flag bool, big int8, real float4, precise float8, price numeric(10, 2),
+            wide numeric, note text, raw bytea, key uuid, day date, clock time, changed timestamptz, lasted interval,
+            list int[], words text[], doc jsonb, span int4range, mood mood, place spot)""",
+        """INSERT INTO t VALUES (1, true, 1099511627776, 1.5, 0.1, 12.34, 1e50, 'ä', '\\x00ff',
+            'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11', '2026-01-02', '03:04:05.000006', '2026-01-02 03:04:05+02', '1 day',
+            '{1,NULL,3}', '{a,"b,c"}', '{"a": [1]}', '[1,5)', 'glad', '(1,here)')""",
+        "INSERT INTO t VALUES (2)",
+        "CREATE PUBLICATION mirrored FOR TABLE t",
+    )
+    with ahead(place):
+        database.execute(
+            "UPDATE t SET note = 'changed' WHERE id = 1",
+            "INSERT INTO t SELECT 3, flag, -big, 'NaN', '-Infinity', -price, wide, '', '', key, '1950-12-31' FROM t "
+            "WHERE id = 1",
+        )
+        lsn = position_now(place)
+        expected = fresh_at(place, "public.t", lsn)
+        frame = pl.from_arrow(fresh(place.target, "public.t", position=lsn))
+        assert isinstance(frame, pl.DataFrame)
+        assert frame.height == 3
+        assert repr(frame.sort("id").rows(named=True)) == repr(expected.sort_by("id").to_pylist())
+        with fresh_batches(place.target, "public.t", ["id", "note"], lsn) as reader:
+            batches = pl.from_arrow(reader)
+        assert isinstance(batches, pl.DataFrame)
+        assert batches.sort("id").rows() == [(1, "changed"), (2, None), (3, "")]
 
 
 def test_a_key_that_changes(place: Place) -> None:
