@@ -242,7 +242,7 @@ cdef const int64_t* _filled(object column, int64_t null, vector[int64_t]& buffer
 cdef class _LoadedColumns:
     """The columns of tagged payloads, in any order of rows."""
     cdef dict columns                    # the Arrow array of each name; they own what the pointers point to
-    cdef vector[int64_t] buffers[7]      # copies of columns that have nulls
+    cdef vector[vector[int64_t]] buffers # copies of columns that have nulls. Cython does not destroy a C array of vectors
     cdef const int8_t* kind
     cdef const uint8_t* stream_bits
     cdef int64_t stream_offset
@@ -259,6 +259,7 @@ cdef class _LoadedColumns:
     def __cinit__(self, batch):
         cdef uintptr_t address
         self.columns = _checked_columns(batch)
+        self.buffers.resize(7)
         kinds = self.columns["kind"]
         streams = self.columns["in_stream"]
         address = kinds.buffers()[1].address

@@ -119,6 +119,7 @@ class WriteTables:
                     chosen = rows_behind(rows, outcomes, after, self.last)
                     for table in tables:
                         _write_table(files, table, chosen, catalogs[table.directory])
+                pa.default_memory_pool().release_unused()
         return _as_batch(files.written)
 
 
