@@ -242,7 +242,8 @@ cdef const int64_t* _filled(object column, int64_t null, vector[int64_t]& buffer
 cdef class _LoadedColumns:
     """The columns of tagged payloads, in any order of rows."""
     cdef dict columns                    # the Arrow array of each name; they own what the pointers point to
-    cdef vector[vector[int64_t]] buffers # copies of columns that have nulls. Cython does not destroy a C array of vectors
+    # Copies of columns that have nulls. Not a C array: Cython destroys none in an extension type.
+    cdef vector[vector[int64_t]] buffers
     cdef const int8_t* kind
     cdef const uint8_t* stream_bits
     cdef int64_t stream_offset
