@@ -13,6 +13,11 @@ cdef enum:
     AHEAD = 16
 
 
+cdef inline uint64_t _mixed(uint64_t hashed, uint64_t factor) noexcept nogil:
+    """Another number for each hash. All bits of the hash reach the upper and the lower bits of it."""
+    return (hashed ^ (hashed >> 32)) * factor
+
+
 def group_rows(hashes):
     """A group for each row: rows with equal hashes are in the same one.
 
@@ -49,8 +54,8 @@ def group_rows(hashes):
     with nogil:
         for i in range(count):
             if i + AHEAD < count:
-                prefetch(&table[(hashed[i + AHEAD] * factor) >> (64 - bits)])
-            mixed = hashed[i] * factor
+                prefetch(&table[_mixed(hashed[i + AHEAD], factor) >> (64 - bits)])
+            mixed = _mixed(hashed[i], factor)
             slot = mixed >> (64 - bits)
             # The lower bits are those that `slot` does not have.
             mixed = (mixed << bits) & upper

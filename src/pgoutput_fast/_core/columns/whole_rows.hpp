@@ -144,7 +144,7 @@ private:
                     return hash_bytes(value.data, value.size, factor);
                 });
             else
-                each([&](int64_t row) { return span<Offset>(chunk, row).size; });
+                each([&](int64_t row) { return length<Offset>(chunk, row); });
         };
         const uint8_t* values = chunk.values;
         switch (layout_) {
@@ -186,6 +186,12 @@ private:
         }
     }
 
+    template <class Offset>
+    static int64_t length(const Chunk& chunk, int64_t row) {
+        const uint8_t* p = chunk.offsets + row * static_cast<int64_t>(sizeof(Offset));
+        return static_cast<int64_t>(word<Offset>(p + sizeof(Offset))) - static_cast<int64_t>(word<Offset>(p));
+    }
+
     struct Span {
         const uint8_t* data;
         int64_t size;
@@ -194,8 +200,7 @@ private:
     template <class Offset>
     static Span span(const Chunk& chunk, int64_t row) {
         const uint8_t* p = chunk.offsets + row * static_cast<int64_t>(sizeof(Offset));
-        const int64_t begin = word<Offset>(p);
-        return {chunk.values + begin, static_cast<int64_t>(word<Offset>(p + sizeof(Offset))) - begin};
+        return {chunk.values + word<Offset>(p), length<Offset>(chunk, row)};
     }
 
     // Finds and prefetches values of varying length.
@@ -298,8 +303,8 @@ public:
         columns_.push_back(std::move(column));
     }
 
-    // Columns have factors of their own, so that few sums are equal by chance. Values of the first column count whole: they
-    // often identify the row.
+    // Columns have factors of their own, so that few sums are equal by chance. Texts and bytes of the first column count whole:
+    // they often identify the row.
     void hash(uint64_t* hashes) const {
         // An odd number whose bits are mixed well: 2 ** 64 divided by the golden ratio.
         constexpr uint64_t factor = 0x9E3779B97F4A7C15u;

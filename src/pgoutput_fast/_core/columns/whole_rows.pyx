@@ -42,7 +42,8 @@ def is_comparable(kind):
 def row_hashes(columns):
     """A hash of each row: equal rows have the same, and most other rows another. Equality is that of `unequal`.
 
-    Of texts, bytes and lists only the length counts, unless they are the first column. Structs do not count.
+    Of texts, bytes and lists only the length counts. But if the first column that counts has texts or bytes, they count
+    whole. Structs and columns of nulls do not count.
 
     Args:
         columns: at least one chunked array, all of the same length.
