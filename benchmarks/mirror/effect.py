@@ -22,9 +22,9 @@ import pgoutput_fast as pgo
 from benchmarks import corpora
 from benchmarks.report import README, Section, machine, rewrite
 from benchmarks.timing import interleaved
-from pgoutput_fast.mirror import net_effect
 from pgoutput_fast.mirror.effect.column_names import with_names
 from pgoutput_fast.mirror.effect.effect import Effect
+from pgoutput_fast.mirror.effect.net_effect import effect_of
 from pgoutput_fast.schema.metadata_columns import metadata_fields
 from pgoutput_fast.schema.plain import plain_schema, to_types
 
@@ -262,7 +262,7 @@ def check(case: Case) -> None:
     Raises:
         AssertionError: if they differ.
     """
-    effect: Effect = net_effect(case.changes, case.key)
+    effect: Effect = effect_of(case.changes, case.key)
     gone, rows = plain_python(case)
     names = list(corpora.WIDE_COLUMNS)
     if not case.key:
@@ -288,7 +288,7 @@ def section(scale: float, rounds: int) -> Section:
     for name, make in CASES.items():
         small = make(few)
         check(small)
-        tasks[name] = lambda case=cases[name]: net_effect(case.changes, case.key)
+        tasks[name] = lambda case=cases[name]: effect_of(case.changes, case.key)
         tasks[f"plain Python: {name}"] = lambda case=small: plain_python(case)
     payloads = corpora.corpus("wide text", scale).payloads
     committed = pgo.Options(transactions="committed")
@@ -304,7 +304,7 @@ def section(scale: float, rounds: int) -> Section:
         found.rows.append(
             [
                 name,
-                f"{net_effect(case.changes, case.key).rows.num_rows:,}",
+                f"{effect_of(case.changes, case.key).rows.num_rows:,}",
                 f"{measured[name].seconds:.3f}",
                 f"{case.messages / measured[name].seconds / 1e6:.2f}",
                 f"{measured[name].speed_beside(measured['decode']):.2f}",

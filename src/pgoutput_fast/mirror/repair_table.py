@@ -10,7 +10,7 @@ import pyarrow as pa
 from pgoutput_fast.mirror.changes import key_of
 from pgoutput_fast.mirror.compare.compare import Comparison, Differences, UncomparableError
 from pgoutput_fast.mirror.effect.effect import COMMIT_LSN, UNREPRESENTABLE, Effect
-from pgoutput_fast.mirror.effect.net_effect import net_effect
+from pgoutput_fast.mirror.effect.net_effect import effect_of
 from pgoutput_fast.mirror.history import HistoryFiles
 from pgoutput_fast.mirror.load import columns_of, load_schema, rows_of
 from pgoutput_fast.mirror.server import ServerView
@@ -92,7 +92,7 @@ def catch_up(table: MirroredTable, snapshot: Snapshot) -> None:
     assert table.position is not None
     if position > table.position:
         key = key_of(snapshot.tables[table.facts.table].relation)
-        effect = net_effect(table.history.behind(table.position), key)
+        effect = effect_of(table.history.behind(table.position), key)
         table.current.apply(effect.filled_by(table.current.find), position)
         table.look()
 

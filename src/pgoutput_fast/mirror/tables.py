@@ -15,7 +15,7 @@ from pgoutput_fast.mirror.changes import Run, behind, commits_of, key_of
 from pgoutput_fast.mirror.current.file_table import FileTable
 from pgoutput_fast.mirror.current.table import CurrentTable
 from pgoutput_fast.mirror.effect.effect import Effect
-from pgoutput_fast.mirror.effect.net_effect import net_effect
+from pgoutput_fast.mirror.effect.net_effect import effect_of
 from pgoutput_fast.mirror.fingerprint import CatalogColumn, Fingerprint
 from pgoutput_fast.mirror.history import AppendTable, HistoryFiles
 from pgoutput_fast.mirror.memory import UNPUBLISHED, KnownColumn, Memory, TableFacts
@@ -370,7 +370,7 @@ class MirroredTable:
 
     def _effect(self, stretch: _Stretch) -> Effect:
         (rows,) = stretch.rows.parts()
-        return net_effect(rows, stretch.key).filled_by(self.current.find)
+        return effect_of(rows, stretch.key).filled_by(self.current.find)
 
     def _apply(self, stretch: _Stretch, position: int) -> None:
         began = time.monotonic()
@@ -392,4 +392,4 @@ class _Effects:
             yield self._stretch.effect
             return
         for rows in self._stretch.rows.parts():
-            yield net_effect(rows, self._stretch.key)
+            yield effect_of(rows, self._stretch.key)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import itertools
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import pgoutput_fast as pgo
+from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
 from pgoutput_fast.mirror.effect.net_effect import net_effect
 from reference.current import CurrentRows
 from support.histories import History, histories
@@ -36,6 +40,26 @@ def test_a_table_with_a_key(history: History, cuts: list[int], batch_rows: int) 
 @given(histories(keyed=False), st.lists(st.integers(1, 8), max_size=4), st.integers(1, 5))
 def test_a_table_without_a_key(history: History, cuts: list[int], batch_rows: int) -> None:
     check(history, cuts, batch_rows)
+
+
+@pytest.mark.parametrize("key", [[], ["id"]])
+@pytest.mark.parametrize("place", [3, 7, 99])
+def test_offsets_that_lie_elsewhere(key: list[str], place: int) -> None:
+    """Arrow checks the first and the last offset only, when it makes such an array."""
+    table = RelationSpec(16401, "public", "t", (ColumnSpec("id", 23, key=True), ColumnSpec("note", 25)))
+    writer = Writer()
+    wal = writer.begin(7, 100, 0)
+    for k in range(50):
+        wal += writer.change(table, "insert", new=[str(k % 3), "x"])
+        wal += writer.change(table, "delete", old=[str(k % 3), "x"])
+    wal += writer.commit(100, 108, 0)
+    changes = pgo.decode(wal, options=pgo.Options(transactions="committed")).table("public.t")
+    offsets = np.arange(101, dtype=np.int32)
+    offsets[place] = -100_000_000
+    forged = pa.Array.from_buffers(pa.string(), 100, [None, pa.py_buffer(offsets), pa.py_buffer(b"x" * 100)])
+    changes = changes.set_column(changes.column_names.index("note"), "note", forged)
+    with pytest.raises(ValueError, match="column note of the changes: the Arrow array is damaged"):
+        net_effect(changes, key)
 
 
 def test_a_single_text_is_no_key() -> None:

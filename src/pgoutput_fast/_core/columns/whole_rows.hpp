@@ -303,8 +303,8 @@ public:
         columns_.push_back(std::move(column));
     }
 
-    // Columns have factors of their own, so that few sums are equal by chance. Texts and bytes of the first column count whole:
-    // they often identify the row.
+    // Columns have factors of their own, so that few sums are equal by chance. Texts and bytes of the first column count
+    // whole: they often identify the row.
     void hash(uint64_t* hashes) const {
         // An odd number whose bits are mixed well: 2 ** 64 divided by the golden ratio.
         constexpr uint64_t factor = 0x9E3779B97F4A7C15u;

@@ -11,8 +11,9 @@ from pgoutput_fast.mirror.effect.effect import Effect
 from pgoutput_fast.mirror.effect.keyed import keyed_effect
 from pgoutput_fast.mirror.effect.multiset import multiset_effect
 from pgoutput_fast.mirror.effect.stretch import read_stretch
+from pgoutput_fast.schema.foreign import checked_table
 
-__all__ = ["net_effect"]
+__all__ = ["effect_of", "net_effect"]
 
 
 def net_effect(changes: pa.Table, key: Sequence[str]) -> Effect:
@@ -29,7 +30,7 @@ def net_effect(changes: pa.Table, key: Sequence[str]) -> Effect:
 
     Raises:
         ValueError: if changes contradict each other, or lack what they must have. The error names the message, the
-            table if the schema of the changes does, and the column if one is concerned.
+            table if the schema of the changes does, and the column if one is concerned. Also if Arrow data are damaged.
 
     >>> import pyarrow as pa
     >>> import pgoutput_fast as pgo
@@ -45,5 +46,14 @@ def net_effect(changes: pa.Table, key: Sequence[str]) -> Effect:
     ([{'id': 2}], [{'id': 1, 'note': 'b', '_commit_lsn': 100, '_unrepresentable': None}])
     """
     expect_list("key", key)
+    return effect_of(checked_table(changes, "the changes"), key)
+
+
+def effect_of(changes: pa.Table, key: Sequence[str]) -> Effect:
+    """The same for changes that this package made, or that a file reader has checked: their Arrow data are sound.
+
+    Raises:
+        ValueError: as for `net_effect`.
+    """
     stretch = read_stretch(changes)
     return keyed_effect(stretch, key) if key else multiset_effect(stretch)

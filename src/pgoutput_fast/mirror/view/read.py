@@ -11,7 +11,7 @@ from pgoutput_fast.arguments import expect_list
 from pgoutput_fast.catalog.identifiers import parse_qualified_name
 from pgoutput_fast.mirror.apply_order import ORDER
 from pgoutput_fast.mirror.effect.effect import COMMIT_LSN, UNREPRESENTABLE
-from pgoutput_fast.mirror.effect.net_effect import net_effect
+from pgoutput_fast.mirror.effect.net_effect import effect_of
 from pgoutput_fast.mirror.view.layers import Base, Changed, Rows
 from pgoutput_fast.mirror.view.moment import Moment, Position, open_moment
 from pgoutput_fast.protocol.lsn import format_lsn
@@ -151,5 +151,5 @@ def _behind(rows: Rows, moment: Moment, changes: pa.Table) -> Rows:
     for key, stretch in moment.stretches(changes):
         kept = set(moment.columns(key, int(stretch[COMMIT_LSN][0].as_py())))
         stretch = stretch.select([name for name in stretch.column_names if name in kept or name in _NEEDED])
-        rows = Changed(rows, net_effect(stretch, key), moment.table)
+        rows = Changed(rows, effect_of(stretch, key), moment.table)
     return rows

@@ -12,7 +12,7 @@ from pgoutput_fast.mirror.apply_order import in_order
 from pgoutput_fast.mirror.current.columns import in_schema
 from pgoutput_fast.mirror.current.file_table import in_key_order
 from pgoutput_fast.mirror.effect.effect import Effect
-from pgoutput_fast.mirror.effect.net_effect import net_effect
+from pgoutput_fast.mirror.effect.net_effect import effect_of
 from pgoutput_fast.mirror.formats import open_current
 from pgoutput_fast.spark.tasks.current.scratch import Piece, read_piece, write_piece
 from pgoutput_fast.storage.stores import open_store
@@ -89,7 +89,7 @@ class ReduceChanges:
         Raises:
             ValueError: if the changes contradict each other, or the table.
         """
-        effect = self._filled(net_effect(self._changes(), self.key))
+        effect = self._filled(effect_of(self._changes(), self.key))
         return effect_files(self.scratch, self.place.table, effect, self.identity, self.schema)
 
     def _changes(self) -> pa.Table:
