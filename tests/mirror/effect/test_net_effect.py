@@ -65,3 +65,8 @@ def test_offsets_that_lie_elsewhere(key: list[str], place: int) -> None:
 def test_a_single_text_is_no_key() -> None:
     with pytest.raises(TypeError, match="key must be a list"):
         net_effect(None, "id")  # type: ignore[arg-type]
+
+
+def test_rows_are_no_table() -> None:
+    with pytest.raises(TypeError, match="changes must be a pyarrow Table, not list"):
+        net_effect([{"id": 1}], ["id"])  # type: ignore[arg-type]

@@ -29,6 +29,7 @@ def net_effect(changes: pa.Table, key: Sequence[str]) -> Effect:
             FULL), or that only gets new rows (NOTHING).
 
     Raises:
+        TypeError: if `changes` is no table.
         ValueError: if changes contradict each other, or lack what they must have. The error names the message, the
             table if the schema of the changes does, and the column if one is concerned. Also if Arrow data are damaged.
 
@@ -46,6 +47,8 @@ def net_effect(changes: pa.Table, key: Sequence[str]) -> Effect:
     ([{'id': 2}], [{'id': 1, 'note': 'b', '_commit_lsn': 100, '_unrepresentable': None}])
     """
     expect_list("key", key)
+    if not isinstance(changes, pa.Table):
+        raise TypeError(f"changes must be a pyarrow Table, not {type(changes).__name__}")
     return effect_of(checked_table(changes, "the changes"), key)
 
 
