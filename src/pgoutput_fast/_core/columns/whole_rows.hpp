@@ -10,25 +10,11 @@
 #include <utility>
 #include <vector>
 
+#include "columns/chunk.hpp"
+
 namespace pgo {
 
-// A chunk of a column, as Arrow stores it.
-struct Chunk {
-    const uint8_t* validity;  // null if no value is missing
-    const uint8_t* offsets;   // null for values of fixed size
-    const uint8_t* values;    // null if only the lengths of values count
-    int64_t offset;
-    int64_t rows;
-};
-
 enum class Layout { bits, fixed, float32, float64, offsets32, offsets64 };
-
-template <class T>
-T word(const uint8_t* p) {
-    T found;
-    std::memcpy(&found, p, sizeof found);
-    return found;
-}
 
 // A number for bytes. The upper bits of a product depend on all others, so they come down before the next word.
 inline uint64_t hash_bytes(const uint8_t* data, int64_t size, uint64_t factor) {
@@ -127,8 +113,6 @@ private:
     bool nullable_ = false;
     Split split_;
     std::vector<Chunk> chunks_;
-
-    static bool is_set(const uint8_t* bits, int64_t at) { return bits[at >> 3] >> (at & 7) & 1; }
 
     template <bool nullable>
     void hash_chunk(const Chunk& chunk, uint64_t factor, bool whole, uint64_t* hashes) const {

@@ -1,17 +1,13 @@
 """Hashes of whole rows, and which rows are equal."""
-from libc.stdint cimport int64_t, uint8_t, uint64_t, uintptr_t
+from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libcpp.utility cimport move
 
 import numpy as np
 import pyarrow as pa
 
+from pgoutput_fast._core.columns.chunk cimport Chunk, chunk_of, is_flat, size_of_offset, width_in_bits
+
 cdef extern from "columns/whole_rows.hpp" namespace "pgo" nogil:
-    cppclass Chunk:
-        const uint8_t* validity
-        const uint8_t* offsets
-        const uint8_t* values
-        int64_t offset
-        int64_t rows
     cppclass Layout:
         pass
     cppclass RowColumn:
@@ -34,9 +30,7 @@ cdef extern from "columns/whole_rows.hpp" namespace "pgo::Layout" nogil:
 
 def is_comparable(kind):
     """Whether `unequal` takes columns of an Arrow type."""
-    if kind.num_fields or pa.types.is_dictionary(kind):
-        return False
-    return _size_of_offset(kind) > 0 or _width_in_bits(kind) > 0
+    return bool(is_flat(kind))
 
 
 def row_hashes(columns):
@@ -114,11 +108,9 @@ def unequal(columns, ones, others):
 
 
 cdef int _add(WholeRows& pairs, column) except -1:
-    cdef int size = _size_of_offset(column.type)
-    cdef int64_t width = _width_in_bits(column.type)
-    cdef Chunk chunk
+    cdef int size = size_of_offset(column.type)
+    cdef int64_t width = width_in_bits(column.type)
     cdef RowColumn values
-    cdef bint nested = column.type.num_fields > 0
     if size:
         values = RowColumn(offsets64 if size == 8 else offsets32, 0)
     elif width == 1:
@@ -130,41 +122,11 @@ cdef int _add(WholeRows& pairs, column) except -1:
     else:
         values = RowColumn(fixed, width // 8)
     for array in column.chunks:
-        if not len(array):
-            continue
-        buffers = array.buffers()
-        chunk.validity = _address(buffers[0]) if array.null_count else NULL
-        chunk.offsets = _address(buffers[1]) if size else NULL
-        chunk.values = NULL
-        if not nested:
-            chunk.values = _address(buffers[2 if size else 1])
-        chunk.offset = array.offset
-        chunk.rows = len(array)
-        values.add(chunk)
+        if len(array):
+            values.add(chunk_of(array))
     pairs.add(move(values))
     return 0
 
 
 cdef bint _has_hashes(kind):
     return is_comparable(kind) or pa.types.is_list(kind) or pa.types.is_large_list(kind)
-
-
-cdef const uint8_t* _address(buffer) except? NULL:
-    cdef uintptr_t address = 0 if buffer is None else buffer.address
-    return <const uint8_t*> address
-
-
-cdef int _size_of_offset(kind):
-    """The bytes of an offset; 0 for types without offsets."""
-    types = pa.types
-    if types.is_string(kind) or types.is_binary(kind) or types.is_list(kind):
-        return 4
-    return 8 if types.is_large_string(kind) or types.is_large_binary(kind) or types.is_large_list(kind) else 0
-
-
-cdef int64_t _width_in_bits(kind):
-    """The size of a value; 0 for types without a fixed size."""
-    try:
-        return kind.bit_width
-    except ValueError:
-        return 0

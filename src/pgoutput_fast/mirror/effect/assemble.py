@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
+from pgoutput_fast._core.columns.picked_rows import picked_rows
 from pgoutput_fast.mirror.effect.column_names import RowNumbers, with_names
-from pgoutput_fast.mirror.effect.schema import COMMIT_LSN, current_schema
+from pgoutput_fast.mirror.effect.schema import current_schema
 from pgoutput_fast.mirror.effect.stretch import Stretch
 from pgoutput_fast.mirror.effect.take import take
 
-__all__ = ["assemble", "key_rows"]
+__all__ = ["assemble", "assemble_each", "key_rows"]
 
 
 def assemble(stretch: Stretch, rows: RowNumbers, sources: Mapping[str, RowNumbers]) -> pa.Table:
@@ -25,15 +26,26 @@ def assemble(stretch: Stretch, rows: RowNumbers, sources: Mapping[str, RowNumber
             in `rows` themselves.
     """
     names = stretch.values.column_names
-    kept = stretch.values.drop_columns([name for name in names if name in sources])
-    kept = kept.append_column(COMMIT_LSN, stretch.commit_lsn)
-    if len(rows) < len(stretch):
-        chosen = np.zeros(len(stretch), np.bool_)
-        chosen[rows] = True
-        kept = kept.filter(pa.array(chosen))
-    columns = [take(stretch.values[name], sources[name]) if name in sources else kept[name] for name in names]
-    columns += [kept[COMMIT_LSN], _unrepresentable(stretch, rows, sources)]
-    return pa.Table.from_arrays(columns, schema=current_schema(stretch.values.schema))
+    own = [name for name in names if name not in sources]
+    ((*kept, lsn),) = picked_rows([*(stretch.values[name] for name in own), stretch.commit_lsn], [rows])
+    found = dict(zip(own, kept, strict=True))
+    columns = [
+        take(stretch.values[name], sources[name]) if name in sources else found[name] for name in names
+    ]
+    return _table(stretch, [*columns, lsn], _unrepresentable(stretch, rows, sources))
+
+
+def assemble_each(stretch: Stretch, choices: Sequence[RowNumbers]) -> list[pa.Table]:
+    """The same for several choices of rows, whose values are all in these rows."""
+    found = picked_rows([*stretch.values.columns, stretch.commit_lsn], choices)
+    return [
+        _table(stretch, columns, _unrepresentable(stretch, rows, {}))
+        for rows, columns in zip(choices, found, strict=True)
+    ]
+
+
+def _table(stretch: Stretch, columns: Sequence[pa.ChunkedArray], unrepresentable: pa.Array) -> pa.Table:
+    return pa.Table.from_arrays([*columns, unrepresentable], schema=current_schema(stretch.values.schema))
 
 
 def _unrepresentable(stretch: Stretch, rows: RowNumbers, sources: Mapping[str, RowNumbers]) -> pa.Array:

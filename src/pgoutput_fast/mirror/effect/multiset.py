@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from pgoutput_fast.mirror.effect.assemble import assemble
+from pgoutput_fast.mirror.effect.assemble import assemble_each
 from pgoutput_fast.mirror.effect.column_names import with_names
 from pgoutput_fast.mirror.effect.copies import cancelled_copies
 from pgoutput_fast.mirror.effect.effect import Effect
@@ -34,12 +34,8 @@ def multiset_effect(stretch: Stretch) -> Effect:
     if stretch.truncated and len(goes):
         reason = "it removes a row that was not there. Changes are missing before it: load the table again"
         raise stretch.problem(goes[0], reason)
-    return Effect(
-        key=(),
-        truncated=stretch.truncated,
-        gone=assemble(stretch, goes, {}).drop_columns([COMMIT_LSN]),
-        rows=assemble(stretch, np.flatnonzero(stays & stretch.puts), {}),
-    )
+    gone, rows = assemble_each(stretch, [goes, np.flatnonzero(stays & stretch.puts)])
+    return Effect(key=(), truncated=stretch.truncated, gone=gone.drop_columns([COMMIT_LSN]), rows=rows)
 
 
 def _check_old_rows(stretch: Stretch) -> None:

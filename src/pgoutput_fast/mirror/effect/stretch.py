@@ -162,10 +162,10 @@ def _naming_rows(changes: pa.Table, name: str, columns: Sequence[str]) -> dict[s
 
 
 def _check_pairs(kinds: npt.NDArray[np.int32], seq: npt.NDArray[np.int64], table: str | None) -> None:
-    before = np.flatnonzero(kinds == _PREIMAGE)
-    if not len(before):
+    alone = kinds == _PREIMAGE
+    if not alone.any():
         return
-    behind = np.minimum(before + 1, len(kinds) - 1)
-    alone = before[(kinds[behind] != _POSTIMAGE) | (seq[behind] != seq[before])]
-    if len(alone):
-        raise _problem(table, int(seq[alone[0]]), "the old row of an update has no new row right behind it")
+    alone[:-1] &= (kinds[1:] != _POSTIMAGE) | (seq[1:] != seq[:-1])
+    if alone.any():
+        row = int(np.argmax(alone))
+        raise _problem(table, int(seq[row]), "the old row of an update has no new row right behind it")
