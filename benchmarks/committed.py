@@ -23,6 +23,7 @@ XID = 900
 CUT_MESSAGES = 1000  # so that most calls end inside a transaction
 BATCH_MESSAGES = 65_536
 SPILL_BYTES = 1 << 24
+FILE_PIECE_BYTES = 1 << 20
 
 AS_SENT = pgo.Options()
 COMMITTED = pgo.Options(transactions="committed")
@@ -71,6 +72,10 @@ def rows(scale: float, rounds: int, seed: int) -> Iterator[tuple[str, str, str]]
                     sizes[each] = len(payloads)
                 beside[label] = sent
                 assert tasks[sent]() == tasks[label]() == sum(t.num_rows for t in corpus.tables.values())
+            if name == "wide text":
+                file = f"{name}, only written to a file and read again"
+                tasks[file] = functools.partial(_through_a_file, wide, directory)
+                sizes[file], beside[file] = len(wide), f"{name}, streamed, through files, as sent"
         measured = interleaved(tasks, {}, rounds)
     for label, seconds in measured.items():
         ratio = 1 / seconds.speed_beside(measured[beside.get(label, label)])
@@ -84,6 +89,17 @@ def _run(payloads: pa.Array, size: int, options: pgo.Options) -> int:
     batches = (payloads.slice(at, size) for at in range(0, len(payloads), size))
     with pgo.Decoder(options) as decoder:
         return sum(_count(out) for out in decoder.stream(batches))
+
+
+def _through_a_file(payloads: pa.Array, directory: str) -> int:
+    """Writes the bytes of payloads to a file and reads them again. Returns how many bytes there are."""
+    data = memoryview(payloads.buffers()[2])
+    piece = memoryview(bytearray(FILE_PIECE_BYTES))
+    with tempfile.TemporaryFile(buffering=0, dir=directory) as file:
+        for at in range(0, len(data), FILE_PIECE_BYTES):
+            file.write(data[at : at + FILE_PIECE_BYTES])
+        file.seek(0)
+        return sum(iter(lambda: file.readinto(piece), 0))
 
 
 def _count(out: pgo.Decoded) -> int:

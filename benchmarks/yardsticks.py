@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
 
+import pgoutput_fast as pgo
 from benchmarks.corpora import Corpus
 from benchmarks.corpora.columns import Cells
 
@@ -17,6 +20,8 @@ __all__ = [
     "check_csv",
     "check_python",
     "csv_reader",
+    "fill",
+    "import_seconds",
     "memcpy",
     "memcpy_to_new",
     "parse_wide_text",
@@ -32,10 +37,45 @@ def memcpy(corpus: Corpus) -> Callable[[], None]:
     return lambda: np.copyto(target, source)
 
 
+def fill(decoded: pgo.Decoded) -> Callable[[], None]:
+    """Writes one byte again and again to as much memory as the columns of a result have; this memory is already mapped.
+
+    Columns of nulls do not count: the decoder writes nothing for them.
+    """
+    arrays = [
+        each for change in decoded.changes for each in change.batch.columns if each.null_count < len(each)
+    ]
+    sizes = [buffer.size for array in arrays for buffer in array.buffers() if buffer is not None]
+    targets = [np.ones(size, np.uint8) for size in sizes]
+
+    def write() -> None:
+        for target in targets:
+            target.fill(7)
+
+    return write
+
+
 def memcpy_to_new(corpus: Corpus) -> Callable[[], object]:
     """Copies the corpus's bytes to memory that the kernel must map first, as for a decoder's first output."""
     source = corpus.bytes
     return lambda: np.copy(source)
+
+
+def import_seconds(batch: pa.RecordBatch, times: int) -> float:
+    """CPU seconds in which pyarrow imports a batch so many times from Arrow's C interface, and frees it again.
+
+    This is how each batch of the decoder becomes a pyarrow object. The structures must be exported first; that does not
+    count.
+    """
+    # sizeof(struct ArrowArray)
+    structures = [ctypes.create_string_buffer(80) for _ in range(times)]
+    addresses = [ctypes.addressof(each) for each in structures]
+    for address in addresses:
+        batch._export_to_c(address)
+    start = time.process_time()
+    for address in addresses:
+        pa.RecordBatch._import_from_c(address, batch.schema)
+    return time.process_time() - start
 
 
 def csv_reader(data: pa.Buffer, truth: pa.Table) -> Callable[[], pa.Table]:

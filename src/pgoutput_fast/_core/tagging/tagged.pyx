@@ -29,6 +29,7 @@ from pgoutput_fast._core.tagging.scan cimport (
     BOUNDARY,
     CHANGE,
     IN_STREAM,
+    MALFORMED,
     Payloads,
     Window,
     message_class,
@@ -330,7 +331,7 @@ cdef int load_tagged(StreamTracker tracker, Window w, object batch) except -1:
     """
     cdef Tags tags = tracker.tags
     cdef int64_t i, count = batch.num_rows
-    cdef bint in_stream = False
+    cdef bint in_stream, scanned
     cdef _LoadedColumns loaded
     cdef Payloads payloads
     cdef MessageScope scope
@@ -344,6 +345,7 @@ cdef int load_tagged(StreamTracker tracker, Window w, object batch) except -1:
         return 0
     loaded = _LoadedColumns(batch)
     payloads = Payloads(loaded.columns["payload"])
+    in_stream = loaded.in_stream(0)
     scan_window(payloads, 0, count, (<int64_t> 1) << 31, &in_stream, w)
     tags.start(count, 0, _values(loaded.columns["seq"]), _filled(loaded.columns["lsn"], 0, tags.loaded_lsns))
     tags.loaded = (loaded, payloads)
@@ -355,11 +357,13 @@ cdef int load_tagged(StreamTracker tracker, Window w, object batch) except -1:
         if <uint8_t> loaded.kind[i] != w.kind[i]:
             _fail(tracker, w, i, TAGS_DISAGREE, 0)
             continue
-        w.kind[i] = <uint8_t> loaded.kind[i]
-        w.flags[i] = IN_STREAM if scope.in_stream else 0
+        # The scan takes rows for consecutive messages. What it read of others is not valid.
+        scanned = w.flags[i] & (IN_STREAM | MALFORMED) == (IN_STREAM if scope.in_stream else 0)
+        if not scanned:
+            w.flags[i] = IN_STREAM if scope.in_stream else 0
         cls = message_class(w.kind[i])
         if cls & CHANGE or w.kind[i] == MSG_TRUNCATE:
-            _load_item(tracker, w, i, scope.subxid, loaded, truncates)
+            _load_item(tracker, w, i, scope.subxid, loaded, truncates, scanned)
         elif cls & BOUNDARY:
             _load_boundary(tracker, w, i, &scope)
         elif w.kind[i] == MSG_MESSAGE:
@@ -382,14 +386,22 @@ cdef inline const uint8_t* _body(Window w, int64_t i) noexcept nogil:
 
 
 cdef int _load_item(StreamTracker tracker, Window w, int64_t i, int64_t subxid, _LoadedColumns loaded,
-                    dict truncates) except -1:
-    """Loads a change, or a Truncate: adds the item that is decoded. Tags that the caller does not need may be null."""
+                    dict truncates, bint scanned) except -1:
+    """Loads a change, or a Truncate: adds the item that is decoded. Tags that the caller does not need may be null.
+
+    `scanned` says whether the window has the message's header. To read it from the payload again is a cache miss.
+    """
     cdef bint stream = w.flags[i] & IN_STREAM
     cdef int header = 5 if stream else 1
     cdef int32_t slot
     if w.length[i] < (10 if stream else 6):
         return _fail(tracker, w, i, TRUNCATED, w.length[i])
-    if subxid != NONE64 and not (stream and load32(w.base + w.start[i] + 1) == subxid):
+    if not scanned:
+        w.subxid[i] = load32(w.base + w.start[i] + 1) if stream else 0
+        w.relation[i] = load32(w.base + w.start[i] + header) if w.kind[i] != MSG_TRUNCATE else 0
+        if w.kind[i] == MSG_UPDATE:
+            w.flags[i] |= old_tuple(w.base[w.start[i] + header + 4])
+    if subxid != NONE64 and not (stream and w.subxid[i] == subxid):
         return _fail(tracker, w, i, TAGS_DISAGREE, 1 if stream else 0)
     slot = loaded.slot_of(i, tracker.versions)
     if slot < 0:
@@ -399,10 +411,8 @@ cdef int _load_item(StreamTracker tracker, Window w, int64_t i, int64_t subxid, 
     if w.kind[i] == MSG_TRUNCATE:
         if not _load_truncate(tracker, w, i, truncates):
             return 0
-    elif load32(w.base + w.start[i] + header) != tracker.versions.oids[slot]:
+    elif w.relation[i] != tracker.versions.oids[slot]:
         return _fail(tracker, w, i, TAGS_DISAGREE, header)
-    if w.kind[i] == MSG_UPDATE:
-        w.flags[i] |= old_tuple(w.base[w.start[i] + header + 4])
     tracker.tags.add_item(i, slot)
     return 0
 
