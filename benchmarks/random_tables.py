@@ -4,8 +4,8 @@ Each table is decoded in text and in binary, with the vector loops for AVX2 and 
 processor has them. The result is a distribution: what a table gets that nobody chose. With all 100 tables this rewrites
 the table in README.md and docs/random-tables.svg.
 
-Beside each case stands what it could be at most: the time to find the messages and their cells, and to fill as much
-memory as the columns have, but not to convert a single cell.
+Beside each case stands about what it could be at most, with the present way to find cells: the time to find the
+messages and their cells, and to fill as much memory as the columns have, but not to convert a single cell.
 """
 
 from __future__ import annotations

@@ -164,3 +164,9 @@ def test_rows_that_are_not_there_or_out_of_order() -> None:
     with pytest.raises(IndexError, match="columns of 0 rows do not have row 0"):
         picked_rows([], [np.array([0])])
     assert picked_rows([], [np.empty(0, np.int64)]) == [[]]
+
+
+def test_a_chunk_that_is_too_large() -> None:
+    """The rows of a chunk are counted with 31 bits. Nulls take no memory."""
+    with pytest.raises(OverflowError, match="a chunk of 2,147,483,648 rows is too large"):
+        picked_rows([pa.chunked_array([pa.nulls(1 << 31)])], [np.array([0])])

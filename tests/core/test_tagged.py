@@ -131,21 +131,35 @@ def test_tags_that_are_not_those_of_the_payload() -> None:
         next(k for k, row in enumerate(rows) if row["kind"] == ord(kind) and row["in_stream"] == inside)
         for kind, inside in (("I", True), ("T", True), ("I", False))
     )
-    for at, tag, value in (
-        (streamed, "subxid", 7),
-        (truncate, "subxid", 7),
-        (plain, "subxid", 9),
-        (plain, "kind", 0),
-        (streamed, "kind", ord("D")),
-        (plain, "relation", 16385),
-        (truncate, "relation", 16385),
+    # The last number is the byte of the payload that disagrees.
+    for at, tag, value, byte in (
+        (streamed, "subxid", 7, 1),
+        (truncate, "subxid", 7, 1),
+        (plain, "subxid", 9, 0),
+        (plain, "kind", 0, 0),
+        (streamed, "kind", ord("D"), 0),
+        (plain, "relation", 16385, 0),
+        (truncate, "relation", 16385, 0),
+        (streamed, "payload", encode.encode_insert(16385, ["1"], xid=8), 5),
+        (plain, "payload", encode.encode_insert(16385, ["2"]), 1),
+        (plain, "payload", encode.encode_update(16385, ["2"]), 0),
     ):
         wrong = [{**row, tag: value} if k == at else row for k, row in enumerate(rows)]
-        tagged = pa.RecordBatch.from_pylist(wrong, pgo.TAGGED_SCHEMA)
-        with pytest.raises(DecodeError, match=f"^message {rows[at]['seq']}.*has another kind or relation"):
-            pgo.decode_tagged(tagged, state.catalog)
-        out = pgo.decode_tagged(tagged, state.catalog, Options(on_error="quarantine"))
-        assert out.rejects.column("seq").to_pylist() == [rows[at]["seq"]]
+        # In the order of the stream, as the first row, and backwards: the scan takes rows for consecutive messages.
+        for order in (
+            [*range(len(rows))],
+            [at, *(k for k in range(len(rows)) if k != at)],
+            [*range(len(rows))][::-1],
+        ):
+            tagged = pa.RecordBatch.from_pylist([wrong[k] for k in order], pgo.TAGGED_SCHEMA)
+            with pytest.raises(
+                DecodeError, match=f"^message {rows[at]['seq']}.*has another kind or relation"
+            ) as raised:
+                pgo.decode_tagged(tagged, state.catalog)
+            assert raised.value.byte_offset == byte
+            out = pgo.decode_tagged(tagged, state.catalog, Options(on_error="quarantine"))
+            assert out.rejects.column("seq").to_pylist() == [rows[at]["seq"]]
+            assert out.rejects.column("byte_offset").to_pylist() == [byte]
     # Tags that nobody needs may be left out.
     for tag in ("subxid", "relation"):
         tagged = pa.RecordBatch.from_pylist([{**row, tag: None} for row in rows], pgo.TAGGED_SCHEMA)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -12,34 +13,44 @@ from hypothesis import strategies as st
 
 import pgoutput_fast as pgo
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
+from pgoutput_fast.mirror.effect.effect import Effect
+from pgoutput_fast.mirror.effect.keyed import keyed_effect
+from pgoutput_fast.mirror.effect.multiset import multiset_effect
 from pgoutput_fast.mirror.effect.net_effect import net_effect
+from pgoutput_fast.mirror.effect.stretch import read_stretch
 from reference.current import CurrentRows
 from support.histories import History, histories
 
 SETTINGS = settings(max_examples=250, deadline=None, suppress_health_check=list(HealthCheck))
 
 
-def check(history: History, cuts: list[int], batch_rows: int) -> None:
+def effect_in_pieces(changes: pa.Table, key: Sequence[str]) -> Effect:
+    """The effect of changes whose chunks stay as they are, however small they are."""
+    stretch = read_stretch(changes)
+    return keyed_effect(stretch, key) if key else multiset_effect(stretch)
+
+
+def check(history: History, cuts: list[int], batch_rows: int, joined: bool) -> None:
     one_by_one, by_effects = (CurrentRows(history.key, history.columns) for _ in range(2))
     edges = sorted({0, *(cut for cut in cuts if cut < len(history.transactions)), len(history.transactions)})
     for begin, end in itertools.pairwise(edges):
         changes = [change for each in history.transactions[begin:end] for change in each]
         table = history.table(changes, batch_rows)
         one_by_one.apply_changes(table.to_pylist())
-        by_effects.apply_effect(net_effect(table, history.key))
+        by_effects.apply_effect((net_effect if joined else effect_in_pieces)(table, history.key))
         assert by_effects.sorted() == one_by_one.sorted()
 
 
 @SETTINGS
-@given(histories(keyed=True), st.lists(st.integers(1, 8), max_size=4), st.integers(1, 5))
-def test_a_table_with_a_key(history: History, cuts: list[int], batch_rows: int) -> None:
-    check(history, cuts, batch_rows)
+@given(histories(keyed=True), st.lists(st.integers(1, 8), max_size=4), st.integers(1, 5), st.booleans())
+def test_a_table_with_a_key(history: History, cuts: list[int], batch_rows: int, joined: bool) -> None:
+    check(history, cuts, batch_rows, joined)
 
 
 @SETTINGS
-@given(histories(keyed=False), st.lists(st.integers(1, 8), max_size=4), st.integers(1, 5))
-def test_a_table_without_a_key(history: History, cuts: list[int], batch_rows: int) -> None:
-    check(history, cuts, batch_rows)
+@given(histories(keyed=False), st.lists(st.integers(1, 8), max_size=4), st.integers(1, 5), st.booleans())
+def test_a_table_without_a_key(history: History, cuts: list[int], batch_rows: int, joined: bool) -> None:
+    check(history, cuts, batch_rows, joined)
 
 
 @pytest.mark.parametrize("key", [[], ["id"]])

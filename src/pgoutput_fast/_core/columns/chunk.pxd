@@ -1,5 +1,6 @@
 from libc.stdint cimport int64_t, uint8_t, uintptr_t
 
+# Cython does not run this line. A module that cimports these functions must import pyarrow as pa itself.
 import pyarrow as pa
 
 cdef extern from "columns/chunk.hpp" namespace "pgo" nogil:

@@ -56,11 +56,13 @@ struct PickedBytes {
         return sum;
     }
 
-    // Writes n + 1 offsets, and the values. The pointers are __restrict because bytes could be anything, the offsets too.
+    // Writes n + 1 offsets, and the values. Without __restrict the compiler would have to assume that a write of bytes
+    // changes offsets, and would load them again.
     void copy(const int32_t* __restrict rows, int64_t n, Offset* __restrict offsets, uint8_t* __restrict to) const {
         const uint8_t* __restrict begins = first_begin();
         const uint8_t* __restrict values = chunk_.values;
-        // Values are read in whole vectors where memory goes on behind them. They ascend, so that is all but the last ones.
+        // Values are read in whole vectors where memory goes on behind them. The ends of values ascend, so only the last
+        // values can be too near to the end of memory.
         int64_t whole = n;
         while (whole > 0 && begin(begins, rows[whole - 1] + 1) + slack > bytes_) --whole;
         int64_t at = 0;

@@ -22,12 +22,12 @@ cdef enum:
 
 
 def picked_rows(columns, choices):
-    """Some rows of columns, as Arrow's filter would give them, in two thirds of its time.
+    """Some rows of columns, as Arrow's filter would give them. For types that are not nested, in some 0.7 of its time.
 
     Args:
         columns: chunked arrays of the same length. Their data are sound: offsets are not checked.
-        choices: some times: which rows, int64 memory, ascending, each once. Several choices from the same columns
-            take less time together, because memory is read once.
+        choices: for each result, which rows it has: int64 memory, ascending, each once. Several results together take
+            less time, because memory is read once.
 
     Returns:
         For each choice: for each column its values in these rows. A chunk of which all rows stay is not copied.

@@ -15,6 +15,10 @@ from pgoutput_fast.schema.foreign import checked_table
 
 __all__ = ["effect_of", "net_effect"]
 
+# Changes in smaller chunks are joined first. Each step does something for each chunk of each column. That takes as long as
+# some hundred rows.
+_CHUNK_ROWS = 1000
+
 
 def net_effect(changes: pa.Table, key: Sequence[str]) -> Effect:
     """Reduces committed changes of one table to their net effect: which rows go, and which come.
@@ -58,5 +62,7 @@ def effect_of(changes: pa.Table, key: Sequence[str]) -> Effect:
     Raises:
         ValueError: as for `net_effect`.
     """
+    if changes.num_rows < _CHUNK_ROWS * max((column.num_chunks for column in changes.columns), default=0):
+        changes = changes.combine_chunks()
     stretch = read_stretch(changes)
     return keyed_effect(stretch, key) if key else multiset_effect(stretch)
