@@ -15,8 +15,8 @@ from pgoutput_fast.schema.foreign import checked_table
 
 __all__ = ["effect_of", "net_effect"]
 
-# Changes in smaller chunks are joined first. Each step does something for each chunk of each column. That takes as long as
-# some hundred rows.
+# Changes in smaller chunks are joined first: each step does something for each chunk of each column, and that takes as
+# long as some hundred rows.
 _CHUNK_ROWS = 1000
 
 
