@@ -16,8 +16,9 @@ from pgoutput_fast.schema.foreign import checked_table
 __all__ = ["effect_of", "net_effect"]
 
 # Changes in smaller chunks are joined first: each step does something for each chunk of each column, and that takes as
-# long as some hundred rows.
+# long as some hundred rows. More bytes are not joined, because the copy takes as much memory again.
 _CHUNK_ROWS = 1000
+_JOINED_BYTES = 1 << 26
 
 
 def net_effect(changes: pa.Table, key: Sequence[str]) -> Effect:
@@ -62,7 +63,8 @@ def effect_of(changes: pa.Table, key: Sequence[str]) -> Effect:
     Raises:
         ValueError: as for `net_effect`.
     """
-    if changes.num_rows < _CHUNK_ROWS * max((column.num_chunks for column in changes.columns), default=0):
+    chunks = max((column.num_chunks for column in changes.columns), default=0)
+    if changes.num_rows < _CHUNK_ROWS * chunks and changes.nbytes <= _JOINED_BYTES:
         changes = changes.combine_chunks()
     stretch = read_stretch(changes)
     return keyed_effect(stretch, key) if key else multiset_effect(stretch)
