@@ -30,9 +30,11 @@ from benchmarks.spark.queries import SOURCE, TABLE, TIMES, cpu_seconds, descenda
 from benchmarks.timing import Measured
 from pgoutput_fast.schema.plain import plain_schema, to_types
 from pgoutput_fast.segments import list_segments, read_segment, segment_catalog, write_segment
+from pgoutput_fast.storage.parquet import rows_writer
 
 MARKERS = "<!-- spark tables figures -->", "<!-- end of spark tables figures -->"
 ONE = "one process: read, decode, write"
+NO_DECODING = "one process: read, write, without decoding"
 FACTORS = (1, 4, 16, 64)
 SPARK = 'format("pgoutput") -> write.parquet'
 
@@ -42,11 +44,26 @@ def _write_in_one_process(segments: Path, target: Path) -> None:
     target.mkdir()
     for k, segment in enumerate(list_segments(segments)):
         decoded = pgo.decode_tagged(read_segment(segment.path), catalog)
-        with pq.ParquetWriter(
-            target / f"{k}.parquet", _plain(decoded), compression="zstd", compression_level=1
-        ) as writer:
+        with rows_writer(target / f"{k}.parquet", _plain(decoded)) as writer:
             for change in decoded.changes:
                 writer.write_table(to_types(pa.Table.from_batches([change.batch]), _plain(decoded)))
+
+
+class _WriteWithoutDecoding:
+    """Reads each segment, and writes the rows of the first one in its place: what is left if decoding takes no time."""
+
+    def __init__(self, segments: Path) -> None:
+        self._segments = list_segments(segments)
+        (change,) = pgo.decode_tagged(read_segment(self._segments[0].path), segment_catalog(segments)).changes
+        self._rows = pa.Table.from_batches([change.batch])
+        self._rows = to_types(self._rows, plain_schema(self._rows.schema))
+
+    def __call__(self, target: Path) -> None:
+        target.mkdir()
+        for k, segment in enumerate(self._segments):
+            read_segment(segment.path)
+            with rows_writer(target / f"{k}.parquet", self._rows.schema) as writer:
+                writer.write_table(self._rows)
 
 
 def _plain(decoded: Any) -> Any:
@@ -85,8 +102,15 @@ def ways(spark: Any, segments: Path) -> dict[str, Callable[[Path], Any]]:
     wal = spark.read.parquet(str(segments))
     return {
         ONE: lambda target: _write_in_one_process(segments, target),
+        NO_DECODING: _WriteWithoutDecoding(segments),
         "write_tables(segments)": lambda target: pgspark.write_tables(
             segments, target, transactions="as_sent"
+        ),
+        'write_tables(segments, compression="lz4")': lambda target: pgspark.write_tables(
+            segments, target, transactions="as_sent", compression="lz4"
+        ),
+        'write_tables(segments, compression="none")': lambda target: pgspark.write_tables(
+            segments, target, transactions="as_sent", compression="none"
         ),
         "write_tables(segments), committed": lambda target: pgspark.write_tables(segments, target),
         'write_tables(segments, format="delta")': lambda target: pgspark.write_tables(

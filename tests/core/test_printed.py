@@ -65,6 +65,17 @@ def test_powers_of_ten_and_other_round_numbers() -> None:
     assert printed_floats([1e23, 1e22, 9.5e22]) == ["9.999999999999999e+22", "1e+22", "9.5e+22"]
 
 
+def test_whole_numbers() -> None:
+    """Of any length, also with zeros at their end, and with a half, a quarter or hundredths behind them."""
+    rng = random.Random(13)
+    values = [float(n) for n in range(-1000, 1000)]
+    values += [float(rng.getrandbits(bits) * 10**zeros) for bits in range(1, 64) for zeros in (0, 0, 0, 1, 5)]
+    values += [
+        rng.getrandbits(bits) + part for bits in range(1, 52) for part in (0.5, 0.25, 0.01, 0.07, 0.99)
+    ]
+    assert printed_floats(values) == [to_text("float8", value) for value in values]
+
+
 def test_floats_of_random_bits() -> None:
     rng = random.Random(12)
     values = [struct.unpack(">d", rng.randbytes(8))[0] for _ in range(3000)]

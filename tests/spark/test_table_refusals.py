@@ -322,6 +322,8 @@ def test_arguments_that_cannot_be_meant(spark: Any, segments: Path, tmp_path: Pa
         ),
         ({"file_bytes": "128MB"}, TypeError, r"file_bytes must be a whole number, not a str"),
         ({"file_bytes": 0}, ValueError, r"file_bytes must be at least 1, not 0"),
+        ({"compression": "gzip"}, ValueError, r"compression must be one of 'zstd', .*'none', not 'gzip'"),
+        ({"compression": None}, ValueError, r"compression must be one of 'zstd', .*'none', not None"),
         ({"spark": "local"}, TypeError, r"spark must be a SparkSession or None, not a str"),
     ]
     for arguments, kind, message in cases:

@@ -412,6 +412,28 @@ def test_files_stay_near_their_size(spark: Any, stored: Path, tmp_path: Path) ->
     assert read("parquet", tmp_path, DIRECTORIES[1]).num_rows == row.rows
 
 
+@pytest.mark.parametrize("format", and_long(FORMATS, ["parquet"]))
+@pytest.mark.parametrize("compression", ["zstd", "lz4", "snappy", "none"])
+def test_files_are_compressed_as_asked(
+    spark: Any, stored: Path, tmp_path: Path, format: str, compression: Any
+) -> None:
+    (row,) = pgspark.write_tables(stored, tmp_path, ["public.t1"], format, compression=compression)
+    (found,) = tmp_path.glob("public?t1*")
+    codecs, rows = set(), 0
+    for path in found.rglob("*.parquet"):
+        metadata = pq.ParquetFile(path).metadata
+        rows += metadata.num_rows
+        for k in range(metadata.num_row_groups):
+            group = metadata.row_group(k)
+            codecs |= {group.column(j).compression for j in range(group.num_columns)}
+    assert rows == row.rows
+    assert codecs == {"UNCOMPRESSED" if compression == "none" else compression.upper()}
+    if format == "parquet":
+        assert spark.read.parquet(str(found)).selectExpr("sum(id) AS total").first().total == sum(
+            read(format, tmp_path, DIRECTORIES[1]).column("id").to_pylist()
+        )
+
+
 def _finishes(spark: Any, place: Path, sink: Any) -> bool:
     """Writes what is there. Returns whether no batch failed."""
     query = (

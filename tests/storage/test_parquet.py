@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pgoutput_fast.storage.parquet import rows_writer
+from pgoutput_fast.storage.parquet import COMPRESSIONS, Compression, rows_writer
 
 ROWS = 100_000
 GENERATOR = np.random.default_rng(1)
@@ -43,6 +43,18 @@ def test_readers_can_skip(written: pq.ParquetFile) -> None:
     assert column.statistics.has_min_max
     assert column.has_column_index
     assert column.has_offset_index
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+def test_every_page_is_compressed_as_asked(compression: Compression) -> None:
+    out = pa.BufferOutputStream()
+    with rows_writer(out, TABLE.schema, compression) as writer:
+        writer.write_table(TABLE)
+    found = pq.ParquetFile(pa.BufferReader(out.getvalue()))
+    assert found.read().equals(TABLE)
+    expected = "UNCOMPRESSED" if compression == "none" else compression.upper()
+    group = found.metadata.row_group(0)
+    assert {group.column(k).compression for k in range(group.num_columns)} == {expected}
 
 
 def test_other_arguments_reach_the_writer() -> None:

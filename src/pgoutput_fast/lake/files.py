@@ -19,7 +19,7 @@ from pgoutput_fast.lake.advice import advised
 from pgoutput_fast.lake.marker import check_marker
 from pgoutput_fast.lake.partitions import MOST_PARTITIONS, Partitioning, divide
 from pgoutput_fast.lake.statistics import statistics_of
-from pgoutput_fast.storage.parquet import rows_writer
+from pgoutput_fast.storage.parquet import Compression, rows_writer
 from pgoutput_fast.storage.stores import Store
 
 __all__ = ["FILE_BYTES", "TableFiles", "WrittenFile", "file_prefix"]
@@ -77,6 +77,7 @@ class TableFiles:
         prefix: the prefix of the metadata columns.
         checked: whether the run has a marker, without which no file may stay.
         partitioning: directory -> how the table is divided. The other tables are not.
+        compression: how pages of the files are compressed.
 
     Raises:
         RuntimeError: at the end of a file, if the run may not write any more.
@@ -93,11 +94,13 @@ class TableFiles:
         prefix: str = "_",
         checked: bool = False,
         partitioning: Mapping[str, Partitioning] | None = None,
+        compression: Compression = "zstd",
     ) -> None:
         self._store, self._file_bytes = store, file_bytes
         self._waiting_bytes = _MOST_WAITING if waiting_bytes is None else waiting_bytes
         self._run, self._checked = run, checked
         self._partitioning = partitioning or {}
+        self._compression = compression
         self._partitions: dict[str, set[_Values]] = {}
         # Each attempt of a task has names of its own.
         self._stem = f"{file_prefix(run, hidden)}{secrets.token_hex(8)}"
@@ -142,7 +145,9 @@ class TableFiles:
                 while len(self._open) >= _MOST_OPEN:
                     self._close(max(self._open, key=lambda each: self._open[each].nbytes))
                 name = self._new_name(directory, values)
-                file = _OpenFile(self._store, directory, name, part.schema, self._seq, values)
+                file = _OpenFile(
+                    self._store, directory, name, part.schema, self._seq, values, self._compression
+                )
                 self._open[directory, values] = file
             file.write(part)
             if file.nbytes >= self._file_bytes:
@@ -196,7 +201,14 @@ class _OpenFile:
     """A file that is being written. It appears when it is closed."""
 
     def __init__(
-        self, store: Store, directory: str, name: str, schema: pa.Schema, seq: str, values: _Values
+        self,
+        store: Store,
+        directory: str,
+        name: str,
+        schema: pa.Schema,
+        seq: str,
+        values: _Values,
+        compression: Compression,
     ) -> None:
         self._directory, self._name, self._seq, self._values = directory, name, seq, values
         self._rows = 0
@@ -205,7 +217,7 @@ class _OpenFile:
         self._metadata: list[Any] = []
         self._stack = ExitStack()
         self._file: IO[bytes] = self._stack.enter_context(store.write(f"{directory}/{name}"))
-        self._writer = rows_writer(self._file, schema, metadata_collector=self._metadata)
+        self._writer = rows_writer(self._file, schema, compression, metadata_collector=self._metadata)
 
     @property
     def nbytes(self) -> int:

@@ -38,8 +38,20 @@ inline Reason read_interval(const uint8_t* p, Interval* out) noexcept {
                            static_cast<int64_t>(load64(p)), out);
 }
 
-// The units in the order in which the server prints them, each with the blank before it.
-constexpr const char* INTERVAL_UNITS[] = {" year", " mon", " day"};
+template <size_t n>
+inline bool has_unit(const uint8_t* p, const uint8_t* end, const char (&unit)[n]) noexcept {
+    return static_cast<size_t>(end - p) >= n - 1 && std::memcmp(p, unit, n - 1) == 0;
+}
+
+// Moves p past a unit and the blank before it. The server prints years, months and days in this order. `next` is the
+// number of the first one that may come, and becomes the number of the one that is there. Returns whether one is there.
+inline bool read_interval_unit(const uint8_t*& p, const uint8_t* end, int* next) noexcept {
+    if (*next < 1 && has_unit(p, end, " year")) p += 5;
+    else if (*next < 2 && has_unit(p, end, " mon")) *next = 1, p += 4;
+    else if (*next < 3 && has_unit(p, end, " day")) *next = 2, p += 4;
+    else return false;
+    return true;
+}
 
 // Reads a sign and up to ten digits at p and moves p past them. The server prints "+" only after a negative field.
 inline bool read_interval_number(const uint8_t*& p, const uint8_t* end, bool behind_negative, bool* negative,
@@ -104,13 +116,7 @@ inline Reason parse_interval(const uint8_t* p, uint32_t n, Interval* out) noexce
         }
         if (first == '0') return BAD_TEXT;
         if (negative) value = -value;
-        size_t length = 0;
-        for (; next < 3; ++next) {
-            length = std::strlen(INTERVAL_UNITS[next]);
-            if (static_cast<size_t>(end - p) >= length && std::memcmp(p, INTERVAL_UNITS[next], length) == 0) break;
-        }
-        if (next == 3) return BAD_TEXT;
-        p += length;
+        if (!read_interval_unit(p, end, &next)) return BAD_TEXT;
         if (value != 1 && (p == end || *p++ != 's')) return BAD_TEXT;
         fields[next++] = value;
         any = true;

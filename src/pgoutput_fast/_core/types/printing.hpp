@@ -4,6 +4,9 @@
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
 
 namespace pgo {
 
@@ -20,6 +23,31 @@ inline uint64_t eight_digits(uint32_t value) noexcept {
     const uint64_t pairs = hundreds | (fours - 100 * hundreds) << 16;
     const uint64_t tens = (pairs * 103 >> 10) & 0x000f000f000f000f;
     return tens | (pairs - 10 * tens) << 8;
+}
+
+// Two words of eight digits each.
+struct SixteenDigits {
+    uint64_t high, low;
+};
+
+// The digits of two values below 10^8, as eight_digits makes them.
+inline SixteenDigits sixteen_digits(uint32_t high, uint32_t low) noexcept {
+#ifdef __SSE2__
+    const __m128i values = _mm_set_epi64x(low, high);
+    const __m128i upper = _mm_srli_epi64(_mm_mul_epu32(values, _mm_set1_epi64x(0xd1b71759)), 45);  // values / 10000
+    const __m128i lower = _mm_sub_epi32(values, _mm_mul_epu32(upper, _mm_set1_epi64x(10000)));
+    const __m128i fours = _mm_or_si128(upper, _mm_slli_epi64(lower, 32));
+    const __m128i hundreds = _mm_srli_epi16(_mm_mulhi_epu16(fours, _mm_set1_epi16(5243)), 3);
+    const __m128i rest = _mm_sub_epi16(fours, _mm_mullo_epi16(hundreds, _mm_set1_epi16(100)));
+    const __m128i pairs = _mm_or_si128(hundreds, _mm_slli_epi32(rest, 16));
+    const __m128i tens = _mm_mulhi_epu16(pairs, _mm_set1_epi16(6554));  // pairs / 10
+    const __m128i ones = _mm_sub_epi16(pairs, _mm_mullo_epi16(tens, _mm_set1_epi16(10)));
+    const __m128i digits = _mm_or_si128(tens, _mm_slli_epi16(ones, 8));
+    return {static_cast<uint64_t>(_mm_cvtsi128_si64(digits)),
+            static_cast<uint64_t>(_mm_cvtsi128_si64(_mm_unpackhi_epi64(digits, digits)))};
+#else
+    return {eight_digits(high), eight_digits(low)};
+#endif
 }
 
 inline uint8_t* print_eight(uint32_t value, uint8_t* out) noexcept {

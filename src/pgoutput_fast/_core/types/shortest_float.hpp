@@ -12,10 +12,19 @@ namespace pgo {
 
 constexpr size_t LONGEST_FLOAT8 = 24;  // -2.2250738585072014e-308
 
-// digits * 10^exponent, with at most 17 digits. They may end with zeros.
+constexpr int MOST_DIGITS = 17;
+
+// d.ddd * 10^exponent, with 17 digits. The first one is not zero, and the last ones may be zeros.
 struct ShortDecimal {
     uint64_t digits;
     int exponent;
+};
+
+// Four times a number, and the least and the most integer that lie strictly within four times its rounding interval, in
+// units of 10^k.
+struct RoundingInterval {
+    uint64_t value, least, most;
+    int k;
 };
 
 // The first 64 bits of a product. The lowest bit is 1 if anything after it is not zero, except for what the rounding of
@@ -26,16 +35,16 @@ inline uint64_t rounded_to_odd(const FivePowers::Entry& power, uint64_t factor) 
     return static_cast<uint64_t>(high >> 64) | (static_cast<uint64_t>(high) > 1);
 }
 
-// Finds the digits for a finite number greater than zero. This is Raffaello Giulietti's method ("The Schubfach way to
-// render doubles"). It looks at the multiples of 10^k on both sides of the number, for the largest k for which at least
-// one multiple lies within the rounding interval, and at those of 10^(k + 1), of which at most one does. In contrast to
-// the paper the bounds of the interval are never part of it: PostgreSQL prints 1e+23 as 9.999999999999999e+22.
-inline ShortDecimal shortest_decimal(uint64_t bits) noexcept {
+// Finds the digits of a finite number greater than zero, in two steps. This is Raffaello Giulietti's method ("The
+// Schubfach way to render doubles"). It looks at the multiples of 10^k on both sides of the number, for the largest k
+// for which at least one multiple lies within the rounding interval, and at those of 10^(k + 1), of which at most one
+// does. In contrast to the paper the bounds of the interval are never part of it: PostgreSQL prints 1e+23 as
+// 9.999999999999999e+22.
+inline RoundingInterval rounding_interval(uint64_t bits) noexcept {
     const uint64_t fraction = bits & ((uint64_t{1} << 52) - 1);
     const int biased = static_cast<int>(bits >> 52);
     const uint64_t c = biased ? fraction | uint64_t{1} << 52 : fraction;
     const int q = (biased ? biased : 1) - 1075;  // the number is c * 2^q
-    if (q <= 0 && q > -53 && !(c & ((uint64_t{1} << -q) - 1))) return {c >> -q, 0};
     // Below a power of two, floats are twice as dense.
     const bool dense_below = !fraction && biased > 1;
     // floor(log10(2^q)), or of 3/4 * 2^q.
@@ -44,21 +53,27 @@ inline ShortDecimal shortest_decimal(uint64_t bits) noexcept {
     // floor(log2(10^-k)).
     const int shift = q + ((-k * 1741647) >> 19) + 1;
     const FivePowers::Entry& power = FIVE_POWERS.of[-k - LEAST_POWER];
-    // Four times the number and its bounds, in units of 10^k.
-    const uint64_t value = rounded_to_odd(power, 4 * c << shift);
-    const uint64_t least = rounded_to_odd(power, (4 * c - 2 + dense_below) << shift) + 1;
-    const uint64_t most = rounded_to_odd(power, (4 * c + 2) << shift) - 1;
+    return {rounded_to_odd(power, 4 * c << shift), rounded_to_odd(power, (4 * c - 2 + dense_below) << shift) + 1,
+            rounded_to_odd(power, (4 * c + 2) << shift) - 1, k};
+}
+
+inline ShortDecimal shortest_decimal(const RoundingInterval& interval) noexcept {
+    const auto [value, least, most, k] = interval;
     const uint64_t s = value / 4, tens = s / 10;
     // No branch: for random numbers nobody could predict it.
     const uint64_t lower_ten = least <= 40 * tens, upper_ten = 40 * tens + 40 <= most;
-    const uint64_t lower = least <= 4 * s, upper = 4 * s + 4 <= most;
-    const uint64_t nearer = value + (s & 1) > 4 * s + 2;  // whether the upper one is nearer, or as near and even
-    const uint64_t one_of_two = lower ^ upper, by_ten = (lower_ten ^ upper_ten) & (tens != 0);
-    const uint64_t one = s + ((one_of_two & upper) | (~one_of_two & nearer)), ten = tens + upper_ten;
-    return {one ^ ((one ^ ten) & (0 - by_ten)), k + static_cast<int>(by_ten)};
+    // Of s and s + 1 the nearer one, or the even one. It lies within the interval, unless its lower half is shorter.
+    const uint64_t upper = (value + (s & 1) > 4 * s + 2) | (least > 4 * s);
+    uint64_t digits = lower_ten | upper_ten ? 10 * (tens + upper_ten) : s + upper;
+    int exponent = k + MOST_DIGITS - 1;
+    // Only subnormal numbers have fewer than 16 digits: all others have at least 2^52 units.
+    constexpr uint64_t seventeen = POWERS_OF_TEN[MOST_DIGITS - 1], sixteen = seventeen / 10;
+    if (__builtin_expect(digits < sixteen, 0)) {
+        for (; digits < sixteen; --exponent) digits *= 10;
+    }
+    const bool short_of_one = digits < seventeen;
+    return {short_of_one ? 10 * digits : digits, exponent - short_of_one};
 }
-
-constexpr int MOST_DIGITS = 17;
 
 // The text of 17 digits: the first one, and eight more in each word. They stay in registers, because a copy that begins
 // somewhere within digits just written has to wait for them.
@@ -87,10 +102,11 @@ private:
 inline DigitText digit_text(uint64_t digits) noexcept {
     constexpr uint64_t limit = 100000000;
     const uint64_t over = digits / limit;
-    const uint64_t high = eight_digits(static_cast<uint32_t>(over % limit));
-    const uint64_t low = eight_digits(static_cast<uint32_t>(digits % limit));
-    int count = high ? MOST_DIGITS - 8 - (__builtin_clzll(high) >> 3) : 1;
-    if (low) count = MOST_DIGITS - (__builtin_clzll(low) >> 3);
+    const auto [high, low] = sixteen_digits(static_cast<uint32_t>(over % limit), static_cast<uint32_t>(digits % limit));
+    // Its highest bit is in the last digit that is not zero. Digits leave half of their bytes free, so there is room for
+    // a bit that stands for the first digit.
+    const uint64_t last = (low ? low : high) << 4 | 1;
+    const int count = (low ? MOST_DIGITS - 8 : 1) + (67 - __builtin_clzll(last)) / 8;
     return {high | EIGHT_ZEROS, low | EIGHT_ZEROS, static_cast<uint8_t>('0' + over / limit), count};
 }
 
@@ -101,28 +117,30 @@ class PrintedFloats {
 public:
     // Reads n float8 at p.
     explicit PrintedFloats(const uint8_t* p) noexcept {
-        ShortDecimal decimals[n];
+        RoundingInterval intervals[n];
         for (int i = 0; i < n; ++i) {
             bits_[i] = load64(p + 8 * i);
-            decimals[i] = shortest_decimal(bits_[i] & MAGNITUDE);
+            const uint64_t magnitude = bits_[i] & MAGNITUDE;
+            intervals[i] = rounding_interval(magnitude ? magnitude : ONE);  // zero has no digits
         }
+        ShortDecimal decimals[n];
+        for (int i = 0; i < n; ++i) decimals[i] = shortest_decimal(intervals[i]);
         for (int i = 0; i < n; ++i) {
-            // How many digits it has: about 1233 / 4096 times as many as bits.
-            const uint64_t digits = decimals[i].digits;
-            const int likely = (64 - __builtin_clzll(digits | 1)) * 1233 >> 12;
-            const int length = likely + (digits >= POWERS_OF_TEN[likely]);
-            exponents_[i] = decimals[i].exponent + length - 1;
-            texts_[i] = digit_text(digits * POWERS_OF_TEN[MOST_DIGITS - length]);
+            exponents_[i] = decimals[i].exponent;
+            texts_[i] = digit_text(decimals[i].digits);
         }
     }
 
     uint8_t* print(int i, uint8_t* out) const noexcept {
         const uint64_t magnitude = bits_[i] & MAGNITUDE;
-        if (magnitude > INFINITE) return print_literal("NaN", out);
+        uint8_t* const start = out;
         *out = '-';
         out += bits_[i] >> 63;
-        if (magnitude == 0) return print_literal("0", out);
-        if (magnitude == INFINITE) return print_literal("Infinity", out);
+        if (__builtin_expect(magnitude - 1 >= INFINITE - 1, 0)) {
+            if (magnitude == 0) return print_literal("0", out);
+            if (magnitude == INFINITE) return print_literal("Infinity", out);
+            return print_literal("NaN", start);
+        }
         const DigitText& text = texts_[i];
         const int exponent = exponents_[i];  // of the first digit
         if (exponent >= 0 && exponent < 15) {
@@ -150,7 +168,8 @@ public:
     }
 
 private:
-    static constexpr uint64_t MAGNITUDE = UINT64_MAX >> 1, INFINITE = uint64_t{0x7ff} << 52;
+    static constexpr uint64_t MAGNITUDE = UINT64_MAX >> 1;
+    static constexpr uint64_t INFINITE = uint64_t{0x7ff} << 52, ONE = uint64_t{0x3ff} << 52;
 
     uint64_t bits_[n];
     int exponents_[n];

@@ -19,6 +19,7 @@ from pgoutput_fast.lake.partitions import Partitioning
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 from pgoutput_fast.spark.tasks.changes import DecodeChanges
 from pgoutput_fast.spark.tasks.rows import chosen_rows, rows_of_relations, rows_of_segment, unpack_batch
+from pgoutput_fast.storage.parquet import Compression
 from pgoutput_fast.storage.stores import open_store
 
 __all__ = [
@@ -83,6 +84,7 @@ class WriteTables:
         tables: what is written.
         hidden: whether the files have hidden names until they are committed.
         file_bytes: about how many bytes a file has at most.
+        compression: how pages of the files are compressed.
         prefix: the prefix of the metadata columns.
         outcomes: packed outcomes of transactions, if only committed rows are wanted, else None.
         last: the ordinal of the last message that counts.
@@ -93,6 +95,7 @@ class WriteTables:
     tables: tuple[TablePart, ...]
     hidden: bool
     file_bytes: int
+    compression: Compression
     prefix: str
     outcomes: bytes | None
     last: int
@@ -110,6 +113,7 @@ class WriteTables:
             self.run,
             self.hidden,
             file_bytes=self.file_bytes,
+            compression=self.compression,
             prefix=self.prefix,
             checked=True,
             partitioning={each.directory: each.partitioning for each in self.tables},

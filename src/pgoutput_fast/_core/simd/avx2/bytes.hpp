@@ -19,15 +19,6 @@ inline __m256i are_hex(__m256i c) {
     return _mm256_or_si256(_mm256_cmpeq_epi8(_mm256_min_epu8(digit, _mm256_set1_epi8(9)), digit),
                            _mm256_cmpeq_epi8(_mm256_min_epu8(letter, _mm256_set1_epi8(5)), letter));
 }
-// Joins 32 digits to 16 bytes.
-inline __m128i join_hex(__m256i c) {
-    const __m256i letter = _mm256_and_si256(_mm256_srli_epi16(c, 6), _mm256_set1_epi8(1));
-    const __m256i nibble = _mm256_add_epi8(_mm256_and_si256(c, _mm256_set1_epi8(15)),
-                                           _mm256_add_epi8(_mm256_slli_epi16(letter, 3), letter));
-    const __m256i pairs = _mm256_maddubs_epi16(nibble, _mm256_set1_epi16(0x0110));
-    return _mm_packus_epi16(_mm256_castsi256_si128(pairs), _mm256_extracti128_si256(pairs, 1));
-}
-
 // Copies UUIDs that are text and stay text, and checks their form. `out` must have space for 36 n bytes and SLACK.
 inline bool uuids(Source source, const Cell* cells, size_t n, uint8_t* out, int32_t* offsets, const Column&) noexcept {
     const __m256i dashes = _mm256_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, -1, 0, 0, 0, 0, -1, 0, 0, 0, 0, -1, 0, 0, 0, 0, -1,
@@ -84,37 +75,49 @@ inline bool binary_uuids(Source source, const Cell* cells, size_t n, uint8_t* ou
     return !bad;
 }
 
+// The values of hexadecimal digits. Other characters give more than 15.
+inline __m256i hex_values(__m256i c) {
+    // '0' to '9' become 0xf6 to 0xff, and then 0xf0 to 0xf9; nothing else gets beyond 0xef.
+    const __m256i high = _mm256_add_epi8(c, _mm256_set1_epi8(static_cast<char>(0xff - '9')));
+    const __m256i decimal = _mm256_subs_epu8(high, _mm256_set1_epi8(6));
+    const __m256i letter = _mm256_adds_epu8(_mm256_sub_epi8(c, _mm256_set1_epi8('a')), _mm256_set1_epi8(10));
+    return _mm256_min_epu8(_mm256_sub_epi8(decimal, _mm256_set1_epi8(static_cast<char>(0xf0))), letter);
+}
+// Joins the values of 32 digits to 16 bytes.
+inline __m128i join_values(__m256i values) {
+    const __m256i pairs = _mm256_maddubs_epi16(values, _mm256_set1_epi16(0x0110));
+    return _mm_packus_epi16(_mm256_castsi256_si128(pairs), _mm256_extracti128_si256(pairs, 1));
+}
+
 // Reads bytea in hex format. `out` must have space for half of the cells' bytes and SLACK.
 inline bool byteas(Source source, const Cell* cells, size_t n, uint8_t* out, int32_t* offsets, const Column&) noexcept {
-    const __m256i all = _mm256_set1_epi8(-1);
-    __m256i good = all;
+    __m256i seen = _mm256_setzero_si256();
     uint32_t bad = 0;
     int32_t at = offsets[0];
     for (size_t i = 0; i < n; ++i) {
-        const uint32_t present = presence(cells[i].length);
+        const int32_t length = cells[i].length;
+        const uint32_t present = presence(length);
         const uint8_t* p = source.base + (cells[i].offset & present);
         uint16_t mark;
         std::memcpy(&mark, p, sizeof mark);
-        const uint32_t length = static_cast<uint32_t>(cells[i].length);
-        bad |= ((length < 2) | (length & 1) | (mark != 0x785c)) & present;
-        uint32_t digits = (length - 2) & present & (0 - static_cast<uint32_t>(length >= 2));
-        const uint32_t size = digits / 2;
-        p += 2;
+        int32_t digits = length > 2 ? length - 2 : 0;
+        bad |= static_cast<uint32_t>((mark ^ 0x785c) | (length & 1) | (length ^ (digits + 2))) & present;
         uint8_t* to = out;
-        for (;;) {
-            const __m256i x = load_wide(p), behind = first_lanes_wide(digits < 32 ? digits : 32);
-            good = _mm256_and_si256(good, _mm256_or_si256(are_hex(x), _mm256_xor_si256(behind, all)));
-            store(to, join_hex(x));
-            if (digits <= 32) break;
-            digits -= 32;
+        out += digits / 2;
+        at += digits / 2;
+        offsets[i + 1] = at;
+        __m256i x = hex_values(load_wide(p + 2));
+        for (; __builtin_expect(digits > 32, 0); digits -= 32) {
+            store(to, join_values(x));
+            seen = _mm256_or_si256(seen, x);
             p += 32;
             to += 16;
+            x = hex_values(load_wide(p + 2));
         }
-        out += size;
-        at += static_cast<int32_t>(size);
-        offsets[i + 1] = at;
+        store(to, join_values(x));
+        seen = _mm256_or_si256(seen, _mm256_and_si256(x, first_lanes_wide(static_cast<uint32_t>(digits))));
     }
-    return !bad && _mm256_testc_si256(good, all);
+    return !bad && _mm256_testz_si256(seen, _mm256_set1_epi8(static_cast<char>(0xf0)));
 }
 
 // ---- text -------------------------------------------------------------------------------------------------------

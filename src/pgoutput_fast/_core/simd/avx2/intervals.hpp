@@ -13,6 +13,15 @@
 
 namespace pgo::avx2 {
 
+// Eight bytes from each place behind `base`.
+inline __m128i load_pieces(const uint8_t* base, uint64_t a, uint64_t b) {
+    const __m128i low = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(base + a));
+    return _mm_castps_si128(_mm_loadh_pi(_mm_castsi128_ps(low), reinterpret_cast<const __m64*>(base + b)));
+}
+inline __m256i load_pieces(const uint8_t* base, uint64_t a, uint64_t b, uint64_t c, uint64_t d) {
+    return _mm256_inserti128_si256(_mm256_castsi128_si256(load_pieces(base, a, b)), load_pieces(base, c, d), 1);
+}
+
 constexpr uint64_t letters_of(const char* text) {
     uint64_t letters = 0;
     for (int k = 0; text[k]; ++k) letters |= static_cast<uint64_t>(text[k]) << 8 * k;
@@ -69,11 +78,9 @@ inline bool intervals(Source source, const Cell* cells, size_t n, Interval* out,
         const __m256i absent =
             _mm256_cmpeq_epi64(_mm256_blend_epi32(ends, clocks, 0xc0), _mm256_setr_epi64x(30, 30, 31, 0));
         // Each lane has the eight characters before the end of a number. All before its digits become zero.
-        const auto before = [&](uint64_t end) {
-            return static_cast<int64_t>(load64_raw(p + end - 8) & load64_raw(inside + end));
-        };
-        const __m256i numbers = _mm256_xor_si256(
-            _mm256_setr_epi64x(before(year_end), before(month_end), before(day_end), before(hour_end)), zeros);
+        const __m256i before = _mm256_and_si256(load_pieces(p - 8, year_end, month_end, day_end, hour_end),
+                                                load_pieces(inside, year_end, month_end, day_end, hour_end));
+        const __m256i numbers = _mm256_xor_si256(before, zeros);
         __m256i others = _mm256_andnot_si256(_mm256_cmpeq_epi8(_mm256_min_epu8(numbers, nine), numbers), all);
         others = _mm256_or_si256(others, _mm256_set1_epi64x(0xff));
         others = _mm256_or_si256(others, _mm256_srli_epi64(others, 8));
@@ -94,9 +101,7 @@ inline bool intervals(Source source, const Cell* cells, size_t n, Interval* out,
         const int64_t minus = *p == '-';
         const __m256i starts = _mm256_add_epi64(_mm256_sub_epi64(sums, lengths), _mm256_set1_epi64x(minus));
         __m256i wrong = _mm256_xor_si256(_mm256_sub_epi64(ends, counts), starts);
-        const __m256i words = _mm256_setr_epi64x(static_cast<int64_t>(load64_raw(p + year_end)),
-                                                 static_cast<int64_t>(load64_raw(p + month_end)),
-                                                 static_cast<int64_t>(load64_raw(p + day_end)), 0);
+        const __m256i words = load_pieces(p, year_end, month_end, day_end, day_end);
         const __m256i shifts = _mm256_sub_epi64(_mm256_setr_epi64x(16, 24, 24, 64), _mm256_slli_epi64(single, 3));
         wrong = _mm256_or_si256(wrong, _mm256_sllv_epi64(_mm256_xor_si256(words, letters), shifts));
         const __m256i least = _mm256_blend_epi32(_mm256_permutevar8x32_epi32(least_of_unit, counts),

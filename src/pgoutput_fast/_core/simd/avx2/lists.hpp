@@ -234,6 +234,25 @@ inline size_t split_records(Source source, const Cell* cells, size_t n, CellList
     return split(source, cells, n, parts, width, out, stride);
 }
 
+// Splits a range of one window at its comma, if nothing in it has quotes.
+inline bool split_plain_range(const uint8_t* base, Cell cell, Cell* lower, Cell* upper) {
+    const uint32_t length = static_cast<uint32_t>(cell.length);
+    if (length < 3 || length > SHORT_TEXT) return false;
+    if (!RangeText::opens(base[cell.offset]) || !RangeText::closes(base[cell.offset + length - 1])) return false;
+    const Window32 window(base + cell.offset + 1);
+    const uint64_t in_range = (uint64_t{1} << (length - 2)) - 1;
+    const uint64_t special = window.find_special(both_halves(RangeText::low), both_halves(HIGH)) | window.find('"');
+    const uint64_t commas = window.find(',') & in_range;
+    if ((special & in_range) || !commas || _blsr_u64(commas)) return false;
+    const uint32_t comma = static_cast<uint32_t>(_tzcnt_u64(commas));
+    const auto bound = [](uint32_t start, uint32_t size) {
+        return size ? Cell{start, static_cast<int32_t>(size)} : Cell{READ_BEFORE, CELL_NULL};
+    };
+    *lower = bound(cell.offset + 1, comma);
+    *upper = bound(cell.offset + comma + 2, length - 3 - comma);
+    return true;
+}
+
 // Splits ranges as far as they are usual. The bounds of row i become the cells out[i] and out[stride + i]. Returns how
 // many ranges it has split.
 template <class Window>
@@ -248,8 +267,12 @@ size_t split_ranges_by(Source source, const Cell* cells, size_t n, CellList& par
             flags.empty[i] = 1;
             continue;
         }
-        if (!split_text<RangeText, Window>(source.base, cells[i], parts) || parts.count != 2) return i;
-        const Cell lower = parts.memory[0], upper = parts.memory[1];
+        Cell lower, upper;
+        if (Window::size > SHORT_TEXT || !split_plain_range(source.base, cells[i], &lower, &upper)) {
+            if (!split_text<RangeText, Window>(source.base, cells[i], parts) || parts.count != 2) return i;
+            lower = parts.memory[0];
+            upper = parts.memory[1];
+        }
         const bool lower_inc = *p == '[', upper_inc = p[cells[i].length - 1] == ']';
         // A bound that is absent cannot be inclusive.
         if ((lower_inc && lower.length < 0) || (upper_inc && upper.length < 0)) return i;
