@@ -37,11 +37,11 @@ $(VENV)/.dev: $(SOURCES) | $(BIN)/python
 demo: $(VENV)/.demo  ## write the WAL of a real PostgreSQL as Delta tables with a real Spark, and check the result
 	$(BIN)/python -m pgoutput_fast.demo
 
-test: $(VENV)/.dev  ## run the tests, on every PostgreSQL version that is available (about 25 minutes)
+test: $(VENV)/.dev  ## run the tests, on every PostgreSQL version that is available (half an hour on two cores)
 	$(BIN)/python ci/fetch_servers.py
 	$(BIN)/python -m pytest -n 3 --dist loadfile $(PYTEST_ARGS)
 
-test-whole: $(VENV)/.dev  ## run the tests with all their long forms (about 40 minutes)
+test-whole: $(VENV)/.dev  ## run the tests with all their long forms, too
 	$(BIN)/python ci/fetch_servers.py
 	$(BIN)/python -m pytest -n 3 --dist loadfile --whole $(PYTEST_ARGS)
 

@@ -32,6 +32,8 @@ README = Path(__file__).with_name("README.md")
 BEGIN, END = "<!-- figures -->", "<!-- end of figures -->"
 
 STAGES = ("scan", "tag", "slice", "convert", "assemble")
+FILL = "fill"
+UNCONVERTED = "nothing converted"
 SMALL_CALL_MESSAGES = 10
 
 
@@ -108,6 +110,7 @@ def decode_section(name: str, scale: float, rounds: int, seed: int) -> Section:
         "memcpy to new memory": yardsticks.memcpy_to_new(corpus),
         "decode": lambda: pgo.decode(corpus.payloads),
         "tag()": lambda: pgo.tag(corpus.payloads),
+        FILL: yardsticks.fill(pgo.decode(corpus.payloads)),
     }
     csv_size = 0
     if name == "wide text":
@@ -134,7 +137,11 @@ def decode_section(name: str, scale: float, rounds: int, seed: int) -> Section:
     if "plain Python" in measured:
         share = len(tenth) / len(corpus.payloads)
         measured["plain Python"] = Measured([seconds / share for seconds in measured["plain Python"].rounds])
-    names = [*tasks, "scan + tag alone", *STAGES]
+    filled = [measured.pop(FILL), *(measured[each] for each in ("scan", "tag", "slice"))]
+    measured[UNCONVERTED] = Measured(
+        [sum(each) for each in zip(*(part.rounds for part in filled), strict=True)]
+    )
+    names = [*(each for each in tasks if each != FILL), "scan + tag alone", UNCONVERTED, *STAGES]
     section = Section(
         f"{name}: {len(corpus.payloads):,} messages, {corpus.nbytes / 1e6:.1f} MB, {corpus.cells:,} cells",
         ["", "CPU s", "MB/s", "M messages/s", "ns/cell", "of memcpy", "of memcpy to new", "of decode"],

@@ -2,8 +2,8 @@
 
     python -m benchmarks.spark_tables
 
-The session has two cores. All ways write the same rows of the wide text corpus as Parquet. Each way is checked once: it
-must write every row. Then come ten tables instead of one, with the same bytes, and up to 64 times as many rows,
+The session has two cores. All ways write the rows of the wide text corpus as Parquet. Each way is checked once: it must
+write every row. Then come ten tables instead of one, with the same bytes, and up to 64 times as many rows,
 with the peak memory of the Python workers. At full size this rewrites the tables in README.md.
 """
 
@@ -30,11 +30,12 @@ from benchmarks.spark.queries import SOURCE, TABLE, TIMES, cpu_seconds, descenda
 from benchmarks.timing import Measured
 from pgoutput_fast.schema.plain import plain_schema, to_types
 from pgoutput_fast.segments import list_segments, read_segment, segment_catalog, write_segment
+from pgoutput_fast.segments.segment import Segment
 from pgoutput_fast.storage.parquet import rows_writer
 
 MARKERS = "<!-- spark tables figures -->", "<!-- end of spark tables figures -->"
 ONE = "one process: read, decode, write"
-NO_DECODING = "one process: read, write, without decoding"
+NO_DECODING = "one process: read, write, nothing decoded"
 FACTORS = (1, 4, 16, 64)
 SPARK = 'format("pgoutput") -> write.parquet'
 
@@ -43,31 +44,35 @@ def _write_in_one_process(segments: Path, target: Path) -> None:
     catalog = segment_catalog(segments)
     target.mkdir()
     for k, segment in enumerate(list_segments(segments)):
-        decoded = pgo.decode_tagged(read_segment(segment.path), catalog)
-        with rows_writer(target / f"{k}.parquet", _plain(decoded)) as writer:
-            for change in decoded.changes:
-                writer.write_table(to_types(pa.Table.from_batches([change.batch]), _plain(decoded)))
+        _write_rows(_plain_rows(segment, catalog), target / f"{k}.parquet")
+
+
+def _plain_rows(segment: Segment, catalog: pgo.Catalog) -> pa.Table:
+    decoded = pgo.decode_tagged(read_segment(segment.path), catalog)
+    rows = pa.Table.from_batches([each.batch for each in decoded.changes])
+    return to_types(rows, plain_schema(rows.schema))
+
+
+def _write_rows(rows: pa.Table, path: Path) -> None:
+    with rows_writer(path, rows.schema) as writer:
+        writer.write_table(rows)
 
 
 class _WriteWithoutDecoding:
-    """Reads each segment, and writes the rows of the first one in its place: what is left if decoding takes no time."""
+    """Reads each segment, and writes rows that are there already: what is left if decoding takes no time.
+
+    These are the rows of the first segment. All segments have the same ones, but for their metadata columns.
+    """
 
     def __init__(self, segments: Path) -> None:
         self._segments = list_segments(segments)
-        (change,) = pgo.decode_tagged(read_segment(self._segments[0].path), segment_catalog(segments)).changes
-        self._rows = pa.Table.from_batches([change.batch])
-        self._rows = to_types(self._rows, plain_schema(self._rows.schema))
+        self._rows = _plain_rows(self._segments[0], segment_catalog(segments))
 
     def __call__(self, target: Path) -> None:
         target.mkdir()
         for k, segment in enumerate(self._segments):
             read_segment(segment.path)
-            with rows_writer(target / f"{k}.parquet", self._rows.schema) as writer:
-                writer.write_table(self._rows)
-
-
-def _plain(decoded: Any) -> Any:
-    return plain_schema(decoded.changes[0].batch.schema)
+            _write_rows(self._rows, target / f"{k}.parquet")
 
 
 class _WriteSegment:
@@ -108,6 +113,9 @@ def ways(spark: Any, segments: Path) -> dict[str, Callable[[Path], Any]]:
         ),
         'write_tables(segments, compression="lz4")': lambda target: pgspark.write_tables(
             segments, target, transactions="as_sent", compression="lz4"
+        ),
+        'write_tables(segments, compression="snappy")': lambda target: pgspark.write_tables(
+            segments, target, transactions="as_sent", compression="snappy"
         ),
         'write_tables(segments, compression="none")': lambda target: pgspark.write_tables(
             segments, target, transactions="as_sent", compression="none"

@@ -89,7 +89,7 @@ class _Proxy:
 
     def _forward(self, client: socket.socket) -> None:
         with (
-            contextlib.suppress(OSError),
+            contextlib.suppress(OSError, ValueError),  # `thaw` may close the client between two reads
             socket.create_connection(("127.0.0.1", self._to)) as server,
             client,
         ):

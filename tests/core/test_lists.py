@@ -171,3 +171,20 @@ def test_quotes_and_ends_at_the_edges_of_windows(where: int, length: int) -> Non
                 kind,
                 [b"{" + text + b"," + inner + behind + b"}", b'{"' + text + b'",' + inner + behind + b"}"],
             )
+
+
+@pytest.mark.parametrize("length", range(3, 41))
+def test_plain_ranges_of_every_length(length: int) -> None:
+    """The comma at every place, and whatever is unusual in the middle and at the ends, also right behind the cell."""
+    kind = column_type_of(Column("c", 3906), Options())
+    digits = length - 3
+    plain: list[bytes | None] = [
+        b"(" + b"7" * comma + b"," + b"8" * (digits - comma) + b")" for comma in range(digits + 1)
+    ]
+    every_way(kind, plain)
+    every_way(kind, [b"[" + cell[1:-1] + b"]" for cell in plain if cell is not None])
+    middle = b"(" + b"7" * (digits // 2) + b"," + b"8" * (digits - digits // 2) + b")"
+    for odd in (b",", b'"', b" ", b"\\", b"(", b"]", b"n", b"\x80", b"\xff"):
+        for at in sorted({0, 1, 2, length // 2, length - 2, length - 1}):
+            changed = middle[:at] + odd + middle[at + 1 :]
+            every_way(kind, [middle, changed, middle])

@@ -65,6 +65,14 @@ def test_powers_of_ten_and_other_round_numbers() -> None:
     assert printed_floats([1e23, 1e22, 9.5e22]) == ["9.999999999999999e+22", "1e+22", "9.5e+22"]
 
 
+def test_the_smallest_numbers() -> None:
+    """Those with fewer digits than others have."""
+    values = [
+        sign * n * 5e-324 for n in [*range(1, 3000), *(10**k for k in range(4, 15))] for sign in (1, -1)
+    ]
+    assert printed_floats(values) == [to_text("float8", value) for value in values]
+
+
 def test_whole_numbers() -> None:
     """Of any length, also with zeros at their end, and with a half, a quarter or hundredths behind them."""
     rng = random.Random(13)

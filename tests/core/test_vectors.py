@@ -228,6 +228,26 @@ def test_edges(name: str) -> None:
         every_way(kind, [*usual, edge, None, *usual], binary)
 
 
+def test_every_byte_in_the_place_of_a_hexadecimal_digit() -> None:
+    """Both digits of a byte, in the first and the last vector, and at their edges."""
+    kind, binary = typed("bytea")
+    for digits in (2, 32, 34, 64, 66, 96):
+        for at in sorted({0, 1, 30, 31, 32, 33, 62, 63, 64, 65, digits - 2, digits - 1}):
+            if at >= digits:
+                continue
+            text = b"0f" * (digits // 2)
+            cells: list[bytes | None] = [
+                b"\\x" + text[:at] + bytes([byte]) + text[at + 1 :] for byte in range(256)
+            ]
+            for first in range(0, 256, 64):
+                every_way(kind, cells[first : first + 64], binary)
+            every_way(
+                kind,
+                [cell for cell in cells if cell is not None and cell[2 + at] in b"0123456789abcdef"],
+                binary,
+            )
+
+
 def is_utf8(text: bytes) -> bool:
     try:
         text.decode()

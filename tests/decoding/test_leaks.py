@@ -133,6 +133,7 @@ def test_nothing_stays_behind_segments(tmp_path: Path) -> None:
     assert _leaves(lambda: pgo.decode_tagged(read_segment(found.path), catalog)) is None
 
 
+@pytest.mark.long
 @pytest.mark.unsanitized
 def test_what_stays_behind_is_seen() -> None:
     kept = list[object]()

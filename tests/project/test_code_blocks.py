@@ -130,7 +130,7 @@ BLOCKS: dict[str, dict[str, tuple[int | str, ...]]] = {
     },
     "spark-types.md": {"": (1, "spark/test_types.py::test_moments_beyond_those_of_python")},
     "spark.md": {
-        "": (13, _SEGMENTS),
+        "": (14, _SEGMENTS),
         "Errors": (2, _SEGMENTS, ERROR),
         "The data source": (4, "spark/test_source.py::test_the_page_says_what_is_so"),
         "Typed files": (1, "spark/test_typed.py::test_the_page_says_what_is_so"),

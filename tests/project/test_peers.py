@@ -39,6 +39,7 @@ def _figures(cpu: float) -> Figures:
     return Figures(Measured([cpu, cpu]), Measured([cpu, cpu]), 100e6, 1e6, 50_000_000, 60_000_000)
 
 
+@pytest.mark.long
 def test_peers_agree_and_are_measured(small: Inputs) -> None:
     assert len(PLAIN) == 6
     assert run.check(PLAIN, small) == {}

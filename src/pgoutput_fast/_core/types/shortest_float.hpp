@@ -20,8 +20,8 @@ struct ShortDecimal {
     int exponent;
 };
 
-// Four times a number, and the least and the most integer that lie strictly within four times its rounding interval, in
-// units of 10^k.
+// Four times a number, rounded to odd, and the least and the most even integer that lie strictly within four times its
+// rounding interval, in units of 10^k. Compare them only with multiples of four: for these they are exact.
 struct RoundingInterval {
     uint64_t value, least, most;
     int k;
@@ -62,7 +62,8 @@ inline ShortDecimal shortest_decimal(const RoundingInterval& interval) noexcept 
     const uint64_t s = value / 4, tens = s / 10;
     // No branch: for random numbers nobody could predict it.
     const uint64_t lower_ten = least <= 40 * tens, upper_ten = 40 * tens + 40 <= most;
-    // Of s and s + 1 the nearer one, or the even one. It lies within the interval, unless its lower half is shorter.
+    // Of s and s + 1 the nearer one, or the even one. It lies within the interval, unless the lower half of the interval
+    // is the shorter one.
     const uint64_t upper = (value + (s & 1) > 4 * s + 2) | (least > 4 * s);
     uint64_t digits = lower_ten | upper_ten ? 10 * (tens + upper_ten) : s + upper;
     int exponent = k + MOST_DIGITS - 1;
@@ -103,8 +104,8 @@ inline DigitText digit_text(uint64_t digits) noexcept {
     constexpr uint64_t limit = 100000000;
     const uint64_t over = digits / limit;
     const auto [high, low] = sixteen_digits(static_cast<uint32_t>(over % limit), static_cast<uint32_t>(digits % limit));
-    // Its highest bit is in the last digit that is not zero. Digits leave half of their bytes free, so there is room for
-    // a bit that stands for the first digit.
+    // Its highest bit is in the last digit that is not zero. Digits leave half of their bytes free, so there is room
+    // for a bit that stands for the first digit.
     const uint64_t last = (low ? low : high) << 4 | 1;
     const int count = (low ? MOST_DIGITS - 8 : 1) + (67 - __builtin_clzll(last)) / 8;
     return {high | EIGHT_ZEROS, low | EIGHT_ZEROS, static_cast<uint8_t>('0' + over / limit), count};
