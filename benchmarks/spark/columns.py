@@ -17,7 +17,7 @@ from typing import Any
 
 import pgoutput_fast as pgo
 from benchmarks.report import README, Section, machine, rewrite
-from benchmarks.spark.queries import TABLE, cpu_seconds, identity, session, wide_segments
+from benchmarks.spark.queries import TABLE, cpu_of_descendants, cpu_since, identity, session, wide_segments
 from benchmarks.timing import Measured
 from pgoutput_fast.storage.stores import open_store
 from pgoutput_fast.typed_files.files import TypedFiles
@@ -86,11 +86,11 @@ def section(spark: Any, directory: Path, rounds: int, rows: int) -> Section:
     cpus: dict[str, list[float]] = {label: [] for label in compared}
     for number in range(rounds + 1):
         for label, query in compared.items():
-            used, started = cpu_seconds(), time.perf_counter()
+            before, started = cpu_of_descendants(), time.perf_counter()
             query().write.format("noop").mode("overwrite").save()
             if number:
                 walls[label].append(time.perf_counter() - started)
-                cpus[label].append(max(cpu_seconds() - used, 1e-9))
+                cpus[label].append(max(cpu_since(before), 1e-9))
     wall = {label: Measured(seconds) for label, seconds in walls.items()}
     cpu = {label: Measured(seconds) for label, seconds in cpus.items()}
     table = Section(

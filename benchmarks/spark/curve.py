@@ -21,7 +21,7 @@ from typing import Any
 
 from benchmarks.processes import Watch, descendants
 from benchmarks.report import Section, machine, rewrite
-from benchmarks.spark.queries import TABLE, cpu_seconds, session, wide_segments
+from benchmarks.spark.queries import TABLE, cpu_of_descendants, cpu_since, session, wide_segments
 
 __all__ = ["Point", "chart", "measure", "on_paper", "table"]
 
@@ -94,11 +94,11 @@ def measure(spark: Any, directory: Path, times: int, nbytes: int) -> list[Point]
     """Runs each query once over the segments of a directory. The times include planning."""
     found = []
     for name, query in queries(spark, directory).items():
-        group, used, started = str(uuid.uuid4()), cpu_seconds(), time.perf_counter()
+        group, before, started = str(uuid.uuid4()), cpu_of_descendants(), time.perf_counter()
         spark.sparkContext.setJobGroup(group, name)
         with WorkerMemory() as memory:
             query().write.format("noop").mode("overwrite").save()
-        seconds, cpu = time.perf_counter() - started, cpu_seconds() - used
+        seconds, cpu = time.perf_counter() - started, cpu_since(before)
         shuffled, tasks = _stages(spark, group)
         found.append(Point(name, times, nbytes, seconds, cpu, memory.most, shuffled, tasks))
     return found

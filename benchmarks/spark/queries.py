@@ -12,7 +12,7 @@ import argparse
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from benchmarks.report import README, Section, machine, rewrite
 from benchmarks.timing import Measured
 from pgoutput_fast.segments import Source, write_segment
 
-__all__ = ["cpu_seconds", "descendants", "session", "wide_segments"]
+__all__ = ["cpu_of_descendants", "cpu_since", "session", "wide_segments"]
 
 SOURCE = Source("7300000000000000001", "bench", "slot", ("all",), {"proto_version": "1"})
 TIMES = 8
@@ -67,7 +67,7 @@ def session() -> Any:
     return spark
 
 
-def descendants() -> dict[int, float]:
+def cpu_of_descendants() -> dict[int, float]:
     """The child processes and their children: the JVM and the Python workers that it forked. {pid: CPU seconds}."""
     tick = os.sysconf("SC_CLK_TCK")
     children: dict[int, list[int]] = {}
@@ -90,9 +90,13 @@ def descendants() -> dict[int, float]:
     return found
 
 
-def cpu_seconds() -> float:
-    """CPU seconds of the descendants."""
-    return sum(descendants().values())
+def cpu_since(before: Mapping[int, float]) -> float:
+    """CPU seconds of the descendants since `before`, which `cpu_of_descendants` gave.
+
+    Spark ends workers that have nothing to do, and nothing counts their time afterwards. So processes that are gone are
+    left out on both sides.
+    """
+    return sum(seconds - before.get(process, 0.0) for process, seconds in cpu_of_descendants().items())
 
 
 def identity(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -134,12 +138,12 @@ def section(spark: Any, directory: Path, rounds: int, rows: int, nbytes: int) ->
     cpus: dict[str, list[float]] = {label: [] for label in compared}
     for number in range(rounds + 1):
         for label, query in compared.items():
-            used, started = cpu_seconds(), time.perf_counter()
+            before, started = cpu_of_descendants(), time.perf_counter()
             query().write.format("noop").mode("overwrite").save()
             if number:
                 walls[label].append(time.perf_counter() - started)
                 # If a worker has ended and no process waited for it, the difference could be negative.
-                cpus[label].append(max(cpu_seconds() - used, 1e-9))
+                cpus[label].append(max(cpu_since(before), 1e-9))
     found = Section(
         f"Spark: {rows:,} rows, {nbytes / 1e9:.2f} GB of payloads",
         ["", "wall s", "MB/s", "CPU s", "wall beside payloads", "wall beside tagged", "CPU beside tagged"],

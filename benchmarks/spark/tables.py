@@ -26,11 +26,18 @@ import pyarrow.parquet as pq
 import pgoutput_fast as pgo
 from benchmarks import corpora
 from benchmarks.report import README, Section, machine, rewrite
-from benchmarks.spark.queries import SOURCE, TABLE, TIMES, cpu_seconds, descendants, session, wide_segments
+from benchmarks.spark.queries import (
+    SOURCE,
+    TABLE,
+    TIMES,
+    cpu_of_descendants,
+    cpu_since,
+    session,
+    wide_segments,
+)
 from benchmarks.timing import Measured
 from pgoutput_fast.schema.plain import plain_schema, to_types
-from pgoutput_fast.segments import list_segments, read_segment, segment_catalog, write_segment
-from pgoutput_fast.segments.segment import Segment
+from pgoutput_fast.segments import Segment, list_segments, read_segment, segment_catalog, write_segment
 from pgoutput_fast.storage.parquet import rows_writer
 
 MARKERS = "<!-- spark tables figures -->", "<!-- end of spark tables figures -->"
@@ -147,9 +154,9 @@ def section(spark: Any, segments: Path, rounds: int, rows: int, nbytes: int) -> 
     for number in range(rounds + 1):
         for label, write in compared.items():
             target = segments.parent / "target"
-            used, started = cpu_seconds() + time.process_time(), time.perf_counter()
+            before, own, started = cpu_of_descendants(), time.process_time(), time.perf_counter()
             write(target)
-            wall, cpu = time.perf_counter() - started, cpu_seconds() + time.process_time() - used
+            wall, cpu = time.perf_counter() - started, cpu_since(before) + time.process_time() - own
             if number:
                 walls[label].append(wall)
                 cpus[label].append(max(cpu, 1e-9))
@@ -241,7 +248,7 @@ def _bytes(path: Path) -> bytes:
 def _peak_memory() -> float:
     """The largest resident set of a worker since the last call, in MB."""
     peak = 0
-    for process in descendants():
+    for process in cpu_of_descendants():
         worker = Path("/proc") / str(process)
         if b"pyspark.daemon" not in _bytes(worker / "cmdline"):
             continue

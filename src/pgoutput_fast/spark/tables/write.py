@@ -107,8 +107,8 @@ def write_tables(
             `{qualified name: columns}`. The columns are booleans, whole numbers, texts or dates. A table keeps its
             partition columns.
         file_bytes: about how many bytes a file has at most.
-        compression: `"zstd"` makes the smallest files. `"lz4"` and `"snappy"` take less time, and the files are 1.5 to 2
-            times as large. `"none"` takes the least time, and the files are 2.3 to 3.3 times as large.
+        compression: `"zstd"` makes the smallest files. `"lz4"` and `"snappy"` take less time, and the files are 1.5 to
+            2 times as large. `"none"` takes the least time, and the files are 2.3 to 3.3 times as large.
         storage_options: for `"delta"` in a store: what delta-rs needs to reach it, beside what the URI says.
         catalog: relation versions and types that the source does not describe. A server says more of its types than a
             stream does, for instance how many digits a domain has: pass a snapshot's catalog.
