@@ -412,61 +412,6 @@ def test_files_stay_near_their_size(spark: Any, stored: Path, tmp_path: Path) ->
     assert read("parquet", tmp_path, DIRECTORIES[1]).num_rows == row.rows
 
 
-def codecs_of(place: Path) -> set[str]:
-    """How the pages of all files below a directory are compressed."""
-    groups = [
-        metadata.row_group(k)
-        for metadata in (pq.ParquetFile(path).metadata for path in place.rglob("*.parquet"))
-        for k in range(metadata.num_row_groups)
-    ]
-    return {group.column(k).compression for group in groups for k in range(group.num_columns)}
-
-
-@pytest.mark.parametrize("format", and_long(FORMATS, ["parquet"]))
-@pytest.mark.parametrize("compression", ["zstd", "lz4", "snappy", "none"])
-def test_files_are_compressed_as_asked(
-    spark: Any, stored: Path, tmp_path: Path, format: str, compression: Any
-) -> None:
-    (row,) = pgspark.write_tables(stored, tmp_path, ["public.t1"], format, compression=compression)
-    assert codecs_of(tmp_path) == {"UNCOMPRESSED" if compression == "none" else compression.upper()}
-    found = read(format, tmp_path, DIRECTORIES[1])
-    assert found.num_rows == row.rows
-    if format == "parquet":
-        frame = spark.read.parquet(str(tmp_path / DIRECTORIES[1]))
-        assert frame.selectExpr("sum(id) AS total").first().total == sum(found.column("id").to_pylist())
-
-
-def test_a_table_may_get_another_compression(spark: Any, tmp_path: Path) -> None:
-    """From segments, from a DataFrame and from a stream; also for what is rejected."""
-    pgspark.register(spark)
-    segments, lake, known = tmp_path / "segments", tmp_path / "lake", set()
-    quarantine = pgo.Options(on_error="quarantine")
-    writer, state = Writer(), None
-    segments.mkdir()
-    steps: list[tuple[str, Any]] = [("SNAPPY", "snappy"), ("LZ4", "lz4"), ("UNCOMPRESSED", "none")]
-    for k, (name, compression) in enumerate(steps):
-        wal = writer.begin(k + 1, 100 * k + 100, 0)
-        wal += writer.change(TABLES[0], "insert", new=[str(k), "good", None, None])
-        wal += writer.change(TABLES[0], "insert", new=["x", "bad", None, None])
-        wal += writer.commit(100 * k + 100, 100 * k + 108, 0)
-        tagged, state = pgo.tag(wal, state)
-        write_segment(segments, tagged, state, source=SOURCE)
-        if k == 0:
-            pgspark.write_tables(segments, lake, options=quarantine, compression=compression)
-        elif k == 1:
-            frame = spark.read.parquet(str(segments))
-            pgspark.write_tables(frame, lake, options=quarantine, compression=compression)
-        else:
-            sink = pgspark.table_sink(lake, options=quarantine, compression=compression)
-            ends = {"first": tagged.column("seq")[0].as_py(), "last": tagged.column("seq")[-1].as_py()}
-            batch = spark.createDataFrame([{"directory": str(segments), "path": "one", **ends}])
-            sink(batch.select("directory", "path", "first", "last"), 0)
-        known.add(name)
-        assert codecs_of(lake / "public.t0") == known
-        assert codecs_of(lake / "_rejects") == known
-    assert read("parquet", lake, DIRECTORIES[0]).column("id").to_pylist() == [0, 1, 2]
-
-
 def _finishes(spark: Any, place: Path, sink: Any) -> bool:
     """Writes what is there. Returns whether no batch failed."""
     query = (
