@@ -37,7 +37,7 @@ $(VENV)/.dev: $(SOURCES) | $(BIN)/python
 demo: $(VENV)/.demo  ## write the WAL of a real PostgreSQL as Delta tables with a real Spark, and check the result
 	$(BIN)/python -m pgoutput_fast.demo
 
-test: $(VENV)/.dev  ## run the tests, on every PostgreSQL version that is available (half an hour on two cores)
+test: $(VENV)/.dev  ## run the tests, on every PostgreSQL version that is available (30 to 40 minutes on two cores)
 	$(BIN)/python ci/fetch_servers.py
 	$(BIN)/python -m pytest -n 3 --dist loadfile $(PYTEST_ARGS)
 
