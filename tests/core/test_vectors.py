@@ -187,6 +187,11 @@ EDGES = {
                  b"2562047:47:16.854776", b"9999999 years", b"99999999 years", b"178956970 years 7 mons", b"2147483647 days",
                  b"2147483648 days", b"infinity", b"-infinity", b"", b"-", b"1", b"day", b" day", b"days", b":00:00", b"P1Y",
                  b"1 year 2 mons 3 days 04:05:06.789", b"1 years 2 mons 3 days 04:05:06", b"1 yeae", b"1 moo", b"1 ddy",
+                 b"-1 years -2 mons +3 days -04:05:06", b"1 year 2 mons -3 days +04:05:06", b"-1 mons +04:05:06", b"1 mon -1 day",
+                 b"-1 years 2 mons", b"-1 years +2 mons", b"-1 mons 1 day", b"-1 days +00:00:00", b"-1 days -00:00:00.5", b"+1 day",
+                 b"1 day +1 year", b"--1 days", b"-+1 days", b"+-1 days", b"-1 days ++01:00:00", b"-1 days +-01:00:00", b"-0 days",
+                 b"-1 days+01:00:00", b"- 1 days", b"-1- days", b"1 mon - days", b"-9999999 days +999999:59:59.999999",
+                 b"-1 years +1 mon 1 day", b"1 mon -01:00:00", b"-1 mons -01:00:00", b"1 mon +01:00:00", b"-12345678 days +1:00:00",
                  b"178956970 years 11 mons 2147483647 days 2562047788:00:54.775807",
                  b"1 year                                             1 mon"],
     "binary numeric": [

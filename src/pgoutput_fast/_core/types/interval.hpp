@@ -89,6 +89,12 @@ inline bool read_interval_rest(const uint8_t* p, const uint8_t* end, int64_t* mi
     return true;
 }
 
+// Reads "HH:MM:SS[.ffffff]" of less than a day. Returns false for everything else.
+inline bool read_interval_clock(const uint8_t* p, const uint8_t* end, int64_t* micros) noexcept {
+    const std::ptrdiff_t n = end - p;
+    return n >= 8 && n <= 15 && (n == 8 || end[-1] != '0') && read_common_clock(p, static_cast<uint32_t>(n), micros);
+}
+
 // Reads a text like "1 year 2 mons -3 days +04:05:06.7". The server leaves out fields that are zero, unless all are.
 inline Reason parse_interval(const uint8_t* p, uint32_t n, Interval* out) noexcept {
     const uint8_t* const end = p + n;
@@ -107,8 +113,12 @@ inline Reason parse_interval(const uint8_t* p, uint32_t n, Interval* out) noexce
         const uint8_t first = p[-digits];
         if (p < end && *p == ':') {
             int64_t rest;
-            if (digits < 2 || (digits > 2 && first == '0') || !read_interval_rest(p, end, &rest)) return BAD_TEXT;
-            micros = static_cast<int128>(value) * 3600 * MICROS_PER_SECOND + rest;
+            if (digits == 2 && read_interval_clock(p - 2, end, &rest)) {
+                micros = rest;
+            } else {
+                if (digits < 2 || (digits > 2 && first == '0') || !read_interval_rest(p, end, &rest)) return BAD_TEXT;
+                micros = static_cast<int128>(value) * 3600 * MICROS_PER_SECOND + rest;
+            }
             if (micros == 0 && (any || negative)) return BAD_TEXT;
             if (negative) micros = -micros;
             any = true;
