@@ -10,7 +10,7 @@ MESSAGES ?= 10000000
 KILLS ?= 50
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-whole test-cluster test-matrix test-connect test-oldest test-pythons test-arm test-wheel lint docs bench bench-peers bench-spark bench-guard fuzz sanitize soak wheel develop clean
+.PHONY: help demo test test-whole test-cluster test-matrix test-connect test-oldest test-pythons test-arm test-avx512 test-wheel lint docs bench bench-peers bench-spark bench-guard fuzz sanitize soak wheel develop clean
 
 help:  ## list all targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -68,7 +68,10 @@ test-pythons: $(VENV)/.dev  ## run the same selection on Python 3.12 and 3.13, i
 
 test-arm: $(VENV)/.dev  ## test the converters on an emulated ARM processor, with and without NEON (some minutes)
 	$(BIN)/pip install --quiet 'ziglang>=0.13' 'unicorn>=2.1'
-	PYTHONPATH=ci/arm $(BIN)/python -m pytest ci/arm --timeout 600 $(PYTEST_ARGS)
+	PYTHONPATH=ci/processors $(BIN)/python -m pytest ci/processors/test_arm.py --timeout 600 $(PYTEST_ARGS)
+
+test-avx512: $(VENV)/.dev  ## test the vector loops for AVX-512 on a processor that has only AVX2
+	PYTHONPATH=ci/processors $(BIN)/python -m pytest ci/processors/test_avx512.py --timeout 600 $(PYTEST_ARGS)
 
 lint: $(VENV)/.dev  ## run ruff, mypy and cython-lint
 	$(BIN)/ruff check .
