@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
+import pgoutput_fast as pgo
 from pgoutput_fast import format_lsn
-from pgoutput_fast.capture import Capture, CaptureError, Limits, create_slot, drop_slot, find_slot
+from pgoutput_fast.capture import Capture, CaptureError, Limits, check, create_slot, drop_slot, find_slot
 from pgoutput_fast.segments import list_segments
 from support import pg
 from support.capturing import (
@@ -268,3 +269,27 @@ def test_killed_at_random_moments(database: pg.Database, slot: str, tmp_path: Pa
     Capture(streaming_dsn(database), slot, ["captured"], tmp_path).run(until_lsn=now(database))
     expect_exactly_once(database, tmp_path)
     assert len(list_segments(tmp_path)) > kills
+
+
+@pytest.mark.parametrize("through", ["walsender", "sql"])
+def test_a_slot_is_made_only_if_it_can_be_used(database: pg.Database, tmp_path: Path, through: Any) -> None:
+    """A slot that nobody reads fills the server's disk."""
+    name = f"unmade_{through}"
+    database.execute("CREATE PUBLICATION unmade")
+    arguments: dict[str, Any] = {"through": through, "overrides": {"binry": "true"}}
+    with pytest.raises(ValueError, match="pgoutput has no option 'binry'"):
+        Capture(database.dsn, name, ["unmade"], tmp_path, **arguments).run(until_lsn="now")
+    with pytest.raises(ValueError, match="pgoutput has no option 'binry'"):
+        next(iter(pgo.follow(database.dsn, name, ["unmade"], overrides=arguments["overrides"])))
+    assert find_slot(database.dsn, name) is None
+    database.execute(f"SELECT pg_create_physical_replication_slot('{name}')")
+    try:
+        message = f"slot {name} is a physical slot, perhaps that of a standby: choose another name"
+        with pytest.raises(CaptureError, match=message):
+            Capture(database.dsn, name, ["unmade"], tmp_path, through=through).run(until_lsn="now")
+        with pytest.raises(CaptureError, match=message):
+            next(iter(pgo.follow(database.dsn, name, ["unmade"])))
+        found = [each for each in check(database.dsn, ["unmade"], slot=name).findings if name in each.subject]
+        assert [(each.level, each.advice) for each in found] == [("error", "Choose another name")]
+    finally:
+        database.execute(f"SELECT pg_drop_replication_slot('{name}')", "DROP PUBLICATION unmade")

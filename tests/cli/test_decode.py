@@ -288,6 +288,34 @@ def test_names_are_as_sql_writes_them(tmp_path: Path, capsys: Shown) -> None:
     assert names(out) == ["public.Order%20Lines.parquet"]
 
 
+@pytest.mark.parametrize(
+    ("tables", "said"),
+    [
+        ([("public", "t", "id"), ("public", "T", "id")], 'the tables public.t and public."T" for one'),
+        ([("a", "t", "id"), ("A", "t", "id")], 'the tables a.t and "A".t for one'),
+        ([("public", "t", "id"), ("public", "t", "ID")], "the columns id and ID of public.t for one"),
+        ([("temp", "t", "id")], "cannot have the table temp.t"),
+    ],
+)
+def test_names_that_duckdb_cannot_have(
+    tables: list[tuple[str, str, str]], said: str, tmp_path: Path, capsys: Shown
+) -> None:
+    server = Writer()
+    wal = server.begin(7, 100, 0)
+    for oid, (namespace, name, column) in enumerate(tables, 16500):
+        columns = [ColumnSpec(each, 23, key=True) for each in dict.fromkeys([tables[0][2], column])]
+        relation = RelationSpec(oid, namespace, name, tuple(columns))
+        wal += server.change(relation, "insert", new=["1"] * len(columns))
+    wal += server.commit(100, 108, 0)
+    path, out = tmp_path / "changes", tmp_path / "out"
+    path.write_bytes(lines(wal))
+    text = error([str(path), "--to", "duckdb", "--out", str(out)], capsys)
+    assert said in text
+    assert "Choose --to parquet, or the tables with --table" in text
+    assert not out.exists()
+    assert main(["decode", str(path), "--out", str(out)]) == 0
+
+
 def test_a_slot(place: Place) -> None:
     database = place.database
     database.execute(

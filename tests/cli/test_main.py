@@ -83,6 +83,19 @@ def test_a_pipe_that_nobody_reads_is_no_error() -> None:
         assert (done.returncode, done.stderr) == (0, ""), words
 
 
+@pytest.mark.parametrize(
+    ("closed", "said"),
+    [("<&-", "standard input is empty"), (">&- <&-", "standard input is empty"), ("2>&-", "")],
+)
+def test_closed_streams_are_empty_ones(closed: str, said: str) -> None:
+    """A service may begin without them."""
+    words = ["sh", "-c", f'exec "$@" {closed}', "sh", *COMMAND, "inspect"]
+    call = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    assert call.returncode == 1
+    assert said in call.stderr
+    assert call.stderr.count("\n") == bool(said)
+
+
 def _on_a_terminal(words: list[str], **environment: str) -> str:
     ours, theirs = pty.openpty()
     with subprocess.Popen(

@@ -93,6 +93,15 @@ def test_below_the_limit_there_are_no_files(tmp_path: Path) -> None:
     assert len(files(directory)) == 1
 
 
+def test_a_directory_stays_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    decoder = waiting(Path("here"), 1, 2)
+    monkeypatch.chdir("/")
+    assert files(tmp_path / "here")
+    assert ids(decoder.decode(commit())) == [1, 2]
+    assert files(tmp_path / "here") == []
+
+
 def test_the_largest_transactions_go_first(tmp_path: Path) -> None:
     decoder = Decoder(Options(transactions="committed", memory_limit=20_000, spill_directory=tmp_path))
     decoder.decode([*block(1, xid=10), *block(*range(400)), *block(2, xid=11)])

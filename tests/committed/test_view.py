@@ -260,6 +260,42 @@ def test_a_session_drops_what_was_open() -> None:
     assert rows(out) == [(1, 6, 300)]
 
 
+STREAMED = [start(), R9, insert(1, 9), STOP]
+BEGUN = [encode.encode_begin(100, 0, 7), encode.encode_relation(T), insert(1)]
+PREPARED = [
+    encode.encode_begin_prepare(1, 2, 0, 8, "g"),
+    encode.encode_relation(T),
+    insert(1),
+    encode.encode_prepare(1, 2, 0, 8, "g"),
+]
+
+
+@pytest.mark.parametrize("earlier", [STREAMED, BEGUN, PREPARED])
+def test_a_state_that_lacks_the_changes_of_an_open_transaction(earlier: list[bytes]) -> None:
+    """The rows so far would be lost, if what gave the state is not the one that applies them."""
+    as_sent = Decoder()
+    as_sent.decode(earlier)
+    saved = pgo.StreamState.from_json(as_sent.state.to_json())
+    for state in (pgo.tag(earlier)[1], as_sent.state, saved):
+        decoder = Decoder(COMMITTED, state)
+        with pytest.raises(
+            ValueError, match=r"open and \d prepared transactions, but not their changes so far"
+        ):
+            decoder.decode(plain(2))
+        with pytest.raises(ValueError, match="not a state of the committed view"):
+            list(decoder.stream([plain(2)]))
+        if earlier is not PREPARED:
+            # The server sends an open transaction again.
+            decoder.start_session()
+            assert [row[0] for row in rows(decoder.decode(plain(1, 2)))] == [1, 2]
+
+
+def test_a_state_as_sent_between_transactions() -> None:
+    as_sent = Decoder()
+    as_sent.decode([*plain(1), *STREAMED, encode.encode_stream_commit(9, 200, 208, 0)])
+    assert [row[0] for row in rows(Decoder(COMMITTED, as_sent.state).decode(plain(2)))] == [2]
+
+
 def test_many_calls_and_many_aborts_are_quick() -> None:
     decoder = Decoder(COMMITTED)
     decoder.decode([start(), R9, STOP])

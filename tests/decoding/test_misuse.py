@@ -55,6 +55,14 @@ def test_positions_beyond_int64_are_a_value_error() -> None:
         pgo.decode(OPEN[:1], lsn=[1 << 64])
 
 
+@pytest.mark.parametrize("lsn", [[-1], pa.array([-1]), np.array([-1]), range(-1, 0)])
+def test_negative_positions_are_a_value_error(lsn: Any) -> None:
+    with pytest.raises(ValueError, match="lsn cannot be negative, as -1 is"):
+        pgo.decode(OPEN[:1], lsn=lsn)
+    with pytest.raises(ValueError, match="lsn cannot be negative, as -1 is"):
+        pgo.tag(OPEN[:1], lsn=lsn)
+
+
 @pytest.mark.parametrize("text", ["[]", "{}", "5", '{"format": 1}', "x"])
 def test_documents_that_are_no_state_and_no_catalog_are_value_errors(text: str) -> None:
     with pytest.raises(ValueError, match=r"not a|Expecting"):

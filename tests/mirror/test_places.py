@@ -72,8 +72,17 @@ def test_readers_with_a_relative_target(
 
 @pytest.mark.parametrize("name", ["per%20cent", "back\\slash", "new\nline"])
 def test_a_path_that_readers_of_delta_tables_do_not_find(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ValueError, match="cannot be the target of a mirror, because readers of Delta tables"):
+    with pytest.raises(ValueError, match="cannot be the target, because readers of delta tables"):
         Mirror("dbname=shop", "slot", ["mirrored"], tmp_path / name)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("format", "name"), [("iceberg", "what?"), ("iceberg", "number#1"), ("duckdb", "what?")]
+)
+def test_a_path_that_readers_of_a_format_do_not_find(tmp_path: Path, format: str, name: str) -> None:
+    with pytest.raises(ValueError, match=f"cannot be the target, because readers of {format} tables"):
+        Mirror("dbname=shop", "slot", ["mirrored"], tmp_path / name, format=format)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -237,6 +237,45 @@ def test_a_table_keeps_its_kind_of_transactions(spark: Any, tmp_path: Path, form
         pgspark.write_tables(tmp_path / "segments", lakes["committed"], format=format)
 
 
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"metadata_prefix": "m_"},
+            r"public\.t0 has no column m_seq: it was written with another metadata_prefix",
+        ),
+        ({"columns": {"public.t0": ["id"]}}, r"public\.t0 has the column note, which the options leave out"),
+    ],
+)
+def test_options_that_would_leave_nulls(
+    spark: Any, segments: Path, tmp_path: Path, format: str, options: dict[str, Any], message: str
+) -> None:
+    lake = tmp_path / "lake"
+    pgspark.write_tables(part_of(segments, tmp_path / "part", 0), lake, format=format)
+    before = contents(lake)
+    part_of(segments, tmp_path / "part", 0, 1)
+    with pytest.raises(ValueError, match=message):
+        pgspark.write_tables(tmp_path / "part", lake, format=format, options=pgo.Options(**options))
+    assert contents(lake) == before
+    pgspark.write_tables(
+        tmp_path / "part", lake, format=format, options=pgo.Options(**options), mode="overwrite"
+    )
+    # From now on the table goes on with these.
+    pgspark.write_tables(segments, lake, format=format, options=pgo.Options(**options))
+
+
+@pytest.mark.parametrize(("format", "name"), [("delta", "a%41b"), ("iceberg", "a#b"), ("iceberg", "a?b")])
+def test_a_path_that_readers_of_a_format_do_not_find(
+    spark: Any, segments: Path, tmp_path: Path, format: Any, name: str
+) -> None:
+    with pytest.raises(ValueError, match=f"cannot be the target, because readers of {format} tables"):
+        pgspark.write_tables(segments, tmp_path / name, format=format)
+    assert not (tmp_path / name).exists()
+    pgspark.write_tables(segments, tmp_path / name)
+    assert ids(tmp_path / name)
+
+
 def test_a_sink_keeps_the_kind_of_transactions(spark: Any, segments: Path, tmp_path: Path) -> None:
     sink(spark, part_of(segments, tmp_path / "part", 0), tmp_path / "lake", tmp_path / "checkpoint")
     part_of(segments, tmp_path / "part", 0, 1)

@@ -15,11 +15,11 @@ from pgoutput_fast.capture.watch import Watch
 from pgoutput_fast.decoding.state import StreamState
 from pgoutput_fast.postgres.plugin import plugin_options
 from pgoutput_fast.postgres.session import Server, read_position, read_server, session, with_identifier
-from pgoutput_fast.postgres.slots import Slot, create_slot, read_slot, was_read
+from pgoutput_fast.postgres.slots import Slot, create_slot, is_physical, read_slot, was_read
 from pgoutput_fast.protocol.lsn import format_lsn
 from pgoutput_fast.segments.segment import Segment, Source
 
-__all__ = ["Preparation", "SlotSettings", "StartPoint", "expect_usable"]
+__all__ = ["Preparation", "SlotSettings", "StartPoint", "create_own_slot", "expect_usable"]
 
 _log = logging.getLogger("pgoutput_fast.capture")
 
@@ -49,6 +49,26 @@ class StartPoint:
     source: Source
     state: StreamState | None
     end_lsn: int
+
+
+def create_own_slot(settings: SlotSettings, server: Server) -> Slot:
+    """Creates the slot of a capture. Before that it checks what would make the slot useless.
+
+    Raises:
+        CaptureError: if a physical slot has the name.
+        ValueError: for plugin options that the server does not have.
+        psycopg2.Error: if the server cannot be asked or refuses.
+    """
+    plugin_options(
+        server.version, settings.publications, two_phase=settings.two_phase, overrides=settings.overrides
+    )
+    if is_physical(settings.dsn, settings.slot):
+        raise CaptureError(
+            f"slot {settings.slot} is a physical slot, perhaps that of a standby: choose another name"
+        )
+    slot = create_slot(settings.dsn, settings.slot, two_phase=settings.two_phase)
+    _log.info("created slot %s", settings.slot)
+    return slot
 
 
 class Preparation:
@@ -91,8 +111,7 @@ class Preparation:
         if is_first:
             self._prerequisites.check()
             if slot is None:
-                slot = create_slot(settings.dsn, settings.slot, two_phase=settings.two_phase)
-                _log.info("created slot %s", settings.slot)
+                slot = create_own_slot(settings, server)
             else:
                 # Nobody can tell a first start from one after all segments were lost.
                 _log.info(

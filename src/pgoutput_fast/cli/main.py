@@ -34,6 +34,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     end = given.index("--") if "--" in given else len(given)
     debug = _DEBUG in given[:end]
     given = [each for each in given[:end] if each != _DEBUG] + given[end:]
+    if arguments is None:
+        _open_streams()
     try:
         return _run(given, own_process=arguments is None)
     except KeyboardInterrupt:
@@ -49,6 +51,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     finally:
         if arguments is None:
             stop_no_more()
+
+
+def _open_streams() -> None:
+    """Opens the standard streams that are closed, as a service may leave them: as empty ones."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
 
 
 def _run(given: list[str], *, own_process: bool) -> int:

@@ -28,6 +28,8 @@ __all__ = ["Format", "format_of", "name_of", "replaced", "shown_table", "write_t
 
 # What a file of DuckDB has behind its first eight bytes.
 _DUCKDB = b"DUCK"
+# What to do about names that differ only in upper and lower case, which is all the same to DuckDB.
+_ELSEWHERE = "Choose --to parquet, or the tables with --table"
 
 
 class Format(StrEnum):
@@ -146,7 +148,7 @@ def write_tables(
         step: called with the name of each table before it is written.
 
     Raises:
-        InputError: if no table can hold all versions of a relation.
+        InputError: if no table can hold all versions of a relation, or if DuckDB cannot have a name.
         ModuleNotFoundError: if DuckDB is missing.
     """
     if form == Format.DUCKDB:
@@ -239,20 +241,42 @@ def _write_duckdb(tables: Iterable[Collected], place: Path, step: Callable[[str]
         raise ModuleNotFoundError(
             "duckdb is missing: pip install 'pgoutput_fast[duckdb]'", name="duckdb"
         ) from None
+    names: dict[tuple[str, str], str] = {}
     with duckdb.connect(str(place)) as database:
         for each in tables:
             step(name_of(each))
-            name = _quoted(each.name if each.namespace else f"_{each.name}")
-            if each.namespace:
-                database.execute(f"CREATE SCHEMA IF NOT EXISTS {_quoted(each.namespace)}")
-                name = f"{_quoted(each.namespace)}.{name}"
+            namespace, name = each.namespace or "main", each.name if each.namespace else f"_{each.name}"
             schema = each.schema
+            _expect_distinct(shown_table(each), schema.names)
+            other = names.setdefault((namespace.lower(), name.lower()), shown_table(each))
+            if other != shown_table(each):
+                raise InputError(
+                    f"DuckDB takes the tables {other} and {shown_table(each)} for one. {_ELSEWHERE}"
+                )
             rows = pa.RecordBatchReader.from_batches(
                 schema, (batch for table in each.tables(schema) for batch in table.to_batches())
             )
             database.register("_rows", rows)
-            database.execute(f"CREATE TABLE {name} AS SELECT * FROM _rows")
+            try:
+                database.execute(f"CREATE SCHEMA IF NOT EXISTS {_quoted(namespace)}")
+                database.execute(f"CREATE TABLE {_quoted(namespace)}.{_quoted(name)} AS SELECT * FROM _rows")
+            except (duckdb.BinderException, duckdb.CatalogException, duckdb.ParserException) as problem:
+                said = str(problem).partition("\n")[0]
+                raise InputError(
+                    f"DuckDB cannot have the table {shown_table(each)} ({said}). {_ELSEWHERE}"
+                ) from None
             database.unregister("_rows")
+
+
+def _expect_distinct(table: str, columns: list[str]) -> None:
+    """DuckDB would give a column another name, without a word."""
+    names: dict[str, str] = {}
+    for column in columns:
+        other = names.setdefault(column.lower(), column)
+        if other != column:
+            raise InputError(
+                f"DuckDB takes the columns {escaped(other)} and {escaped(column)} of {table} for one. {_ELSEWHERE}"
+            )
 
 
 def _quoted(name: str) -> str:

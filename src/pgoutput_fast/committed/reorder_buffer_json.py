@@ -26,15 +26,13 @@ _FILE_TYPES = {
 }  # fmt: skip
 
 
-def to_dict(reorder_buffer: ReorderBuffer, *, save: bool) -> dict[str, Any] | None:
-    """The buffer as JSON values, None if it is empty. Set `save` if a decoder may continue from them later.
+def to_dict(reorder_buffer: ReorderBuffer, *, save: bool) -> dict[str, Any]:
+    """The buffer as JSON values. Set `save` if a decoder may continue from them later.
 
     Rows in spill files of a temporary directory are included.
     """
     if save:
         reorder_buffer.note_saved()
-    if not reorder_buffer:
-        return None
     tables: list[pa.Table] = []
     described = []
     for txn, waiting in sorted(reorder_buffer.waiting.items()):

@@ -12,7 +12,7 @@ from pgoutput_fast.arguments import expect_list
 from pgoutput_fast.catalog.relations import Catalog
 from pgoutput_fast.decoding.inputs import as_binary_arrays, as_int64, as_lsns
 from pgoutput_fast.decoding.result import Decoded, RelationBatch
-from pgoutput_fast.decoding.state import StreamState, native_decoder, state_of
+from pgoutput_fast.decoding.state import StreamState, native_decoder, state_of, without_changes
 from pgoutput_fast.display import html_table
 from pgoutput_fast.protocol.limits import LAST_INT64
 from pgoutput_fast.schema.foreign import cast, checked_table
@@ -77,6 +77,8 @@ class Decoder:
             if self.options.transactions == "committed"
             else None
         )
+        # How many open and prepared transactions have earlier changes that the committed view does not have.
+        self._lacking = (0, 0) if self._view is None else without_changes(state)
 
     @property
     def state(self) -> StreamState:
@@ -125,6 +127,7 @@ class Decoder:
         with self._lock:
             self._expect_open()
             self._native.start_session()
+            self._lacking = 0, self._lacking[1]
 
     def decode(self, payloads: Any, lsn: Any = None, seq: Any = None) -> Decoded:
         """Decodes the next messages of the stream.
@@ -151,7 +154,7 @@ class Decoder:
             self._expect_open()
             lsns, seqs = _positions(arrays, lsn, seq, self._native.next_seq)
             if self._view is not None:
-                return self._view.decode(self._native, arrays, lsns, seqs)
+                return self._open_view().decode(self._native, arrays, lsns, seqs)
             with self._native.tentative():
                 changes, records = self._native.decode(arrays, lsns, seqs)
                 return Decoded([RelationBatch(*each) for each in changes], records, self.options)
@@ -218,6 +221,17 @@ class Decoder:
         """The committed view, for a call."""
         self._expect_open()
         assert self._view is not None
+        begun, prepared = self._lacking
+        if begun or prepared:
+            raise ValueError(
+                f"the state has {begun} open and {prepared} prepared transactions, but not their changes so far: it is "
+                "not a state of the committed view. Continue with transactions='as_sent', or from a state that a "
+                "decoder of the committed view gave"
+                + (
+                    "; or, if the server sends open transactions again, call start_session() first"
+                    * bool(begun)
+                )
+            )
         return self._view
 
     def _expect_open(self) -> None:

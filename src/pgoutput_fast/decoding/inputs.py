@@ -146,8 +146,8 @@ def as_lsns(values: Any, count: int, what: str = "lsn") -> pa.Array | None:
 
     Raises:
         TypeError: for values that are not LSNs.
-        ValueError: for another number of values than `count`, text that is not an LSN, a value beyond int64, or a
-            damaged array.
+        ValueError: for another number of values than `count`, text that is not an LSN, a negative value or one
+            beyond int64, or a damaged array.
     """
     if isinstance(values, str):
         raise TypeError(f"{what} must have a value per payload, not be a str")
@@ -169,7 +169,14 @@ def as_lsns(values: Any, count: int, what: str = "lsn") -> pa.Array | None:
         chunks = values.chunks if isinstance(values, pa.ChunkedArray) else [values]
         texts = [text for chunk in chunks for text in checked(chunk, what, full=True).to_pylist()]
         values = _parsed(texts, what)
-    return as_int64(values, count, what)
+    lsns = as_int64(values, count, what)
+    if lsns is not None and count:
+        import pyarrow.compute as pc
+
+        least = pc.min(lsns).as_py()
+        if least < 0:
+            raise ValueError(f"{what} cannot be negative, as {least} is")
+    return lsns
 
 
 def _are_parsed(values: Any) -> bool:

@@ -16,7 +16,7 @@ from pgoutput_fast.schema.options import Options
 if TYPE_CHECKING:
     from pgoutput_fast._core.tagging.state_json import Described
 
-__all__ = ["News", "StreamState", "native_decoder", "state_of"]
+__all__ = ["News", "StreamState", "native_decoder", "state_of", "without_changes"]
 
 FORMAT = 1
 
@@ -171,10 +171,15 @@ class StreamState:
             "format": FORMAT,
             "state": self.values,
             "catalog": self._catalog.to_dict(),
-            "held": None
-            if self._reorder_buffer is None
-            else reorder_buffer_json.to_dict(self._reorder_buffer, save=save),
+            "held": self._held(save=save),
         }
+
+    def _held(self, *, save: bool) -> dict[str, Any] | None:
+        """The waiting changes. Without open transactions, states as sent and of the committed view are the same."""
+        if self._reorder_buffer is None:
+            return None
+        held = reorder_buffer_json.to_dict(self._reorder_buffer, save=save)
+        return held if self._reorder_buffer or self.open_txns else None
 
     @classmethod
     def from_json(cls, text: str) -> StreamState:
@@ -241,3 +246,14 @@ def state_of(native: NativeDecoder) -> StreamState:
     """The state of a native decoder."""
     values, described = native.state_values()
     return StreamState(values, native.catalog, described=described)
+
+
+def without_changes(state: StreamState | None) -> tuple[int, int]:
+    """How many transactions are open, and how many are prepared, whose earlier changes a state does not have.
+
+    A state of the committed view has them, a state of a decoder as sent, of `tag` or of a segment has not.
+    """
+    if state is None or state._reorder_buffer is not None:
+        return 0, 0
+    prepared = len((state.position or {}).get("prepared", ()))
+    return len(state.open_txns) - prepared, prepared

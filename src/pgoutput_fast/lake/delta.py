@@ -147,6 +147,9 @@ class DeltaTarget(TableTarget):
         place = f"the Delta table {shown(self._place)}"
         return fitted_types(self.columns(), plain_types(schema), place, lambda *_: False)
 
+    def column_names(self) -> list[str]:
+        return list(self.columns().names)
+
     def columns(self) -> pa.Schema:
         """The columns of the table; none if there is no table."""
         table = self._table

@@ -141,6 +141,9 @@ class IcebergTarget(TableTarget):
         place = f"the Iceberg table {'.'.join(self._identifier)}"
         return fitted_types(there, plain_types(schema), place, can_widen)
 
+    def column_names(self) -> list[str]:
+        return [] if self._table is None else list(self._table.schema().as_arrow().names)
+
     def commit(
         self,
         files: Sequence[WrittenFile],

@@ -135,6 +135,10 @@ class ParquetTarget(TableTarget):
         # The manifest has the widest types. Readers that know it read narrower files as these.
         return fitted_types(there, schema, f"the table in {self._store}/{self._directory}", lambda *_: True)
 
+    def column_names(self) -> list[str]:
+        there = self.schema()
+        return [] if there is None else list(there.names)
+
     def commit(
         self,
         files: Sequence[WrittenFile],

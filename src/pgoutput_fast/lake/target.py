@@ -74,6 +74,10 @@ class TableTarget(ABC):
             ValueError: if a column has a type in the table that does not fit.
         """
 
+    @abstractmethod
+    def column_names(self) -> list[str]:
+        """The names of the table's columns; none if there is no table."""
+
     def check_overwrite(self) -> None:  # noqa: B027  (nothing to check: readers read only the files of the log)
         """Checks that `overwrite` replaces all that readers see.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import queue
 import threading
 from collections.abc import Iterator
@@ -11,7 +10,7 @@ from typing import Literal
 
 from pgoutput_fast.capture.confirmation import confirm
 from pgoutput_fast.capture.errors import BehindError, CaptureError
-from pgoutput_fast.capture.preparation import SlotSettings
+from pgoutput_fast.capture.preparation import SlotSettings, create_own_slot
 from pgoutput_fast.capture.prerequisites import Prerequisites, expect_own_plugin
 from pgoutput_fast.capture.retries import Retries
 from pgoutput_fast.capture.watch import Watch
@@ -25,14 +24,13 @@ from pgoutput_fast.postgres.session import (
     session,
     with_identifier,
 )
-from pgoutput_fast.postgres.slots import Slot, check_name, create_slot, find_slot, read_slot
+from pgoutput_fast.postgres.slots import Slot, check_name, find_slot, read_slot
 from pgoutput_fast.postgres.walsender import Received, Walsender
 from pgoutput_fast.protocol.limits import RECEIVED_BYTES
 from pgoutput_fast.protocol.lsn import Lsn, format_lsn
 
 __all__ = ["Reader"]
 
-_log = logging.getLogger("pgoutput_fast.follow")
 
 _READ_SECONDS = 0.5
 # How long to wait for the decoder before the server hears from this client again.
@@ -203,8 +201,7 @@ class Reader:
         if is_first:
             self._prerequisites.check()
             if slot is None:
-                slot = create_slot(settings.dsn, settings.slot, two_phase=settings.two_phase)
-                _log.info("created slot %s", settings.slot)
+                slot = create_own_slot(settings, server)
         slot = self._usable(slot)
         expect_own_plugin(slot, server)
         if not is_first:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Mapping
 from importlib import import_module
 
 from pgoutput_fast.catalog.identifiers import parse_qualified_name
+from pgoutput_fast.lake.formats import check_path
 from pgoutput_fast.mirror.current.files import FILE_BYTES
 from pgoutput_fast.mirror.current.table import CurrentTable
 from pgoutput_fast.mirror.layout import CURRENT, directory_of
@@ -23,7 +22,6 @@ _PACKAGES = {
     "duckdb": ("duckdb", "duckdb>=2.0"),
 }
 _DATABASE = f"{CURRENT}.duckdb"
-_UNFIT = re.compile(r"%[0-9a-fA-F]{2}|[\\\x00-\x1f]")
 
 
 def check_format(format: str, store: Store, iceberg_catalog: Mapping[str, str] | None = None) -> None:
@@ -72,17 +70,14 @@ def check_packages(format: str) -> None:
             ) from None
 
 
-def check_target(store: Store) -> None:
-    """Checks that the path of a target is one that Delta tables can have: their readers take it for a part of a URI.
+def check_target(store: Store, format: str) -> None:
+    """Checks that a target's path is one that its tables can have. Histories are Delta tables.
 
     Raises:
         ValueError: if it is not.
     """
-    if store.local and (wrong := _UNFIT.search(os.fspath(store.at("")))):
-        raise ValueError(
-            f"{store} cannot be the target of a mirror, because readers of Delta tables cannot find a path with "
-            f"{wrong.group()!r}: use another target"
-        )
+    check_path(store, "delta")
+    check_path(store, format)
 
 
 def open_current(

@@ -125,8 +125,8 @@ class Mirror:
             raise ValueError("merge_seconds must not be less than seconds")
         # So a change of the working directory has no effect, and a sink of Spark finds the directory.
         self._store = open_store(absolute(target))
-        check_target(self._store)
         check_format(format, self._store, iceberg_catalog)
+        check_target(self._store, format)
         given = None if segments is None else absolute(segments)
         self._settings = MirrorSettings(
             dsn,

@@ -11,7 +11,7 @@ from pgoutput_fast.postgres.errors import CaptureError
 from pgoutput_fast.postgres.findings import Finding
 from pgoutput_fast.postgres.publications import of_publications, of_table, read_tables
 from pgoutput_fast.postgres.session import Server, read_server, session, with_identifier
-from pgoutput_fast.postgres.slots import Slot, read_slots
+from pgoutput_fast.postgres.slots import Slot, has_physical, read_slots
 
 __all__ = ["Report", "check"]
 
@@ -76,7 +76,7 @@ def check(
         slots = read_slots(cursor)
         known = next((each for each in slots if each.name == slot), None)
         if slot is not None:
-            found += _of_slot(server, slot, known)
+            found += _of_slot(cursor, server, slot, known)
         found += _of_capacity(cursor, server, known)
         if through == "walsender":
             found += _of_walsenders(cursor, server)
@@ -162,8 +162,13 @@ def _of_walsenders(cursor: Any, server: Server) -> Iterator[Finding]:
         )
 
 
-def _of_slot(server: Server, name: str, slot: Slot | None) -> Iterator[Finding]:
+def _of_slot(cursor: Any, server: Server, name: str, slot: Slot | None) -> Iterator[Finding]:
     subject = f"slot {name}"
+    if slot is None and has_physical(cursor, name):
+        yield Finding(
+            "error", subject, "it is a physical slot, perhaps that of a standby", "Choose another name"
+        )
+        return
     if slot is None:
         yield Finding(
             "note", subject, "there is none", "A capture or a mirror makes it. It has only what commits later"

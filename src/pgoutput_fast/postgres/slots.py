@@ -100,12 +100,17 @@ def is_physical(dsn: str, name: str) -> bool:
         psycopg2.Error: if the server cannot be asked.
     """
     with session(dsn) as cursor:
-        cursor.execute(
-            "SELECT 1 FROM pg_catalog.pg_replication_slots WHERE slot_type OPERATOR(pg_catalog.=) 'physical' "
-            "AND slot_name OPERATOR(pg_catalog.=) %s",
-            (name,),
-        )
-        return cursor.fetchone() is not None
+        return has_physical(cursor, name)
+
+
+def has_physical(cursor: Any, name: str) -> bool:
+    """Whether a physical slot has this name, through a cursor."""
+    cursor.execute(
+        "SELECT 1 FROM pg_catalog.pg_replication_slots WHERE slot_type OPERATOR(pg_catalog.=) 'physical' "
+        "AND slot_name OPERATOR(pg_catalog.=) %s",
+        (name,),
+    )
+    return cursor.fetchone() is not None
 
 
 def read_slot(cursor: Any, name: str) -> Slot | None:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from pgoutput_fast.lake.advice import advised
 from pgoutput_fast.lake.delta import DeltaTarget, delta_directory
 from pgoutput_fast.lake.files import WrittenFile, file_prefix
-from pgoutput_fast.lake.formats import formats_of
+from pgoutput_fast.lake.formats import check_path, formats_of
 from pgoutput_fast.lake.iceberg import IcebergTarget, may_be_committed, open_catalog
 from pgoutput_fast.lake.manifest import ParquetTarget, visible_name
 from pgoutput_fast.lake.marker import (
@@ -126,8 +126,10 @@ def begin_run(
         NotADirectoryError: if the target is a file.
         OSError: if the target cannot be written.
         RuntimeError: if another process writes to the target.
+        ValueError: if readers of the format would not find the path.
     """
     store = open_store(target)
+    check_path(store, format)
     with advised(store):
         make_target(store)
         with _locked(store), _catalog(store, format, catalog or {}) as opened:

@@ -33,6 +33,7 @@ from pgoutput_fast.spark.sessions import cores_of
 from pgoutput_fast.spark.shipping import shipped
 from pgoutput_fast.spark.source.stream_files import EMITTED_SCHEMA
 from pgoutput_fast.spark.tables.plan import (
+    DescribedTable,
     PartitionBy,
     described_tables,
     last_of_all,
@@ -229,6 +230,8 @@ def _write(
     with begin() as run:
         parts = plan_tables(described, options, run, whole=mode != "append", start=source.start)
         parts = _checked_targets(run, parts, mode, source)
+        if mode != "overwrite":
+            _check_columns(run, described, parts, options)
         task = WriteTables(
             target,
             run.name,
@@ -346,6 +349,28 @@ def _checked_targets(run: Run, parts: Sequence[TablePart], mode: Mode, source: _
         target = part.decode.target if mode == "overwrite" else table.fitted(part.decode.target)
         checked.append(replace(part, decode=replace(part.decode, target=target)))
     return checked
+
+
+def _check_columns(
+    run: Run, described: Sequence[DescribedTable], parts: Sequence[TablePart], options: Options
+) -> None:
+    """Checks that options do not leave out columns that a table has: nulls would take their place, without a word."""
+    for table, part in zip(described, parts, strict=True):
+        there = run.table(part.directory).column_names()
+        place, seq = f"{run.store}/{part.directory}", f"{options.metadata_prefix}seq"
+        if there and seq not in there:
+            raise ValueError(
+                f"{place} has no column {seq}: it was written with another metadata_prefix. Pass that one, write "
+                "to another target, or replace the table with mode='overwrite'"
+            )
+        sent = {column.name for version in table.resolved.versions for column in version.columns}
+        left_out = [name for name in there if name in sent and name not in part.decode.target.names]
+        if left_out:
+            raise ValueError(
+                f"{place} has the column {left_out[0]}, which the options leave out: in new rows it would be null. "
+                "Pass the options that the table was written with, write to another target, or replace the table "
+                "with mode='overwrite'"
+            )
 
 
 def _check_case(run: Run, part: TablePart) -> None:
