@@ -115,3 +115,13 @@ def test_a_file_of_a_store_that_is_replaced_while_it_is_read() -> None:
         writer.join()
         assert lengths == sorted(lengths)
         assert len(set(lengths)) > 2
+
+
+def test_only_files_count(tmp_path: Path) -> None:
+    """To open a pipe would wait forever."""
+    (tmp_path / "file").write_bytes(b"x")
+    (tmp_path / "link").symlink_to("file")
+    (tmp_path / "nowhere").symlink_to("gone")
+    os.mkfifo(tmp_path / "pipe")
+    store = open_store(tmp_path)
+    assert [each.name for each in store.entries()] == sorted(store.names()) == ["file", "link"]

@@ -12,6 +12,7 @@ import mmap
 import os
 import re
 import secrets
+import stat
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -256,7 +257,9 @@ class _Directory(Store):
                     else:
                         with contextlib.suppress(FileNotFoundError):
                             status = file.stat()
-                            found.append(Entry(name, status.st_size, status.st_mtime))
+                            # To open a pipe would wait for somebody who writes into it.
+                            if stat.S_ISREG(status.st_mode):
+                                found.append(Entry(name, status.st_size, status.st_mtime))
         except (FileNotFoundError, NotADirectoryError):
             return []
         return sorted(found, key=lambda each: each.name)
@@ -264,7 +267,7 @@ class _Directory(Store):
     def names(self, below: str = "") -> list[str]:
         try:
             with os.scandir(self._root / below) as files:
-                return [f"{below}/{file.name}" if below else file.name for file in files if not file.is_dir()]
+                return [f"{below}/{file.name}" if below else file.name for file in files if file.is_file()]
         except (FileNotFoundError, NotADirectoryError):
             return []
 
