@@ -125,3 +125,7 @@ def test_only_files_count(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     store = open_store(tmp_path)
     assert [each.name for each in store.entries()] == sorted(store.names()) == ["file", "link"]
+    os.rename(tmp_path / "pipe", tmp_path / "pipe.parquet")
+    for place in (tmp_path, tmp_path / "pipe.parquet"):
+        with pytest.raises(ValueError, match=r"pipe\.parquet is no file: it is a pipe"):
+            find_files(place)

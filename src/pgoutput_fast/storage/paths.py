@@ -6,6 +6,7 @@ import fnmatch
 import glob
 import os
 import re
+import stat
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -67,7 +68,7 @@ def find_files(paths: Paths) -> list[FoundFile]:
 
     Raises:
         FileNotFoundError: if a path that is not a glob does not exist.
-        ValueError: for a URI that pyarrow does not know, and as `check_place`.
+        ValueError: for a URI that pyarrow does not know, for a pipe, and as `check_place`.
     """
     if isinstance(paths, str | os.PathLike):
         paths = [paths]
@@ -173,6 +174,9 @@ def _found_here(path: str) -> list[FoundFile]:
 
 def _file_here(path: str) -> FoundFile:
     status = os.stat(path)
+    # To open a pipe would wait for somebody who writes into it. Whoever reads a directory gets an error.
+    if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):
+        raise ValueError(f"{path} is no file: it is a pipe, a socket or a device")
     return FoundFile(path, status.st_size, status.st_mtime_ns)
 
 
