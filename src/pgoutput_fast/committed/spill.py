@@ -226,9 +226,8 @@ class Spiller:
     """
 
     def __init__(self, directory: str | None) -> None:
-        self.directory = (
-            None if directory is None else os.path.abspath(directory)
-        )  # the process may go elsewhere
+        # The process may change its working directory.
+        self.directory = None if directory is None else os.path.abspath(directory)
         self._private: _PrivateDirectory | None = None
         self._chance = secrets.token_hex(8)
         self._number = 0
