@@ -284,10 +284,21 @@ def test_a_state_that_lacks_the_changes_of_an_open_transaction(earlier: list[byt
             decoder.decode(plain(2))
         with pytest.raises(ValueError, match="not a state of the committed view"):
             list(decoder.stream([plain(2)]))
+        # What is saved of a decoder that gave nothing still lacks the changes.
+        for again in (decoder.state, pgo.StreamState.from_json(decoder.state.to_json())):
+            with pytest.raises(ValueError, match="not a state of the committed view"):
+                Decoder(COMMITTED, again).decode(plain(2))
         if earlier is not PREPARED:
             # The server sends an open transaction again.
             decoder.start_session()
             assert [row[0] for row in rows(decoder.decode(plain(1, 2)))] == [1, 2]
+
+
+def test_a_state_as_sent_before_a_session() -> None:
+    as_sent = Decoder()
+    as_sent.decode(STREAMED)
+    as_sent.start_session()
+    assert [row[0] for row in rows(Decoder(COMMITTED, as_sent.state).decode(plain(1, 2)))] == [1, 2]
 
 
 def test_a_state_as_sent_between_transactions() -> None:

@@ -57,9 +57,9 @@ def test_positions_beyond_int64_are_a_value_error() -> None:
 
 @pytest.mark.parametrize("lsn", [[-1], pa.array([-1]), np.array([-1]), range(-1, 0)])
 def test_negative_positions_are_a_value_error(lsn: Any) -> None:
-    with pytest.raises(ValueError, match="lsn cannot be negative, as -1 is"):
+    with pytest.raises(ValueError, match=r"lsn\[0\] cannot be negative, as -1 is"):
         pgo.decode(OPEN[:1], lsn=lsn)
-    with pytest.raises(ValueError, match="lsn cannot be negative, as -1 is"):
+    with pytest.raises(ValueError, match=r"lsn\[0\] cannot be negative, as -1 is"):
         pgo.tag(OPEN[:1], lsn=lsn)
 
 

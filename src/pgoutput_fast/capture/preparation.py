@@ -66,9 +66,7 @@ def create_own_slot(settings: SlotSettings, server: Server) -> Slot:
         raise CaptureError(
             f"slot {settings.slot} is a physical slot, perhaps that of a standby: choose another name"
         )
-    slot = create_slot(settings.dsn, settings.slot, two_phase=settings.two_phase)
-    _log.info("created slot %s", settings.slot)
-    return slot
+    return create_slot(settings.dsn, settings.slot, two_phase=settings.two_phase)
 
 
 class Preparation:
@@ -112,6 +110,7 @@ class Preparation:
             self._prerequisites.check()
             if slot is None:
                 slot = create_own_slot(settings, server)
+                _log.info("created slot %s", settings.slot)
             else:
                 # Nobody can tell a first start from one after all segments were lost.
                 _log.info(

@@ -28,7 +28,7 @@ __all__ = ["Format", "format_of", "name_of", "replaced", "shown_table", "write_t
 
 # What a file of DuckDB has behind its first eight bytes.
 _DUCKDB = b"DUCK"
-# What to do about names that differ only in upper and lower case, which is all the same to DuckDB.
+# What to do about names that DuckDB cannot have, or that are one name to it.
 _ELSEWHERE = "Choose --to parquet, or the tables with --table"
 
 
@@ -248,7 +248,7 @@ def _write_duckdb(tables: Iterable[Collected], place: Path, step: Callable[[str]
             namespace, name = each.namespace or "main", each.name if each.namespace else f"_{each.name}"
             schema = each.schema
             _expect_distinct(shown_table(each), schema.names)
-            other = names.setdefault((namespace.lower(), name.lower()), shown_table(each))
+            other = names.setdefault((_folded(namespace), _folded(name)), shown_table(each))
             if other != shown_table(each):
                 raise InputError(
                     f"DuckDB takes the tables {other} and {shown_table(each)} for one. {_ELSEWHERE}"
@@ -272,11 +272,16 @@ def _expect_distinct(table: str, columns: list[str]) -> None:
     """DuckDB would give a column another name, without a word."""
     names: dict[str, str] = {}
     for column in columns:
-        other = names.setdefault(column.lower(), column)
+        other = names.setdefault(_folded(column), column)
         if other != column:
             raise InputError(
                 f"DuckDB takes the columns {escaped(other)} and {escaped(column)} of {table} for one. {_ELSEWHERE}"
             )
+
+
+def _folded(name: str) -> str:
+    """The name as DuckDB compares it: A to Z are a to z, all other letters stay."""
+    return "".join(each.lower() if each.isascii() else each for each in name)
 
 
 def _quoted(name: str) -> str:

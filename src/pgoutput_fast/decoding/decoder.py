@@ -86,7 +86,9 @@ class Decoder:
         with self._lock:
             self._expect_open()
             state = state_of(self._native)
-            return state if self._view is None else state.with_reorder_buffer(self._view.snapshot())
+            if self._view is None or any(self._lacking):
+                return state  # without waiting changes, a state stays one that lacks them
+            return state.with_reorder_buffer(self._view.snapshot())
 
     @property
     def catalog(self) -> Catalog:
@@ -146,6 +148,8 @@ class Decoder:
             SpillError, OSError: if the decoder cannot read waiting changes from files or write them into files.
             MemoryError: if there is not enough memory.
             TypeError, ValueError: for arguments of the wrong type or length, and for Arrow data that is damaged.
+            ValueError: in the committed view, if the decoder began with a state that lacks the changes of transactions
+                that were open or prepared then. `start_session` discards the open ones.
 
         After an error, the decoder is as it was before the call.
         """
@@ -223,14 +227,15 @@ class Decoder:
         assert self._view is not None
         begun, prepared = self._lacking
         if begun or prepared:
+            again = (
+                ""
+                if prepared
+                else ". If the server sends open transactions again, call start_session() first"
+            )
             raise ValueError(
                 f"the state has {begun} open and {prepared} prepared transactions, but not their changes so far: it is "
                 "not a state of the committed view. Continue with transactions='as_sent', or from a state that a "
-                "decoder of the committed view gave"
-                + (
-                    "; or, if the server sends open transactions again, call start_session() first"
-                    * bool(begun)
-                )
+                f"decoder of the committed view gave{again}"
             )
         return self._view
 

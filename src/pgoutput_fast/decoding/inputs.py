@@ -171,11 +171,10 @@ def as_lsns(values: Any, count: int, what: str = "lsn") -> pa.Array | None:
         values = _parsed(texts, what)
     lsns = as_int64(values, count, what)
     if lsns is not None and count:
-        import pyarrow.compute as pc
-
-        least = pc.min(lsns).as_py()
-        if least < 0:
-            raise ValueError(f"{what} cannot be negative, as {least} is")
+        values = lsns.to_numpy()
+        if values.min() < 0:
+            at = int(values.argmin())
+            raise ValueError(f"{what}[{at}] cannot be negative, as {values[at]} is")
     return lsns
 
 

@@ -255,5 +255,7 @@ def without_changes(state: StreamState | None) -> tuple[int, int]:
     """
     if state is None or state._reorder_buffer is not None:
         return 0, 0
-    prepared = len((state.position or {}).get("prepared", ()))
-    return len(state.open_txns) - prepared, prepared
+    position = state.position or {}
+    prepared = len(position.get("prepared", ()))
+    # If a session begins next, the server sends the open ones again.
+    return 0 if position.get("session_starts") else len(state.open_txns) - prepared, prepared

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 from collections.abc import Iterator
@@ -31,6 +32,7 @@ from pgoutput_fast.protocol.lsn import Lsn, format_lsn
 
 __all__ = ["Reader"]
 
+_log = logging.getLogger("pgoutput_fast.follow")
 
 _READ_SECONDS = 0.5
 # How long to wait for the decoder before the server hears from this client again.
@@ -202,6 +204,7 @@ class Reader:
             self._prerequisites.check()
             if slot is None:
                 slot = create_own_slot(settings, server)
+                _log.info("created slot %s", settings.slot)
         slot = self._usable(slot)
         expect_own_plugin(slot, server)
         if not is_first:

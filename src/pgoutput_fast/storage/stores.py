@@ -267,7 +267,11 @@ class _Directory(Store):
     def names(self, below: str = "") -> list[str]:
         try:
             with os.scandir(self._root / below) as files:
-                return [f"{below}/{file.name}" if below else file.name for file in files if file.is_file()]
+                # No pipes: to open one would wait. Links that lead nowhere stay: to open one is an error.
+                found = [
+                    file.name for file in files if file.is_file() or (file.is_symlink() and not file.is_dir())
+                ]
+                return [f"{below}/{name}" if below else name for name in found]
         except (FileNotFoundError, NotADirectoryError):
             return []
 
