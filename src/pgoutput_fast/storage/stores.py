@@ -375,10 +375,16 @@ class _Remote(Store):
 
     def read(self, name: str) -> bytes:
         inside = f"{self._root}/{name}"
-        for _ in range(_TRIES):
+        for left in reversed(range(_TRIES)):
+            # It asks for the size first. If a longer file takes the place then, the read fails, or its end is missing.
             with self._files.open_input_file(inside) as file:
-                content: bytes = file.read()
-            # It asks for the size first. If a longer file takes the place then, its end is missing.
+                size = file.size()
+                try:
+                    content: bytes = file.read()
+                except OSError:
+                    if not left or self._size(inside) in (size, None):
+                        raise
+                    continue
             if self._size(inside) == len(content):
                 break
         return content
