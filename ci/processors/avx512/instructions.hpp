@@ -1,5 +1,5 @@
 // The instructions of AVX-512 that the vector loops use, one lane after the other, for processors that have only AVX2.
-// They do what Intel's manual says. In the place of the loops' own on.hpp, this lets the compiler use AVX2 and no more.
+// They are written after Intel's manual. What it leaves undefined gets a value that a loop cannot want. In the place of the loops' own on.hpp, this lets the compiler use AVX2 and no more.
 #pragma once
 #include <immintrin.h>
 
@@ -7,7 +7,6 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
-#include <limits>
 
 #pragma GCC push_options
 #pragma GCC target("avx2,bmi,bmi2,lzcnt,popcnt,fma")
@@ -70,6 +69,14 @@ V converted(W w) {
     std::array<To, sizeof(V) / sizeof(To)> y{};
     for (size_t k = 0; k < x.size() && k < y.size(); ++k) y[k] = static_cast<To>(x[k]);
     return vector_of<V>(y);
+}
+// A cast of a part to a whole register leaves the rest undefined.
+template <class W>
+__m512i widened(W part) {
+    __m512i v;
+    std::memset(&v, 0xa5, sizeof v);
+    std::memcpy(&v, &part, sizeof part);
+    return v;
 }
 template <class V, class Part>
 V repeated(Part part) {
@@ -136,12 +143,6 @@ __m512i by_quarters(__m512i a, __m512i b, F f) {
     for (size_t k = 0; k < 4; ++k) found[k] = f(x[k], y[k]);
     return vector_of<__m512i>(found);
 }
-template <class T>
-T saturated(int64_t value) {
-    const int64_t least = std::numeric_limits<T>::min(), most = std::numeric_limits<T>::max();
-    return static_cast<T>(value < least ? least : value > most ? most : value);
-}
-
 constexpr auto PLUS = [](auto a, auto b) { return a + b; };
 constexpr auto MINUS = [](auto a, auto b) { return a - b; };
 constexpr auto TIMES = [](auto a, auto b) { return a * b; };
@@ -183,8 +184,8 @@ inline __m512i _mm512_set_epi64(long long a, long long b, long long c, long long
 }
 inline __m512i _mm512_broadcast_i32x4(__m128i x) { return repeated<__m512i>(x); }
 inline __m512i _mm512_broadcast_i64x4(__m256i x) { return repeated<__m512i>(x); }
-inline __m512i _mm512_castsi128_si512(__m128i x) { return converted<__m512i, uint64_t, uint64_t>(x); }
-inline __m512i _mm512_castsi256_si512(__m256i x) { return converted<__m512i, uint64_t, uint64_t>(x); }
+inline __m512i _mm512_castsi128_si512(__m128i x) { return widened(x); }
+inline __m512i _mm512_castsi256_si512(__m256i x) { return widened(x); }
 inline __m512 _mm512_castsi512_ps(__m512i x) { return vector_of<__m512>(lanes<uint64_t>(x)); }
 inline __m512i _mm512_castps_si512(__m512 x) { return vector_of<__m512i>(lanes<uint64_t>(x)); }
 inline __m512i _mm512_castpd_si512(__m512d x) { return vector_of<__m512i>(lanes<uint64_t>(x)); }
@@ -196,7 +197,10 @@ inline __m512i _mm512_inserti64x4(__m512i a, __m256i b, int half) {
 inline __m512i _mm512_loadu_si512(const void* p) { return loaded<uint8_t, __m512i>(~0ull, p); }
 inline __m512d _mm512_loadu_pd(const void* p) { return loaded<double, __m512d>(~0ull, p); }
 inline void _mm512_storeu_si512(void* p, __m512i x) { stored<uint8_t>(p, ~0ull, x); }
-inline void _mm512_store_si512(void* p, __m512i x) { stored<uint8_t>(p, ~0ull, x); }
+inline void _mm512_store_si512(void* p, __m512i x) {
+    if (reinterpret_cast<uintptr_t>(p) % sizeof x != 0) __builtin_trap();
+    stored<uint8_t>(p, ~0ull, x);
+}
 inline void _mm512_storeu_pd(void* p, __m512d x) { stored<double>(p, ~0ull, x); }
 
 // ---- bits ----

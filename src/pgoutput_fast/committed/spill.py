@@ -42,7 +42,7 @@ _NAME = re.compile(r"pgoutput-fast-[0-9a-f]{16}-(0|[1-9][0-9]{0,18})\.arrow")
 _MARK = b"pgoutput_fast spill 1\n"
 _TOKEN = re.compile(r"[0-9a-f]{32}")
 _END = len(_MARK) + 32
-_CHUNK = 1 << 18  # stays in a cache between the checksum and the system's copy
+_CHUNK = 1 << 20
 _SAMPLE = 1 << 16
 
 
@@ -182,14 +182,14 @@ class SpillFile:
     def _open(self) -> Any:
         self.check()
         try:
+            source = pa.OSFile(self.path)
             # A file that is no larger than a piece is read once. Others are read for the checksum first.
-            whole = pa.allocate_buffer(self.size) if self.size <= PIECE_BYTES else None
-            if whole is not None or not self._checked:
-                checksum = _checksum(self.path, None if whole is None else memoryview(whole))
+            whole = source.read_buffer(self.size) if self.size <= PIECE_BYTES else None
+            if not self._checked:
+                checksum = _checksum(self.path) if whole is None else crc32(whole)
                 if checksum != self.checksum:
                     raise SpillError(self.path, self.txn, "is damaged: it has another checksum")
-            source = pa.OSFile(self.path) if whole is None else whole
-            reader = pa.ipc.open_file(source, footer_offset=self.size - _END)
+            reader = pa.ipc.open_file(source if whole is None else whole, footer_offset=self.size - _END)
         except (OSError, pa.ArrowInvalid) as problem:
             raise SpillError(self.path, self.txn, f"cannot be read ({problem})") from None
         self._checked = True
@@ -355,21 +355,16 @@ class _Checked(io.RawIOBase):
         return self.size
 
     def write(self, data: Any) -> int:
-        whole = memoryview(data).cast("B")
-        for at in range(0, len(whole), _CHUNK):
-            chunk = whole[at : at + _CHUNK]
-            self.checksum = crc32(chunk, self.checksum)
-            self.file.write(chunk)
-        self.size += len(whole)
-        return len(whole)
+        self.file.write(data)
+        self.size += memoryview(data).nbytes
+        self.checksum = crc32(data, self.checksum)
+        return memoryview(data).nbytes
 
 
-def _checksum(path: str, into: memoryview | None = None) -> int:
-    """The CRC-32 of a file. Its content goes to `into`, if that is given and long enough."""
-    checksum = at = 0
+def _checksum(path: str) -> int:
+    checksum = 0
     chunk = memoryview(bytearray(_CHUNK))
     with open(path, "rb", buffering=0) as file:
-        while size := file.readinto(chunk if into is None else into[at : at + _CHUNK]):
-            checksum = crc32((chunk if into is None else into[at:])[:size], checksum)
-            at += size
+        while size := file.readinto(chunk):
+            checksum = crc32(chunk[:size], checksum)
     return checksum
