@@ -96,6 +96,7 @@ class Preparation:
 
         Raises:
             CaptureError: if the capture cannot continue after its segments; the message says what to do.
+            ValueError: for plugin options that the server does not have.
             psycopg2.Error: if the server cannot be asked or refuses.
         """
         settings = self._settings

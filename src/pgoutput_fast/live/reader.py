@@ -192,6 +192,7 @@ class Reader:
 
         Raises:
             CaptureError: if the slot cannot be followed.
+            ValueError: for plugin options that the server does not have.
             psycopg2.Error: if the server cannot be asked or refuses.
         """
         settings = self._settings
