@@ -7,6 +7,7 @@ import json
 import os
 import pickle
 import random
+import resource
 import stat
 from pathlib import Path
 from typing import Any
@@ -203,6 +204,23 @@ def test_a_saved_state_finds_its_files_again(tmp_path: Path) -> None:
         assert decoder.state == again
         assert ids(decoder.decode([*block(3, first=False), *commit()])) == [1, 2, 3]
         assert len(files(tmp_path)) == 2, "it may have to be resumed once more"
+
+
+def test_a_file_that_cannot_be_written_is_named_and_removed(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    decoder = Decoder(options(tmp_path))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
+    try:
+        with pytest.raises(OSError, match="too large") as caught:
+            decoder.decode(block(1))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    (note,) = caught.value.__notes__
+    assert f"spill file {tmp_path}/pgoutput-fast-" in note
+    assert "cannot be written, and is removed" in note
+    assert files(tmp_path) == []
+    # The call had no effect, so it can be made again.
+    assert ids(decoder.decode(block(1)), decoder.decode(commit())) == [1]
 
 
 def test_files_stay_until_a_later_state_was_saved_and_used(tmp_path: Path) -> None:

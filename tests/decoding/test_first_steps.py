@@ -58,6 +58,34 @@ def test_a_table_that_waits_for_its_commit_is_empty(transactions: Any) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"transactions": "committed"},
+        {"plain": True},
+        {"on_error": "quarantine"},
+        {"tables": ["public.no"]},
+    ],
+)
+def test_a_result_goes_to_another_process(options: Any) -> None:
+    writer = Writer()
+    wal = writer.begin(7, 100, 0) + writer.change(
+        _orders(("id", 23), ("xs", 1007)), "insert", new=["1", "{1,2}"]
+    )
+    wal += writer.message(90, "prefix", b"content") + writer.truncate([_orders(("id", 23), ("xs", 1007))])
+    decoder = pgo.Decoder(pgo.Options(**options))
+    for found in (decoder.decode(wal + writer.commit(100, 108, 0)), decoder.decode([])):
+        sent = pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(found))))
+        assert [each.relation for each in sent] == [each.relation for each in found]
+        assert [each.batch for each in sent] == [each.batch for each in found]
+        for name in ("transactions", "outcomes", "truncates", "messages", "rejects"):
+            assert getattr(sent, name).equals(getattr(found, name))
+        assert repr(sent) == repr(found)
+        if "tables" not in options:
+            assert sent.table("public.orders").equals(found.table("public.orders"), check_metadata=True)
+
+
 def test_what_a_decoder_knew_then() -> None:
     """A later call, even one that fails, makes nothing known to an earlier one's outcome."""
     decoder, writer = pgo.Decoder(), Writer()

@@ -343,6 +343,11 @@ def test_arguments(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="has changes in its reorder buffer"):
         write_segment(tmp_path, tagged.slice(0, 10), decoder.state, source=SOURCE)
     assert list(tmp_path.iterdir()) == []
+    path = write_segment(tmp_path, tagged, state, source=SOURCE)
+    there = len(open_segment(path).row_groups)
+    for wrong in (there, -1):
+        with pytest.raises(ValueError, match=rf"number of row groups is {there}, so there is no {wrong}$"):
+            read_segment(path, row_groups=[0, wrong])
 
 
 def test_a_slice_of_tagged_rows_and_a_table_of_batches(tmp_path: Path) -> None:

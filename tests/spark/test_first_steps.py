@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ def _wal() -> list[bytes]:
 
 
 def _segments(directory: Path) -> Path:
+    directory.mkdir(exist_ok=True)
     tagged, state = pgo.tag(_wal())
     write_segment(directory, tagged, state, source=Source("1", "d", "s"))
     return directory
@@ -52,6 +54,24 @@ def test_untagged_payloads_are_refused_with_what_to_do(spark: Any) -> None:
     named = frame.withColumnRenamed("data", "payload")
     with pytest.raises(ValueError, match=r"pgspark\.tag\(df, order_by=\.\.\.\), and pass"):
         pgspark.changes(named, "public.orders")
+
+
+def test_what_is_no_dataframe_is_refused(spark: Any) -> None:
+    for ask in (
+        lambda: pgspark.changes("segments/", "public.orders"),  # type: ignore[arg-type]
+        lambda: pgspark.relations(["segments/"]),  # type: ignore[arg-type]
+        lambda: pgspark.tag(Path("dump/"), "place"),  # type: ignore[arg-type]
+        lambda: pgspark.write_segments("dump/", "segments/"),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(TypeError, match=r"a DataFrame of payloads, not .*spark\.read\.parquet"):
+            ask()
+
+
+def test_another_thread_finds_the_session(spark: Any, tmp_path: Path) -> None:
+    source = _segments(tmp_path / "segments")
+    with ThreadPoolExecutor(1) as pool:
+        (row,) = pool.submit(pgspark.write_tables, source, tmp_path / "lake").result()
+    assert (row["table"], row["rows"]) == ("public.orders", 1)
 
 
 # --- positions ----------------------------------------------------------------------------------------------

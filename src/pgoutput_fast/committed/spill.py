@@ -253,19 +253,24 @@ class Spiller:
         first = next(batches)
         options = pa.ipc.IpcWriteOptions(compression=_compression(first))
         token = secrets.token_hex(16)
-        # Only the owner may read it, whatever the umask is.
-        with open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
-            try:
-                sink = _Checked(file)
-                with pa.ipc.new_file(pa.PythonFile(sink, "w"), TAGGED_SCHEMA, options=options) as writer:
-                    for batch in chain([first], batches):
-                        writer.write_batch(batch)
-                        rows, count, nbytes = rows + batch.num_rows, count + 1, nbytes + batch.nbytes
-                sink.write(_MARK + token.encode())
-                file.flush()
-            except BaseException:
-                os.unlink(path)  # safe: `open` made this file above
-                raise
+        try:
+            # Only the owner may read it, whatever the umask is.
+            with open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+                try:
+                    sink = _Checked(file)
+                    with pa.ipc.new_file(pa.PythonFile(sink, "w"), TAGGED_SCHEMA, options=options) as writer:
+                        for batch in chain([first], batches):
+                            writer.write_batch(batch)
+                            rows, count, nbytes = rows + batch.num_rows, count + 1, nbytes + batch.nbytes
+                    sink.write(_MARK + token.encode())
+                    file.flush()
+                except BaseException:
+                    os.unlink(path)  # safe: `open` made this file above
+                    raise
+        except OSError as problem:
+            # On a full disk, the close of the file raises an error of its own.
+            problem.add_note(f"spill file {path} cannot be written, and is removed")
+            raise
         return SpillFile(
             path, txn=txn, rows=rows, batches=count, nbytes=nbytes, size=sink.size, checksum=sink.checksum,
             token=token, keep=False, directory=self._private,

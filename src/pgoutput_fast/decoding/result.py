@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -130,6 +130,10 @@ class Decoded:
         self._records = records
         self._options = options
 
+    def __getstate__(self) -> dict[str, Any]:
+        # What decoded the changes has memory of its own, which another process cannot have.
+        return {**vars(self), "_records": _Records.of(self._records)}
+
     def __repr__(self) -> str:
         names = [escaped(name) for name in self.tables]
         rows = sum(each.batch.num_rows for each in self._changes)
@@ -250,6 +254,23 @@ class Decoded:
         if not batches:
             return _schema_without_rows(versions, self._options, schema, self._records.types).empty_table()
         return concat_in_order(batches, self._options, schema, extra_columns)
+
+
+@dataclass(frozen=True)
+class _Records:
+    """What a Decoded needs beside its changes, for another process."""
+
+    transactions: pa.RecordBatch
+    outcomes: pa.RecordBatch
+    truncates: pa.RecordBatch
+    messages: pa.RecordBatch
+    rejects: pa.RecordBatch
+    known: list[Relation]
+    types: UserTypes
+
+    @classmethod
+    def of(cls, records: Any) -> _Records:
+        return cls(*(getattr(records, each.name) for each in fields(cls)))
 
 
 def _plain(changes: Sequence[RelationBatch]) -> list[RelationBatch]:

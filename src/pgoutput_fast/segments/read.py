@@ -79,7 +79,7 @@ def read_segment(
         A table with TAGGED_SCHEMA.
 
     Raises:
-        ValueError: as `open_segment`.
+        ValueError: as `open_segment`; also for a row group that it does not have.
         OSError: if it cannot be read, or if bytes of a page were changed.
     """
     expect_list("relations", relations, "oids")
@@ -126,7 +126,12 @@ def _as_filed(
     """The rows of the row groups that can have rows of these relations, and the footer."""
     with _explained(path), open_parquet(path) as file:
         segment = segment_of(place_of(path), file.metadata)
-        chosen = range(len(segment.row_groups)) if row_groups is None else row_groups
+        there = range(len(segment.row_groups))
+        chosen = there if row_groups is None else row_groups
+        if wrong := [k for k in chosen if k not in there]:
+            raise ValueError(
+                f"{shown(path)}: the number of row groups is {len(there)}, so there is no {wrong[0]}"
+            )
         if relations is not None:
             chosen = [k for k in chosen if segment.row_groups[k].may_hold(relations)]
         # Old versions of Arrow cannot read an empty list of row groups.

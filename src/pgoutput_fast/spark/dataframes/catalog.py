@@ -34,6 +34,7 @@ def read_catalog(wal: DataFrame, *, on_error: Literal["raise", "quarantine"] = "
 
     Raises:
         DecodeError: if a description is malformed.
+        TypeError: if `wal` is no DataFrame.
         ValueError: if `wal` is not tagged.
     """
     expect_tagged(wal, ("seq", "kind", "in_stream", "payload"))

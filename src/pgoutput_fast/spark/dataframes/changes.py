@@ -74,7 +74,7 @@ def changes(
     Raises:
         KeyError: if the catalog knows no such relation, or if there is no such metadata column; the message lists what
             there is.
-        TypeError: if `metadata` is a text other than `"all"`.
+        TypeError: if `wal` is no DataFrame; if `metadata` is a text other than `"all"`.
         ValueError: if no single schema can hold all versions, if a version does not fit the pinned schema, if `wal` is
             not tagged, or if `Options(columns=...)` names a column that no version has.
         RuntimeError: if Spark's Python workers run another Python than this one.

@@ -44,6 +44,7 @@ def messages(
         transactions, outcomes: as for `changes`. Messages that are not transactional are always included.
 
     Raises:
+        TypeError: if `wal` is no DataFrame.
         ValueError: if `wal` is not tagged.
         RuntimeError: if Spark's Python workers run another Python than this one.
     """

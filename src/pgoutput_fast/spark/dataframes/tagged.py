@@ -9,10 +9,11 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql.types import BinaryType
 
+from pgoutput_fast.arguments import kind_of
 from pgoutput_fast.decoding.state import StreamState
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 
-__all__ = ["Ends", "ends_of", "expect_tagged", "state_after", "with_ends"]
+__all__ = ["Ends", "ends_of", "expect_dataframe", "expect_tagged", "state_after", "with_ends"]
 
 # An attribute of a DataFrame. A DataFrame made from it has other rows, so it does not get the attribute.
 _ENDS = "_pgoutput_fast_ends"
@@ -77,12 +78,27 @@ def state_after(tagged: DataFrame) -> StreamState:
     return ends.after
 
 
+def expect_dataframe(wal: object) -> None:
+    """Checks that an argument is a DataFrame, of either kind of session.
+
+    Raises:
+        TypeError: if it is not; the message says how to read segments.
+    """
+    if not isinstance(wal, DataFrame):
+        raise TypeError(
+            f"this takes a DataFrame of payloads, not {kind_of(wal)}: read segments with spark.read.parquet(...), or "
+            'their changes with spark.read.format("pgoutput").load(...)'
+        )
+
+
 def expect_tagged(wal: DataFrame, names: Sequence[str] = TAGGED_SCHEMA.names) -> None:
     """Checks that a DataFrame has these columns of tagged payloads.
 
     Raises:
+        TypeError: if it is no DataFrame.
         ValueError: if it lacks one; the message says how to tag it.
     """
+    expect_dataframe(wal)
     there = {name.lower() for name in wal.columns}
     missing = [name for name in names if name not in there]
     if not missing:

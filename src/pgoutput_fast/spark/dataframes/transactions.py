@@ -29,6 +29,7 @@ def transactions(wal: DataFrame, *, options: Options | None = None) -> DataFrame
         options: how to decode; only `on_error` matters here.
 
     Raises:
+        TypeError: if `wal` is no DataFrame.
         ValueError: if `wal` is not tagged.
         RuntimeError: if Spark's Python workers run another Python than this one.
     """

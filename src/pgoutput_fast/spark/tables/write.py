@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 import pyarrow as pa
+from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from pgoutput_fast.arguments import expect_count, expect_kind, expect_list, kind_of
@@ -302,10 +303,12 @@ def _place(target: str | os.PathLike[str]) -> str:
 
 
 def _session(spark: SparkSession | None) -> SparkSession:
-    found = spark if spark is not None else SparkSession.getActiveSession()
-    if found is None:
-        raise RuntimeError("there is no Spark session: make one, or pass spark=")
-    return found
+    if spark is not None:
+        return spark
+    try:
+        return SparkSession.active()  # also in another thread than the one that made it
+    except PySparkRuntimeError:
+        raise RuntimeError("there is no Spark session: make one, or pass spark=") from None
 
 
 def _checked_targets(run: Run, parts: Sequence[TablePart], mode: Mode, source: _Source) -> list[TablePart]:

@@ -16,7 +16,7 @@ from pgoutput_fast.errors import DecodeError
 from pgoutput_fast.parallel_tag.summary import Summary
 from pgoutput_fast.protocol.kinds import CHANGES, MSG_MESSAGE
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
-from pgoutput_fast.spark.dataframes.tagged import Ends, with_ends
+from pgoutput_fast.spark.dataframes.tagged import Ends, expect_dataframe, with_ends
 from pgoutput_fast.spark.shipping import shipped
 from pgoutput_fast.spark.tagging.columns import check_columns, check_one_order, find_payload
 from pgoutput_fast.spark.tagging.lsns import lsn_column
@@ -109,13 +109,14 @@ def tag(
         ValueError: for two rows at the same place, a gap, a null, or a wrong argument; if no column, or several, may be
             that of the payloads; for messages of several Kafka partitions that only Kafka's columns order; for a text
             that is no state, and for a state from which only a decoder can continue.
-        TypeError: for a column of another type.
+        TypeError: for a column of another type; if `df` is no DataFrame.
         RuntimeError: if Spark's Python workers run another Python than this one.
     """
     if order_by is None:
         raise TypeError(
             "order_by must be the name of a column, or a list of names, not None: payloads have an order"
         )
+    expect_dataframe(df)
     order = (order_by,) if isinstance(order_by, str) else tuple(order_by)
     _check_arguments(order, gaps, partitions)
     payload = find_payload(df) if payload is None else payload
