@@ -10,14 +10,16 @@ import numpy as np
 import pyarrow as pa
 
 from pgoutput_fast.catalog.relations import Catalog, Relation
+from pgoutput_fast.catalog.user_types import UserTypes
 from pgoutput_fast.decoding.decoder import decode_tagged
 from pgoutput_fast.decoding.result import RelationBatch
+from pgoutput_fast.schema.column_types import ColumnType, column_type_of
 from pgoutput_fast.schema.metadata_columns import metadata_names
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.schema.own_memory import in_own_memory
 from pgoutput_fast.schema.plain import plain_schema, to_types
 
-__all__ = ["Rejected", "Run", "behind", "commits_of", "decodable", "decoded_runs", "key_of"]
+__all__ = ["Rejected", "Run", "behind", "check_key", "commits_of", "decodable", "decoded_runs", "key_of"]
 
 _METADATA = metadata_names("_")
 
@@ -141,3 +143,24 @@ def key_of(relation: Relation) -> tuple[str, ...]:
     if relation.replica_identity not in ("d", "i"):
         return ()
     return tuple(column.name for column in relation.columns if column.key)
+
+
+def check_key(relation: Relation, types: UserTypes) -> None:
+    """Checks that a change can name a row by the key, now and later.
+
+    Raises:
+        ValueError: for a column that refers to an object of the server: its text changes with the object's name.
+    """
+    key = key_of(relation)
+    for column in relation.columns:
+        if column.name in key and _names_object(column_type_of(column, Options(), types)):
+            raise ValueError(
+                f"column {column.name!r} of the key of {relation.qualified_name} names objects of the server. Its text becomes "
+                "another one when an object is renamed, or with another search_path, and then its row cannot be found. "
+                "Give the column the type oid, or take another key"
+            )
+
+
+def _names_object(kind: ColumnType) -> bool:
+    parts = [*([] if kind.child is None else [kind.child]), *(each.type for each in kind.fields)]
+    return kind.kernel == "reg" or any(map(_names_object, parts))

@@ -7,7 +7,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from pgoutput_fast.mirror.changes import check_key, key_of
 from pgoutput_fast.mirror.effect.effect import COMMIT_LSN, UNREPRESENTABLE, current_schema
 from pgoutput_fast.mirror.errors import LoadStoppedError
 from pgoutput_fast.mirror.fingerprint import lacking
@@ -62,13 +64,15 @@ def load_table(
     Raises:
         LoadStoppedError: if `wanted` became false.
         SnapshotError: if the snapshot cannot read the table, or no longer.
-        ValueError: if the current table or the history cannot take the rows, the server refuses to read them, or the
-            publications do not publish every operation.
+        ValueError: if the current table or the history cannot take the rows, the server refuses to read them, the
+            publications do not publish every operation, or the key does not tell rows apart.
     """
     name, position = table.facts.table, snapshot.consistent_lsn - 1
     # A history that begins again has nothing before.
     gap = (-1 if fresh or table.position is None else table.position, position)
     found, fingerprint = columns_of(snapshot, name, server), server.fingerprint_in(snapshot, name)
+    relation = snapshot.tables[name].relation
+    check_key(relation, snapshot.catalog.types)
     if fingerprint is not None and (why := lacking(OPERATIONS, fingerprint)) is not None:
         raise ValueError(why)
     table.history.expect_own(known=table.facts.knows_history)
@@ -79,7 +83,7 @@ def load_table(
     if fresh:
         table.remember(history_error=None)
     with of_one_table(name), HistoryFiles(store, run, replace=fresh) as files:
-        rows = rows_of(batches, schema, position, wanted)
+        rows = _distinct(rows_of(batches, schema, position, wanted), key_of(relation), name)
         taken = _taken(table, files, rows, replaced=known is not None, schema=schema, position=position)
         columns = relation_columns(schema)
         table.current.replace(taken, current_schema(columns), position)
@@ -129,6 +133,22 @@ def rows_of(
         yield rows.set_column(at, schema.field(at), pa.repeat(pa.scalar(position, pa.int64()), rows.num_rows))
     for why in batches.lost.values():
         raise SnapshotError(why)
+
+
+def _distinct(rows: Iterator[pa.Table], key: Sequence[str], name: str) -> Iterator[pa.Table]:
+    """The rows, while none has an array in its key that lost its lower bound: another row may have the same elements."""
+    for each in rows:
+        named = each.column(UNREPRESENTABLE)
+        if named.null_count < len(named):
+            for column in key:
+                with_value = each.filter(pc.is_valid(each.column(column))).column(UNREPRESENTABLE)
+                if column in pc.list_flatten(with_value).to_pylist():
+                    raise ValueError(
+                        f"column {column!r} of the key of {name} has an array whose lower bound is not 1. Arrow drops the "
+                        "bound, so two rows may have the same key here. Change the value on the server, or give the "
+                        "table REPLICA IDENTITY FULL"
+                    )
+        yield each
 
 
 def _taken(

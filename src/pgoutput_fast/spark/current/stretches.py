@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from pgoutput_fast.catalog.relations import Catalog
-from pgoutput_fast.mirror.changes import key_of
+from pgoutput_fast.mirror.changes import check_key, key_of
 from pgoutput_fast.mirror.effect.schema import current_schema
 from pgoutput_fast.schema.metadata_columns import metadata_names
 from pgoutput_fast.spark.tasks.current.divide import TRUNCATES, Divided
@@ -60,9 +60,13 @@ def stretches_of(table: str, divided: Sequence[Divided], catalog: Catalog) -> li
     """The stretches of a table's changes, in the order in which they are applied.
 
     Raises:
-        ValueError: if the key changed within a transaction that changed rows, too.
+        ValueError: if the key changed within a transaction that changed rows, too, or if a key may name other rows
+            later.
     """
-    keys = {each.version: key_of(each) for each in catalog.relations}
+    relations = {each.version: each for each in catalog.relations}
+    for version in {each.version for each in divided}:
+        check_key(relations[version], catalog.types)
+    keys = {version: key_of(each) for version, each in relations.items()}
     by_key: dict[tuple[str, ...], list[Divided]] = {}
     for each in divided:
         by_key.setdefault(keys[each.version], []).append(each)
