@@ -10,7 +10,7 @@ MESSAGES ?= 10000000
 KILLS ?= 50
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-whole test-cluster test-matrix test-connect test-oldest test-pythons test-arm test-avx512 test-wheel lint docs bench bench-peers bench-spark bench-guard fuzz sanitize soak wheel develop clean
+.PHONY: help demo test test-long test-whole test-cluster test-matrix test-connect test-oldest test-pythons test-arm test-avx512 test-wheel lint docs bench bench-peers bench-spark bench-guard fuzz sanitize soak wheel develop clean
 
 help:  ## list all targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -37,11 +37,15 @@ $(VENV)/.dev: $(SOURCES) | $(BIN)/python
 demo: $(VENV)/.demo  ## write the WAL of a real PostgreSQL as Delta tables with a real Spark, and check the result
 	$(BIN)/python -m pgoutput_fast.demo
 
-test: $(VENV)/.dev  ## run the tests, on every PostgreSQL version that is available (30 to 40 minutes on two cores)
+test: $(VENV)/.dev  ## run the tests, on every PostgreSQL version that is available (some 20 minutes on two cores)
 	$(BIN)/python ci/fetch_servers.py
-	$(BIN)/python -m pytest -n 3 --dist loadfile $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 3 --dist loadfile -m 'not in_ci' $(PYTEST_ARGS)
 
-test-whole: $(VENV)/.dev  ## run the tests with all their long forms, too
+test-long: $(VENV)/.dev  ## run the tests that `make test` leaves out to stay short, as CI does (some 20 minutes)
+	$(BIN)/python ci/fetch_servers.py
+	$(BIN)/python -m pytest -n 3 --dist loadfile -m in_ci $(PYTEST_ARGS)
+
+test-whole: $(VENV)/.dev  ## run the tests of both, with all their long forms and server versions, too
 	$(BIN)/python ci/fetch_servers.py
 	$(BIN)/python -m pytest -n 3 --dist loadfile --whole $(PYTEST_ARGS)
 

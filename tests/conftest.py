@@ -99,7 +99,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     for fixture, oldest in (("server", 0), ("server_binary", pg.FIRST_BINARY_VERSION)):
         if fixture in metafunc.fixturenames:
             versions = [version for version in pg.installations() if version >= oldest]
-            cases: list[Any] = [pytest.param(version, id=f"pg{version}") for version in versions]
+            # `make test` runs a test that is marked so on the newest version alone.
+            others = versions[:-1] if metafunc.definition.get_closest_marker("one_version") else []
+            cases: list[Any] = [
+                pytest.param(
+                    version, id=f"pg{version}", marks=[pytest.mark.in_ci] if version in others else []
+                )
+                for version in versions
+            ]
             none = pytest.param(None, marks=pytest.mark.skip(f"no PostgreSQL found: {pg.HOW_TO_GET_SERVERS}"))
             metafunc.parametrize(fixture, cases or [none], indirect=True, scope="session")
 

@@ -239,6 +239,7 @@ def _ip(*arguments: str) -> None:
     subprocess.run(["ip", *arguments], check=True, capture_output=True)
 
 
+@pytest.mark.in_ci
 @pytest.mark.unsanitized
 def test_a_network_that_loses_everything(tmp_path: Path) -> None:
     """While something waits to be acknowledged, no keepalive runs.

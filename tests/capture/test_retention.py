@@ -275,6 +275,7 @@ def _first_open(directory: Path, kind: str) -> int | None:
     return min((each["txn"] for each in values[kind]), default=None) if values else None
 
 
+@pytest.mark.one_version
 @pytest.mark.parametrize("kind", ["streamed", "prepared"])
 def test_transactions_that_stay_open(database: pg.Database, slot: str, tmp_path: Path, kind: str) -> None:
     """They keep what they have, across removals and a restart; once they end, it goes, and nothing by half."""

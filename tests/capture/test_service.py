@@ -254,6 +254,7 @@ def test_a_connection_that_is_cut(
     expect_exactly_once(database, tmp_path)
 
 
+@pytest.mark.one_version
 @pytest.mark.parametrize("prepares", [False, True], ids=["plain", "prepared"])
 def test_killed_at_random_moments(database: pg.Database, slot: str, tmp_path: Path, prepares: bool) -> None:
     """The full form takes PGOUTPUT_FAST_KILLS=50."""

@@ -157,6 +157,7 @@ write_segment(sys.argv[1], tagged, state, source=SOURCE)
 """
 
 
+@pytest.mark.in_ci
 def test_killed_while_it_uploads(prefix: str) -> None:
     boto3 = pytest.importorskip("boto3")
     endpoint = urlsplit(prefix).query.partition("endpoint_override=")[2].partition("&")[0]
@@ -236,6 +237,7 @@ def one_server(request: pytest.FixtureRequest) -> None:
         pytest.skip("what the store does is the same for all servers")
 
 
+@pytest.mark.in_ci
 def test_a_capture_that_is_killed(database: pg.Database, slot: str, prefix: str) -> None:
     """It goes on from the newest segment in the store; what committed is there once."""
     dice = random.Random(database.version)
@@ -273,6 +275,7 @@ def test_a_capture_that_is_killed(database: pg.Database, slot: str, prefix: str)
     assert (found.confirmed_flush_lsn or 0) >= (newest.end_lsn or 0)
 
 
+@pytest.mark.in_ci
 def test_one_captures_at_a_time(database: pg.Database, slot: str, prefix: str) -> None:
     stop = threading.Event()
     failed: list[BaseException] = []

@@ -41,6 +41,7 @@ def _prepare(place: Place, *more: str) -> None:
     )
 
 
+@pytest.mark.in_ci
 @pytest.mark.parametrize("columns", and_long(["c"], ["cd"]))
 def test_transfers_while_a_table_is_loaded_again(place: Place, columns: str) -> None:
     """The other table waits for it. So each of its versions has the same total as a version of the loaded one."""
@@ -130,6 +131,7 @@ def test_a_round_waits_for_a_table_that_must_be_loaded(place: Place) -> None:
         expect_replayed(place, table, ["id"])
 
 
+@pytest.mark.in_ci
 def test_a_repair_takes_all_segments_though_a_table_is_stopped(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -41,6 +41,7 @@ def test_two_mirrors_in_a_store(place: Place) -> None:
         expect_counted(place)
 
 
+@pytest.mark.in_ci
 def test_a_mirror_that_lost_its_target(place: Place) -> None:
     """Another process has taken it. The first one finds out before its next commit, and writes nothing more."""
     place.database.execute(*counters.SCHEMA)
@@ -81,6 +82,7 @@ def _versions(place: Place) -> list[str]:
     return sorted(name for directory in directories for name in store.names(directory))
 
 
+@pytest.mark.in_ci
 @pytest.mark.parametrize("format", and_long(["delta"], ["parquet"]))
 def test_fresh_in_a_store(place: Place, format: str) -> None:
     """The changes that wait, and the current table, come from the store."""

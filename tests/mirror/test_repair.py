@@ -208,6 +208,7 @@ def _fresh_values(place: Place, table: str, position: Any = "latest") -> dict[An
     return dict(zip(rows["id"].to_pylist(), rows["v"].to_pylist(), strict=True))
 
 
+@pytest.mark.in_ci
 def test_the_fresh_view_of_repaired_tables(place: Place) -> None:
     """It is exact before the slot was lost and behind the repair, and says that nobody knows what was in between."""
     _prepare(place)
@@ -233,6 +234,7 @@ def test_the_fresh_view_of_repaired_tables(place: Place) -> None:
         assert _fresh_values(place, f"public.{name}", end) == expected
 
 
+@pytest.mark.in_ci
 @pytest.mark.parametrize("kills", [KILLED, pytest.param(KILLED_TOO, marks=SOAK)], ids=["some", "others"])
 def test_a_repair_that_is_killed(place: Place, kills: list[list[Any]]) -> None:
     """At each of its steps. The next one, or the next run, begins it again."""
@@ -324,6 +326,7 @@ def _own(schema: pa.Schema) -> pa.Schema:
     return pa.schema([field for field in schema if not field.name.startswith("_")])
 
 
+@pytest.mark.in_ci
 @pytest.mark.parametrize("format", ["parquet", "duckdb"])
 def test_other_formats(place: Place, format: str, tmp_path: Path) -> None:
     """With segments in another directory."""
@@ -366,6 +369,7 @@ def test_a_target_in_a_store(place: Place) -> None:
         expect_equal(place, "public.a", "public.b", "public.c")
 
 
+@pytest.mark.in_ci
 def test_tables_that_cannot_be_compared(place: Place) -> None:
     """Columns that changed, a table of the same name, one that is stopped, and ones that are published or not any more."""
     database = place.database
@@ -414,6 +418,7 @@ def test_tables_that_cannot_be_compared(place: Place) -> None:
     assert "public.gone" not in at(place.target)
 
 
+@pytest.mark.in_ci
 def test_a_table_that_is_truncated_during_its_repair(place: Place) -> None:
     """The snapshot cannot read it any more. It gets a load of its own."""
     _prepare(place)
@@ -436,6 +441,7 @@ def test_a_table_that_is_truncated_during_its_repair(place: Place) -> None:
     _expect_all(place)
 
 
+@pytest.mark.in_ci
 def test_told_to_stop_during_a_repair(place: Place) -> None:
     _prepare(place)
     drop_slot(place.database.dsn, place.slot)
@@ -450,6 +456,7 @@ def test_told_to_stop_during_a_repair(place: Place) -> None:
     _expect_all(place)
 
 
+@pytest.mark.in_ci
 def test_told_to_stop_while_a_repair_waits(place: Place) -> None:
     """For a transaction that is open while the slot is made."""
     _prepare(place)
@@ -531,6 +538,7 @@ def test_a_publication_that_was_made_again(place: Place) -> None:
         assert mirror.repair() == []
 
 
+@pytest.mark.in_ci
 def test_a_file_of_a_current_table_that_is_gone(place: Place) -> None:
     """Its table is loaded instead of being compared."""
     _prepare(place)
@@ -543,6 +551,7 @@ def test_a_file_of_a_current_table_that_is_gone(place: Place) -> None:
     _expect_all(place)
 
 
+@pytest.mark.in_ci
 def test_a_slot_that_somebody_made_again(place: Place) -> None:
     """The mirror does not drop it. Segments that nobody needs are removed, if the mirror removes segments."""
     _prepare(place)
@@ -563,6 +572,7 @@ def test_a_slot_that_somebody_made_again(place: Place) -> None:
     _expect_all(place)
 
 
+@pytest.mark.in_ci
 @pytest.mark.parametrize("behind", and_long(["repair"], ["first load"]))
 def test_a_slot_that_somebody_made_again_before_its_first_segment(place: Place, behind: str) -> None:
     _make(place)

@@ -56,6 +56,7 @@ def test_told_to_stop_during_the_first_load(filled: Place) -> None:
     _expect_whole(filled)
 
 
+@pytest.mark.in_ci
 def test_told_to_stop_during_a_later_load(filled: Place) -> None:
     filled.run()
     stop = threading.Event()
@@ -98,6 +99,7 @@ def test_segments_of_somebody_else(filled: Place) -> None:
     assert find_slot(filled.database.dsn, other) is None
 
 
+@pytest.mark.in_ci
 def test_segments_that_were_joined(filled: Place) -> None:
     """Also with a progress that lies in the middle of a joined segment."""
     filled.run()
@@ -117,6 +119,7 @@ def test_segments_that_were_joined(filled: Place) -> None:
     _expect_whole(filled)
 
 
+@pytest.mark.in_ci
 def test_files_that_no_point_needs_are_removed(filled: Place) -> None:
     """A mirror that was killed is followed by one that looks for them."""
     for n in range(4):
@@ -139,6 +142,7 @@ def test_files_that_no_point_needs_are_removed(filled: Place) -> None:
     _expect_whole(filled)
 
 
+@pytest.mark.in_ci
 def test_segments_that_somebody_removed(filled: Place) -> None:
     """All were applied. A capture would count messages from 0 again, and the mirror would take them as done."""
     filled.run()

@@ -15,6 +15,7 @@ from pgoutput_fast.protocol.lsn import format_lsn
 from support import pg, transfers
 from support.buckets import opened_bucket
 from support.capturing import drop_when_free
+from support.forms import and_in_ci
 from support.mirrors import (
     Following,
     Place,
@@ -225,6 +226,7 @@ def test_a_table_without_rows_and_one_without_changes(place: Place) -> None:
     assert len(points(place.target)) == 2
 
 
+@pytest.mark.in_ci
 def test_segments_that_all_tables_have_are_removed(place: Place) -> None:
     database = place.database
     database.execute("CREATE TABLE t (id int PRIMARY KEY)", "CREATE PUBLICATION mirrored FOR TABLE t")
@@ -281,7 +283,7 @@ def test_a_table_that_is_not_published_any_more(place: Place) -> None:
     expect_equal(place, "public.gone", "public.kept")
 
 
-@pytest.mark.parametrize("format", ["parquet", "iceberg", "duckdb"])
+@pytest.mark.parametrize("format", and_in_ci(["parquet", "iceberg"], ["duckdb"]))
 def test_other_formats(place: Place, format: str) -> None:
     database = place.database
     work = Workload("w", f"mirror {format}", database.version)

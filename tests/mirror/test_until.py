@@ -40,6 +40,7 @@ def test_a_table_that_is_stopped(place: Place) -> None:
     assert "public.customers did not take what committed up to now: pgoutput-fast status says why" in said
 
 
+@pytest.mark.in_ci
 def test_tables_that_are_dropped_and_renamed(place: Place) -> None:
     """Nothing is wrong with them, so no run fails. What was committed before is in what stays of them."""
     place.database.execute(
@@ -77,6 +78,7 @@ def test_tables_that_are_dropped_and_renamed(place: Place) -> None:
     expect_equal(place, "public.orders", "public.other")
 
 
+@pytest.mark.in_ci
 def test_changes_that_wait_when_a_table_is_dropped(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its current table gets them."""
     monkeypatch.setattr("pgoutput_fast.mirror.run._LOOK_SECONDS", 0.3)

@@ -21,7 +21,7 @@ from support.resuming import Given, OtherProcess, options_of
 from support.streaming import Streaming
 from support.streams import summary
 
-pytestmark = pytest.mark.few_versions
+pytestmark = [pytest.mark.few_versions, pytest.mark.one_version]
 
 
 @pytest.fixture(scope="module")

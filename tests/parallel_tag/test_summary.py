@@ -19,7 +19,7 @@ from pgoutput_fast.parallel_tag.summarizer import Summarizer, compose, summarize
 from pgoutput_fast.parallel_tag.summary import Summary
 from pgoutput_fast.parallel_tag.xid_ranges import XidSet
 from support.fixtures import FILES, read
-from support.forms import and_long
+from support.forms import and_in_ci, and_long
 from support.interleaved import everything
 from support.strategies import damaged_streams, streams
 from support.streams import RandomChoices, Stream, damage, make_stream
@@ -125,7 +125,7 @@ def check_all(stream: Stream, seed: int, every: int = 1, laws: int = 20) -> None
         check_law(stream, states, i, cuts)
 
 
-@pytest.mark.parametrize("seed", and_long(range(15), range(15, 40)))
+@pytest.mark.parametrize("seed", and_long(and_in_ci(range(5), range(5, 15)), range(15, 40)))
 def test_every_range_of_random_streams(seed: int) -> None:
     check_all(make_stream(RandomChoices(seed), 10), seed, every=1 if seed < 8 else 8)
 
@@ -136,6 +136,7 @@ def test_ranges_of_damaged_streams(seed: int) -> None:
     check_all(damage(choices, make_stream(choices, 8), 1 + seed % 3), seed, every=8)
 
 
+@pytest.mark.in_ci
 @settings(max_examples=60, deadline=None)
 @given(st.one_of(streams(), damaged_streams()), st.integers(0, 10**6))
 def test_ranges_of_streams_that_hypothesis_makes(stream: Stream, seed: int) -> None:
@@ -255,7 +256,7 @@ class Churn:
         return Stream(self.out, [k % 3 * (1000 + k) for k in range(len(self.out))], sessions)
 
 
-@pytest.mark.parametrize("seed", and_long(range(20), range(20, 50)))
+@pytest.mark.parametrize("seed", and_long(and_in_ci(range(8), range(8, 20)), range(20, 50)))
 def test_every_range_of_streams_of_few_xids(seed: int) -> None:
     check_all(Churn(seed).make(14), seed, every=1 if seed < 20 else 6, laws=60)
 
@@ -415,7 +416,7 @@ def test_logical_messages_cost_an_lsn_each_until_there_are_many() -> None:
         assert len(apart.to_bytes()) < 8 * MOST
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", and_in_ci(range(5), range(5, 12)))
 def test_logical_messages_of_ranges_are_those_of_the_whole(seed: int) -> None:
     """Their LSNs come in any order, many of them twice, and more than a state keeps."""
     chance = random.Random(seed)
@@ -453,17 +454,21 @@ def test_a_logical_message_that_was_set_aside_comes_in_a_later_range() -> None:
 
 @pytest.mark.parametrize(
     "rest",
-    [
-        [*plain(5), encode.encode_stream_commit(5, 1, 2, 0)],
-        [*plain(5), *streamed(5, first=False)],
-        [*streamed(5, first=False), *plain(5), encode.encode_stream_commit(5, 1, 2, 0)],
-        [encode.encode_stream_abort(5, 6), *plain(5), *streamed(5), *streamed(5, first=False)],
-        [*streamed(5, encode.encode_relation(T, xid=5)), *plain(5), *plain(6)],
-        [*streamed(6), encode.encode_stream_prepare(1, 2, 0, 6, "g"), *plain(6), *plain(5)],
-        [logical(30), encode.encode_stream_abort(5, 5), logical(40), *plain(5), logical(50)],
-        [logical(30), encode.encode_stream_abort(5, 6), logical(40), *plain(5), logical(50), *plain(5)],
-        [logical(30), *streamed(5), logical(40), *streamed(5), logical(50), *plain(6), logical(20)],
-    ],
+    and_in_ci(
+        [
+            [*plain(5), encode.encode_stream_commit(5, 1, 2, 0)],
+            [encode.encode_stream_abort(5, 6), *plain(5), *streamed(5), *streamed(5, first=False)],
+            [*streamed(5, encode.encode_relation(T, xid=5)), *plain(5), *plain(6)],
+            [*streamed(6), encode.encode_stream_prepare(1, 2, 0, 6, "g"), *plain(6), *plain(5)],
+            [logical(30), encode.encode_stream_abort(5, 5), logical(40), *plain(5), logical(50)],
+            [logical(30), encode.encode_stream_abort(5, 6), logical(40), *plain(5), logical(50), *plain(5)],
+            [logical(30), *streamed(5), logical(40), *streamed(5), logical(50), *plain(6), logical(20)],
+        ],
+        [
+            [*plain(5), *streamed(5, first=False)],
+            [*streamed(5, first=False), *plain(5), encode.encode_stream_commit(5, 1, 2, 0)],
+        ],
+    ),
 )
 def test_an_xid_that_begins_again(rest: list[bytes]) -> None:
     """What was open under it is void, whether it was opened here or before."""

@@ -28,6 +28,7 @@ from pgoutput_fast import spark as pgspark
 from pgoutput_fast._core.columns.column import use_vectors
 from support import pg
 from support.capturing import wait_until
+from support.forms import and_in_ci
 from support.paths import ROOT
 
 
@@ -47,6 +48,7 @@ def _run(cache: Path, *arguments: str) -> str:
     return run.stdout
 
 
+@pytest.mark.in_ci
 def test_report_at_a_tiny_scale(tmp_path: Path) -> None:
     printed = _run(tmp_path, "benchmarks")
     for label in (
@@ -61,6 +63,7 @@ def test_report_at_a_tiny_scale(tmp_path: Path) -> None:
         assert label in printed
 
 
+@pytest.mark.in_ci
 def test_settings_of_parquet_files_at_a_tiny_scale(tmp_path: Path) -> None:
     """It compares the rows of all variants before it times them."""
     printed = _run(tmp_path, "benchmarks.parquet")
@@ -68,6 +71,7 @@ def test_settings_of_parquet_files_at_a_tiny_scale(tmp_path: Path) -> None:
         assert label in printed
 
 
+@pytest.mark.in_ci
 def test_net_effects_at_a_tiny_scale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It compares each effect with what plain Python finds before it times anything."""
     monkeypatch.setenv("PGOUTPUT_FAST_BENCH_CACHE", str(tmp_path))
@@ -76,6 +80,7 @@ def test_net_effects_at_a_tiny_scale(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert all(float(cell.replace(",", "")) > 0 for row in figures for cell in row[1:])
 
 
+@pytest.mark.in_ci
 def test_merges_at_a_tiny_scale() -> None:
     """Each kind of table must have the right rows after the changes."""
     figures = merge.section((2_000,), 100).rows
@@ -125,6 +130,7 @@ def test_tables_on_spark_at_a_tiny_scale(spark: Any, tmp_path: Path) -> None:
     assert all(float(row[-1]) > 20 for row in scaled.rows)
 
 
+@pytest.mark.in_ci
 def test_capture_at_a_tiny_scale() -> None:
     try:
         version, figures = capture.measure(2000, 1)
@@ -136,6 +142,7 @@ def test_capture_at_a_tiny_scale() -> None:
     assert all(float(cell.replace(",", "")) >= 0 for row in table.rows for cell in row[1:])
 
 
+@pytest.mark.in_ci
 def test_formats_at_a_tiny_scale() -> None:
     installation = list(pg.installations().values())[-1]
     figures = formats.measure(installation, 300, 1)
@@ -144,6 +151,7 @@ def test_formats_at_a_tiny_scale() -> None:
     assert "arrays" in str(formats.section(installation.version, figures))
 
 
+@pytest.mark.in_ci
 def test_random_tables_at_a_tiny_scale() -> None:
     levels = [level for level in random_tables.LEVELS if use_vectors(level) == level] or ["portable"]
     found = [each for seed in range(3) for each in random_tables.figures(seed, 60_000, 1, levels)]
@@ -155,6 +163,7 @@ def test_random_tables_at_a_tiny_scale() -> None:
     assert ElementTree.fromstring(random_tables.chart(found)).tag.endswith("svg")
 
 
+@pytest.mark.in_ci
 def test_snapshot_at_a_tiny_scale() -> None:
     pytest.importorskip("adbc_driver_postgresql")
     try:
@@ -249,12 +258,14 @@ def test_the_guards_streams_are_as_long_as_they_say(name: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    [
-        "prepared transactions of one name",
-        "Relations in subtransactions, rolled back",
-        "bad boundaries, with as many relations and streams",
-        "relations of a Truncate, tagged",
-    ],
+    and_in_ci(
+        [
+            "prepared transactions of one name",
+            "Relations in subtransactions, rolled back",
+            "relations of a Truncate, tagged",
+        ],
+        ["bad boundaries, with as many relations and streams"],
+    ),
 )
 def test_nothing_grows_with_what_is_open(name: str) -> None:
     """Sixteen times as much of it, and a message takes as long: quadratic, it would take up to sixteen times as long."""
@@ -263,6 +274,7 @@ def test_nothing_grows_with_what_is_open(name: str) -> None:
     assert any(growth.measure(curve, 8_000) < 4 * growth.measure(curve, 500) for _ in range(3))
 
 
+@pytest.mark.in_ci
 def test_segments_of_streams_that_know_little() -> None:
     points = [
         growth.Point(name, length, cost)
@@ -285,6 +297,7 @@ def test_growth_over_short_streams() -> None:
     assert len(drawn.findall("{http://www.w3.org/2000/svg}polyline")) == len(growth.CURVES)
 
 
+@pytest.mark.in_ci
 def test_planning_at_a_tiny_scale(tmp_path: Path, spark: Any) -> None:
     pgspark.register(spark)
     table = spark_planning.measure(spark, tmp_path, [3], 1)

@@ -78,6 +78,7 @@ def _printed(code: str, dsn: str) -> str:
     return out.getvalue()
 
 
+@pytest.mark.in_ci
 def test_the_runbook(database: pg.Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     plain = REPAIR.replace(" --repair", "")

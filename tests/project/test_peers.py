@@ -162,6 +162,7 @@ def _java(small: Inputs, corpus: str) -> list[tuple[str, list[Any]]]:
     ]
 
 
+@pytest.mark.in_ci
 @pytest.mark.parametrize(
     ("form", "corpus", "made"),
     [
@@ -306,6 +307,7 @@ def test_an_installation_is_complete_or_does_not_exist(
     assert [path.name for path in made[0].iterdir()] == ["whole"]
 
 
+@pytest.mark.in_ci
 def test_a_server_has_the_rows(small: Inputs, monkeypatch: pytest.MonkeyPatch) -> None:
     def none(major: int, bindir: Path) -> None:
         raise installations.MissingError("not asked for")

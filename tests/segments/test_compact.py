@@ -56,7 +56,7 @@ from support.capturing import (
     streaming_dsn,
     wait_until,
 )
-from support.forms import and_long
+from support.forms import and_in_ci, and_long
 from support.streams import RandomChoices, Stream, make_stream
 
 __all__ = ["slot"]
@@ -136,7 +136,7 @@ def _cut(directory: Path, stream: Stream, cuts: set[int], **layout: int) -> list
 # ---- what a joined segment has -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", and_long(range(8), range(8, 25)))
+@pytest.mark.parametrize("seed", and_long(and_in_ci(range(3), range(3, 8)), range(8, 25)))
 def test_a_joined_segment_is_as_if_it_was_written_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
@@ -272,7 +272,7 @@ def _table(oid: int, columns: int = 3) -> RelationSpec:
     )
 
 
-@pytest.mark.parametrize("room", and_long([300, 2000], [1 << 18]))
+@pytest.mark.parametrize("room", and_long(and_in_ci([300], [2000]), [1 << 18]))
 def test_footers_refer_to_what_is_there(
     made: _Stream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int
 ) -> None:
@@ -638,6 +638,7 @@ def test_typed_files_of_a_joined_segment(made: _Stream, tmp_path: Path, done: in
 # ---- a capture meanwhile -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.in_ci
 @pytest.mark.unsanitized
 def test_a_capture_writes_meanwhile(database: pg.Database, slot: str, tmp_path: Path) -> None:
     """It is killed and started again, too; and it makes typed files and applies retention in the end."""

@@ -81,6 +81,7 @@ def test_a_snapshot_that_was_let_go_of(database: pg.Database, schema: str, slot_
         os.kill(pid, signal.SIGCONT)
 
 
+@pytest.mark.one_version
 def test_a_snapshot_that_is_just_going(database: pg.Database, schema: str) -> None:
     """The server says so in three ways, one of them while the process that exported it is ending."""
     database.execute("CREATE TABLE s.t (id int PRIMARY KEY)", "CREATE PUBLICATION p FOR TABLE s.t")

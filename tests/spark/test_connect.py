@@ -26,6 +26,7 @@ from pgoutput_fast.segments import Source, list_segments, read_segment, write_se
 from pgoutput_fast.spark import sessions
 from pgoutput_fast.storage.stores import open_store
 from pgoutput_fast.typed_files.files import TypedFiles
+from support.forms import and_in_ci, and_long
 from support.fresh import make_target
 from support.plans import is_sorted
 from support.sessions import connect_mode, connect_session
@@ -253,6 +254,7 @@ CALLS: dict[str, Callable[[Any, Path, Path], list[str]]] = {
 
 
 # `make test-connect` tries these, too.
+IN_CI = {"table_sink", "transactions", "write_segments"}
 LONG = {
     "changes as sent",
     "current_sink",
@@ -267,7 +269,13 @@ LONG = {
 
 
 @pytest.mark.parametrize(
-    "call", [pytest.param(each, marks=pytest.mark.long) if each in LONG else each for each in CALLS]
+    "call",
+    and_long(
+        and_in_ci(
+            [each for each in CALLS if each not in IN_CI | LONG], [each for each in CALLS if each in IN_CI]
+        ),
+        [each for each in CALLS if each in LONG],
+    ),
 )
 def test_a_call_gives_what_a_classic_session_gives(
     spark: Any, connected: Any, places: Path, tmp_path: Path, call: str
@@ -319,6 +327,7 @@ def test_an_error_of_a_task_says_the_same(spark: Any, connected: Any) -> None:
         pgspark.changes(connected.createDataFrame(table), "public.orders").collect()
 
 
+@pytest.mark.in_ci
 def test_what_comes_while_tables_are_written_is_for_the_next_run(
     connected: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -180,6 +180,7 @@ def test_a_stream_whose_workers_and_driver_are_killed(work: tuple[Sent, Moment],
     assert sum(position is not None for position in _versions(sent, target, "delta").values()) >= 5
 
 
+@pytest.mark.in_ci
 def test_a_table_that_is_optimised_meanwhile(
     spark: Any, work: tuple[Sent, Moment], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -253,6 +254,7 @@ def test_many_files_and_ranges(spark: Any, tmp_path: Path, monkeypatch: pytest.M
     assert all(each["min.id"] >= 1_000 and each["max.id"] < 29_000 for each in kept)
 
 
+@pytest.mark.in_ci
 @pytest.mark.parametrize("format", ["delta", pytest.param("parquet", marks=pytest.mark.long)])
 def test_a_target_in_a_store(spark: Any, work: tuple[Sent, Moment], format: str) -> None:
     sent, _ = work
@@ -314,6 +316,7 @@ def test_a_segment_is_gone_in_which_a_transaction_began(spark: Any, tmp_path: Pa
     assert sorted(table.read()["id"].to_pylist()) == [1, 9]
 
 
+@pytest.mark.in_ci
 @pytest.mark.skipif(not AVAILABLE_NOW, reason="before Spark 4.2 the query does not wait for its capture")
 def test_the_page(spark: Any, place: Place, tmp_path: Path) -> None:
     """docs/streaming.md: a mirror loads, and a query goes on."""
@@ -382,6 +385,7 @@ def _two_tables(place: Place, **arguments: Any) -> None:
     place.run(**arguments)
 
 
+@pytest.mark.in_ci
 def test_segments_behind_a_repair(spark: Any, place: Place) -> None:
     """Ordinals begin again in another directory. No batch is taken for one that the tables have."""
     _two_tables(place)
@@ -421,6 +425,7 @@ def _expect_other_stream(spark: Any, place: Place, new: Path) -> None:
     assert write(new.parent) == before
 
 
+@pytest.mark.in_ci
 def test_a_mirror_that_a_query_cannot_go_on_behind(spark: Any, place: Place) -> None:
     _two_tables(place, format="parquet")
     database = place.database
@@ -440,6 +445,7 @@ def test_a_mirror_that_a_query_cannot_go_on_behind(spark: Any, place: Place) -> 
     assert not (place.target / "current" / "public.c").exists()
 
 
+@pytest.mark.in_ci
 def test_a_table_that_the_mirror_has_stopped(spark: Any, place: Place) -> None:
     _two_tables(place)
     database = place.database
@@ -473,6 +479,7 @@ def test_tables_that_were_left_out(spark: Any, place: Place) -> None:
     expect_equal(place, "public.a", "public.b")
 
 
+@pytest.mark.in_ci
 def test_a_table_that_is_added_behind_a_batch(spark: Any, work: tuple[Sent, Moment], tmp_path: Path) -> None:
     """Nobody has loaded it. So it needs all segments, and an old checkpoint does not give them."""
     sent, _ = work
@@ -512,6 +519,7 @@ def test_a_mirror_that_runs_between_two_batches(spark: Any, place: Place) -> Non
         assert a - {11} == b - {1}
 
 
+@pytest.mark.in_ci
 def test_a_batch_of_which_a_mirror_has_more(spark: Any, place: Place) -> None:
     """The points of the mirror stay, and none is recorded at which the tables were not."""
     _two_tables(place)

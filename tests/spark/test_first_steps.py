@@ -175,6 +175,7 @@ def _run(tmp_path: Path, java: str, **environment: str) -> subprocess.CompletedP
     )
 
 
+@pytest.mark.in_ci
 @OWN_SPARK
 @pytest.mark.timeout(1800)
 def test_the_format_is_found_without_a_path(tmp_path: Path, spark: Any) -> None:

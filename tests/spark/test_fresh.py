@@ -44,6 +44,7 @@ def test_read_fresh(spark: Any, place: Place) -> None:
             fresh_sql(place.target, odd, "spark")
 
 
+@pytest.mark.in_ci
 def test_tables_that_the_driver_reads(spark: Any, place: Place) -> None:
     """Current tables in DuckDB."""
     database = place.database
@@ -58,6 +59,7 @@ def test_tables_that_the_driver_reads(spark: Any, place: Place) -> None:
         )
 
 
+@pytest.mark.in_ci
 def test_columns_that_go_without_a_key(spark: Any, place: Place) -> None:
     """Whole rows are compared by the columns of their time: the driver reads such changes."""
     database = place.database
@@ -76,6 +78,7 @@ def test_columns_that_go_without_a_key(spark: Any, place: Place) -> None:
         )
 
 
+@pytest.mark.in_ci
 def test_rows_that_are_lost(spark: Any, place: Place) -> None:
     database = place.database
     database.execute(

@@ -91,6 +91,7 @@ def test_no_python_worker_reads_them(spark: Any, lake: Path, capsys: pytest.Capt
         assert python not in plan
 
 
+@pytest.mark.in_ci
 def test_partitions(spark: Any, segments: Path, tmp_path: Path) -> None:
     by = {"public.orders": ["note [x].y", "id"]}
     wal = spark.read.parquet(str(segments))

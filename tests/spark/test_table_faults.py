@@ -104,6 +104,7 @@ def test_a_driver_killed_at_a_step(
     assert_whole(format, tmp_path / "lake", undisturbed[format])
 
 
+@pytest.mark.in_ci
 @DRIVER
 @pytest.mark.parametrize("format", BOUNDED)
 def test_a_driver_killed_at_random_moments(

@@ -52,6 +52,7 @@ def _options(bucket: Bucket) -> dict[str, str]:
     }
 
 
+@pytest.mark.in_ci
 @pytest.mark.parametrize("format", FORMATS)
 def test_written_again_and_again(
     spark: Any, bucket: Bucket, stored: Path, undisturbed: Any, tmp_path: Path, format: str
@@ -78,6 +79,7 @@ def test_written_again_and_again(
         } == {name: rows.to_pylist() for name, rows in undisturbed.items()}
 
 
+@pytest.mark.in_ci
 @pytest.mark.classic("a driver of its own shares the JVM")
 @pytest.mark.parametrize(
     ("format", "kill"),
@@ -113,6 +115,7 @@ def test_a_killed_driver(
     assert_whole(format, target, undisturbed, _options(bucket))
 
 
+@pytest.mark.in_ci
 @pytest.mark.parametrize("format", and_long(["delta"], [each for each in FORMATS if each != "delta"]))
 def test_a_stream(
     spark: Any, bucket: Bucket, stored: Path, undisturbed: Any, tmp_path: Path, format: str
@@ -181,6 +184,7 @@ def _expect_advice(problem: BaseException) -> None:
     assert "secret" not in note + str(problem)
 
 
+@pytest.mark.in_ci
 @pytest.mark.parametrize(("format", "at"), and_long([("parquet", "tasks")], [("delta", "commit")]))
 def test_a_store_that_goes_away(
     spark: Any,

@@ -141,6 +141,7 @@ def test_no_python_worker_reads_them(spark: Any, segments: Path, capsys: pytest.
     assert "MapInArrow" in capsys.readouterr().out
 
 
+@pytest.mark.in_ci
 @pytest.mark.parametrize("seed", and_long([0], [1, 2]))
 def test_random_streams(spark: Any, tmp_path: Path, seed: int) -> None:
     """Of every type; what was quarantined is not among the changes either."""

@@ -1,4 +1,4 @@
-"""Short and long forms of tests."""
+"""Forms of a test that some of the targets leave out."""
 
 from __future__ import annotations
 
@@ -7,10 +7,19 @@ from typing import Any
 
 import pytest
 
-__all__ = ["and_long"]
+__all__ = ["and_in_ci", "and_long"]
 
 
 def and_long(plain: Iterable[Any], others: Iterable[Any]) -> list[Any]:
     """Parameters of a test: `make test` runs it with the first ones, `make test-whole` with all. A tuple is several."""
-    marked = (each if isinstance(each, tuple) else (each,) for each in others)
-    return [*plain, *(pytest.param(*each, marks=pytest.mark.long) for each in marked)]
+    return _and_marked(plain, others, pytest.mark.long)
+
+
+def and_in_ci(plain: Iterable[Any], others: Iterable[Any]) -> list[Any]:
+    """Parameters of a test: `make test` runs it with the first ones, `make test-long` with the others."""
+    return _and_marked(plain, others, pytest.mark.in_ci)
+
+
+def _and_marked(plain: Iterable[Any], others: Iterable[Any], mark: pytest.MarkDecorator) -> list[Any]:
+    several = (each if isinstance(each, tuple) else (each,) for each in others)
+    return [*plain, *(pytest.param(*each, marks=mark) for each in several)]

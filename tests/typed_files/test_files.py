@@ -34,7 +34,7 @@ from pgoutput_fast.typed_files.files import TypedFiles
 from pgoutput_fast.typed_files.progress import Progress, write_progress
 from support import pg
 from support.capturing import Writers, committed, now, slot, streaming_dsn
-from support.forms import and_long
+from support.forms import and_in_ci, and_long
 from support.oracle import plain_records
 from support.streams import ENRICHED, RandomChoices, Stream, make_stream
 
@@ -89,7 +89,7 @@ def _cut(directory: Path, stream: Stream, cuts: set[int]) -> list[Path]:
     return paths
 
 
-@pytest.mark.parametrize("seed", and_long(range(8), range(8, 20)))
+@pytest.mark.parametrize("seed", and_long(and_in_ci(range(4), range(4, 8)), range(8, 20)))
 def test_they_are_the_committed_view(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     """Of random streams, cut anywhere and made by processes that end anywhere."""
     dice = random.Random(seed)
@@ -409,6 +409,7 @@ Capture(dsn, slot, ["captured"], directory, limits=Limits(seconds=0.05, rows=300
 """
 
 
+@pytest.mark.one_version
 def test_killed_at_random_moments(database: pg.Database, slot: str, tmp_path: Path) -> None:
     """The full form takes PGOUTPUT_FAST_KILLS=50."""
     kills = int(os.environ.get("PGOUTPUT_FAST_KILLS", "2"))

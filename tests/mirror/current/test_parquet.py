@@ -116,6 +116,7 @@ def test_older_versions_can_be_read_until_vacuum(tmp_path: Path) -> None:
     assert table.version() == 5
 
 
+@pytest.mark.in_ci
 def test_who_reads_while_others_write_sees_whole_versions(tmp_path: Path) -> None:
     table, stop, wrong = _loaded(tmp_path), threading.Event(), []
 

@@ -37,6 +37,7 @@ __all__ = ["place"]
 
 
 # Parquet is tried with Spark.
+@pytest.mark.in_ci
 @pytest.mark.parametrize("format", and_long(["delta"], ["duckdb", "iceberg"]))
 def test_a_workload(place: Place, format: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the reader, which reads each file of changes by itself, and in DuckDB. With keys that change, values that are not sent, truncates, columns that come and go, tables without a key."""
@@ -149,6 +150,7 @@ def test_in_polars(place: Place) -> None:
         assert batches.sort("id").rows() == [(1, "changed"), (2, None), (3, "")]
 
 
+@pytest.mark.in_ci
 def test_a_key_that_changes(place: Place) -> None:
     """Changes under several keys wait. Then the key is altered together with rows: the table must be loaded."""
     database = place.database
@@ -185,6 +187,7 @@ def test_a_key_that_changes(place: Place) -> None:
     assert (cleaned.gaps, cleaned.keys) == ((), known.keys[-1:])
 
 
+@pytest.mark.in_ci
 def test_columns_that_go_without_a_key(place: Place) -> None:
     """Whole rows are compared by the columns of their time, in the view and in the merge."""
     database = place.database
@@ -222,6 +225,7 @@ def test_columns_that_go_without_a_key(place: Place) -> None:
     assert pairs("latest") == [*now, (6, None), (7, None)]
 
 
+@pytest.mark.in_ci
 def test_tables_that_cannot_be_read(place: Place) -> None:
     database = place.database
     database.execute(
@@ -269,6 +273,7 @@ def test_current_tables_that_something_else_moves(tmp_path: Path) -> None:
             read(tmp_path, "public.t", position=300)
 
 
+@pytest.mark.in_ci
 def test_a_table_that_lacks_rows(place: Place) -> None:
     """A row is gone from the current table, and a change needs it."""
     database = place.database
