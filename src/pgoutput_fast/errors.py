@@ -139,6 +139,8 @@ def reason_text(code: int, column_type: Any = None, sent: int = -1, described: i
     if not hint and name.endswith("[]") and "." in name:
         # The name is all that the wire says of an array.
         hint = " (its type has the name of an array, _...; if it is not one, read the types with Catalog.enriched())"
+    elif not hint and column_type is not None and column_type.has("composite"):
+        hint = " (if a composite type was altered, read the types again with Catalog.enriched())"
     arrow = str(column_type.arrow) if column_type is not None else "Arrow"
     if len(arrow) > _LONGEST_TYPE:
         # A composite's can have thousands of fields, and each reject would name them all.

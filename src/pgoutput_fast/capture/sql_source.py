@@ -211,7 +211,7 @@ class SqlSource:
         Each use leaves a callback in the server's process until the process ends. An old server (10.23, for example)
         keeps at most ten, and then ends the process: "out of relcache_callback_list slots".
         """
-        connection = connect(self._dsn)
+        connection = connect(self._dsn, values=True)
         try:
             # With this setting, from 14 on, a session whose client was killed soon releases the slot, also while it
             # decodes.

@@ -13,7 +13,7 @@ from pgoutput_fast.catalog.relations import Catalog, Relation
 from pgoutput_fast.catalog.user_types import UserTypes
 from pgoutput_fast.decoding.decoder import decode_tagged
 from pgoutput_fast.decoding.result import RelationBatch
-from pgoutput_fast.schema.column_types import ColumnType, column_type_of
+from pgoutput_fast.schema.column_types import column_type_of
 from pgoutput_fast.schema.metadata_columns import metadata_names
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.schema.own_memory import in_own_memory
@@ -153,14 +153,9 @@ def check_key(relation: Relation, types: UserTypes) -> None:
     """
     key = key_of(relation)
     for column in relation.columns:
-        if column.name in key and _names_object(column_type_of(column, Options(), types)):
+        if column.name in key and column_type_of(column, Options(), types).has("reg"):
             raise ValueError(
-                f"column {column.name!r} of the key of {relation.qualified_name} names objects of the server. Its text becomes "
-                "another one when an object is renamed, or with another search_path, and then its row cannot be found. "
-                "Give the column the type oid, or take another key"
+                f"column {column.name!r} of the key of {relation.qualified_name} names objects of the server. Its text "
+                "becomes another one when an object is renamed, or with another search_path, and then its row cannot "
+                "be found. Give the column the type oid, or take another key"
             )
-
-
-def _names_object(kind: ColumnType) -> bool:
-    parts = [*([] if kind.child is None else [kind.child]), *(each.type for each in kind.fields)]
-    return kind.kernel == "reg" or any(map(_names_object, parts))

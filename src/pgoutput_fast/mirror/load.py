@@ -136,7 +136,7 @@ def rows_of(
 
 
 def _distinct(rows: Iterator[pa.Table], key: Sequence[str], name: str) -> Iterator[pa.Table]:
-    """The rows, while none has an array in its key that lost its lower bound: another row may have the same elements."""
+    """The rows. An array in a key that lost its lower bound is an error: another row may have the same elements."""
     for each in rows:
         named = each.column(UNREPRESENTABLE)
         if named.null_count < len(named):
@@ -144,9 +144,9 @@ def _distinct(rows: Iterator[pa.Table], key: Sequence[str], name: str) -> Iterat
                 with_value = each.filter(pc.is_valid(each.column(column))).column(UNREPRESENTABLE)
                 if column in pc.list_flatten(with_value).to_pylist():
                     raise ValueError(
-                        f"column {column!r} of the key of {name} has an array whose lower bound is not 1. Arrow drops the "
-                        "bound, so two rows may have the same key here. Change the value on the server, or give the "
-                        "table REPLICA IDENTITY FULL"
+                        f"column {column!r} of the key of {name} has an array whose lower bound is not 1. Arrow drops "
+                        "the bound, so two rows may have the same key here. Change the value on the server, or give "
+                        "the table REPLICA IDENTITY FULL"
                     )
         yield each
 

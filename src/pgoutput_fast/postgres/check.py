@@ -9,6 +9,7 @@ from typing import Any, Literal
 from pgoutput_fast.arguments import expect_list
 from pgoutput_fast.postgres.errors import CaptureError
 from pgoutput_fast.postgres.findings import Finding
+from pgoutput_fast.postgres.money import of_money
 from pgoutput_fast.postgres.publications import of_publications, of_table, read_tables
 from pgoutput_fast.postgres.session import Server, read_server, session, with_identifier
 from pgoutput_fast.postgres.slots import Slot, has_physical, read_slots
@@ -84,6 +85,7 @@ def check(
         found += of_publications(cursor, publications, tables)
         for table in tables:
             found += of_table(table)
+        found += of_money(cursor, dsn, publications, tables)
     order = ("error", "warning", "note")
     names = tuple(dict.fromkeys(table.name for table in tables))
     return Report(server, known, names, tuple(sorted(found, key=lambda each: order.index(each.level))))

@@ -188,12 +188,17 @@ def shown_database(dsn: str) -> str:
     return f"{name or 'the default database'} at {place}" if place else name or "libpq's default database"
 
 
-def connect(dsn: str, *, replication: bool = False, **parameters: Any) -> Any:
+def connect(
+    dsn: str, *, replication: bool = False, values: bool = False, pinned: bool = True, **parameters: Any
+) -> Any:
     """Returns a pinned psycopg2 connection: an autocommitting one, or one to a logical walsender.
 
     Args:
         dsn: libpq's connection string or URI.
         replication: whether the connection uses the replication protocol.
+        values: whether the server sends the values of rows in bytes. Then the text of a SQL_ASCII database comes as it
+            is. Else the server would refuse to send what is not UTF-8.
+        pinned: whether the session has the pins.
         parameters: of libpq, such as `connect_timeout` (default 20 seconds) or `tcp_user_timeout` (default 30,000 ms).
             Those in the connection string take precedence.
 
@@ -204,7 +209,7 @@ def connect(dsn: str, *, replication: bool = False, **parameters: Any) -> Any:
     given = _parsed(dsn)
     pins = " ".join(f"-c {name}={value}" for name, value in PINS.items())
     # The pins come after the user's own options, so the pins take effect.
-    options = f"{given.pop('options', '')} {pins}".strip()
+    options = f"{given.pop('options', '')} {pins if pinned else ''}".strip()
     cut = dict(_CUT, connect_timeout=_CONNECT_SECONDS)
     if psycopg2.extensions.libpq_version() >= _USER_TIMEOUT_LIBPQ:
         cut["tcp_user_timeout"] = _UNACKNOWLEDGED_MS
@@ -219,6 +224,8 @@ def connect(dsn: str, *, replication: bool = False, **parameters: Any) -> Any:
         if known:
             with connection.cursor() as cursor:
                 cursor.execute("; ".join(f"SET {name} = 0" for name in known))
+        if values and connection.get_parameter_status("server_encoding") == "SQL_ASCII":
+            connection.set_client_encoding("SQL_ASCII")
     except BaseException:
         connection.close()
         raise

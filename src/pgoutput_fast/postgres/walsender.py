@@ -79,7 +79,7 @@ class Walsender:
         silent_seconds: float = 0.0,
         hear: Callable[[str, str], object] | None = None,
     ) -> None:
-        self._connection = connect(dsn, replication=True)
+        self._connection = connect(dsn, replication=True, values=True)
         try:
             self._cursor: Any = self._connection.cursor()
             self._cursor.execute(_TIMEOUT)

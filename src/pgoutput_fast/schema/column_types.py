@@ -69,14 +69,22 @@ class ColumnType:
             return self.child.leaves()
         return sum(each.type.leaves() for each in self.fields) if self.fields else 1
 
+    @property
+    def parts(self) -> list[ColumnType]:
+        """The types that it is made of: of the elements, or of the fields."""
+        return [*([self.child] if self.child is not None else []), *(each.type for each in self.fields)]
+
+    def has(self, kernel: str) -> bool:
+        """Whether a converter makes it, or a part of it."""
+        return self.kernel == kernel or any(part.has(kernel) for part in self.parts)
+
     def binary_agrees(self, major: int) -> bool:
         """Whether a server's binary values become the same as its text, in all parts of the type.
 
         Args:
             major: the major version of the server.
         """
-        parts = [*([self.child] if self.child is not None else []), *(each.type for each in self.fields)]
-        return major >= self.binary_agrees_since and all(part.binary_agrees(major) for part in parts)
+        return major >= self.binary_agrees_since and all(part.binary_agrees(major) for part in self.parts)
 
 
 @dataclass(frozen=True)

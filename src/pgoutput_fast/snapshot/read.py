@@ -147,7 +147,7 @@ class SnapshotReader:
         self._catalog = catalog
         self._options = options
         self._cancelled = False
-        self._connection = connect(dsn)
+        self._connection = connect(dsn, values=True)
         with self._connection.cursor() as cursor:
             # A row security policy would silently leave rows out. With this setting it is an error.
             cursor.execute("SET row_security = off")

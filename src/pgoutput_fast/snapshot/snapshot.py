@@ -17,6 +17,7 @@ from pgoutput_fast.arguments import expect_list
 from pgoutput_fast.catalog.identifiers import parse_qualified_name, quote_identifier, quote_qualified_name
 from pgoutput_fast.catalog.relations import Catalog
 from pgoutput_fast.display import escaped, html_table, some_of
+from pgoutput_fast.postgres.money import expect_cents
 from pgoutput_fast.postgres.session import session, shown_database
 from pgoutput_fast.postgres.tables import describe_tables
 from pgoutput_fast.protocol.lsn import format_lsn
@@ -258,6 +259,7 @@ class Snapshot:
         chosen = (
             self.tables if tables is None else {name: self.tables[name] for name in map(self._known, tables)}
         )
+        expect_cents(self._dsn, [table.relation for table in chosen.values()], self.catalog.types)
         largest = sorted(chosen.values(), key=lambda table: -table.nbytes)
         if where is not None:
             # Each heap is one range: so the server can use an index.

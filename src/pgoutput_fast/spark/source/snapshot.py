@@ -26,6 +26,7 @@ from pyspark.sql.types import StructField, StructType
 from pgoutput_fast._core.copy.table_rows import CopyRows
 from pgoutput_fast.catalog.identifiers import parse_qualified_name
 from pgoutput_fast.catalog.relations import Catalog
+from pgoutput_fast.postgres.money import expect_cents
 from pgoutput_fast.postgres.session import read_server, session
 from pgoutput_fast.postgres.tables import SnapshotTable, describe_tables
 from pgoutput_fast.protocol.limits import SPARK_BATCH_BYTES, SPARK_BATCH_ROWS, SPARK_PARTITION_BYTES
@@ -175,6 +176,7 @@ def _planned(request: _Request, snapshot: str, consistent_lsn: int, hint: str) -
         raise KeyError(
             f"option columns must name columns that exist, and none of them twice; there is {', '.join(there)}"
         )
+    expect_cents(request.dsn, [table.relation], catalog.types)
     # Without field metadata: Spark does not compare them.
     bare = pa.schema([pa.field(name, schema.field(name).type) for name in columns])
     fields = spark_schema(bare, request.time)

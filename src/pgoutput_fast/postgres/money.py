@@ -1,0 +1,90 @@
+"""How many digits the values of type money have behind the point. The bytes of a value do not tell it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from typing import Any
+
+from pgoutput_fast.catalog.identifiers import quote_qualified_name
+from pgoutput_fast.catalog.relations import Relation
+from pgoutput_fast.catalog.user_types import UserTypes
+from pgoutput_fast.postgres.findings import Finding
+from pgoutput_fast.postgres.publications import PublishedTable
+from pgoutput_fast.postgres.session import connect
+from pgoutput_fast.schema.column_types import column_type_of
+from pgoutput_fast.schema.options import Options
+
+__all__ = ["expect_cents", "of_money"]
+
+# The digits that the package decodes.
+_DIGITS = 2
+_ADVICE = "Give the column the type numeric, or leave it out with a column list of the publication"
+
+# Columns of type money, of arrays of it, and of domains over them.
+_COLUMNS = """
+WITH RECURSIVE money (oid) AS (
+    SELECT oid FROM pg_catalog.pg_type WHERE oid OPERATOR(pg_catalog.=) ANY (ARRAY[790, 791]::pg_catalog.oid[])
+    UNION ALL
+    SELECT t.oid FROM money m JOIN pg_catalog.pg_type t ON t.typbasetype OPERATOR(pg_catalog.=) m.oid)
+SELECT DISTINCT n.nspname::pg_catalog.text, c.relname::pg_catalog.text, a.attname::pg_catalog.text
+FROM pg_catalog.pg_publication_tables t
+JOIN pg_catalog.pg_namespace n ON n.nspname OPERATOR(pg_catalog.=) t.schemaname
+JOIN pg_catalog.pg_class c ON c.relnamespace OPERATOR(pg_catalog.=) n.oid
+ AND c.relname OPERATOR(pg_catalog.=) t.tablename
+JOIN pg_catalog.pg_attribute a ON a.attrelid OPERATOR(pg_catalog.=) c.oid AND NOT a.attisdropped
+JOIN money m ON m.oid OPERATOR(pg_catalog.=) a.atttypid
+WHERE t.pubname OPERATOR(pg_catalog.=) ANY (%s)
+ORDER BY 1, 2, 3
+"""
+
+
+def digits_of_money(dsn: str) -> int:
+    """How many digits behind the point `lc_monetary` gives to money in this user's sessions with this database.
+
+    Raises:
+        psycopg2.Error: if the server cannot be asked.
+    """
+    # The pins would hide the setting.
+    with closing(connect(dsn, pinned=False)) as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT pg_catalog.cash_send(1::pg_catalog.int4::pg_catalog.money)")
+        return len(str(int.from_bytes(bytes(cursor.fetchone()[0])))) - 1
+
+
+def expect_cents(dsn: str, relations: Sequence[Relation], types: UserTypes) -> None:
+    """Checks that the money of these tables has the digits that the package decodes.
+
+    Raises:
+        ValueError: if it has not: each value would be wrong by a power of ten.
+        psycopg2.Error: if the server cannot be asked.
+    """
+    found = [
+        (relation.qualified_name, column.name)
+        for relation in relations
+        for column in relation.columns
+        if column_type_of(column, Options(), types).has("money")
+    ]
+    if found and (digits := digits_of_money(dsn)) != _DIGITS:
+        table, column = found[0]
+        raise ValueError(f"{table}: {_problem(column, digits)}. {_ADVICE}")
+
+
+def of_money(
+    cursor: Any, dsn: str, publications: Sequence[str], tables: Sequence[PublishedTable]
+) -> Iterator[Finding]:
+    """What a check finds about columns of type money."""
+    cursor.execute(_COLUMNS, (list(publications),))
+    found = cursor.fetchall()
+    lists = {table.name: table.columns for table in tables}
+    if found and (digits := digits_of_money(dsn)) != _DIGITS:
+        for schema, table, column in found:
+            name = quote_qualified_name(schema, table)
+            if (chosen := lists.get(name)) is None or column in chosen:
+                yield Finding("error", name, _problem(column, digits), _ADVICE)
+
+
+def _problem(column: str, digits: int) -> str:
+    return (
+        f"column {column!r} has type money, and lc_monetary gives money {digits} digits behind the point in this "
+        f"database. The package decodes {_DIGITS}, so each value would be wrong by a power of ten"
+    )

@@ -1,0 +1,92 @@
+"""A database with the encoding SQL_ASCII has text in any encoding. It comes as it is, and what is not UTF-8 is rejected."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import psycopg2
+import pytest
+
+import pgoutput_fast as pgo
+from pgoutput_fast.capture import Capture, create_slot, drop_slot
+from pgoutput_fast.mirror import Mirror
+from pgoutput_fast.segments import list_segments, read_segment, segment_catalog
+from pgoutput_fast.snapshot import Snapshot
+from support import pg
+from support.capturing import drop_when_free
+from support.mirrors import current_of
+
+pytestmark = pytest.mark.few_versions
+
+
+@pytest.fixture
+def dsn(database: pg.Database) -> Iterator[str]:
+    """A database of this encoding, with a row in UTF-8 and one in LATIN1."""
+    name = f"{database.name}_ascii"
+    database.execute(
+        f"CREATE DATABASE {name} ENCODING 'SQL_ASCII' TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'"
+    )
+    dsn = database.dsn.replace(f"dbname={database.name}", f"dbname={name}")
+    _execute(dsn, "CREATE TABLE t (id int PRIMARY KEY, v text)", "CREATE PUBLICATION p FOR TABLE t", *_ROWS)
+    yield dsn
+    database.execute(f"DROP DATABASE {name}")
+
+
+_ROWS = (r"INSERT INTO t VALUES (1, E'caf\xc3\xa9')", r"INSERT INTO t VALUES (2, E'caf\xe9')")
+_EXPECTED = {1: "café", 2: None}
+
+
+def _execute(dsn: str, *statements: str) -> None:
+    connection = psycopg2.connect(dsn, client_encoding="SQL_ASCII")
+    connection.autocommit = True
+    with connection.cursor() as cursor:
+        for each in statements:
+            cursor.execute(each)
+    connection.close()
+
+
+def _values(rows: list[dict[str, Any]]) -> dict[int, Any]:
+    return {row["id"]: row["v"] for row in rows}
+
+
+@pytest.mark.parametrize("through", ["walsender", "sql"])
+def test_a_capture(
+    dsn: str, tmp_path: Path, through: Literal["walsender", "sql"], database: pg.Database
+) -> None:
+    slot = f"{database.name}_{through}"
+    create_slot(dsn, slot)
+    try:
+        _execute(dsn, "DELETE FROM t", *_ROWS)
+        Capture(dsn, slot, ["p"], tmp_path, through=through).run(until_lsn="now")
+    finally:
+        drop_slot(dsn, slot)
+    tagged = [read_segment(each.path) for each in list_segments(tmp_path)]
+    decoded = pgo.decode_tagged(tagged[0], segment_catalog(tmp_path))
+    rows = [row for row in decoded.table("public.t").to_pylist() if row["_change_type"] == "insert"]
+    assert _values(rows) == _EXPECTED
+    assert [row["_unrepresentable"] for row in rows] == [None, ["v"]]
+    assert [each["raw"] for each in decoded.rejects.to_pylist()] == [b"caf\xe9"]
+
+
+def test_a_snapshot(dsn: str) -> None:
+    with Snapshot(dsn, ["p"]) as snapshot:
+        batches = snapshot.read()
+        assert _values([row for _, batch in batches for row in batch.to_pylist()]) == _EXPECTED
+    assert [each["raw"] for batch in batches.rejects for each in batch.to_pylist()] == [b"caf\xe9"]
+
+
+def test_a_mirror(dsn: str, tmp_path: Path, database: pg.Database) -> None:
+    slot = f"{database.name}_m"
+    try:
+        for more in ((), (r"INSERT INTO t VALUES (3, E'na\xefve')", "DELETE FROM t WHERE id = 1")):
+            _execute(dsn, *more)
+            with Mirror(dsn, slot, ["p"], tmp_path, seconds=0.5) as mirror:
+                mirror.run(until_lsn="now")
+                assert [each.error for each in mirror.status()] == [None]
+    finally:
+        drop_when_free(dsn, slot)
+    rows = current_of(tmp_path, "public.t").to_pylist()
+    assert _values(rows) == {2: None, 3: None}
+    assert [row["_unrepresentable"] for row in rows] == [["v"], ["v"]]
