@@ -67,6 +67,21 @@ def test_what_is_no_dataframe_is_refused(spark: Any) -> None:
             ask()
 
 
+def test_payloads_that_were_read_as_text_are_refused(spark: Any, tmp_path: Path) -> None:
+    wal = spark.read.parquet(str(_segments(tmp_path / "segments")))
+    text = wal.withColumn("payload", wal["payload"].cast("string"))
+    for ask in (
+        lambda: pgspark.changes(text, "public.orders"),
+        lambda: pgspark.messages(text),
+        lambda: pgspark.read_catalog(text),
+        lambda: pgspark.write_tables(text, tmp_path / "lake"),
+        lambda: pgspark.write_segments(text, tmp_path / "other"),
+    ):
+        with pytest.raises(TypeError, match=r"column payload must be binary, not string: .*binaryAsString"):
+            ask()
+    assert not (tmp_path / "lake").exists()
+
+
 def test_another_thread_finds_the_session(spark: Any, tmp_path: Path) -> None:
     source = _segments(tmp_path / "segments")
     with ThreadPoolExecutor(1) as pool:

@@ -266,7 +266,9 @@ def test_options_that_would_leave_nulls(
     pgspark.write_tables(segments, lake, format=format, options=pgo.Options(**options))
 
 
-@pytest.mark.parametrize(("format", "name"), [("delta", "a%41b"), ("iceberg", "a#b"), ("iceberg", "a?b")])
+@pytest.mark.parametrize(
+    ("format", "name"), [("delta", "a%41b"), ("iceberg", "a#b"), ("iceberg", "a?b"), ("iceberg", "a\tb")]
+)
 def test_a_path_that_readers_of_a_format_do_not_find(
     spark: Any, segments: Path, tmp_path: Path, format: Any, name: str
 ) -> None:

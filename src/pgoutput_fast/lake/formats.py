@@ -20,7 +20,7 @@ FORMATS = tuple(_SIGNS)
 # What readers of a format take for something else in the path of a target, because they make a URI of it.
 _UNFIT = {
     "delta": re.compile(r"%[0-9a-fA-F]{2}|[\\\x00-\x1f]"),
-    "iceberg": re.compile(r"[?#]"),
+    "iceberg": re.compile(r"[?#\x00-\x1f]"),
     "duckdb": re.compile(r"[?]"),
 }
 

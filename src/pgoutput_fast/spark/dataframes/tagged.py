@@ -95,13 +95,19 @@ def expect_tagged(wal: DataFrame, names: Sequence[str] = TAGGED_SCHEMA.names) ->
     """Checks that a DataFrame has these columns of tagged payloads.
 
     Raises:
-        TypeError: if it is no DataFrame.
+        TypeError: if it is no DataFrame, or if its payloads are no bytes.
         ValueError: if it lacks one; the message says how to tag it.
     """
     expect_dataframe(wal)
     there = {name.lower() for name in wal.columns}
     missing = [name for name in names if name not in there]
     if not missing:
+        kind = next((field.dataType for field in wal.schema if field.name.lower() == "payload"), BinaryType())
+        if not isinstance(kind, BinaryType):
+            raise TypeError(
+                f"column payload must be binary, not {kind.simpleString()}: payloads are bytes, so read them without "
+                "spark.sql.parquet.binaryAsString"
+            )
         return
     binary = [field.name for field in wal.schema if isinstance(field.dataType, BinaryType)]
     payload = "payload" if "payload" in binary or not binary else binary[0]
