@@ -112,6 +112,7 @@ def _caught_up(database: pg.Database, lsn: int, slot: str = SLOT) -> bool:
     return found is not None and (found.confirmed_flush_lsn or 0) >= lsn
 
 
+@pytest.mark.in_ci
 def test_a_server_that_acknowledges_and_says_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

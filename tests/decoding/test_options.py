@@ -37,27 +37,6 @@ def test_a_dropped_lower_bound_is_a_reject_and_the_elements_stay(cell: Any) -> N
 
 
 @pytest.mark.parametrize("cell", [SHIFTED, SHIFTED_BINARY], ids=["text", "binary"])
-@pytest.mark.parametrize(("identity", "named"), [("d", ["a"]), ("i", ["a"]), ("f", None), ("n", None)])
-def test_a_dropped_lower_bound_of_a_key_is_named(cell: Any, identity: str, named: Any) -> None:
-    """Two rows may differ in nothing but the bound. The elements stay."""
-    columns = (
-        encode.ColumnSpec("a", INT4_ARRAY_OID, key=identity != "n"),
-        encode.ColumnSpec("b", INT4_ARRAY_OID),
-    )
-    relation = encode.RelationSpec(16401, "public", "t", columns, replica_identity=identity)
-    wal = [
-        encode.encode_begin(100, 0, 7),
-        encode.encode_relation(relation),
-        encode.encode_insert(16401, [cell, "{1}"]),
-        encode.encode_insert(16401, ["{1,2}", cell]),
-        encode.encode_commit(100, 108, 0),
-    ]
-    table = pgo.decode(wal).table("public.t")
-    assert table.column("a").to_pylist() == [[1, 2], [1, 2]]
-    assert table.column("_unrepresentable").to_pylist() == [named, None]
-
-
-@pytest.mark.parametrize("cell", [SHIFTED, SHIFTED_BINARY], ids=["text", "binary"])
 @pytest.mark.parametrize("on_error", ["raise", "quarantine"])
 def test_with_raise_a_dropped_lower_bound_is_an_error(cell: Any, on_error: Any) -> None:
     """Nothing may be lost without an error then."""

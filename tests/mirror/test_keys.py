@@ -12,6 +12,7 @@ from pgoutput_fast import spark as pgspark
 from pgoutput_fast.mirror.changes import check_key
 from pgoutput_fast.segments import list_segments
 from pgoutput_fast.snapshot import Snapshot
+from support.forms import and_in_ci
 from support.mirrors import Place, current_of, expect_equal, place
 
 __all__ = ["place"]
@@ -27,7 +28,7 @@ def _stopped(place: Place) -> str:
     return str(status.error)
 
 
-@pytest.mark.parametrize("changed", ["UPDATE t SET n = 3", "DELETE FROM t WHERE n = 2"])
+@pytest.mark.parametrize("changed", and_in_ci(["DELETE FROM t WHERE n = 2"], ["UPDATE t SET n = 3"]))
 def test_an_array_that_loses_its_bound_as_a_change(place: Place, changed: str) -> None:
     place.database.execute(
         ARRAY, "CREATE PUBLICATION mirrored FOR TABLE t", "INSERT INTO t VALUES ('{1,2}', 1)"
@@ -37,10 +38,11 @@ def test_an_array_that_loses_its_bound_as_a_change(place: Place, changed: str) -
     place.run()
     expect_equal(place, "public.t")
     place.database.execute("INSERT INTO t VALUES ('[0:1]={1,2}', 2)", changed)
-    assert "a value of the key has no Arrow form" in _stopped(place)
+    assert "column 'k' of the key of public.t has an array whose lower bound is not 1" in _stopped(place)
     assert len(current_of(place.target, "public.t")) == 2, "the rows of before are still there"
 
 
+@pytest.mark.in_ci
 def test_an_array_that_loses_its_bound_in_a_load(place: Place) -> None:
     place.database.execute(ARRAY, BOTH, "CREATE PUBLICATION mirrored FOR TABLE t")
     assert "column 'k' of the key of public.t has an array whose lower bound is not 1" in _stopped(place)
@@ -53,6 +55,7 @@ def test_an_array_that_loses_its_bound_in_a_load(place: Place) -> None:
     assert [(row["k"], row["n"]) for row in current_of(place.target, "public.t").to_pylist()] == [([1, 2], 1)]
 
 
+@pytest.mark.in_ci
 def test_a_composite_with_such_an_array(place: Place) -> None:
     place.database.execute(
         "CREATE TYPE ca AS (a int[], b text)",
@@ -62,7 +65,7 @@ def test_a_composite_with_such_an_array(place: Place) -> None:
     )
     place.run()
     place.database.execute("INSERT INTO t VALUES (ROW('[0:1]={1,2}', 'x'), 2)", "DELETE FROM t WHERE n = 2")
-    assert "a value of the key has no Arrow form" in _stopped(place)
+    assert "column 'k' of the key of public.t has an array whose lower bound is not 1" in _stopped(place)
 
 
 @pytest.mark.parametrize("kind", ["regclass", "regclass[]", "a_domain", "a_composite", "a_composite[]"])
@@ -102,15 +105,29 @@ def test_a_key_that_names_objects(place: Place) -> None:
     expect_equal(place, "public.t")
 
 
-def test_a_current_table_of_spark(place: Place, spark: Any, tmp_path: Path) -> None:
+@pytest.mark.in_ci
+@pytest.mark.parametrize(
+    ("kind", "value", "said"),
+    [
+        ("regclass", "pg_class", r"column 'k' of the key of public\.t names objects of the server"),
+        (
+            "int[]",
+            "[0:1]={1,2}",
+            r"column 'k' of the key of public\.t has an array whose lower bound is not 1",
+        ),
+    ],
+)
+def test_a_current_table_of_spark(
+    place: Place, spark: Any, tmp_path: Path, kind: str, value: str, said: str
+) -> None:
     place.database.execute(
-        "CREATE TABLE t (k regclass PRIMARY KEY, n int)",
+        f"CREATE TABLE t (k {kind} PRIMARY KEY, n int)",
         "CREATE PUBLICATION mirrored FOR TABLE t",
     )
     segments = tmp_path / "segments"
     with place.mirror(segments=segments) as mirror:
         mirror.run(until_lsn="now")
-    place.database.execute("INSERT INTO t VALUES ('pg_class', 1)")
+    place.database.execute(f"INSERT INTO t VALUES ('{value}', 1)")
     with place.mirror(segments=segments) as mirror:
         mirror.run(until_lsn="now")
     assert list_segments(segments)
@@ -123,5 +140,5 @@ def test_a_current_table_of_spark(place: Place, spark: Any, tmp_path: Path) -> N
         .trigger(availableNow=True)
         .start()
     )
-    with pytest.raises(Exception, match=r"of the key of public\.t names objects of the server"):
+    with pytest.raises(Exception, match=said):
         query.awaitTermination()

@@ -20,6 +20,7 @@ from support.mirrors import Place, mirrored_rows, place, recorded, rows_of
 __all__ = ["place"]
 
 
+@pytest.mark.in_ci
 def test_two_mirrors_in_a_store(place: Place) -> None:
     """The second one is refused while the first one lives, and goes on behind it at once."""
     place.database.execute(*counters.SCHEMA)

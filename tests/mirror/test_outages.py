@@ -65,6 +65,7 @@ def own(tmp_path: Path) -> Iterator[Place]:
         yield found
 
 
+@pytest.mark.in_ci
 def test_a_server_that_crashes(own: Place, caplog: pytest.LogCaptureFixture) -> None:
     """Between two tables of the first load, and twice behind it."""
     crashed: list[int] = []

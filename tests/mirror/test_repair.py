@@ -257,6 +257,7 @@ def test_a_repair_that_is_killed(place: Place, kills: list[list[Any]]) -> None:
     assert left == (1,)
 
 
+@pytest.mark.in_ci
 def test_a_slot_that_the_server_invalidated(tmp_path: Path) -> None:
     """With values that the stream does not send, and values without an Arrow form."""
     versions = pg.installations()

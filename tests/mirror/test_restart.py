@@ -71,6 +71,7 @@ def test_told_to_stop_during_a_later_load(filled: Place) -> None:
     _expect_whole(filled)
 
 
+@pytest.mark.in_ci
 def test_behind_a_capture(filled: Place) -> None:
     """Its slot and its segments are adopted."""
     dsn, segments = filled.database.dsn, filled.target / "_segments"

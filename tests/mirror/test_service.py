@@ -85,6 +85,7 @@ def test_points_never_show_a_part_of_a_transaction(place: Place) -> None:
         at(place.target, 1)
 
 
+@pytest.mark.in_ci
 def test_columns_that_come_and_go(place: Place) -> None:
     """What DDL does to rows that are there, the stream does not have. The mirror loads such tables again."""
     database = place.database
@@ -160,6 +161,7 @@ def test_tables_that_are_published_later(place: Place) -> None:
     assert at(place.target).keys() == {"public.first", "public.second"}
 
 
+@pytest.mark.in_ci
 def test_a_table_that_is_stopped_and_loaded_again(place: Place) -> None:
     """A row is gone from the mirror: the first change that needs it stops the table. The other one goes on."""
     database = place.database

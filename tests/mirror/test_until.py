@@ -95,6 +95,7 @@ def test_changes_that_wait_when_a_table_is_dropped(place: Place, monkeypatch: py
         assert open_current("delta", open_store(place.target), "public.t", {}).read().num_rows == 1
 
 
+@pytest.mark.in_ci
 def test_forget_a_table(place: Place) -> None:
     place.database.execute(
         "CREATE TABLE orders (id int PRIMARY KEY)",

@@ -15,7 +15,7 @@ from pgoutput_fast.mirror import Mirror
 from pgoutput_fast.segments import list_segments, read_segment, segment_catalog
 from pgoutput_fast.snapshot import Snapshot
 from support import pg
-from support.capturing import drop_when_free
+from support.capturing import drop_when_free, wait_until
 from support.mirrors import current_of
 
 pytestmark = pytest.mark.few_versions
@@ -31,6 +31,10 @@ def dsn(database: pg.Database) -> Iterator[str]:
     dsn = database.dsn.replace(f"dbname={database.name}", f"dbname={name}")
     _execute(dsn, "CREATE TABLE t (id int PRIMARY KEY, v text)", "CREATE PUBLICATION p FOR TABLE t", *_ROWS)
     yield dsn
+    # The server notices a moment later that a session has ended, and with it the slot of a snapshot.
+    wait_until(
+        lambda: not database.execute(f"SELECT 1 FROM pg_replication_slots WHERE database = '{name}'"),
+    )
     database.execute(f"DROP DATABASE {name}")
 
 

@@ -388,6 +388,7 @@ with target.owned():
 """
 
 
+@pytest.mark.in_ci
 def test_a_writer_that_is_killed_leaves_what_another_goes_on_from(tmp_path: Path) -> None:
     moment = random.Random(11)
     into = tmp_path / "segments"

@@ -231,6 +231,7 @@ def _many(directory: Path) -> dict[int, str]:
     return rows
 
 
+@pytest.mark.in_ci
 def test_many_files_and_ranges(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Several tasks write new rows, each a range of keys; and only files with changed keys are rewritten."""
     monkeypatch.setattr(merge, "_FRESH_BYTES", 200_000)
@@ -498,6 +499,7 @@ def test_a_table_that_is_added_behind_a_batch(spark: Any, work: tuple[Sent, Mome
     assert_as_reference(sent, tmp_path, "parquet")
 
 
+@pytest.mark.in_ci
 def test_a_mirror_that_runs_between_two_batches(spark: Any, place: Place) -> None:
     """No point has one table from before it, and another from behind it."""
     _two_tables(place)

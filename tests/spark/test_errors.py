@@ -70,6 +70,7 @@ def wal(segments: Path, spark: Any) -> Any:
     return spark.read.parquet(str(segments)).repartition(10)
 
 
+@pytest.mark.in_ci
 def test_changes(wal: Any) -> None:
     frame = pgspark.changes(wal, "public.t")
     _expect_few_lines(_text(lambda: frame.write.format("noop").mode("overwrite").save()), PLACE)

@@ -16,6 +16,7 @@ from support.workload import Workload
 __all__ = ["place"]
 
 
+@pytest.mark.in_ci
 def test_read_fresh(spark: Any, place: Place) -> None:
     """With files of a table whose name has characters that paths, SQL and Python's formats have for themselves."""
     database = place.database

@@ -205,6 +205,7 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
+@pytest.mark.in_ci
 @MEASURED
 def test_one_table_of_ten_is_a_tenth_of_the_bytes(wide: Path, spark: Any) -> None:
     wal, catalog = spark.read.parquet(str(wide)), segment_catalog(wide)

@@ -327,6 +327,7 @@ def test_transactions_that_lie_across_batches(shop: Shop, query: Query) -> None:
     assert all(row["_commit_lsn"] for row in query.rows())
 
 
+@pytest.mark.in_ci
 def test_as_sent(shop: Shop, query: Query) -> None:
     """What is rolled back comes, too."""
     shop.begin("orders")

@@ -70,6 +70,7 @@ def test_a_table_that_is_named_twice_is_written_once(
     assert ids(tmp_path / "lake") == list(range(12))
 
 
+@pytest.mark.in_ci
 def test_a_sink_writes_a_table_that_is_named_twice_once(spark: Any, segments: Path, tmp_path: Path) -> None:
     sink(spark, segments, tmp_path / "lake", tmp_path / "checkpoint", tables=["public.t0", "public.t0"])
     assert ids(tmp_path / "lake") == list(range(12))

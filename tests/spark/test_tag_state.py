@@ -57,6 +57,7 @@ def check_cuts(
     assert pgspark.state_after(parts[-1]).values == pgspark.state_after(whole).values
 
 
+@pytest.mark.in_ci
 def test_a_cut_where_everything_is_open(spark: Any) -> None:
     """Two streams are open, one of them in a block; one transaction is prepared, Relations came before."""
     payloads = everything().payloads[: min(everything().sessions)]

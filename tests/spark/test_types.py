@@ -360,6 +360,7 @@ def test_moments_beyond_those_of_python(spark: Any) -> None:
     exec(compile(block, "spark-types.md", "exec"), {"far": frame})
 
 
+@pytest.mark.in_ci
 def test_times_can_be_of_type_time(every: Every, spark: Any) -> None:
     wal = every.wal(spark, "binary")
     if not hasattr(pyspark.sql.types, "TimeType"):

@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pgoutput_fast.catalog.relations import Catalog, Relation
 from pgoutput_fast.catalog.user_types import UserTypes
 from pgoutput_fast.decoding.decoder import decode_tagged
 from pgoutput_fast.decoding.result import RelationBatch
+from pgoutput_fast.protocol.reasons import Reason
 from pgoutput_fast.schema.column_types import column_type_of
 from pgoutput_fast.schema.metadata_columns import metadata_names
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.schema.own_memory import in_own_memory
 from pgoutput_fast.schema.plain import plain_schema, to_types
 
-__all__ = ["Rejected", "Run", "behind", "check_key", "commits_of", "decodable", "decoded_runs", "key_of"]
+__all__ = [
+    "Rejected",
+    "Run",
+    "ambiguous_key",
+    "behind",
+    "check_key",
+    "commits_of",
+    "decodable",
+    "decoded_runs",
+    "key_of",
+    "without_bound",
+]
 
 _METADATA = metadata_names("_")
 
@@ -45,11 +58,13 @@ class Rejected:
         table: qualified name; None if the table is not known.
         rows: REJECTS_SCHEMA.
         lost: whether a change is lost, and not only a value that has no Arrow form.
+        ambiguous: a column of the key with an array that lost its lower bound: another row may have the same elements.
     """
 
     table: str | None
     rows: pa.Table
     lost: bool
+    ambiguous: str | None
 
 
 def decodable(batch: pa.RecordBatch, catalog: Catalog) -> tuple[pa.RecordBatch, list[Relation]]:
@@ -124,7 +139,9 @@ def _rejected(rejects: pa.Table, runs: Sequence[Run]) -> Iterator[Rejected]:
     tables = np.array(rejects.column("relation").to_pylist(), object)
     for table in dict.fromkeys(tables.tolist()):
         own = tables == table
-        yield Rejected(table, rejects.filter(pa.array(own)), bool(lost[own].any()))
+        rows = rejects.filter(pa.array(own))
+        keys = {name for run in runs if run.relation.qualified_name == table for name in key_of(run.relation)}
+        yield Rejected(table, rows, bool(lost[own].any()), without_bound(rows, keys))
 
 
 def commits_of(rows: pa.Table) -> np.ndarray:
@@ -143,6 +160,27 @@ def key_of(relation: Relation) -> tuple[str, ...]:
     if relation.replica_identity not in ("d", "i"):
         return ()
     return tuple(column.name for column in relation.columns if column.key)
+
+
+def without_bound(rejects: pa.Table | pa.RecordBatch, key: Collection[str]) -> str | None:
+    """A column of the key with an array that lost its lower bound; None if there is none.
+
+    Args:
+        rejects: of one table.
+        key: the columns of its key.
+    """
+    if not rejects.num_rows or not key:
+        return None
+    dropped = pc.equal(rejects.column("reason"), Reason.LOWER_BOUND.sentence)
+    return next((name for name in rejects.filter(dropped).column("column").to_pylist() if name in key), None)
+
+
+def ambiguous_key(table: str, column: str) -> str:
+    """What to say of a table whose key has an array that lost its lower bound."""
+    return (
+        f"column {column!r} of the key of {table} has an array whose lower bound is not 1. Arrow drops the bound, so "
+        "two rows may have the same key here. Change the value on the server, or give the table REPLICA IDENTITY FULL"
+    )
 
 
 def check_key(relation: Relation, types: UserTypes) -> None:

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from pgoutput_fast.capture.segment_directory import SegmentDirectory
 from pgoutput_fast.decoding.state import StreamState
-from pgoutput_fast.mirror.changes import Rejected, Run, decodable, decoded_runs
+from pgoutput_fast.mirror.changes import Rejected, Run, ambiguous_key, decodable, decoded_runs
 from pgoutput_fast.mirror.errors import SegmentsGoneError
 from pgoutput_fast.mirror.expect_segments import expect_newest, expect_segments
 from pgoutput_fast.mirror.history import HistoryFiles
@@ -275,18 +275,21 @@ class Follower:
             if (rejects.position() or 0) >= lsn:
                 continue
             if any(each.lost for each in found):
-                self._stop(name, lsn)
+                self._stop(name, lsn, "a change of it cannot be decoded: its rejects say why")
+            for each in found:
+                if name is not None and each.ambiguous is not None:
+                    self._stop(name, lsn, ambiguous_key(name, each.ambiguous))
             for each in found:
                 files.add(rejects, each.rows)
             written, schema = files.of(rejects)
             if schema is not None:
                 rejects.commit(written, lsn, schema)
 
-    def _stop(self, name: str | None, lsn: int) -> None:
-        """Stops the table of a change that is lost; all tables, if nobody knows its table."""
+    def _stop(self, name: str | None, lsn: int, why: str) -> None:
+        """Stops the table of a change that cannot be applied; all tables, if nobody knows its table."""
         for table in list(self._tables) if name is None else [self._tables.named(name)]:
             if table.follows and (table.position or 0) < lsn:
-                table.stop("a change of it cannot be decoded: its rejects say why")
+                table.stop(why)
 
     # ---- current tables ------------------------------------------------------------------------------------------
 

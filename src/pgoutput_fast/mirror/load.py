@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from pgoutput_fast.mirror.changes import check_key, key_of
+from pgoutput_fast.catalog.relations import Relation
+from pgoutput_fast.mirror.changes import ambiguous_key, check_key, key_of, without_bound
 from pgoutput_fast.mirror.effect.effect import COMMIT_LSN, UNREPRESENTABLE, current_schema
 from pgoutput_fast.mirror.errors import LoadStoppedError
 from pgoutput_fast.mirror.fingerprint import lacking
@@ -83,7 +83,7 @@ def load_table(
     if fresh:
         table.remember(history_error=None)
     with of_one_table(name), HistoryFiles(store, run, replace=fresh) as files:
-        rows = _distinct(rows_of(batches, schema, position, wanted), key_of(relation), name)
+        rows = _distinct(rows_of(batches, schema, position, wanted), batches, relation)
         taken = _taken(table, files, rows, replaced=known is not None, schema=schema, position=position)
         columns = relation_columns(schema)
         table.current.replace(taken, current_schema(columns), position)
@@ -135,20 +135,12 @@ def rows_of(
         raise SnapshotError(why)
 
 
-def _distinct(rows: Iterator[pa.Table], key: Sequence[str], name: str) -> Iterator[pa.Table]:
+def _distinct(rows: Iterator[pa.Table], batches: SnapshotBatches, relation: Relation) -> Iterator[pa.Table]:
     """The rows. An array in a key that lost its lower bound is an error: another row may have the same elements."""
-    for each in rows:
-        named = each.column(UNREPRESENTABLE)
-        if named.null_count < len(named):
-            for column in key:
-                with_value = each.filter(pc.is_valid(each.column(column))).column(UNREPRESENTABLE)
-                if column in pc.list_flatten(with_value).to_pylist():
-                    raise ValueError(
-                        f"column {column!r} of the key of {name} has an array whose lower bound is not 1. Arrow drops "
-                        "the bound, so two rows may have the same key here. Change the value on the server, or give "
-                        "the table REPLICA IDENTITY FULL"
-                    )
-        yield each
+    yield from rows
+    for rejects in batches.rejects:
+        if (column := without_bound(rejects, key_of(relation))) is not None:
+            raise ValueError(ambiguous_key(relation.qualified_name, column))
 
 
 def _taken(

@@ -23,7 +23,6 @@ cdef class NamedColumns:
     """The metadata columns `_unchanged` and `_unrepresentable`: they name columns of the same row."""
     cdef list names                      # of the relation's columns
     cdef vector[int64_t] name_bytes      # per column: the bytes of its name here
-    cdef vector[uint8_t] is_key          # per column
     cdef vector[NamedCell] unchanged
     cdef vector[NamedCell] unrepresentable
     cdef int64_t bytes                   # of all names in these two

@@ -14,7 +14,6 @@ from pgoutput_fast._core.columns.native cimport (
     is_unrepresentable,
 )
 from pgoutput_fast._core.protocol.limits cimport MAX_OFFSET
-from pgoutput_fast._core.protocol.reasons cimport LOWER_BOUND
 from pgoutput_fast._core.protocol.wire cimport CELL_UNCHANGED
 from pgoutput_fast._core.rows.metadata cimport UNCHANGED, UNREPRESENTABLE
 from pgoutput_fast._core.rows.scratch cimport Scratch
@@ -27,11 +26,9 @@ cdef bint _comes_before(const NamedCell& a, const NamedCell& b) noexcept nogil:
 
 @cython.final
 cdef class NamedColumns:
-    def __cinit__(self, list names, list is_key):
+    def __cinit__(self, list names):
         self.names = names
         self.bytes = 0
-        for key in is_key:
-            self.is_key.push_back(key)
         for name in names:
             self.name_bytes.push_back(len(name) + 12)
 
@@ -52,18 +49,13 @@ cdef class NamedColumns:
         return 0
 
     cdef int add_unrepresentable(self, Scratch scratch, int64_t rows) except -1 nogil:
-        """Adds the block's cells that have no Arrow form. `rows` is how many rows come before the block.
-
-        Cells of a key that lost a bound are among them: another row may have the same elements.
-        """
+        """Adds the block's cells that have no Arrow form. `rows` is how many rows come before the block."""
         cdef int32_t c
         cdef size_t k, first = 0
         cdef NamedCell named
         for c in range(<int32_t> self.name_bytes.size()):
             for k in range(first, scratch.issue_ends[c]):
-                if is_unrepresentable(scratch.issues[k].reason) or (
-                    self.is_key[c] and scratch.issues[k].reason == LOWER_BOUND
-                ):
+                if is_unrepresentable(scratch.issues[k].reason):
                     named.row = <uint32_t> rows + scratch.issues[k].row
                     named.column = c
                     self.unrepresentable.push_back(named)

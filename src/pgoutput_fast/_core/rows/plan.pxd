@@ -8,7 +8,6 @@ cdef class RowsPlan:
     cdef object built_schema             # the schema that the buffers have
     cdef list column_types
     cdef list column_names
-    cdef list is_key                     # whether columns are in the replica identity, unless that is the whole row
     cdef vector[int64_t] type_oids
     cdef vector[uint8_t] is_selected     # per column: whether it is converted and becomes part of the batch
     cdef int32_t selected_count          # of these columns

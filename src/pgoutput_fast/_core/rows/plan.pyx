@@ -27,7 +27,6 @@ cdef class RowsPlan:
                 [pa.field(f.name, pa.string()) if pa.types.is_string_view(f.type) else f for f in self.schema]
             )
         self.column_names = [column.name.encode() for column in relation.columns]
-        self.is_key = [column.key and relation.replica_identity != "f" for column in relation.columns]
         chosen = options.columns_of(relation)
         self.selected_count = 0
         for column in relation.columns:

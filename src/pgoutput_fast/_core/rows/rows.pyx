@@ -66,7 +66,7 @@ cdef class RelationRows:
         self.nested = plan.nested
         self.block_bytes = plan.block_bytes
         self.metadata = MetadataColumns()
-        self.named = NamedColumns(plan.column_names, plan.is_key)
+        self.named = NamedColumns(plan.column_names)
         self.rejects = RowRejects(plan, options)
 
     def __dealloc__(self):
