@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from decimal import Decimal
+from pathlib import Path
 
 import pytest
 
@@ -40,7 +41,7 @@ def test_two_digits_are_decoded(database: pg.Database) -> None:
 
 
 def test_other_digits_are_refused(
-    database: pg.Database, monkeypatch: pytest.MonkeyPatch, tmp_path: str
+    database: pg.Database, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     _make(database)
     monkeypatch.setattr(money, "_DIGITS", 3)  # few machines have a locale with another number than two

@@ -29,7 +29,7 @@ def dsn(database: pg.Database) -> Iterator[str]:
         f"CREATE DATABASE {name} ENCODING 'SQL_ASCII' TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'"
     )
     dsn = database.dsn.replace(f"dbname={database.name}", f"dbname={name}")
-    _execute(dsn, "CREATE TABLE t (id int PRIMARY KEY, v text)", "CREATE PUBLICATION p FOR TABLE t", *_ROWS)
+    _execute(dsn, "CREATE TABLE té (id int PRIMARY KEY, v text)", "CREATE PUBLICATION p FOR TABLE té", *_ROWS)
     yield dsn
     # The server notices a moment later that a session has ended, and with it the slot of a snapshot.
     wait_until(
@@ -38,14 +38,15 @@ def dsn(database: pg.Database) -> Iterator[str]:
     database.execute(f"DROP DATABASE {name}")
 
 
-_ROWS = (r"INSERT INTO t VALUES (1, E'caf\xc3\xa9')", r"INSERT INTO t VALUES (2, E'caf\xe9')")
+_ROWS = (r"INSERT INTO té VALUES (1, E'caf\xc3\xa9')", r"INSERT INTO té VALUES (2, E'caf\xe9')")
 _EXPECTED = {1: "café", 2: None}
 
 
 def _execute(dsn: str, *statements: str) -> None:
-    connection = psycopg2.connect(dsn, client_encoding="SQL_ASCII")
+    connection = psycopg2.connect(dsn, client_encoding="UTF8")
     connection.autocommit = True
     with connection.cursor() as cursor:
+        cursor.execute("SET client_encoding = 'SQL_ASCII'")
         for each in statements:
             cursor.execute(each)
     connection.close()
@@ -62,13 +63,13 @@ def test_a_capture(
     slot = f"{database.name}_{through}"
     create_slot(dsn, slot)
     try:
-        _execute(dsn, "DELETE FROM t", *_ROWS)
+        _execute(dsn, "DELETE FROM té", *_ROWS)
         Capture(dsn, slot, ["p"], tmp_path, through=through).run(until_lsn="now")
     finally:
         drop_slot(dsn, slot)
     tagged = [read_segment(each.path) for each in list_segments(tmp_path)]
     decoded = pgo.decode_tagged(tagged[0], segment_catalog(tmp_path))
-    rows = [row for row in decoded.table("public.t").to_pylist() if row["_change_type"] == "insert"]
+    rows = [row for row in decoded.table('public."té"').to_pylist() if row["_change_type"] == "insert"]
     assert _values(rows) == _EXPECTED
     assert [row["_unrepresentable"] for row in rows] == [None, ["v"]]
     assert [each["raw"] for each in decoded.rejects.to_pylist()] == [b"caf\xe9"]
@@ -84,13 +85,13 @@ def test_a_snapshot(dsn: str) -> None:
 def test_a_mirror(dsn: str, tmp_path: Path, database: pg.Database) -> None:
     slot = f"{database.name}_m"
     try:
-        for more in ((), (r"INSERT INTO t VALUES (3, E'na\xefve')", "DELETE FROM t WHERE id = 1")):
+        for more in ((), (r"INSERT INTO té VALUES (3, E'na\xefve')", "DELETE FROM té WHERE id = 1")):
             _execute(dsn, *more)
             with Mirror(dsn, slot, ["p"], tmp_path, seconds=0.5) as mirror:
                 mirror.run(until_lsn="now")
                 assert [each.error for each in mirror.status()] == [None]
     finally:
         drop_when_free(dsn, slot)
-    rows = current_of(tmp_path, "public.t").to_pylist()
+    rows = current_of(tmp_path, 'public."té"').to_pylist()
     assert _values(rows) == {2: None, 3: None}
     assert [row["_unrepresentable"] for row in rows] == [["v"], ["v"]]

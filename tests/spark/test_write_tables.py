@@ -6,7 +6,6 @@ import functools
 import itertools
 import json
 import random
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -497,27 +496,6 @@ def test_a_stream_may_begin_later_and_end_within_a_joined_segment(
             read("parquet", tmp_path / "lake", directory),
             wanted.filter(pa.array([each >= 200 for each in at])),
         )
-
-
-def test_a_table_that_comes_later_or_was_lost_has_all_rows(spark: Any, tmp_path: Path) -> None:
-    """The checkpoint says that the earlier segments are done, but this table lacks them."""
-    list(_write_segments(tmp_path / "segments", [0, 400, len(PAYLOADS)]))
-    wal = spark.read.parquet(str(tmp_path / "segments"))
-
-    def run(number: int, first: int, last: int, lake: Path, tables: list[str] | None) -> None:
-        rows = {"directory": str(tmp_path / "segments"), "path": "one", "first": first, "last": last}
-        frame = spark.createDataFrame([rows]).select("directory", "path", "first", "last")
-        pgspark.table_sink(lake, tables)(frame, number)
-
-    lake, end = tmp_path / "lake", len(PAYLOADS) - 1
-    run(0, 0, 399, lake, NAMES[:1])
-    run(1, 400, end, lake, NAMES[:2])
-    run(1, 400, end, tmp_path / "other", None)
-    shutil.rmtree(lake / DIRECTORIES[0])
-    run(2, 500, end, lake, NAMES[:2])
-    for name, directory in zip(NAMES[:2], DIRECTORIES[:2], strict=True):
-        for target in (lake, tmp_path / "other"):
-            assert_same(read("parquet", target, directory), expected(wal, name, "committed"))
 
 
 def _start(spark: Any, segments: Path, checkpoint: Path, options: dict[str, str]) -> None:

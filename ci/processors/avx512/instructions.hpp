@@ -1,5 +1,6 @@
 // The instructions of AVX-512 that the vector loops use, one lane after the other, for processors that have only AVX2.
-// They are written after Intel's manual. What it leaves undefined gets a value that a loop cannot want. In the place of the loops' own on.hpp, this lets the compiler use AVX2 and no more.
+// They are written after Intel's manual. What it leaves undefined is filled with a pattern, so a loop that uses it gives
+// wrong results. In the place of the loops' own on.hpp, this lets the compiler use AVX2 and no more.
 #pragma once
 #include <immintrin.h>
 

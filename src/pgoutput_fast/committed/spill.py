@@ -269,7 +269,7 @@ class Spiller:
                     raise
         except OSError as problem:
             # On a full disk, the close of the file raises an error of its own.
-            problem.add_note(f"spill file {path} cannot be written, and is removed")
+            problem.add_note(f"spill file {path} cannot be written; nothing of it is left")
             raise
         return SpillFile(
             path, txn=txn, rows=rows, batches=count, nbytes=nbytes, size=sink.size, checksum=sink.checksum,

@@ -26,7 +26,7 @@ from pgoutput_fast.snapshot.progress import LoadProgress
 from pgoutput_fast.snapshot.snapshot import Snapshot, SnapshotBatches
 from pgoutput_fast.storage.stores import Store
 
-__all__ = ["columns_of", "load_schema", "load_table", "logged", "rows_of"]
+__all__ = ["columns_of", "distinct_rows", "load_schema", "load_table", "logged", "rows_of"]
 
 _log = logging.getLogger("pgoutput_fast.mirror")
 
@@ -83,7 +83,7 @@ def load_table(
     if fresh:
         table.remember(history_error=None)
     with of_one_table(name), HistoryFiles(store, run, replace=fresh) as files:
-        rows = _distinct(rows_of(batches, schema, position, wanted), batches, relation)
+        rows = distinct_rows(rows_of(batches, schema, position, wanted), batches, relation)
         taken = _taken(table, files, rows, replaced=known is not None, schema=schema, position=position)
         columns = relation_columns(schema)
         table.current.replace(taken, current_schema(columns), position)
@@ -135,7 +135,9 @@ def rows_of(
         raise SnapshotError(why)
 
 
-def _distinct(rows: Iterator[pa.Table], batches: SnapshotBatches, relation: Relation) -> Iterator[pa.Table]:
+def distinct_rows(
+    rows: Iterator[pa.Table], batches: SnapshotBatches, relation: Relation
+) -> Iterator[pa.Table]:
     """The rows. An array in a key that lost its lower bound is an error: another row may have the same elements."""
     yield from rows
     for rejects in batches.rejects:

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from pgoutput_fast.mirror.changes import key_of
+from pgoutput_fast.mirror.changes import check_key, key_of
 from pgoutput_fast.mirror.compare.compare import Comparison, Differences, UncomparableError
 from pgoutput_fast.mirror.effect.effect import COMMIT_LSN, UNREPRESENTABLE, Effect
 from pgoutput_fast.mirror.effect.net_effect import effect_of
 from pgoutput_fast.mirror.history import HistoryFiles
-from pgoutput_fast.mirror.load import columns_of, load_schema, rows_of
+from pgoutput_fast.mirror.load import columns_of, distinct_rows, load_schema, rows_of
 from pgoutput_fast.mirror.server import ServerView
 from pgoutput_fast.mirror.tables import MirroredTable, relation_columns
 from pgoutput_fast.postgres.row_age import of_one_table
@@ -125,11 +125,13 @@ def repair_table(
         ValueError: if the current table cannot take the rows, or the server refuses to read them.
     """
     name, position = table.facts.table, snapshot.consistent_lsn - 1
-    schema, key = load_schema(snapshot, name), key_of(snapshot.tables[name].relation)
+    relation = snapshot.tables[name].relation
+    schema, key = load_schema(snapshot, name), key_of(relation)
+    check_key(relation, snapshot.catalog.types)
 
     def read(where: str | None) -> Iterator[pa.Table]:
         batches = snapshot.read([name], where=where, threads=threads, progress=progress)
-        return rows_of(batches, schema, position, wanted)
+        return distinct_rows(rows_of(batches, schema, position, wanted), batches, relation)
 
     try:
         with of_one_table(name):

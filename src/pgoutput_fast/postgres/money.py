@@ -51,8 +51,8 @@ def digits_of_money(dsn: str) -> int:
         return len(str(int.from_bytes(bytes(cursor.fetchone()[0])))) - 1
 
 
-def expect_cents(dsn: str, relations: Sequence[Relation], types: UserTypes) -> None:
-    """Checks that the money of these tables has the digits that the package decodes.
+def expect_cents(dsn: str, relations: Sequence[Relation], types: UserTypes, options: Options) -> None:
+    """Checks that the money which the options choose of these tables has the digits that the package decodes.
 
     Raises:
         ValueError: if it has not: each value would be wrong by a power of ten.
@@ -62,7 +62,8 @@ def expect_cents(dsn: str, relations: Sequence[Relation], types: UserTypes) -> N
         (relation.qualified_name, column.name)
         for relation in relations
         for column in relation.columns
-        if column_type_of(column, Options(), types).has("money")
+        if (chosen := options.columns_of(relation)) is None or column.name in chosen
+        if column_type_of(column, options, types).has("money")
     ]
     if found and (digits := digits_of_money(dsn)) != _DIGITS:
         table, column = found[0]
@@ -75,11 +76,12 @@ def of_money(
     """What a check finds about columns of type money."""
     cursor.execute(_COLUMNS, (list(publications),))
     found = cursor.fetchall()
-    lists = {table.name: table.columns for table in tables}
+    published = {table.name: table for table in tables}
     if found and (digits := digits_of_money(dsn)) != _DIGITS:
         for schema, table, column in found:
             name = quote_qualified_name(schema, table)
-            if (chosen := lists.get(name)) is None or column in chosen:
+            sent = published[name]
+            if column not in sent.generated and (sent.columns is None or column in sent.columns):
                 yield Finding("error", name, _problem(column, digits), _ADVICE)
 
 

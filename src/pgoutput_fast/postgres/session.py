@@ -225,7 +225,9 @@ def connect(
             with connection.cursor() as cursor:
                 cursor.execute("; ".join(f"SET {name} = 0" for name in known))
         if values and connection.get_parameter_status("server_encoding") == "SQL_ASCII":
-            connection.set_client_encoding("SQL_ASCII")
+            # psycopg2 goes on with UTF-8, also for names in statements. Its own function would allow only ASCII there.
+            with connection.cursor() as cursor:
+                cursor.execute("SET client_encoding = 'SQL_ASCII'")
     except BaseException:
         connection.close()
         raise

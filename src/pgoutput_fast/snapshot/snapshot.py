@@ -259,7 +259,9 @@ class Snapshot:
         chosen = (
             self.tables if tables is None else {name: self.tables[name] for name in map(self._known, tables)}
         )
-        expect_cents(self._dsn, [table.relation for table in chosen.values()], self.catalog.types)
+        expect_cents(
+            self._dsn, [table.relation for table in chosen.values()], self.catalog.types, self.options
+        )
         largest = sorted(chosen.values(), key=lambda table: -table.nbytes)
         if where is not None:
             # Each heap is one range: so the server can use an index.

@@ -176,7 +176,8 @@ def _planned(request: _Request, snapshot: str, consistent_lsn: int, hint: str) -
         raise KeyError(
             f"option columns must name columns that exist, and none of them twice; there is {', '.join(there)}"
         )
-    expect_cents(request.dsn, [table.relation], catalog.types)
+    read = tuple(column for column in table.relation.columns if column.name in columns)
+    expect_cents(request.dsn, [replace(table.relation, columns=read)], catalog.types, request.options)
     # Without field metadata: Spark does not compare them.
     bare = pa.schema([pa.field(name, schema.field(name).type) for name in columns])
     fields = spark_schema(bare, request.time)

@@ -174,7 +174,8 @@ def table_sink(
         target, tables, format, transactions, options, partition_by, file_bytes, compression, storage_options,
             catalog, iceberg_catalog: as in `write_tables`. A table that the segments do not describe yet is written as
             soon as they do, if `tables` is not given. A table that a later batch does not find in the target, because
-            you added it to `tables` or because the target was lost, gets its rows of all segments that are there.
+            you added it to `tables` or because the target was lost, begins with that batch: write it first with
+            `write_tables(..., tables=[...], mode="overwrite")`, which takes all segments.
 
     Raises:
         ValueError: for wrong arguments. The query fails for the reasons of `write_tables`, and if it reads rows instead
@@ -208,9 +209,7 @@ def table_sink(
         first, last = min(row["first"] for row in found), max(row["last"] for row in found)
         directory = found[0]["directory"]
         segments = listed.setdefault(directory, SegmentList(directory))
-        # A query may begin later than its segments. But a table that comes later, or that was lost, begins with them.
-        start = first - 1 if batch_id == 0 else None
-        source = _SegmentSource(segments, batch.sparkSession, which, catalog, start, last)
+        source = _SegmentSource(segments, batch.sparkSession, which, catalog, first - 1, last)
         if source.catalog.relations:
             run = partial(begin_run, place, format, storage_options or {}, iceberg_catalog)
             _write(source, run, place, tables, "append", decoding, partition_by, file_bytes, compression)
