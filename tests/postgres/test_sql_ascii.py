@@ -1,4 +1,4 @@
-"""A database with the encoding SQL_ASCII has text in any encoding. It comes as it is, and what is not UTF-8 is rejected."""
+"""Text that is not ASCII: in databases with the encoding SQL_ASCII, and in names of publications."""
 
 from __future__ import annotations
 
@@ -95,3 +95,23 @@ def test_a_mirror(dsn: str, tmp_path: Path, database: pg.Database) -> None:
     rows = current_of(tmp_path, 'public."té"').to_pylist()
     assert _values(rows) == {2: None, 3: None}
     assert [row["_unrepresentable"] for row in rows] == [["v"], ["v"]]
+
+
+@pytest.mark.parametrize("through", ["walsender", "sql"])
+@pytest.mark.parametrize("name", ["pé", "it's \\ 発行"])
+def test_a_publication_whose_name_is_not_ascii(
+    database: pg.Database, tmp_path: Path, through: Literal["walsender", "sql"], name: str
+) -> None:
+    """A server from 18 on would skip a name that it does not know, and send nothing."""
+    slot = f"{database.name}_p"
+    database.execute("CREATE TABLE n (id int PRIMARY KEY)", f'CREATE PUBLICATION "{name}" FOR TABLE n')
+    create_slot(database.dsn, slot)
+    try:
+        database.execute("INSERT INTO n VALUES (1)")
+        Capture(database.dsn, slot, [name], tmp_path, through=through).run(until_lsn="now")
+    finally:
+        drop_slot(database.dsn, slot)
+        database.execute(f'DROP PUBLICATION "{name}"', "DROP TABLE n")
+    (segment,) = list_segments(tmp_path)
+    decoded = pgo.decode_tagged(read_segment(segment.path), segment_catalog(tmp_path))
+    assert decoded.table("public.n").column("id").to_pylist() == [1]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
@@ -17,6 +17,7 @@ from pgoutput_fast.decoding.framing import unframe
 from pgoutput_fast.postgres.copy_stream import CopyLink
 from pgoutput_fast.postgres.errors import SilentError
 from pgoutput_fast.postgres.session import connect
+from pgoutput_fast.protocol.lsn import format_lsn
 
 __all__ = ["Received", "Walsender"]
 
@@ -49,6 +50,16 @@ class Received:
     lsns: pa.Int64Array = field(default_factory=lambda: pa.array([], pa.int64()))
     nbytes: int = 0
     starts_session: bool = False
+
+
+def _start(slot: str, start_lsn: int, options: Mapping[str, str]) -> bytes:
+    """The command. psycopg2 would send a name that is not ASCII in another encoding, and the server would skip it."""
+    words = ", ".join(f'"{name}" {_quoted(str(value))}' for name, value in options.items())
+    return f'START_REPLICATION SLOT "{slot}" LOGICAL {format_lsn(start_lsn)} ({words})'.encode()
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
 
 
 class Walsender:
@@ -84,8 +95,8 @@ class Walsender:
             self._cursor: Any = self._connection.cursor()
             self._cursor.execute(_TIMEOUT)
             timeout = self._cursor.fetchone()[0] / 1000
-            self._cursor.start_replication(
-                slot_name=slot, decode=False, options=options, start_lsn=start_lsn, status_interval=60
+            self._cursor.start_replication_expert(
+                _start(slot, start_lsn, options), decode=False, status_interval=60
             )
         except BaseException:
             self._connection.close()
