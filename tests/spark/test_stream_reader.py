@@ -86,7 +86,7 @@ def _rows(reader: Any, start: int, end: int) -> list[dict[str, Any]]:
 
 def test_latest_asks_for_a_restart(directory: Directory) -> None:
     first = _reader(directory)
-    assert first.initialOffset() == {"seq": 0}
+    assert first.initialOffset() == {"seq": 0, "began": 0}
     end = first.latestOffset()["seq"]
     assert [row["note"] for row in _rows(first, 0, end)] == ["old"]
     later = directory.add(WIDER, ["2", "new", "3"])
@@ -197,6 +197,39 @@ def test_a_consumer_is_noted(directory: Directory) -> None:
     assert Consumers(directory.path).positions() == {"lake": -1}
     reader.commit({"seq": end})
     assert Consumers(directory.path).positions() == {"lake": end - 1}
+    # Spark asks for the beginning again if the query was killed in its first batch, and reads that batch again.
+    _reader(directory, consumer="lake", starting="latest").initialOffset()
+    assert Consumers(directory.path).positions() == {"lake": end - 1}
+    _reader(directory, consumer="lake").initialOffset()
+    assert Consumers(directory.path).positions() == {"lake": -1}
+
+
+def test_the_first_batch_again(directory: Directory) -> None:
+    """The query began at the end of the stream, which is elsewhere now."""
+    start = _reader(directory, starting="latest").initialOffset()
+    directory.add(ORDERS, ["2", "in the first batch"])
+    end = _reader(directory, starting="latest").latestOffset(start)
+    assert (start["began"], end["began"]) == (start["seq"], start["seq"])
+    directory.add(ORDERS, ["3", "later"])
+    again = _reader(directory, starting="latest")
+    begins = again.initialOffset()
+    assert begins["seq"] > end["seq"]
+    task = pickle.loads(cloudpickle.dumps(again))
+    rows = [
+        row
+        for part in again.partitions(begins, end)
+        for batch in task.read(part)
+        for row in batch.to_pylist()
+    ]
+    assert [row["id"] for row in rows] == [2]
+    # Without a new message an offset is the same text. What follows tells the beginning, too.
+    assert again.latestOffset(end)["began"] == start["seq"]
+    for at in ({"seq": directory.end}, {"seq": directory.end, "began": 0}):
+        assert _reader(directory).latestOffset(at) == at
+    # As Spark asks before 4.2 behind a restart.
+    older = _reader(directory, starting="latest", max_segments="1")
+    older.partitions(start, {"seq": end["seq"]})
+    assert older.latestOffset() == {"seq": directory.end, "began": start["seq"]}
 
 
 def test_several_tables(directory: Directory) -> None:
@@ -234,10 +267,10 @@ def test_how_far_a_batch_goes(directory: Directory) -> None:
     ]
     # As Spark asks before 4.2: the reader knows how far Spark is.
     old = _reader(directory, max_segments="1")
-    assert old.initialOffset() == {"seq": 0}
-    assert old.latestOffset() == {"seq": ends[0]}
-    old.partitions({"seq": 0}, {"seq": ends[0]})
-    assert old.latestOffset() == {"seq": ends[1]}
+    assert old.initialOffset() == {"seq": 0, "began": 0}
+    assert old.latestOffset() == {"seq": ends[0], "began": 0}
+    old.partitions({"seq": 0, "began": 0}, {"seq": ends[0], "began": 0})
+    assert old.latestOffset() == {"seq": ends[1], "began": 0}
     # After a restart it does not know before it was given a batch, and cannot hold to limits.
     again = _reader(directory, max_segments="1")
     assert again.latestOffset() == {"seq": ends[-1]}

@@ -35,7 +35,7 @@ from pgoutput_fast.spark.current.stretches import stretches_of
 from pgoutput_fast.spark.current.versions import check_versions
 from pgoutput_fast.spark.dataframes.plan import task_options
 from pgoutput_fast.spark.sessions import cores_of
-from pgoutput_fast.spark.source.stream_files import EMITTED_SCHEMA
+from pgoutput_fast.spark.source.stream_files import read_emitted
 from pgoutput_fast.spark.tables.plan import oldest_behind, outcomes_behind, plan_work
 from pgoutput_fast.spark.tasks.current.divide import DivideChanges, Divided, Taken
 from pgoutput_fast.spark.tasks.current.reduce import Place
@@ -127,17 +127,11 @@ def current_sink(
     sinks: list[_Sink] = []
 
     def keep_current(batch: DataFrame, batch_id: int) -> None:
-        if batch.columns != EMITTED_SCHEMA.names:
-            raise ValueError(
-                f"current_sink needs the columns {', '.join(EMITTED_SCHEMA.names)}: read the stream with "
-                '.format("pgoutput").option("emit", "files")'
-            )
-        found = batch.collect()
-        if found:
+        found = read_emitted(batch, "current_sink")
+        if found is not None:
             if not sinks:
                 sinks.append(_Sink(settings))
-            first, last = min(row["first"] for row in found), max(row["last"] for row in found)
-            sinks[0].take(batch.sparkSession, found[0]["directory"], first, last)
+            sinks[0].take(batch.sparkSession, found.directory, found.first, found.last)
 
     return keep_current
 
@@ -382,7 +376,7 @@ class _Sink:
         if not taken:
             return []
         every = sorted({oid for each in oids.values() for oid in each})
-        work = plan_work(batch.segments, every, batch.after, batch.outcomes, cores_of(batch.spark))
+        work = plan_work(batch.segments, {batch.after: every}, batch.outcomes, cores_of(batch.spark))
         catalog = batch.catalog.to_json()
         scratch = str(self._store.at(_SCRATCH))
         jobs = [

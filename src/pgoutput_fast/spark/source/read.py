@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -143,11 +143,20 @@ def ranges(
         most_bytes: size limit of a group, in bytes of the file.
         txns: transactions, ascending; only row groups that may contain their rows are taken. Default: all.
     """
+    return cut(segment, groups_with(segment, oids, txns), most_bytes)
+
+
+def groups_with(segment: Segment, oids: Sequence[int], txns: Sequence[int] | None = None) -> list[int]:
+    """Returns the row groups that may contain rows of these relations, and of these transactions (ascending)."""
+    found = segment.row_groups_of(oids)
+    return found if txns is None else [k for k in found if may_have(segment.row_groups[k], txns)]
+
+
+def cut(segment: Segment, row_groups: Iterable[int], most_bytes: int) -> list[tuple[int, ...]]:
+    """Divides row groups into groups of limited size."""
     groups: list[list[int]] = []
     size = 0
-    for k in segment.row_groups_of(oids):
-        if txns is not None and not may_have(segment.row_groups[k], txns):
-            continue
+    for k in row_groups:
         nbytes = segment.row_groups[k].nbytes
         if not groups or size + nbytes > most_bytes:
             groups.append([])

@@ -40,7 +40,9 @@ __all__ = ["StreamReader"]
 class StreamReader(RowsReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Follows the segments that a capture writes.
 
-    An offset is `{"seq": n}`: Spark has taken the messages before ordinal n.
+    An offset is `{"seq": n, "began": m}`: Spark has taken the messages before ordinal n, and the query began at m. If a
+    query is killed in its first batch, Spark asks for its beginning again, and `latest` is elsewhere then. So the end
+    of that batch says where it began. The offsets of earlier versions have no `began`.
 
     Args:
         plan: the plan.
@@ -55,6 +57,7 @@ class StreamReader(RowsReader, DataSourceStreamReader, SupportsTriggerAvailableN
         self._new_tables: tuple[Any, tuple[TablePlan, ...]] | None = None
         # _at: Spark's position, for Spark versions that do not pass it. _until: the limit of an AvailableNow query.
         self._at: dict[str, Any] | None = None
+        self._began: int | None = None
         self._until: int | None = None
         self._capture: OwnCapture | None = None
 
@@ -71,26 +74,27 @@ class StreamReader(RowsReader, DataSourceStreamReader, SupportsTriggerAvailableN
         begin, end = self._segments.begin(), self._segments.end()
         starting = self._resolved.starting
         if starting == "earliest":
-            self._at = {"seq": begin}
+            began = begin
         elif starting == "latest":
-            self._at = {"seq": end}
+            began = end
         elif begin <= int(starting) <= end:
-            self._at = {"seq": int(starting)}
+            began = int(starting)
         else:
             raise ValueError(
                 f"option starting is {starting}, but the segments have messages {begin} to {end - 1}"
             )
-        # From here on, retention must remove nothing.
-        self.commit(self._at)
+        self._at, self._began = {"seq": began, "began": began}, began
+        self._hold(began)
         return self._at
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802
         """Returns the end of the next batch."""
         self._keep_capturing()
         at = self._at if start is None else start
+        self._learn(at)
         end = self._segments.end() if self._until is None else self._until
         if at is None:  # a restart on a Spark version that does not pass its position
-            return {"seq": end}
+            return self._offset(end)
         self._at = at
         if self._segments.end() < at["seq"]:
             self._segments.listed(fresh=True)
@@ -99,7 +103,25 @@ class StreamReader(RowsReader, DataSourceStreamReader, SupportsTriggerAvailableN
                     f"the query has taken messages up to {at['seq'] - 1}, but the segments end at "
                     f"{self._segments.end() - 1}: these are not the segments that the query began with"
                 )
-        return {"seq": max(at["seq"], self._limited(at["seq"], end, limit))}
+        seq = self._limited(at["seq"], end, limit)
+        # Spark compares offsets as text: without a new message it must see the same one.
+        return at if seq <= at["seq"] else self._offset(seq)
+
+    def _offset(self, seq: int) -> dict[str, Any]:
+        return {"seq": seq} if self._began is None else {"seq": seq, "began": self._began}
+
+    def _learn(self, offset: dict[str, Any] | None) -> None:
+        if offset is not None and "began" in offset:
+            self._began = offset["began"]
+
+    def _taken(self, start: dict[str, Any], end: dict[str, Any]) -> tuple[int, int]:
+        """The ordinals of the first message of a batch, and of the one behind its last one."""
+        self._at = end
+        self._learn(start)
+        self._learn(end)
+        if start["seq"] == start.get("began") and "began" in end:
+            return end["began"], end["seq"]  # the query's first batch, perhaps again
+        return start["seq"], end["seq"]
 
     def _limited(self, start: int, end: int, limit: Any) -> int:
         """Returns the end of a batch that begins at `start`: at most `end`, and at least one segment."""
@@ -166,14 +188,14 @@ class StreamReader(RowsReader, DataSourceStreamReader, SupportsTriggerAvailableN
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Returns the rows between two positions. Later segments and removed segments do not change the result."""
-        self._at = end
-        if start["seq"] >= end["seq"]:
+        begin, behind = self._taken(start, end)
+        if begin >= behind:
             return []
-        segments = self._ranges.segments(start["seq"], end["seq"])
+        segments = self._ranges.segments(begin, behind)
         # A segment does not contain all descriptions of older segments, and the range may contain rows of these.
-        before = self._ranges.before(segments, start["seq"], end["seq"])
+        before = self._ranges.before(segments, begin, behind)
         tables = self._tables([*before, *segments])
-        return self._ranges.partitions(segments, start["seq"], end["seq"], tables)
+        return self._ranges.partitions(segments, begin, behind, tables)
 
     def _tables(self, segments: Sequence[Segment]) -> tuple[TablePlan, ...] | None:
         """Returns new plans of the tables if relation versions appeared after the query was planned, else None."""
@@ -208,6 +230,19 @@ class StreamReader(RowsReader, DataSourceStreamReader, SupportsTriggerAvailableN
         """Yields the record batches of a partition. One row group is in memory at a time."""
         assert isinstance(partition, ManyRows)
         return self.rows_of(partition)
+
+    def _hold(self, begin: int) -> None:
+        """Tells retention that the messages from `begin` on are needed.
+
+        The consumer's position does not move on: if the query was killed in its first batch, Spark reads that again.
+        """
+        if self._resolved.consumer is not None:
+            from pgoutput_fast.capture.retention import Consumers
+
+            consumers = Consumers(self._resolved.directory)
+            before = consumers.positions().get(self._resolved.consumer)
+            if before is None or before > begin - 1:
+                consumers.set(self._resolved.consumer, begin - 1)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Tells retention that Spark will not read the messages before `end` again."""

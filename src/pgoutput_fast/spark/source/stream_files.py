@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+from pyspark.sql import DataFrame
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
@@ -16,13 +17,20 @@ from pgoutput_fast.spark.source.stream import StreamReader
 from pgoutput_fast.spark.source.stream_plan import plan_stream
 from pgoutput_fast.spark.types import spark_schema
 
-__all__ = ["EMITTED_SCHEMA", "emits_files", "files_schema", "make_files_reader"]
+__all__ = ["Emitted", "emits_files", "files_schema", "make_files_reader", "read_emitted"]
 
-# A row per segment of a batch: the stream's directory, the segment's path, and the first and the last ordinal of its
-# messages in the batch.
-EMITTED_SCHEMA = pa.schema(
-    [("directory", pa.string()), ("path", pa.string()), ("first", pa.int64()), ("last", pa.int64())]
+# A row per segment of a batch: the stream's directory, the segment's path, the first and the last ordinal of its
+# messages in the batch, and the ordinal where the query began: null if it is not known any more.
+_SCHEMA = pa.schema(
+    [
+        ("directory", pa.string()),
+        ("path", pa.string()),
+        ("first", pa.int64()),
+        ("last", pa.int64()),
+        ("began", pa.int64()),
+    ]
 )
+_NEEDED = ("directory", "path", "first", "last")
 _OPTIONS = ("path", "emit", *STREAM_OPTIONS)
 
 
@@ -40,7 +48,45 @@ def emits_files(options: Mapping[str, str]) -> bool:
 
 def files_schema() -> StructType:
     """Spark's schema of the rows."""
-    return spark_schema(EMITTED_SCHEMA)
+    return spark_schema(_SCHEMA)
+
+
+@dataclass(frozen=True)
+class Emitted:
+    """What the rows of a batch say.
+
+    Attributes:
+        directory: the stream's directory.
+        first, last: ordinals of the first and the last message of the batch.
+        began: ordinal of the first message of the query; None if it is not known any more.
+    """
+
+    directory: str
+    first: int
+    last: int
+    began: int | None
+
+
+def read_emitted(batch: DataFrame, sink: str) -> Emitted | None:
+    """Reads the rows of a batch; None if it has none.
+
+    Args:
+        batch: what `foreachBatch` gives.
+        sink: the name of the function, for the error.
+
+    Raises:
+        ValueError: if the query reads something else.
+    """
+    if tuple(batch.columns) not in (_NEEDED, tuple(_SCHEMA.names)):
+        raise ValueError(
+            f"{sink} needs the columns {', '.join(_SCHEMA.names)}: read the stream with "
+            '.format("pgoutput").option("emit", "files")'
+        )
+    found = [row.asDict() for row in batch.collect()]
+    if not found:
+        return None
+    first, last = min(row["first"] for row in found), max(row["last"] for row in found)
+    return Emitted(found[0]["directory"], first, last, found[0].get("began"))
 
 
 def make_files_reader(options: Mapping[str, str], schema: StructType) -> FilesReader:
@@ -66,7 +112,7 @@ def make_files_reader(options: Mapping[str, str], schema: StructType) -> FilesRe
 class _Names(InputPartition):
     """The rows of a batch."""
 
-    rows: tuple[tuple[str, str, int, int], ...]
+    rows: tuple[tuple[str, str, int, int, int | None], ...]
 
 
 class FilesReader(StreamReader):
@@ -74,21 +120,29 @@ class FilesReader(StreamReader):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Returns the segments between two positions."""
-        self._at = end
-        begin, behind = start["seq"], end["seq"]
+        begin, behind = self._taken(start, end)
         if begin >= behind:
             return []
-        directory = self._resolved.directory
+        directory, began = self._resolved.directory, self._began_at()
         rows = [
-            (directory, each.name, max(each.first_seq, begin), min(each.last_seq, behind - 1))
+            (directory, each.name, max(each.first_seq, begin), min(each.last_seq, behind - 1), began)
             for each in self._segments.between(begin, behind)
         ]
         return [_Names(tuple(rows))]
+
+    def _began_at(self) -> int | None:
+        """Where the query began. The offsets of earlier versions do not say it, but options may."""
+        if self._began is not None:
+            return self._began
+        starting = self._resolved.starting
+        if starting == "latest":
+            return None
+        return self._segments.begin() if starting == "earliest" else int(starting)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yields the names."""
         assert isinstance(partition, _Names)
         columns = [
-            pa.array([row[k] for row in partition.rows], field.type) for k, field in enumerate(EMITTED_SCHEMA)
+            pa.array([row[k] for row in partition.rows], field.type) for k, field in enumerate(_SCHEMA)
         ]
-        yield pa.RecordBatch.from_arrays(columns, schema=EMITTED_SCHEMA)
+        yield pa.RecordBatch.from_arrays(columns, schema=_SCHEMA)

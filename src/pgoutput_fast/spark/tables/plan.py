@@ -20,11 +20,11 @@ from pgoutput_fast.schema.tables import OUTCOMES_SCHEMA
 from pgoutput_fast.segments.footers import one_batch
 from pgoutput_fast.segments.listing import SegmentList
 from pgoutput_fast.segments.segment import Segment
-from pgoutput_fast.spark.source.read import may_end, ranges, relevant_outcomes, rollbacks
+from pgoutput_fast.spark.source.read import cut, groups_with, may_end, relevant_outcomes, rollbacks
 from pgoutput_fast.spark.tables.run import Run
 from pgoutput_fast.spark.tasks.changes import DecodeChanges
 from pgoutput_fast.spark.tasks.rows import pack_batch
-from pgoutput_fast.spark.tasks.tables import SegmentPiece, SegmentTask, TablePart
+from pgoutput_fast.spark.tasks.tables import SegmentPiece, SegmentTask, TablePart, rejects_of
 from pgoutput_fast.spark.types import spark_arrow_schema
 from pgoutput_fast.storage.paths import absolute
 
@@ -67,7 +67,7 @@ def described_tables(
     options: Options,
     partition_by: PartitionBy,
     *,
-    start: int | None,
+    more: bool,
 ) -> list[DescribedTable]:
     """The tables of the catalog, or those with these names, each once. It touches no target.
 
@@ -76,7 +76,7 @@ def described_tables(
         names: qualified names, quoted as in SQL, or oids. None: all.
         options: how to decode.
         partition_by: the partition columns of all tables, or of some by name.
-        start: as for `plan_tables`.
+        more: whether the source may describe other tables later.
 
     Raises:
         KeyError: if there is no such table.
@@ -96,22 +96,21 @@ def described_tables(
         found[resolved.table] = DescribedTable(resolved, bare, columns)
     if not found:
         raise KeyError("the source describes no table")
-    if start is None and isinstance(partition_by, Mapping):  # a stream may describe the others later
+    if not more and isinstance(partition_by, Mapping):
         _check_names(partition_by, list(found))
     return list(found.values())
 
 
 def plan_tables(
-    tables: Sequence[DescribedTable], options: Options, run: Run, *, whole: bool, start: int | None
+    tables: Sequence[DescribedTable], options: Options, run: Run, *, whole: bool
 ) -> list[TablePart]:
-    """Plans tables.
+    """Plans tables. One that has no position gets everything.
 
     Args:
         tables: the tables.
         options: how to decode.
         run: its targets say how far their tables go.
         whole: whether everything is written, however far the tables go.
-        start: the position of a table that has none. None: it gets everything.
     """
     parts = []
     for each in tables:
@@ -123,12 +122,13 @@ def plan_tables(
         )
         table = run.table(directory)
         after = None if whole else table.position()
-        if after is None:
-            after = start
+        rejects_after = None if whole else run.table(rejects_of(directory)).position()
         partitioning = Partitioning(
             each.partition_columns, table.partition_directories, table.partition_columns_stored
         )
-        parts.append(TablePart(directory, resolved.oids, resolved.others, decode, after, partitioning))
+        parts.append(
+            TablePart(directory, resolved.oids, resolved.others, decode, after, rejects_after, partitioning)
+        )
     return parts
 
 
@@ -203,8 +203,7 @@ def outcomes_behind(
 
 def plan_work(
     segments: Sequence[Segment],
-    oids: Sequence[int],
-    after: int | None,
+    wanted: Mapping[int | None, Sequence[int]],
     outcomes: pa.RecordBatch | None,
     cores: int,
 ) -> tuple[SegmentTask, ...]:
@@ -212,29 +211,28 @@ def plan_work(
 
     Args:
         segments: the segments, in the order of the stream.
-        oids: the relations.
-        after: the position that all of their tables have reached. None: everything is read.
+        wanted: {a position: the relations whose tables have reached it}. None: a table that gets everything.
         outcomes: the outcomes of transactions, if only committed rows are wanted.
         cores: how many tasks can run at once.
     """
-    txns = None
-    if after is not None:
-        if outcomes is None:
-            segments = [each for each in segments if each.last_seq > after]
-        else:
-            txns = _txns_behind(outcomes, after)
-    wanted = [(segment, segment.row_groups_of(oids)) for segment in segments]
-    total = sum(segment.row_groups[k].nbytes for segment, groups in wanted for k in groups)
+    chosen: dict[int, set[int]] = {}
+    for after, oids in wanted.items():
+        txns = None if after is None or outcomes is None else _txns_behind(outcomes, after)
+        for n, segment in enumerate(segments):
+            # A transaction that commits behind a position may have rows before it.
+            if after is None or outcomes is not None or segment.last_seq > after:
+                chosen.setdefault(n, set()).update(groups_with(segment, oids, txns))
+    total = sum(segments[n].row_groups[k].nbytes for n, groups in chosen.items() for k in groups)
     most = min(SPARK_PARTITION_BYTES, max(1, total // (_TASKS_PER_CORE * max(cores, 1))))
     work: list[list[tuple[Segment, tuple[int, ...]]]] = []
     size = most
-    for segment, _ in wanted:
-        for taken in ranges(segment, oids, most, txns):
-            nbytes = sum(segment.row_groups[k].nbytes for k in taken)
+    for n in sorted(chosen):
+        for taken in cut(segments[n], sorted(chosen[n]), most):
+            nbytes = sum(segments[n].row_groups[k].nbytes for k in taken)
             if size + nbytes > most:
                 work.append([])
                 size = 0
-            work[-1].append((segment, taken))
+            work[-1].append((segments[n], taken))
             size += nbytes
     return tuple(_task(each, outcomes) for each in work)
 

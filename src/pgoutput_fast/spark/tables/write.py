@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import pyarrow as pa
 from pyspark.errors import PySparkRuntimeError
@@ -17,45 +16,18 @@ from pgoutput_fast.arguments import expect_count, expect_kind, expect_list, kind
 from pgoutput_fast.catalog.relations import Catalog
 from pgoutput_fast.lake.files import FILE_BYTES, WrittenFile
 from pgoutput_fast.lake.formats import FORMATS
-from pgoutput_fast.lake.stream import Stream
 from pgoutput_fast.lake.target import Mode, TableTarget
 from pgoutput_fast.protocol.limits import SPARK_BATCH_BYTES, SPARK_BATCH_ROWS
-from pgoutput_fast.schema.evolution import differ_in_case
 from pgoutput_fast.schema.options import Options, Transactions
-from pgoutput_fast.schema.tables import REJECTS_SCHEMA, TAGGED_SCHEMA
-from pgoutput_fast.segments.listing import SegmentList, catalog_of
-from pgoutput_fast.segments.segment import Segment
-from pgoutput_fast.segments.tail import check_whole, first_gap
-from pgoutput_fast.spark.dataframes.catalog import read_catalog
-from pgoutput_fast.spark.dataframes.outcomes import outcomes as decode_outcomes
+from pgoutput_fast.schema.tables import REJECTS_SCHEMA
+from pgoutput_fast.segments.listing import SegmentList
 from pgoutput_fast.spark.dataframes.plan import expect_catalog, task_options
-from pgoutput_fast.spark.dataframes.tagged import expect_tagged
-from pgoutput_fast.spark.sessions import cores_of
-from pgoutput_fast.spark.shipping import shipped
-from pgoutput_fast.spark.source.stream_files import EMITTED_SCHEMA
-from pgoutput_fast.spark.tables.plan import (
-    DescribedTable,
-    PartitionBy,
-    described_tables,
-    last_of_all,
-    oldest_behind,
-    outcomes_behind,
-    plan_tables,
-    plan_work,
-)
+from pgoutput_fast.spark.source.stream_files import read_emitted
+from pgoutput_fast.spark.tables.checks import begun_with_query, check_columns, checked_targets
+from pgoutput_fast.spark.tables.plan import PartitionBy, described_tables, plan_tables
 from pgoutput_fast.spark.tables.run import Run, begin_run
-from pgoutput_fast.spark.tables.streams import StreamCheck, stream_at
-from pgoutput_fast.spark.tasks.rows import pack_batch
-from pgoutput_fast.spark.tasks.tables import (
-    FILES_SCHEMA,
-    SegmentTask,
-    TablePart,
-    WriteSegments,
-    WriteTables,
-    rejects_of,
-)
-from pgoutput_fast.spark.types import spark_schema
-from pgoutput_fast.spark.workers import check_workers
+from pgoutput_fast.spark.tables.sources import SegmentSource, Source, TaggedSource
+from pgoutput_fast.spark.tasks.tables import TablePart, WriteTables, rejects_of
 from pgoutput_fast.storage.parquet import COMPRESSIONS, Compression
 from pgoutput_fast.storage.paths import Paths, absolute
 from pgoutput_fast.storage.stores import open_store
@@ -141,11 +113,11 @@ def write_tables(
     place = _place(target)
     decoding, which = task_options(options, transactions)
     decoding = replace(decoding, batch_rows=SPARK_BATCH_ROWS, batch_bytes=SPARK_BATCH_BYTES)
-    reader: _Source
+    reader: Source
     if isinstance(source, DataFrame):
-        reader = _TaggedSource(source, decoding, which, catalog)
+        reader = TaggedSource(source, decoding, which, catalog)
     else:
-        reader = _SegmentSource(SegmentList(source), _session(spark), which, catalog)
+        reader = SegmentSource(SegmentList(source), _session(spark), which, catalog)
     run = partial(begin_run, place, format, storage_options or {}, iceberg_catalog)
     return _write(reader, run, place, tables, mode, decoding, partition_by, file_bytes, compression)
 
@@ -174,8 +146,7 @@ def table_sink(
         target, tables, format, transactions, options, partition_by, file_bytes, compression, storage_options,
             catalog, iceberg_catalog: as in `write_tables`. A table that the segments do not describe yet is written as
             soon as they do, if `tables` is not given. A table that a later batch does not find in the target, because
-            you added it to `tables` or because the target was lost, begins with that batch: write it first with
-            `write_tables(..., tables=[...], mode="overwrite")`, which takes all segments.
+            you added it to `tables` or because the target was lost, gets what the earlier batches had, too.
 
     Raises:
         ValueError: for wrong arguments. The query fails for the reasons of `write_tables`, and if it reads rows instead
@@ -198,18 +169,11 @@ def table_sink(
     listed: dict[str, SegmentList] = {}
 
     def write_batch(batch: DataFrame, batch_id: int) -> None:
-        if batch.columns != EMITTED_SCHEMA.names:
-            raise ValueError(
-                f"table_sink needs the columns {', '.join(EMITTED_SCHEMA.names)}: read the stream with "
-                '.format("pgoutput").option("emit", "files")'
-            )
-        found = batch.collect()
-        if not found:
+        found = read_emitted(batch, "table_sink")
+        if found is None:
             return
-        first, last = min(row["first"] for row in found), max(row["last"] for row in found)
-        directory = found[0]["directory"]
-        segments = listed.setdefault(directory, SegmentList(directory))
-        source = _SegmentSource(segments, batch.sparkSession, which, catalog, first - 1, last)
+        segments = listed.setdefault(found.directory, SegmentList(found.directory))
+        source = SegmentSource(segments, batch.sparkSession, which, catalog, found)
         if source.catalog.relations:
             run = partial(begin_run, place, format, storage_options or {}, iceberg_catalog)
             _write(source, run, place, tables, "append", decoding, partition_by, file_bytes, compression)
@@ -218,7 +182,7 @@ def table_sink(
 
 
 def _write(
-    source: _Source,
+    source: Source,
     begin: Callable[[], AbstractContextManager[Run]],
     target: str,
     tables: Sequence[str] | None,
@@ -229,12 +193,14 @@ def _write(
     compression: Compression,
 ) -> list[Row]:
     # First this: a run that is refused for its arguments leaves no target behind.
-    described = described_tables(source.catalog, tables, options, partition_by, start=source.start)
+    described = described_tables(source.catalog, tables, options, partition_by, more=source.batch is not None)
     with begin() as run:
-        parts = plan_tables(described, options, run, whole=mode != "append", start=source.start)
-        parts = _checked_targets(run, parts, mode, source)
+        parts = plan_tables(described, options, run, whole=mode != "append")
+        if isinstance(source, SegmentSource) and source.batch is not None:
+            parts = begun_with_query(run, parts, source, source.batch, named=tables is not None)
+        parts = checked_targets(run, parts, mode, source)
         if mode != "overwrite":
-            _check_columns(run, described, parts, options)
+            check_columns(run, described, parts, options)
         task = WriteTables(
             target,
             run.name,
@@ -313,138 +279,8 @@ def _session(spark: SparkSession | None) -> SparkSession:
         raise RuntimeError("there is no Spark session: make one, or pass spark=") from None
 
 
-def _checked_targets(run: Run, parts: Sequence[TablePart], mode: Mode, source: _Source) -> list[TablePart]:
-    """Checks before any work that every table can take the rows. Returns the parts with the types of the tables."""
-    checked = []
-    for part in parts:
-        if run.format == "delta":
-            _check_case(run, part)
-        table = run.table(part.directory)
-        if not table.exists():
-            run.check_format(part.directory)
-        if mode == "overwrite":
-            table.check_overwrite()
-        if mode == "error" and table.exists():
-            raise ValueError(f"{run.store}/{part.directory} exists: use mode='append' or mode='overwrite'")
-        if mode != "overwrite":
-            _check_stream(run, part.directory, table, source)
-            _check_transactions(run, part.directory, table, source)
-        if part.after is None or table.position() is None:
-            if mode == "append" and table.exists():
-                run.check_format(part.directory)
-                raise ValueError(
-                    f"{run.store}/{part.directory} has no position: something else wrote it. Use another target, or "
-                    "mode='overwrite'"
-                )
-        elif part.after > source.last_seq:
-            raise ValueError(
-                f"{run.store}/{part.directory} goes up to message {part.after}, but the source ends at message "
-                f"{source.last_seq}: it is not the stream that the table was written from, or its last segments are "
-                "missing. Pass all segments, or write to another target"
-            )
-        _check_gap(run, part.directory, part.after, source)
-        if table.position() is not None and mode != "overwrite":
-            _check_begun(run, part.directory, part.after, source)
-        if table.exists() and table.partition_by() != part.partitioning.columns:
-            raise ValueError(
-                f"{run.store}/{part.directory} is partitioned by {list(table.partition_by())}, not by "
-                f"{list(part.partitioning.columns)}: a table keeps its partition columns. Pass them as partition_by=, "
-                "or use another target"
-            )
-        target = part.decode.target if mode == "overwrite" else table.fitted(part.decode.target)
-        checked.append(replace(part, decode=replace(part.decode, target=target)))
-    return checked
-
-
-def _check_columns(
-    run: Run, described: Sequence[DescribedTable], parts: Sequence[TablePart], options: Options
-) -> None:
-    """Checks that options do not leave out columns that a table has: nulls would take their place, without a word."""
-    for table, part in zip(described, parts, strict=True):
-        there = run.table(part.directory).column_names()
-        place, seq = f"{run.store}/{part.directory}", f"{options.metadata_prefix}seq"
-        if there and seq not in there:
-            raise ValueError(
-                f"{place} has no column {seq}: it was written with another metadata_prefix. Pass that one, write "
-                "to another target, or replace the table with mode='overwrite'"
-            )
-        # A column that the newest version lacks was dropped: an option may leave it out.
-        sent = {column.name for column in table.resolved.versions[-1].columns}
-        left_out = [name for name in there if name in sent and name not in part.decode.target.names]
-        if left_out:
-            raise ValueError(
-                f"{place} has the column {left_out[0]}, which the options leave out: in new rows it would be null. "
-                "Pass the options that the table was written with, write to another target, or replace the table "
-                "with mode='overwrite'"
-            )
-
-
-def _check_case(run: Run, part: TablePart) -> None:
-    """Checks that a Delta table can have the columns."""
-    found = differ_in_case(part.decode.target.names)
-    if found is not None:
-        raise ValueError(
-            f"{run.store}/{part.directory} cannot be a Delta table: the names of its columns {found[0]!r} and "
-            f"{found[1]!r} differ only in case. Leave one out with Options(columns=...), or use format='parquet' or "
-            "format='iceberg'"
-        )
-
-
-def _check_gap(run: Run, directory: str, after: int | None, source: _Source) -> None:
-    """Checks that the source has all messages behind a position, or from its first one on if there is no position."""
-    gap = source.gap(after)
-    if gap is None:
-        return
-    if after is not None and gap[1] + 1 == source.first_seq:
-        raise ValueError(
-            f"{run.store}/{directory} goes up to message {after}, but the source begins at message "
-            f"{source.first_seq}: what comes in between is gone. Load the table again with mode='overwrite'"
-        )
-    raise ValueError(
-        f"{run.store}/{directory} cannot be written: the source lacks messages {gap[0]} to {gap[1]}, which come before "
-        "others that it has. A segment is missing. Bring it back. If it is lost, pass the paths of the segments behind "
-        "the gap, and replace the table with mode='overwrite' or use another target"
-    )
-
-
-def _check_begun(run: Run, directory: str, after: int | None, source: _Source) -> None:
-    """Checks that the source has all rows of the transactions that began before a position and commit behind it."""
-    begun = None if after is None or source.transactions != "committed" else source.begun_before(after)
-    gap = None if begun is None else source.gap(begun - 1)
-    if gap is not None:
-        raise ValueError(
-            f"{run.store}/{directory} goes up to message {after}. A transaction that began at message {begun} commits "
-            f"only behind it, and the source lacks messages {gap[0]} to {gap[1]}, where it may have rows. Pass the "
-            f"segments from message {begun} on, too. If they are lost, replace the table with mode='overwrite'"
-        )
-
-
-def _check_stream(run: Run, directory: str, table: TableTarget, source: _Source) -> None:
-    """Checks that a table does not get changes of another stream than the one that it has."""
-    if source.streams is None:
-        return
-    source.streams.check(f"{run.store}/{directory}", table)
-    if table.stream() is None:  # else its rejects are of the same stream
-        rejects = rejects_of(directory)
-        source.streams.check(f"{run.store}/{rejects}", run.table(rejects))
-
-
-def _check_transactions(run: Run, directory: str, table: TableTarget, source: _Source) -> None:
-    """Checks that a table goes on with the kind of transactions that it has."""
-    known = table.transactions()
-    if known is None:  # else its rejects are of the same kind
-        directory = rejects_of(directory)
-        known = run.table(directory).transactions()
-    if known is not None and known != source.transactions:
-        raise ValueError(
-            f"{run.store}/{directory} was written with transactions={known!r}. With {source.transactions!r} it would "
-            f"lose rows, or get some twice. Pass transactions={known!r}, write to another target, or replace the "
-            f"table by write_tables(..., transactions={source.transactions!r}, mode='overwrite')"
-        )
-
-
 def _commit(
-    run: Run, parts: Sequence[TablePart], files: Iterable[WrittenFile], source: _Source, mode: Mode
+    run: Run, parts: Sequence[TablePart], files: Iterable[WrittenFile], source: Source, mode: Mode
 ) -> list[Row]:
     position, stream = source.last_seq, source.stream
     by_table: dict[str, list[WrittenFile]] = {}
@@ -456,20 +292,23 @@ def _commit(
         _commit_rejects(run, part, by_table.get(rejects_of(part.directory), []), source, mode)
         found = by_table.get(part.directory, [])
         run.added.setdefault(part.directory, set())
-        if part.after != position or mode == "overwrite" or _lacks_marks(run.table(part.directory), source):
+        # A query may still have to take what write_tables has taken meanwhile.
+        ahead = mode != "overwrite" and part.after is not None and part.after > position
+        changed = part.after != position or mode == "overwrite"
+        if not ahead and (changed or _lacks_marks(run.table(part.directory), source)):
             columns, kind = part.partitioning.columns, source.transactions
             run.commit(part.directory, found, position, part.decode.target, mode, columns, stream, kind)
-        rows.append(_summary(part.directory, found, position))
+        rows.append(_summary(part.directory, found, max(position, part.after or 0) if ahead else position))
     return rows
 
 
-def _lacks_marks(table: TableTarget, source: _Source) -> bool:
+def _lacks_marks(table: TableTarget, source: Source) -> bool:
     """Whether an earlier version wrote a table: it has no stream, or does not say which transactions it has."""
     return table.transactions() is None or (source.stream is not None and table.stream() is None)
 
 
 def _commit_rejects(
-    run: Run, part: TablePart, files: Sequence[WrittenFile], source: _Source, mode: Mode
+    run: Run, part: TablePart, files: Sequence[WrittenFile], source: Source, mode: Mode
 ) -> None:
     if not files and mode != "overwrite":
         return
@@ -494,134 +333,3 @@ def _summary(directory: str, files: Sequence[WrittenFile], position: int) -> Row
         last=max((each.last for each in files if each.last is not None), default=None),
         position=position,
     )
-
-
-class _SegmentSource:
-    """Segments: planned as the data source plans them.
-
-    `start` is the position of a table that has none, and `last` the ordinal of the last message that counts. `stream`
-    is what tables have then, and `streams` checks what they had before.
-    """
-
-    def __init__(
-        self,
-        listed: SegmentList,
-        spark: SparkSession,
-        transactions: Transactions,
-        catalog: Catalog | None,
-        start: int | None = None,
-        last: int | None = None,
-    ) -> None:
-        found, stored = listed.read(lambda segments: (segments, catalog_of(segments)))
-        self.catalog = _merged(catalog, stored)
-        if not found:
-            raise ValueError("the source has no segments")
-        self._found, self._listed = found, listed
-        self._begun: dict[int, int | None] = {}
-        self._spark = spark
-        self.transactions = transactions
-        self.start = start
-        self.first_seq = found[0].first_seq
-        # A segment may go beyond `last`, if small segments were joined.
-        self.last_seq = found[-1].last_seq if last is None else last
-        self.stream: Stream | None = stream_at(found, self.last_seq)
-        self.streams: StreamCheck | None = StreamCheck(found)
-
-    def write(self, task: WriteTables) -> list[WrittenFile]:
-        work = self._listed.read(lambda segments: self._work(segments, task.tables))
-        if not work:
-            return []
-        numbers = self._spark.range(0, len(work), 1, len(work))
-        check_workers(numbers)
-        packed = tuple(each.pack() for each in work)
-        return _files(numbers.mapInArrow(shipped(WriteSegments(task, packed)), spark_schema(FILES_SCHEMA)))
-
-    def gap(self, after: int | None) -> tuple[int, int] | None:
-        """(first, last) ordinal of the first messages behind a position that no segment has; None if all are there."""
-
-        def look() -> tuple[int, int] | None:
-            begin = self._found[0].first_seq if after is None else after + 1
-            return first_gap(self._found, begin, self.last_seq + 1)
-
-        if look() is not None:
-            # Another process may have joined segments during the listing, so that it saw neither these nor theirs.
-            self._found = self._listed.segments()
-        return look()
-
-    def begun_before(self, after: int) -> int | None:
-        """Ordinal of the message where the oldest transaction begins that is open at a position and commits behind it.
-
-        None if there is none.
-        """
-        if after not in self._begun:
-            self._begun[after] = self._listed.read(lambda segments: self._oldest(segments, after))
-        return self._begun[after]
-
-    def _oldest(self, segments: Sequence[Segment], after: int) -> int | None:
-        behind = [each for each in segments if each.last_seq > after and each.first_seq <= self.last_seq]
-        return oldest_behind(self._listed.outcomes(behind), after, self.last_seq)
-
-    def _work(self, found: Sequence[Segment], tables: Sequence[TablePart]) -> tuple[SegmentTask, ...]:
-        after = last_of_all(tables)
-        check_whole(found, None if after is None else after + 1)
-        segments = [each for each in found if each.first_seq <= self.last_seq]
-        outcomes = None
-        if self.transactions == "committed":
-            outcomes = outcomes_behind(self._listed, segments, after, self.last_seq)
-        oids = sorted({oid for table in tables for oid in table.oids})
-        return plan_work(segments, oids, after, outcomes, cores_of(self._spark))
-
-
-class _TaggedSource:
-    """A DataFrame of tagged payloads: they go to Python once, and nothing comes back."""
-
-    start = None
-    # Tagged payloads do not say of which stream they are.
-    stream: Stream | None = None
-    streams: StreamCheck | None = None
-
-    def __init__(
-        self, wal: DataFrame, options: Options, transactions: Transactions, catalog: Catalog | None
-    ) -> None:
-        expect_tagged(wal)
-        check_workers(wal)
-        self._wal = wal
-        # First: on Spark Connect each query lists the files again. What has come since then is for the next run.
-        ends: Any = wal.selectExpr("min(seq) AS first", "max(seq) AS last").first()
-        if ends["last"] is None:
-            raise ValueError("the source has no payloads")
-        self.first_seq, self.last_seq = int(ends["first"]), int(ends["last"])
-        self.catalog = _merged(catalog, read_catalog(wal, on_error=options.on_error))
-        self.transactions = transactions
-        self._outcomes = None
-        if transactions == "committed":
-            known = decode_outcomes(wal, options=options).where(f"at_seq <= {self.last_seq}")
-            (found,) = known.toArrow().combine_chunks().to_batches() or [None]
-            self._outcomes = found
-
-    def gap(self, after: int | None) -> tuple[int, int] | None:
-        """As for segments. The rows may be a part of a stream, so only the beginning is checked."""
-        return None if after is None or after + 1 >= self.first_seq else (after + 1, self.first_seq - 1)
-
-    def begun_before(self, after: int) -> int | None:
-        """As for segments."""
-        return None if self._outcomes is None else oldest_behind(self._outcomes, after, self.last_seq)
-
-    def write(self, task: WriteTables) -> list[WrittenFile]:
-        if self.transactions == "committed" and self._outcomes is None:
-            return []
-        packed = None if self._outcomes is None else pack_batch(self._outcomes)
-        rows = self._wal.select(*TAGGED_SCHEMA.names)
-        return _files(rows.mapInArrow(shipped(replace(task, outcomes=packed)), spark_schema(FILES_SCHEMA)))
-
-
-_Source = _SegmentSource | _TaggedSource
-
-
-def _merged(given: Catalog | None, stored: Catalog) -> Catalog:
-    return stored if given is None else given.merged(stored)
-
-
-def _files(written: DataFrame) -> list[WrittenFile]:
-    """Runs the job."""
-    return [WrittenFile(**row) for row in written.toArrow().to_pylist()]

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import pickle
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pgoutput_fast.catalog.relations import Catalog
 from pgoutput_fast.lake.files import TableFiles, WrittenFile
@@ -63,6 +64,8 @@ class TablePart:
         others: versions with these oids that had another name.
         decode: decodes its changes.
         after: the table's position. Only what comes behind it is written. None: everything.
+        rejects_after: the position of its rejects, as `after`. They are ahead if the table was lost, or if a run was
+            killed before it committed the table.
         partitioning: how the table is divided.
     """
 
@@ -71,6 +74,7 @@ class TablePart:
     others: tuple[int, ...]
     decode: DecodeChanges
     after: int | None
+    rejects_after: int | None
     partitioning: Partitioning
 
 
@@ -119,20 +123,22 @@ class WriteTables:
             partitioning={each.directory: each.partitioning for each in self.tables},
         ) as files:
             for rows, outcomes in pieces:
-                for after, tables in _by_position(self.tables).items():
-                    chosen = rows_behind(rows, outcomes, after, self.last)
-                    for table in tables:
-                        _write_table(files, table, chosen, catalogs[table.directory])
+                behind: dict[int | None, pa.Table] = {}  # nearly always all tables have the same position
+                for table in self.tables:
+                    if table.after not in behind:
+                        behind[table.after] = rows_behind(rows, outcomes, table.after, self.last)
+                    rejected = _write_table(files, table, behind[table.after], catalogs[table.directory])
+                    if rejected and _ahead(table.rejects_after, table.after):
+                        known = rows_behind(rows, outcomes, table.rejects_after, self.last)["seq"]
+                        rejected = [each.filter(pc.is_in(each["seq"], known)) for each in rejected]
+                    for each in rejected:
+                        files.add(rejects_of(table.directory), each)
                 pa.default_memory_pool().release_unused()
         return _as_batch(files.written)
 
 
-def _by_position(tables: Iterable[TablePart]) -> Mapping[int | None, list[TablePart]]:
-    """Groups tables by position: nearly always all have the same."""
-    groups: dict[int | None, list[TablePart]] = {}
-    for each in tables:
-        groups.setdefault(each.after, []).append(each)
-    return groups
+def _ahead(position: int | None, other: int | None) -> bool:
+    return position is not None and (other is None or position > other)
 
 
 def rows_behind(rows: pa.Table, outcomes: pa.RecordBatch | None, after: int | None, last: int) -> pa.Table:
@@ -150,7 +156,11 @@ def rows_behind(rows: pa.Table, outcomes: pa.RecordBatch | None, after: int | No
     return chosen_rows(rows, {}, outcomes)
 
 
-def _write_table(files: TableFiles, table: TablePart, rows: pa.Table, catalog: Catalog) -> None:
+def _write_table(
+    files: TableFiles, table: TablePart, rows: pa.Table, catalog: Catalog
+) -> list[pa.RecordBatch]:
+    """Writes the rows of a table. Returns those that could not be decoded."""
+    rejected = []
     for batch in rows_of_relations(rows, table.oids, table.others).to_batches():
         if not batch.num_rows:
             continue
@@ -158,7 +168,8 @@ def _write_table(files: TableFiles, table: TablePart, rows: pa.Table, catalog: C
         for each in table.decode.rows_of(decoded):
             files.add(table.directory, each)
         if decoded.rejects.num_rows:
-            files.add(rejects_of(table.directory), decoded.rejects)
+            rejected.append(decoded.rejects)
+    return rejected
 
 
 def _as_batch(files: Iterable[WrittenFile]) -> pa.RecordBatch:

@@ -1,0 +1,186 @@
+"""Checks before any work whether the tables of a target can take what a source has, and where new ones begin."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from pgoutput_fast.lake.target import Mode, TableTarget
+from pgoutput_fast.schema.evolution import differ_in_case
+from pgoutput_fast.schema.options import Options
+from pgoutput_fast.spark.source.stream_files import Emitted
+from pgoutput_fast.spark.tables.plan import DescribedTable
+from pgoutput_fast.spark.tables.run import Run
+from pgoutput_fast.spark.tables.sources import SegmentSource, Source
+from pgoutput_fast.spark.tasks.tables import TablePart, rejects_of
+
+__all__ = ["begun_with_query", "check_columns", "checked_targets"]
+
+
+def checked_targets(run: Run, parts: Sequence[TablePart], mode: Mode, source: Source) -> list[TablePart]:
+    """Checks before any work that every table can take the rows. Returns the parts with the types of the tables."""
+    checked = []
+    for part in parts:
+        if run.format == "delta":
+            _check_case(run, part)
+        table = run.table(part.directory)
+        if not table.exists():
+            run.check_format(part.directory)
+        if mode == "overwrite":
+            table.check_overwrite()
+        if mode == "error" and table.exists():
+            raise ValueError(f"{run.store}/{part.directory} exists: use mode='append' or mode='overwrite'")
+        if mode != "overwrite":
+            _check_stream(run, part.directory, table, source)
+            _check_transactions(run, part.directory, table, source)
+        if part.after is None or table.position() is None:
+            if mode == "append" and table.exists():
+                run.check_format(part.directory)
+                raise ValueError(
+                    f"{run.store}/{part.directory} has no position: something else wrote it. Use another target, or "
+                    "mode='overwrite'"
+                )
+        elif part.after > source.end_seq:
+            raise ValueError(
+                f"{run.store}/{part.directory} goes up to message {part.after}, but the source ends at message "
+                f"{source.end_seq}: it is not the stream that the table was written from, or its last segments are "
+                "missing. Pass all segments, or write to another target"
+            )
+        _check_gap(run, part.directory, part.after, source)
+        if table.position() is not None and mode != "overwrite":
+            _check_begun(run, part.directory, part.after, source)
+        if table.exists() and table.partition_by() != part.partitioning.columns:
+            raise ValueError(
+                f"{run.store}/{part.directory} is partitioned by {list(table.partition_by())}, not by "
+                f"{list(part.partitioning.columns)}: a table keeps its partition columns. Pass them as partition_by=, "
+                "or use another target"
+            )
+        target = part.decode.target if mode == "overwrite" else table.fitted(part.decode.target)
+        checked.append(replace(part, decode=replace(part.decode, target=target)))
+    return checked
+
+
+def check_columns(
+    run: Run, described: Sequence[DescribedTable], parts: Sequence[TablePart], options: Options
+) -> None:
+    """Checks that options do not leave out columns that a table has: nulls would take their place, without a word."""
+    for table, part in zip(described, parts, strict=True):
+        there = run.table(part.directory).column_names()
+        place, seq = f"{run.store}/{part.directory}", f"{options.metadata_prefix}seq"
+        if there and seq not in there:
+            raise ValueError(
+                f"{place} has no column {seq}: it was written with another metadata_prefix. Pass that one, write "
+                "to another target, or replace the table with mode='overwrite'"
+            )
+        # A column that the newest version lacks was dropped: an option may leave it out.
+        sent = {column.name for column in table.resolved.versions[-1].columns}
+        left_out = [name for name in there if name in sent and name not in part.decode.target.names]
+        if left_out:
+            raise ValueError(
+                f"{place} has the column {left_out[0]}, which the options leave out: in new rows it would be null. "
+                "Pass the options that the table was written with, write to another target, or replace the table "
+                "with mode='overwrite'"
+            )
+
+
+def _check_case(run: Run, part: TablePart) -> None:
+    """Checks that a Delta table can have the columns."""
+    found = differ_in_case(part.decode.target.names)
+    if found is not None:
+        raise ValueError(
+            f"{run.store}/{part.directory} cannot be a Delta table: the names of its columns {found[0]!r} and "
+            f"{found[1]!r} differ only in case. Leave one out with Options(columns=...), or use format='parquet' or "
+            "format='iceberg'"
+        )
+
+
+def _check_gap(run: Run, directory: str, after: int | None, source: Source) -> None:
+    """Checks that the source has all messages behind a position, or from its first one on if there is no position."""
+    gap = source.gap(after)
+    if gap is None:
+        return
+    if after is not None and gap[1] + 1 == source.first_seq:
+        raise ValueError(
+            f"{run.store}/{directory} goes up to message {after}, but the source begins at message "
+            f"{source.first_seq}: what comes in between is gone. Load the table again with mode='overwrite'"
+        )
+    raise ValueError(
+        f"{run.store}/{directory} cannot be written: the source lacks messages {gap[0]} to {gap[1]}, which come before "
+        "others that it has. A segment is missing. Bring it back. If it is lost, pass the paths of the segments behind "
+        "the gap, and replace the table with mode='overwrite' or use another target"
+    )
+
+
+def begun_with_query(
+    run: Run, parts: Sequence[TablePart], source: SegmentSource, batch: Emitted, *, named: bool
+) -> list[TablePart]:
+    """Tells where tables begin that a query has not written yet: where it began itself.
+
+    A table may be new on the server. It may also be new in `tables`, or its target was lost: then it needs what earlier
+    batches had.
+
+    Args:
+        run: the run.
+        parts: the tables.
+        source: the segments.
+        batch: what the query takes now.
+        named: whether the user named the tables.
+
+    Raises:
+        ValueError: if the segments lack that, unless the server may have made the table meanwhile.
+    """
+    first, began = batch.first, batch.first if batch.began is None else batch.began
+    found = []
+    for part in parts:
+        if part.after is not None:
+            found.append(part)
+            continue
+        begin = began
+        while begin < first and (gap := source.gap(begin - 1, first)) is not None:
+            if named or all(each.after is None for each in parts):
+                raise ValueError(
+                    f"{run.store}/{part.directory} is not there, and the query goes on at message {first}. It began at "
+                    f"message {began}, but the segments lack messages {gap[0]} to {gap[1]}, where the table may have "
+                    "changes. Bring them back. Or stop the query, and write the table from the segments that are "
+                    "there: write_tables(..., tables=[...], mode='overwrite')"
+                )
+            begin = gap[1] + 1
+        # Often a table is new on the server, and no earlier segment has any of its changes.
+        found.append(replace(part, after=(begin if source.has_before(first, part.oids) else first) - 1))
+    return found
+
+
+def _check_begun(run: Run, directory: str, after: int | None, source: Source) -> None:
+    """Checks that the source has all rows of the transactions that began before a position and commit behind it."""
+    begun = None if after is None or source.transactions != "committed" else source.begun_before(after)
+    gap = None if begun is None else source.gap(begun - 1)
+    if gap is not None:
+        raise ValueError(
+            f"{run.store}/{directory} goes up to message {after}. A transaction that began at message {begun} commits "
+            f"only behind it, and the source lacks messages {gap[0]} to {gap[1]}, where it may have rows. Pass the "
+            f"segments from message {begun} on, too. If they are lost, replace the table with mode='overwrite'"
+        )
+
+
+def _check_stream(run: Run, directory: str, table: TableTarget, source: Source) -> None:
+    """Checks that a table does not get changes of another stream than the one that it has."""
+    if source.streams is None:
+        return
+    source.streams.check(f"{run.store}/{directory}", table)
+    if table.stream() is None:  # else its rejects are of the same stream
+        rejects = rejects_of(directory)
+        source.streams.check(f"{run.store}/{rejects}", run.table(rejects))
+
+
+def _check_transactions(run: Run, directory: str, table: TableTarget, source: Source) -> None:
+    """Checks that a table goes on with the kind of transactions that it has."""
+    known = table.transactions()
+    if known is None:  # else its rejects are of the same kind
+        directory = rejects_of(directory)
+        known = run.table(directory).transactions()
+    if known is not None and known != source.transactions:
+        raise ValueError(
+            f"{run.store}/{directory} was written with transactions={known!r}. With {source.transactions!r} it would "
+            f"lose rows, or get some twice. Pass transactions={known!r}, write to another target, or replace the "
+            f"table by write_tables(..., transactions={source.transactions!r}, mode='overwrite')"
+        )

@@ -1,0 +1,177 @@
+"""What is written: segments, or a DataFrame of tagged payloads."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from pgoutput_fast.catalog.relations import Catalog
+from pgoutput_fast.lake.files import WrittenFile
+from pgoutput_fast.lake.stream import Stream
+from pgoutput_fast.schema.options import Options, Transactions
+from pgoutput_fast.schema.tables import TAGGED_SCHEMA
+from pgoutput_fast.segments.listing import SegmentList, catalog_of
+from pgoutput_fast.segments.segment import Segment
+from pgoutput_fast.segments.tail import check_whole, first_gap
+from pgoutput_fast.spark.dataframes.catalog import read_catalog
+from pgoutput_fast.spark.dataframes.outcomes import outcomes as decode_outcomes
+from pgoutput_fast.spark.dataframes.tagged import expect_tagged
+from pgoutput_fast.spark.sessions import cores_of
+from pgoutput_fast.spark.shipping import shipped
+from pgoutput_fast.spark.source.stream_files import Emitted
+from pgoutput_fast.spark.tables.plan import last_of_all, oldest_behind, outcomes_behind, plan_work
+from pgoutput_fast.spark.tables.streams import StreamCheck, stream_at
+from pgoutput_fast.spark.tasks.rows import pack_batch
+from pgoutput_fast.spark.tasks.tables import FILES_SCHEMA, SegmentTask, TablePart, WriteSegments, WriteTables
+from pgoutput_fast.spark.types import spark_schema
+from pgoutput_fast.spark.workers import check_workers
+
+__all__ = ["SegmentSource", "Source", "TaggedSource"]
+
+
+class SegmentSource:
+    """Segments: planned as the data source plans them.
+
+    `batch` is the part of them that a query takes now; None for all. `last_seq` is the ordinal of the last message that
+    counts, and `end_seq` that of the last one that is there. `stream` is what tables have then, and `streams` checks
+    what they had before.
+    """
+
+    def __init__(
+        self,
+        listed: SegmentList,
+        spark: SparkSession,
+        transactions: Transactions,
+        catalog: Catalog | None,
+        batch: Emitted | None = None,
+    ) -> None:
+        found, stored = listed.read(lambda segments: (segments, catalog_of(segments)))
+        self.catalog = _merged(catalog, stored)
+        if not found:
+            raise ValueError("the source has no segments")
+        self._found, self._listed = found, listed
+        self._begun: dict[int, int | None] = {}
+        self._spark = spark
+        self.transactions = transactions
+        self.batch = batch
+        self.first_seq = found[0].first_seq
+        # A segment may go beyond the batch, if small segments were joined.
+        self.end_seq = found[-1].last_seq
+        self.last_seq = self.end_seq if batch is None else batch.last
+        self.stream: Stream | None = stream_at(found, self.last_seq)
+        self.streams: StreamCheck | None = StreamCheck(found)
+
+    def write(self, task: WriteTables) -> list[WrittenFile]:
+        work = self._listed.read(lambda segments: self._work(segments, task.tables))
+        if not work:
+            return []
+        numbers = self._spark.range(0, len(work), 1, len(work))
+        check_workers(numbers)
+        packed = tuple(each.pack() for each in work)
+        return _files(numbers.mapInArrow(shipped(WriteSegments(task, packed)), spark_schema(FILES_SCHEMA)))
+
+    def gap(self, after: int | None, end: int | None = None) -> tuple[int, int] | None:
+        """(first, last) ordinal of the first messages behind a position that no segment has; None if all are there.
+
+        Messages from `end` on do not count; the default is all that a run takes.
+        """
+        behind = self.last_seq + 1 if end is None else end
+
+        def look() -> tuple[int, int] | None:
+            begin = self._found[0].first_seq if after is None else after + 1
+            return first_gap(self._found, begin, behind)
+
+        if look() is not None:
+            # Another process may have joined segments during the listing, so that it saw neither these nor theirs.
+            self._found = self._listed.segments()
+        return look()
+
+    def has_before(self, seq: int, oids: Collection[int]) -> bool:
+        """Whether segments may have changes of relations before a message."""
+        before = (each for each in self._found if each.first_seq < seq)
+        return any(each.row_groups_of(oids) for each in before)
+
+    def begun_before(self, after: int) -> int | None:
+        """Ordinal of the message where the oldest transaction begins that is open at a position and commits behind it.
+
+        None if there is none.
+        """
+        if after not in self._begun:
+            self._begun[after] = self._listed.read(lambda segments: self._oldest(segments, after))
+        return self._begun[after]
+
+    def _oldest(self, segments: Sequence[Segment], after: int) -> int | None:
+        behind = [each for each in segments if each.last_seq > after and each.first_seq <= self.last_seq]
+        return oldest_behind(self._listed.outcomes(behind), after, self.last_seq)
+
+    def _work(self, found: Sequence[Segment], tables: Sequence[TablePart]) -> tuple[SegmentTask, ...]:
+        after = last_of_all(tables)
+        check_whole(found, None if after is None else after + 1)
+        segments = [each for each in found if each.first_seq <= self.last_seq]
+        outcomes = None
+        if self.transactions == "committed":
+            outcomes = outcomes_behind(self._listed, segments, after, self.last_seq)
+        wanted: dict[int | None, set[int]] = {}
+        for table in tables:
+            wanted.setdefault(table.after, set()).update(table.oids)
+        at = {position: sorted(oids) for position, oids in wanted.items()}
+        return plan_work(segments, at, outcomes, cores_of(self._spark))
+
+
+class TaggedSource:
+    """A DataFrame of tagged payloads: they go to Python once, and nothing comes back."""
+
+    batch: Emitted | None = None
+    # Tagged payloads do not say of which stream they are.
+    stream: Stream | None = None
+    streams: StreamCheck | None = None
+
+    def __init__(
+        self, wal: DataFrame, options: Options, transactions: Transactions, catalog: Catalog | None
+    ) -> None:
+        expect_tagged(wal)
+        check_workers(wal)
+        self._wal = wal
+        # First: on Spark Connect each query lists the files again. What has come since then is for the next run.
+        ends: Any = wal.selectExpr("min(seq) AS first", "max(seq) AS last").first()
+        if ends["last"] is None:
+            raise ValueError("the source has no payloads")
+        self.first_seq, self.last_seq = int(ends["first"]), int(ends["last"])
+        self.end_seq = self.last_seq
+        self.catalog = _merged(catalog, read_catalog(wal, on_error=options.on_error))
+        self.transactions = transactions
+        self._outcomes = None
+        if transactions == "committed":
+            known = decode_outcomes(wal, options=options).where(f"at_seq <= {self.last_seq}")
+            (found,) = known.toArrow().combine_chunks().to_batches() or [None]
+            self._outcomes = found
+
+    def gap(self, after: int | None) -> tuple[int, int] | None:
+        """As for segments. The rows may be a part of a stream, so only the beginning is checked."""
+        return None if after is None or after + 1 >= self.first_seq else (after + 1, self.first_seq - 1)
+
+    def begun_before(self, after: int) -> int | None:
+        """As for segments."""
+        return None if self._outcomes is None else oldest_behind(self._outcomes, after, self.last_seq)
+
+    def write(self, task: WriteTables) -> list[WrittenFile]:
+        if self.transactions == "committed" and self._outcomes is None:
+            return []
+        packed = None if self._outcomes is None else pack_batch(self._outcomes)
+        rows = self._wal.select(*TAGGED_SCHEMA.names)
+        return _files(rows.mapInArrow(shipped(replace(task, outcomes=packed)), spark_schema(FILES_SCHEMA)))
+
+
+Source = SegmentSource | TaggedSource
+
+
+def _merged(given: Catalog | None, stored: Catalog) -> Catalog:
+    return stored if given is None else given.merged(stored)
+
+
+def _files(written: DataFrame) -> list[WrittenFile]:
+    """Runs the job."""
+    return [WrittenFile(**row) for row in written.toArrow().to_pylist()]
