@@ -6,7 +6,7 @@ import pyarrow as pa
 
 import pgoutput_fast as pgo
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
-from pgoutput_fast.mirror.changes import behind, decoded_runs, key_of
+from pgoutput_fast.mirror.changes import ambiguous_change, behind, decoded_runs, key_of
 
 NARROW = RelationSpec(16401, "public", "t", (ColumnSpec("id", 23, key=True),))
 WIDE = RelationSpec(16401, "public", "t", (ColumnSpec("id", 23, key=True), ColumnSpec("at", 1083)))
@@ -53,6 +53,25 @@ def test_a_change_that_is_lost_and_a_value_that_has_no_type() -> None:
         ("public.d", 1, False),
         ("public.t", 1, True),
     }
+
+
+def test_an_array_of_the_key_that_loses_its_bound() -> None:
+    """The commit of such a key counts, not what else comes with it."""
+    spec = RelationSpec(
+        16400, "public", "t", (ColumnSpec("k", 1007, key=True), ColumnSpec("n", 23), ColumnSpec("free", 1007))
+    )
+    writer = Writer()
+    wal: list[bytes] = []
+    for n, (k, free) in enumerate((("{1,2}", "[3:3]={7}"), ("[0:1]={1,2}", None), ("{3}", None)), 1):
+        wal += writer.begin(n, 100 * n, 0) + writer.change(spec, "insert", new=[k, str(n), free])
+        wal += writer.commit(100 * n, 100 * n + 8, 0)
+    (run,), (rejected,) = decoded_runs(*_tagged(wal), pgo.Options())
+    assert run.unclear is not None
+    assert run.unclear[1] == 200
+    assert "column 'k' of the key of public.t" in run.unclear[0]
+    assert rejected.rows["column"].to_pylist() == ["free", "k"]
+    assert behind(run.rows, 200).num_rows == 1
+    assert ambiguous_change(behind(run.rows, 200), rejected.rows, run.relation) is None
 
 
 def test_runs_are_one_piece_in_memory_of_their_own() -> None:

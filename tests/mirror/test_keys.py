@@ -56,6 +56,50 @@ def test_an_array_that_loses_its_bound_in_a_load(place: Place) -> None:
 
 
 @pytest.mark.in_ci
+@pytest.mark.parametrize("ambiguous", [False, True])
+def test_an_array_becomes_a_part_of_the_key(place: Place, ambiguous: bool) -> None:
+    """Its bounds did not matter before: so the table is loaded again, once."""
+    place.database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, k int[] NOT NULL UNIQUE, n int)",
+        "CREATE PUBLICATION mirrored FOR TABLE t",
+        "INSERT INTO t VALUES (1, '{1,2}', 1), (2, '{5}', 1)",
+    )
+    place.run()
+    if ambiguous:
+        place.database.execute("INSERT INTO t VALUES (3, '[0:1]={1,2}', 3)")
+        place.run()
+    expect_equal(place, "public.t")
+    place.database.execute(
+        "ALTER TABLE t REPLICA IDENTITY USING INDEX t_k_key", "UPDATE t SET n = 7 WHERE id = 1"
+    )
+    if ambiguous:
+        assert "column 'k' of the key of public.t has an array whose lower bound is not 1" in _stopped(place)
+        return
+    place.run()
+    expect_equal(place, "public.t")
+    place.database.execute("UPDATE t SET n = 8 WHERE id = 1", "DELETE FROM t WHERE id = 2")
+    with place.mirror() as mirror:
+        mirror.run(until_lsn="now")
+        (status,) = mirror.status()
+    assert (status.state, status.error) == ("follow", None)
+    expect_equal(place, "public.t")
+
+
+@pytest.mark.in_ci
+def test_a_name_becomes_the_key(place: Place) -> None:
+    place.database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, r regclass NOT NULL UNIQUE)",
+        "CREATE PUBLICATION mirrored FOR TABLE t",
+        "INSERT INTO t VALUES (1, 'pg_class')",
+    )
+    place.run()
+    place.database.execute(
+        "ALTER TABLE t REPLICA IDENTITY USING INDEX t_r_key", "UPDATE t SET id = 2 WHERE id = 1"
+    )
+    assert "column 'r' of the key of public.t names objects of the server" in _stopped(place)
+
+
+@pytest.mark.in_ci
 def test_a_composite_with_such_an_array(place: Place) -> None:
     place.database.execute(
         "CREATE TYPE ca AS (a int[], b text)",

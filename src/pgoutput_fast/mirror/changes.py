@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -24,6 +24,7 @@ from pgoutput_fast.schema.plain import plain_schema, to_types
 __all__ = [
     "Rejected",
     "Run",
+    "ambiguous_change",
     "ambiguous_key",
     "behind",
     "check_key",
@@ -44,10 +45,12 @@ class Run:
     Attributes:
         relation: the version.
         rows: metadata columns, then the relation's columns, in plain types; in the order of the commits.
+        unclear: why the key of some changes may name another row, and the LSN of their last commit.
     """
 
     relation: Relation
     rows: pa.Table
+    unclear: tuple[str, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -58,13 +61,11 @@ class Rejected:
         table: qualified name; None if the table is not known.
         rows: REJECTS_SCHEMA.
         lost: whether a change is lost, and not only a value that has no Arrow form.
-        ambiguous: a column of the key with an array that lost its lower bound: another row may have the same elements.
     """
 
     table: str | None
     rows: pa.Table
     lost: bool
-    ambiguous: str | None
 
 
 def decodable(batch: pa.RecordBatch, catalog: Catalog) -> tuple[pa.RecordBatch, list[Relation]]:
@@ -95,10 +96,24 @@ def decoded_runs(
     by_table: dict[tuple[str, str], list[RelationBatch]] = {}
     for each in decoded.changes:
         by_table.setdefault((each.relation.namespace, each.relation.name), []).append(each)
-    runs = [run for batches in by_table.values() for run in _runs(batches)]
-    if not decoded.rejects.num_rows:
-        return runs, []
-    return runs, list(_rejected(pa.Table.from_batches([decoded.rejects]), runs))
+    rejects = pa.Table.from_batches([decoded.rejects])
+    runs = [
+        replace(run, unclear=_unclear(run, rejects, catalog.types))
+        for batches in by_table.values()
+        for run in _runs(batches)
+    ]
+    return runs, list(_rejected(rejects, runs)) if rejects.num_rows else []
+
+
+def _unclear(run: Run, rejects: pa.Table, types: UserTypes) -> tuple[str, int] | None:
+    """Why keys of a run may name other rows, and the LSN of the last commit with such a key."""
+    if not run.rows.num_rows:
+        return None
+    try:
+        check_key(run.relation, types)
+    except ValueError as problem:
+        return str(problem), int(commits_of(run.rows)[-1])
+    return ambiguous_change(run.rows, rejects, run.relation)
 
 
 def _runs(batches: Sequence[RelationBatch]) -> Iterator[Run]:
@@ -140,8 +155,7 @@ def _rejected(rejects: pa.Table, runs: Sequence[Run]) -> Iterator[Rejected]:
     for table in dict.fromkeys(tables.tolist()):
         own = tables == table
         rows = rejects.filter(pa.array(own))
-        keys = {name for run in runs if run.relation.qualified_name == table for name in key_of(run.relation)}
-        yield Rejected(table, rows, bool(lost[own].any()), without_bound(rows, keys))
+        yield Rejected(table, rows, bool(lost[own].any()))
 
 
 def commits_of(rows: pa.Table) -> np.ndarray:
@@ -162,17 +176,36 @@ def key_of(relation: Relation) -> tuple[str, ...]:
     return tuple(column.name for column in relation.columns if column.key)
 
 
-def without_bound(rejects: pa.Table | pa.RecordBatch, key: Collection[str]) -> str | None:
-    """A column of the key with an array that lost its lower bound; None if there is none.
+def without_bound(rejects: pa.Table | pa.RecordBatch, key: Collection[str]) -> pa.Table:
+    """Which values lost their lower bound: arrays in the columns of a key. REJECTS_SCHEMA, as `rejects`."""
+    found = pa.Table.from_batches([rejects]) if isinstance(rejects, pa.RecordBatch) else rejects
+    dropped = pc.equal(found.column("reason"), Reason.LOWER_BOUND.sentence)
+    in_key = pc.is_in(found.column("column"), pa.array(list(key), pa.string()))
+    return found.filter(pc.and_(dropped, in_key))
+
+
+def ambiguous_change(
+    rows: pa.Table | pa.RecordBatch, rejects: pa.Table, relation: Relation
+) -> tuple[str, int] | None:
+    """(what to say, the LSN of the last commit) of changes whose key has an array that lost its lower bound.
+
+    None if there are none.
 
     Args:
-        rejects: of one table.
-        key: the columns of its key.
+        rows: changes under one relation version.
+        rejects: of these changes, and perhaps of others.
+        relation: the version.
     """
+    key = key_of(relation)
     if not rejects.num_rows or not key:
         return None
-    dropped = pc.equal(rejects.column("reason"), Reason.LOWER_BOUND.sentence)
-    return next((name for name in rejects.filter(dropped).column("column").to_pylist() if name in key), None)
+    dropped = without_bound(rejects, key)
+    found = rows.filter(pc.is_in(rows["_seq"], dropped["seq"].combine_chunks()))
+    if not found.num_rows:
+        return None
+    of_these = dropped.filter(pc.is_in(dropped["seq"], pa.array(found["_seq"].to_numpy())))
+    column = of_these["column"][0].as_py()
+    return ambiguous_key(relation.qualified_name, column), int(pc.max(found["_commit_lsn"]).as_py())
 
 
 def ambiguous_key(table: str, column: str) -> str:

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from pgoutput_fast.capture.segment_directory import SegmentDirectory
 from pgoutput_fast.decoding.state import StreamState
-from pgoutput_fast.mirror.changes import Rejected, Run, ambiguous_key, decodable, decoded_runs
+from pgoutput_fast.mirror.changes import Rejected, Run, decodable, decoded_runs
 from pgoutput_fast.mirror.errors import SegmentsGoneError
 from pgoutput_fast.mirror.expect_segments import expect_newest, expect_segments
 from pgoutput_fast.mirror.history import HistoryFiles
@@ -276,9 +276,6 @@ class Follower:
                 continue
             if any(each.lost for each in found):
                 self._stop(name, lsn, "a change of it cannot be decoded: its rejects say why")
-            for each in found:
-                if name is not None and each.ambiguous is not None:
-                    self._stop(name, lsn, ambiguous_key(name, each.ambiguous))
             for each in found:
                 files.add(rejects, each.rows)
             written, schema = files.of(rejects)

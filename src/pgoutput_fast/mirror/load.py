@@ -89,6 +89,7 @@ def load_table(
         table.current.replace(taken, current_schema(columns), position)
         table.commit_history(files, position if known is None else known, schema, replace=fresh)
     table.look()
+    table.note_key(key_of(relation), position)
     table.loaded(snapshot.tables[name].relation.oid, found, gap, fingerprint)
 
 
@@ -141,8 +142,8 @@ def distinct_rows(
     """The rows. An array in a key that lost its lower bound is an error: another row may have the same elements."""
     yield from rows
     for rejects in batches.rejects:
-        if (column := without_bound(rejects, key_of(relation))) is not None:
-            raise ValueError(ambiguous_key(relation.qualified_name, column))
+        if (dropped := without_bound(rejects, key_of(relation))).num_rows:
+            raise ValueError(ambiguous_key(relation.qualified_name, dropped["column"][0].as_py()))
 
 
 def _taken(

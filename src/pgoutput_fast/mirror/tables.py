@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
@@ -29,6 +29,7 @@ _log = logging.getLogger("pgoutput_fast.mirror")
 
 _ALTERED = "its replica identity was altered in a transaction that changed rows, too"
 _DROPPED = "it has no key, and a column was dropped in a transaction that changed rows, too"
+_NEW_ARRAY = "its key has the column {!r} now. Its arrays were not checked when they were no part of the key"
 # Another history would begin in the middle, and nobody would see that.
 _NO_HISTORY = "it is gone: somebody removed it. Load the table again: then a new history begins"
 _METADATA = metadata_names("_")
@@ -49,6 +50,18 @@ class _Stretch:
 def relation_columns(schema: pa.Schema) -> pa.Schema:
     """The columns of a relation without the metadata columns."""
     return pa.schema([field for field in schema if field.name not in _METADATA])
+
+
+def _new_array(schema: pa.Schema, key: Collection[str], before: Collection[str]) -> str | None:
+    """A column of the key with arrays that was no part of the key before: lower bounds were dropped without a check."""
+    new = [name for name in key if name not in before]
+    return next((name for name in new if name in schema.names and _has_lists(schema.field(name).type)), None)
+
+
+def _has_lists(kind: pa.DataType) -> bool:
+    if pa.types.is_struct(kind):
+        return any(_has_lists(kind.field(k).type) for k in range(kind.num_fields))
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
 
 
 class MirroredTable:
@@ -262,12 +275,19 @@ class MirroredTable:
         if not self.follows:
             return
         assert self.position is not None
-        key = key_of(run.relation)
+        key, known = key_of(run.relation), self.facts.keys[-1][1] if self.facts.keys else None
         # Readers of the history need the key also if somebody else has brought the current table further.
+        is_behind = run.rows.num_rows and int(commits_of(run.rows)[-1]) > self.position
+        if is_behind and known is not None and (array := _new_array(run.rows.schema, key, known)) is not None:
+            self.want_load(_NEW_ARRAY.format(array))
+            return
         if run.rows.num_rows and (first := int(commits_of(run.rows)[0])) > self.facts.last_key:
             self.note_key(key, first)
         if not (rows := behind(run.rows, self.position)).num_rows:
             return
+        # Before the history is committed: readers of both apply what it has to a table that is not stopped.
+        if run.unclear is not None and run.unclear[1] > self.position:
+            return self.stop(run.unclear[0])
         first = int(commits_of(rows)[0])
         # A version that comes back may have another column with an old name, so all versions are not remembered.
         if run.relation.version != self._version:

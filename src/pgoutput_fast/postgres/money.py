@@ -21,12 +21,26 @@ __all__ = ["expect_cents", "of_money"]
 _DIGITS = 2
 _ADVICE = "Give the column the type numeric, or leave it out with a column list of the publication"
 
-# Columns of type money, of arrays of it, and of domains over them.
+# Columns of type money, and of types that have money in them: domains, arrays, composites, ranges and multiranges.
 _COLUMNS = """
-WITH RECURSIVE money (oid) AS (
-    SELECT oid FROM pg_catalog.pg_type WHERE oid OPERATOR(pg_catalog.=) ANY (ARRAY[790, 791]::pg_catalog.oid[])
+WITH RECURSIVE parts (part, whole) AS (
+    SELECT t.typbasetype, t.oid FROM pg_catalog.pg_type t
     UNION ALL
-    SELECT t.oid FROM money m JOIN pg_catalog.pg_type t ON t.typbasetype OPERATOR(pg_catalog.=) m.oid)
+    SELECT t.typelem, t.oid FROM pg_catalog.pg_type t
+    UNION ALL
+    SELECT a.atttypid, t.oid FROM pg_catalog.pg_type t
+    JOIN pg_catalog.pg_attribute a ON a.attrelid OPERATOR(pg_catalog.=) t.typrelid
+     AND a.attnum OPERATOR(pg_catalog.>) 0 AND NOT a.attisdropped
+    UNION ALL
+    SELECT r.rngsubtype, r.rngtypid FROM pg_catalog.pg_range r
+    UNION ALL
+    -- Servers before 14 have no multiranges, and no such column.
+    SELECT r.rngtypid, (pg_catalog.to_jsonb(r) OPERATOR(pg_catalog.->>) 'rngmultitypid')::pg_catalog.oid
+    FROM pg_catalog.pg_range r
+), money (oid) AS (
+    SELECT 790::pg_catalog.oid
+    UNION
+    SELECT p.whole FROM money m JOIN parts p ON p.part OPERATOR(pg_catalog.=) m.oid)
 SELECT DISTINCT n.nspname::pg_catalog.text, c.relname::pg_catalog.text, a.attname::pg_catalog.text
 FROM pg_catalog.pg_publication_tables t
 JOIN pg_catalog.pg_namespace n ON n.nspname OPERATOR(pg_catalog.=) t.schemaname

@@ -293,6 +293,7 @@ class Snapshot:
 
         Raises:
             KeyError: for a table that is not in this snapshot.
+            ValueError: if values of type money do not have two digits in this database: they would be wrong.
 
         Raises (while iterating):
             SnapshotError: if the snapshot is gone.
@@ -336,7 +337,7 @@ class Snapshot:
                 them to the umask.
 
         Raises:
-            ValueError: for an invalid `file_mode`.
+            ValueError: for an invalid `file_mode`, and for money as in `read`.
             SnapshotError: if the snapshot is gone, if the directory has a table of another snapshot, or if another load
                 writes into it.
             DecodeError, psycopg2.Error: as for `SnapshotReader.read`.

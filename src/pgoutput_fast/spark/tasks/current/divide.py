@@ -12,8 +12,7 @@ import pyarrow.compute as pc
 
 from pgoutput_fast.catalog.relations import Catalog, Relation
 from pgoutput_fast.decoding.decoder import decode_tagged
-from pgoutput_fast.decoding.result import Decoded
-from pgoutput_fast.mirror.changes import ambiguous_key, key_of, without_bound
+from pgoutput_fast.mirror.changes import ambiguous_change, key_of
 from pgoutput_fast.schema.metadata_columns import metadata_names
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.schema.plain import plain_schema, to_types
@@ -108,24 +107,17 @@ class DivideChanges:
             for batch in rows_behind(rows, outcomes, self.after, self.last).combine_chunks().to_batches():
                 by_version: dict[Relation, list[pa.RecordBatch]] = {}
                 decoded = decode_tagged(batch, catalog, self.options)
-                self._expect_keys(decoded)
+                rejects = pa.Table.from_batches([decoded.rejects])
                 for each in decoded.changes:
                     by_version.setdefault(each.relation, []).append(each.batch)
                 for relation, batches in by_version.items():
                     taken = self.tables.get(relation.qualified_name)
                     if taken is not None:
-                        yield relation, _behind(_plain(batches), taken.position)
-
-    def _expect_keys(self, decoded: Decoded) -> None:
-        """Checks that no array in a key lost its lower bound."""
-        if decoded.rejects.num_rows:
-            rejects = pa.Table.from_batches([decoded.rejects])
-            for relation in {each.relation for each in decoded.changes}:
-                name = relation.qualified_name
-                own = rejects.filter(pc.equal(rejects.column("relation"), name))
-                column = without_bound(own, key_of(relation)) if name in self.tables else None
-                if column is not None:
-                    raise ValueError(ambiguous_key(name, column))
+                        plain = _behind(_plain(batches), taken.position)
+                        unclear = ambiguous_change(plain, rejects, relation)
+                        if unclear is not None:
+                            raise ValueError(unclear[0])
+                        yield relation, plain
 
     def _written(self, waiting: Mapping[Relation, list[pa.Table]]) -> list[Divided]:
         return [
