@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -273,6 +276,33 @@ def test_after_an_error_nothing_is_there(tmp_path: Path, capsys: Shown) -> None:
     shown = capsys.readouterr()
     assert shown.out == ""
     assert shown.err.splitlines()[-1] == "no changes committed in the input"
+
+
+SIGNALLED = """
+import os, signal, sys
+from pgoutput_fast.cli.main import main
+from pgoutput_fast.cli.parts import Parts
+
+def signalled(parts):
+    os.kill(os.getpid(), int(sys.argv[1]))
+
+Parts.finish = signalled
+sys.exit(main(sys.argv[2:]))
+"""
+
+
+@pytest.mark.unsanitized
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_leaves_nothing(tmp_path: Path, number: signal.Signals, status: int) -> None:
+    source, target = tmp_path / "wal", tmp_path / "tables"
+    source.write_bytes(lines(stream()))
+    words = ["decode", str(source), "--out", str(target)]
+    done = subprocess.run(
+        [sys.executable, "-c", SIGNALLED, str(int(number)), *words], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout) == (status, ""), done.stderr
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == [source]
 
 
 def test_names_are_as_sql_writes_them(tmp_path: Path, capsys: Shown) -> None:

@@ -24,6 +24,7 @@ from pgoutput_fast.segments import (
     write_segment,
 )
 from pgoutput_fast.segments import read as segments
+from support.disks import small_disk
 
 SOURCE = Source("7300000000000000001", "shop", "slot", ("all",), {"proto_version": "4"})
 TABLES = [
@@ -374,3 +375,19 @@ def test_a_slice_of_tagged_rows_and_a_table_of_batches(tmp_path: Path) -> None:
 )
 def test_what_two_sources_differ_in(other: Source, said: list[str]) -> None:
     assert Source("7", "shop", "slot", ("all",), {"binary": "true"}).differences(other) == said
+
+
+def test_a_full_disk(tmp_path: Path) -> None:
+    """The error names the file, and no file is left."""
+    with small_disk(tmp_path) as place:
+        writer = Writer()
+        payloads = writer.begin(7, 100, 0)
+        for k in range(8):
+            payloads += writer.change(
+                TABLES[0], "insert", new=[str(k), random.Random(k).randbytes(1 << 20).hex()]
+            )
+        payloads += writer.commit(100, 108, 0)
+        tagged, state = pgo.tag(payloads)
+        with pytest.raises(OSError, match=rf"No space left on device: '{place}/[0-9a-z-]+\.parquet'"):
+            write_segment(place, tagged, state, source=SOURCE)
+        assert list(place.iterdir()) == []

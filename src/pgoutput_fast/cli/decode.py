@@ -27,6 +27,7 @@ from pgoutput_fast.cli.problems import expect_given
 from pgoutput_fast.cli.reading import As, Inputs, Table, segments_of, the_inputs
 from pgoutput_fast.cli.screen import objects, table
 from pgoutput_fast.cli.targets import Format, format_of, replaced, shown_table, write_tables
+from pgoutput_fast.cli.terminating import terminating
 from pgoutput_fast.decoding.decoder import Decoder, decode_tagged
 from pgoutput_fast.decoding.result import Decoded
 from pgoutput_fast.protocol.kinds import MSG_MESSAGE
@@ -103,6 +104,7 @@ def decode(
     )
     with (
         the_inputs(inputs, kind_of_input, dsn, slot, publication) as sources,
+        terminating(),
         replaced(out, overwrite=overwrite) as place,
         tempfile.TemporaryDirectory(prefix=".pgoutput-fast-", dir=out.absolute().parent) as directory,
         Parts(directory) as parts,

@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import logging
-import signal
-import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -17,6 +12,7 @@ import typer
 from pgoutput_fast.cli.arguments import DSN, Json, Publications, SlotName
 from pgoutput_fast.cli.problems import DONE, PROBLEM, UsageError, expect_given
 from pgoutput_fast.cli.screen import console, line, objects, size, table
+from pgoutput_fast.cli.terminating import terminating
 from pgoutput_fast.display import escaped
 from pgoutput_fast.protocol.lsn import format_lsn
 
@@ -24,9 +20,6 @@ if TYPE_CHECKING:
     from pgoutput_fast.capture import Loaded, Snapshot
 
 __all__ = ["snapshot"]
-
-# What a shell gives for a program that SIGTERM has ended.
-_TERMINATED = 128 + signal.SIGTERM
 
 
 def snapshot(
@@ -63,7 +56,7 @@ def snapshot(
 
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
     # Loading ends by an exception then, so that no slot stays behind.
-    with _terminating(), Snapshot(dsn, publication, slot, tables=tables) as taken:
+    with terminating(), Snapshot(dsn, publication, slot, tables=tables) as taken:
         try:
             screen = console(error=True)
             shown = progress_bar(console=screen, transient=True) if screen.is_terminal else nullcontext()
@@ -106,20 +99,3 @@ def _show(taken: Snapshot, loaded: Loaded, slot: str | None, json: bool) -> None
     )
     begins = "" if slot is None else f"; slot {slot} sends what changes after that"
     line(f"the tables as they were at {position}{begins}")
-
-
-@contextmanager
-def _terminating() -> Iterator[None]:
-    """During the block, SIGTERM ends the program by an exception, and what must not stay is removed."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def end(number: int, frame: FrameType | None) -> None:
-        sys.exit(_TERMINATED)
-
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -46,6 +46,9 @@ _TRIES = 5
 _NO_PLACE = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.EROFS)
 _COLLAPSED = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
+# Errors of a write to a file do not name it.
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -300,7 +303,9 @@ class _Directory(Store):
                 os.rename(hidden, target)
             else:
                 publish(hidden, target)
-        except BaseException:
+        except BaseException as problem:
+            if isinstance(problem, OSError) and problem.errno in _NO_SPACE and problem.filename is None:
+                problem.filename = os.fspath(target)
             with contextlib.suppress(FileNotFoundError):
                 hidden.unlink()
             raise
