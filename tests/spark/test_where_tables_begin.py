@@ -119,6 +119,7 @@ def test_segments_that_are_gone(spark: Any, tmp_path: Path) -> None:
     first, second = list_segments(stream.directory)
     Path(first.path).unlink()
     stream.add(1)
+    _, third = list_segments(stream.directory)
     gone = rf"public\.t1 is not there, .* began at message 0, but the segments lack messages 0 to {first.last_seq},"
     before = stream.rows()
     with pytest.raises(StreamingQueryException, match=rf"(?s){gone}"):
@@ -126,7 +127,7 @@ def test_segments_that_are_gone(spark: Any, tmp_path: Path) -> None:
     assert stream.rows() == before
     # Without names, nobody can tell a new table of the server from one that was lost.
     stream.run(stream.sink())
-    expected = stream.whole(second.first_seq)
+    expected = stream.whole(third.first_seq)
     assert {name: stream.rows()[name] for name in ("public.t1", "public.t2")} == {
         name: expected[name] for name in ("public.t1", "public.t2")
     }
@@ -140,6 +141,28 @@ def test_segments_that_are_gone(spark: Any, tmp_path: Path) -> None:
     stream.add(1)
     stream.run(stream.sink())
     assert stream.rows() == stream.whole(second.first_seq)
+
+
+@pytest.mark.in_ci
+def test_a_transaction_that_was_open_where_the_query_began(spark: Any, tmp_path: Path) -> None:
+    """Its rows lie before the beginning. They are written, or an error says that they are gone."""
+    stream = _Growing(spark, tmp_path, txns=40, segments=8)
+    stream.add(3)
+    stream.run(stream.sink(), starting="latest")
+    path = Path(list_segments(stream.directory)[-1].path)
+    path.rename(tmp_path / path.name)
+    stream.add(1)
+    with pytest.raises(
+        StreamingQueryException,
+        match=r"public\.t0 begins behind message \d+\. A transaction that began at message \d+ commits only behind it",
+    ):
+        stream.run(stream.sink(), starting="latest")
+    assert stream.rows() == {}
+    (tmp_path / path.name).rename(path)
+    stream.run(stream.sink(), starting="latest")
+    begin = list_segments(stream.directory)[-1].first_seq
+    assert "streamed" in [row["note"] for row in stream.rows()["public.t0"]]
+    assert stream.rows() == stream.whole(begin)
 
 
 def test_a_query_that_write_tables_overtook(spark: Any, tmp_path: Path) -> None:

@@ -47,8 +47,8 @@ def checked_targets(run: Run, parts: Sequence[TablePart], mode: Mode, source: So
                 "missing. Pass all segments, or write to another target"
             )
         _check_gap(run, part.directory, part.after, source)
-        if table.position() is not None and mode != "overwrite":
-            _check_begun(run, part.directory, part.after, source)
+        if part.after is not None:
+            _check_begun(run, part, source, is_new=table.position() is None)
         if table.exists() and table.partition_by() != part.partitioning.columns:
             raise ValueError(
                 f"{run.store}/{part.directory} is partitioned by {list(table.partition_by())}, not by "
@@ -129,36 +129,39 @@ def begun_with_query(
     Raises:
         ValueError: if the segments lack that, unless the server may have made the table meanwhile.
     """
+    if all(each.after is not None for each in parts):
+        return list(parts)
     first, began = batch.first, batch.first if batch.began is None else batch.began
+    gap = source.gap(began - 1, first) if began < first else None
     found = []
     for part in parts:
         if part.after is not None:
             found.append(part)
             continue
-        begin = began
-        while begin < first and (gap := source.gap(begin - 1, first)) is not None:
-            if named or all(each.after is None for each in parts):
-                raise ValueError(
-                    f"{run.store}/{part.directory} is not there, and the query goes on at message {first}. It began at "
-                    f"message {began}, but the segments lack messages {gap[0]} to {gap[1]}, where the table may have "
-                    "changes. Bring them back. Or stop the query, and write the table from the segments that are "
-                    "there: write_tables(..., tables=[...], mode='overwrite')"
-                )
-            begin = gap[1] + 1
+        if gap is not None and (named or all(each.after is None for each in parts)):
+            raise ValueError(
+                f"{run.store}/{part.directory} is not there, and the query goes on at message {first}. It began at "
+                f"message {began}, but the segments lack messages {gap[0]} to {gap[1]}, where the table may have "
+                "changes. Bring them back. Or stop the query, and write the table from the segments that are there: "
+                "write_tables(..., tables=[...], mode='overwrite')"
+            )
         # Often a table is new on the server, and no earlier segment has any of its changes.
-        found.append(replace(part, after=(begin if source.has_before(first, part.oids) else first) - 1))
+        begin = began if gap is None and source.has_before(first, part.oids) else first
+        found.append(replace(part, after=begin - 1))
     return found
 
 
-def _check_begun(run: Run, directory: str, after: int | None, source: Source) -> None:
+def _check_begun(run: Run, part: TablePart, source: Source, *, is_new: bool) -> None:
     """Checks that the source has all rows of the transactions that began before a position and commit behind it."""
+    after = part.after
     begun = None if after is None or source.transactions != "committed" else source.begun_before(after)
     gap = None if begun is None else source.gap(begun - 1)
     if gap is not None:
         raise ValueError(
-            f"{run.store}/{directory} goes up to message {after}. A transaction that began at message {begun} commits "
-            f"only behind it, and the source lacks messages {gap[0]} to {gap[1]}, where it may have rows. Pass the "
-            f"segments from message {begun} on, too. If they are lost, replace the table with mode='overwrite'"
+            f"{run.store}/{part.directory} {'begins behind' if is_new else 'goes up to'} message {after}. A "
+            f"transaction that began at message {begun} commits only behind it, and the source lacks messages "
+            f"{gap[0]} to {gap[1]}, where it may have rows. Pass the segments from message {begun} on, too. If they "
+            "are lost, replace the table with mode='overwrite'"
         )
 
 
