@@ -54,10 +54,10 @@ def test_other_digits_are_refused(
     found = [each for each in check(database.dsn, ["paid"]).findings if each.level == "error"]
     assert [each.subject for each in found] == ["public.paid"] * 5
     assert [each.problem.split("'")[1] for each in found] == ["l", "m", "p", "r", "s"]
-    assert "column 'l' has type money, and lc_monetary gives money 2 digits" in found[0].problem
+    assert "column 'l' has values of type money, and lc_monetary gives money 2 digits" in found[0].problem
     with Snapshot(database.dsn, ["paid"]) as snapshot:
         assert list(snapshot.read(["public.unpaid"])) == []
-        with pytest.raises(ValueError, match=r"public\.paid: column 'm' has type money"):
+        with pytest.raises(ValueError, match=r"public\.paid: column 'm' has values of type money"):
             snapshot.read()
     slot = f"{database.name}_money"
     try:
@@ -66,7 +66,7 @@ def test_other_digits_are_refused(
             states = {each.table: str(each.error) for each in mirror.status()}
     finally:
         drop_when_free(database.dsn, slot)
-    assert "column 'm' has type money" in states["public.paid"]
+    assert "column 'm' has values of type money" in states["public.paid"]
     assert states["public.unpaid"] == "None"
     database.execute("ALTER TABLE paid ALTER m TYPE numeric, ALTER p TYPE numeric, DROP l, DROP r, DROP s")
     assert not [each for each in check(database.dsn, ["paid"]).findings if each.level == "error"]

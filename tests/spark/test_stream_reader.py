@@ -226,7 +226,16 @@ def test_the_first_batch_again(directory: Directory) -> None:
     assert again.latestOffset(end)["began"] == start["seq"]
     for at in ({"seq": directory.end}, {"seq": directory.end, "began": 0}):
         assert _reader(directory).latestOffset(at) == at
-    # As Spark asks before 4.2 behind a restart.
+    # As Spark asks before 4.2: for the end of the first batch before it asks for the beginning.
+    asked = _reader(directory, starting="latest")
+    end, begins = {**end, "first": start["seq"]}, asked.initialOffset()
+    del end["began"]
+    assert asked.latestOffset({"seq": directory.end}) == {"seq": directory.end}
+    assert asked.partitions(begins, end)
+    assert asked.latestOffset(begins)["seq"] == directory.end
+    new = _reader(directory, starting="earliest")
+    assert new.latestOffset() == {"seq": directory.end, "first": 0}
+    # And behind a restart.
     older = _reader(directory, starting="latest", max_segments="1")
     older.partitions(start, {"seq": end["seq"]})
     assert older.latestOffset() == {"seq": directory.end, "began": start["seq"]}
@@ -273,7 +282,7 @@ def test_how_far_a_batch_goes(directory: Directory) -> None:
     assert old.latestOffset() == {"seq": ends[1], "began": 0}
     # After a restart it does not know before it was given a batch, and cannot hold to limits.
     again = _reader(directory, max_segments="1")
-    assert again.latestOffset() == {"seq": ends[-1]}
+    assert again.latestOffset() == {"seq": ends[-1], "first": 0}
     again.partitions({"seq": ends[0]}, {"seq": ends[1]})
     assert again.latestOffset() == {"seq": ends[2]}
     # Up to what was there when it was told to take what is there.

@@ -200,6 +200,8 @@ def ambiguous_change(
     if not rejects.num_rows or not key:
         return None
     dropped = without_bound(rejects, key)
+    if not dropped.num_rows:
+        return None
     found = rows.filter(pc.is_in(rows["_seq"], dropped["seq"].combine_chunks()))
     if not found.num_rows:
         return None

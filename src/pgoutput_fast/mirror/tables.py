@@ -29,7 +29,7 @@ _log = logging.getLogger("pgoutput_fast.mirror")
 
 _ALTERED = "its replica identity was altered in a transaction that changed rows, too"
 _DROPPED = "it has no key, and a column was dropped in a transaction that changed rows, too"
-_NEW_ARRAY = "its key has the column {!r} now. Its arrays were not checked when they were no part of the key"
+_NEW_ARRAY = "its key has the column {!r} now, whose arrays may not have been checked before"
 # Another history would begin in the middle, and nobody would see that.
 _NO_HISTORY = "it is gone: somebody removed it. Load the table again: then a new history begins"
 _METADATA = metadata_names("_")
@@ -276,11 +276,11 @@ class MirroredTable:
             return
         assert self.position is not None
         key, known = key_of(run.relation), self.facts.keys[-1][1] if self.facts.keys else None
-        # Readers of the history need the key also if somebody else has brought the current table further.
         is_behind = run.rows.num_rows and int(commits_of(run.rows)[-1]) > self.position
         if is_behind and known is not None and (array := _new_array(run.rows.schema, key, known)) is not None:
             self.want_load(_NEW_ARRAY.format(array))
             return
+        # Readers of the history need the key also if somebody else has brought the current table further.
         if run.rows.num_rows and (first := int(commits_of(run.rows)[0])) > self.facts.last_key:
             self.note_key(key, first)
         if not (rows := behind(run.rows, self.position)).num_rows:

@@ -19,7 +19,7 @@ __all__ = ["expect_cents", "of_money"]
 
 # The digits that the package decodes.
 _DIGITS = 2
-_ADVICE = "Give the column the type numeric, or leave it out with a column list of the publication"
+_ADVICE = "Use the type numeric in place of money, or leave it out with a column list of the publication"
 
 # Columns of type money, and of types that have money in them: domains, arrays, composites, ranges and multiranges.
 _COLUMNS = """
@@ -101,6 +101,6 @@ def of_money(
 
 def _problem(column: str, digits: int) -> str:
     return (
-        f"column {column!r} has type money, and lc_monetary gives money {digits} digits behind the point in this "
-        f"database. The package decodes {_DIGITS}, so each value would be wrong by a power of ten"
+        f"column {column!r} has values of type money, and lc_monetary gives money {digits} digits behind the point in "
+        f"this database. The package decodes {_DIGITS}, so each value would be wrong by a power of ten"
     )

@@ -30,6 +30,8 @@ __all__ = [
     "Piece",
     "RowsReader",
     "SegmentRows",
+    "cut",
+    "groups_with",
     "join_small",
     "may_end",
     "may_have",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -42,7 +43,8 @@ class StreamReader(RowsReader, DataSourceStreamReader, SupportsTriggerAvailableN
 
     An offset is `{"seq": n, "began": m}`: Spark has taken the messages before ordinal n, and the query began at m. If a
     query is killed in its first batch, Spark asks for its beginning again, and `latest` is elsewhere then. So the end
-    of that batch says where it began. The offsets of earlier versions have no `began`.
+    of that batch says where it began. Before 4.2, Spark does not say whether a query is new when it asks for the end of
+    a batch: that offset has `first`, where the query begins if it is new. The offsets of earlier versions have neither.
 
     Args:
         plan: the plan.
@@ -71,21 +73,23 @@ class StreamReader(RowsReader, DataSourceStreamReader, SupportsTriggerAvailableN
         """Returns where a query without a checkpoint begins."""
         self._keep_capturing()
         self._segments.listed(fresh=True)
-        begin, end = self._segments.begin(), self._segments.end()
-        starting = self._resolved.starting
-        if starting == "earliest":
-            began = begin
-        elif starting == "latest":
-            began = end
-        elif begin <= int(starting) <= end:
-            began = int(starting)
-        else:
-            raise ValueError(
-                f"option starting is {starting}, but the segments have messages {begin} to {end - 1}"
-            )
+        began = self._beginning()
         self._at, self._began = {"seq": began, "began": began}, began
         self._hold(began)
         return self._at
+
+    def _beginning(self) -> int:
+        begin, end = self._segments.begin(), self._segments.end()
+        starting = self._resolved.starting
+        if starting == "earliest":
+            return begin
+        if starting == "latest":
+            return end
+        if begin <= int(starting) <= end:
+            return int(starting)
+        raise ValueError(
+            f"option starting is {starting}, but the segments have messages {begin} to {end - 1}"
+        )
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802
         """Returns the end of the next batch."""
@@ -94,7 +98,7 @@ class StreamReader(RowsReader, DataSourceStreamReader, SupportsTriggerAvailableN
         self._learn(at)
         end = self._segments.end() if self._until is None else self._until
         if at is None:  # a restart on a Spark version that does not pass its position
-            return self._offset(end)
+            return {"seq": end, "first": self._candidate()}
         self._at = at
         if self._segments.end() < at["seq"]:
             self._segments.listed(fresh=True)
@@ -107,6 +111,13 @@ class StreamReader(RowsReader, DataSourceStreamReader, SupportsTriggerAvailableN
         # Spark compares offsets as text: without a new message it must see the same one.
         return at if seq <= at["seq"] else self._offset(seq)
 
+    def _candidate(self) -> int | None:
+        """Where the query begins if it is new; None if the option does not fit, which is no matter if it is not."""
+        try:
+            return self._beginning()
+        except ValueError:
+            return None
+
     def _offset(self, seq: int) -> dict[str, Any]:
         return {"seq": seq} if self._began is None else {"seq": seq, "began": self._began}
 
@@ -118,10 +129,12 @@ class StreamReader(RowsReader, DataSourceStreamReader, SupportsTriggerAvailableN
         """The ordinals of the first message of a batch, and of the one behind its last one."""
         self._at = end
         self._learn(start)
-        self._learn(end)
-        if start["seq"] == start.get("began") and "began" in end:
-            return end["began"], end["seq"]  # the query's first batch, perhaps again
-        return start["seq"], end["seq"]
+        if start["seq"] != start.get("began"):
+            return start["seq"], end["seq"]
+        # The query's first batch, perhaps again.
+        known = end.get("began", end.get("first"))
+        self._began = min(start["seq"], end["seq"]) if known is None else known
+        return start["seq"] if known is None else known, end["seq"]
 
     def _limited(self, start: int, end: int, limit: Any) -> int:
         """Returns the end of a batch that begins at `start`: at most `end`, and at least one segment."""
@@ -239,8 +252,11 @@ class StreamReader(RowsReader, DataSourceStreamReader, SupportsTriggerAvailableN
         if self._resolved.consumer is not None:
             from pgoutput_fast.capture.retention import Consumers
 
-            consumers = Consumers(self._resolved.directory)
-            before = consumers.positions().get(self._resolved.consumer)
+            consumers, before = Consumers(self._resolved.directory), None
+            with suppress(
+                ValueError
+            ):  # a file of another consumer is damaged: then retention removes nothing
+                before = consumers.positions().get(self._resolved.consumer)
             if before is None or before > begin - 1:
                 consumers.set(self._resolved.consumer, begin - 1)
 

@@ -30,6 +30,7 @@ _SCHEMA = pa.schema(
         ("began", pa.int64()),
     ]
 )
+# Rows that somebody made have only these: then the query began with the batch.
 _NEEDED = ("directory", "path", "first", "last")
 _OPTIONS = ("path", "emit", *STREAM_OPTIONS)
 
@@ -86,7 +87,7 @@ def read_emitted(batch: DataFrame, sink: str) -> Emitted | None:
     if not found:
         return None
     first, last = min(row["first"] for row in found), max(row["last"] for row in found)
-    return Emitted(found[0]["directory"], first, last, found[0].get("began"))
+    return Emitted(found[0]["directory"], first, last, found[0].get("began", first))
 
 
 def make_files_reader(options: Mapping[str, str], schema: StructType) -> FilesReader:
@@ -131,13 +132,10 @@ class FilesReader(StreamReader):
         return [_Names(tuple(rows))]
 
     def _began_at(self) -> int | None:
-        """Where the query began. The offsets of earlier versions do not say it, but options may."""
-        if self._began is not None:
-            return self._began
-        starting = self._resolved.starting
-        if starting == "latest":
-            return None
-        return self._segments.begin() if starting == "earliest" else int(starting)
+        """Where the query began. The offsets of earlier versions do not say it, and options may have changed since."""
+        if self._began is None and self._resolved.starting == "earliest" and self._segments.begin() == 0:
+            return 0
+        return self._began
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yields the names."""

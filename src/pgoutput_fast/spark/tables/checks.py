@@ -131,22 +131,32 @@ def begun_with_query(
     """
     if all(each.after is not None for each in parts):
         return list(parts)
-    first, began = batch.first, batch.first if batch.began is None else batch.began
+    first, began = batch.first, min(batch.began or 0, batch.first)
     gap = source.gap(began - 1, first) if began < first else None
     found = []
     for part in parts:
         if part.after is not None:
             found.append(part)
             continue
-        if gap is not None and (named or all(each.after is None for each in parts)):
+        # Rejects of earlier batches without their table: the table was there, and was lost.
+        had_rejects = part.rejects_after is not None and part.rejects_after < first
+        lost = had_rejects or all(each.after is None for each in parts)
+        if gap is not None and (named or lost):
             raise ValueError(
                 f"{run.store}/{part.directory} is not there, and the query goes on at message {first}. It began at "
                 f"message {began}, but the segments lack messages {gap[0]} to {gap[1]}, where the table may have "
                 "changes. Bring them back. Or stop the query, and write the table from the segments that are there: "
                 "write_tables(..., tables=[...], mode='overwrite')"
             )
+        if batch.began is None and (named or lost) and source.has_before(first, part.oids):
+            raise ValueError(
+                f"{run.store}/{part.directory} is not there, and the query goes on at message {first}. Its checkpoint "
+                "is of an earlier version, and does not say where the query began. Stop the query, and write the table "
+                "from the segments that are there: write_tables(..., tables=[...], mode='overwrite')"
+            )
         # Often a table is new on the server, and no earlier segment has any of its changes.
-        begin = began if gap is None and source.has_before(first, part.oids) else first
+        is_whole = batch.began is not None and gap is None
+        begin = began if is_whole and source.has_before(first, part.oids) else first
         found.append(replace(part, after=begin - 1))
     return found
 

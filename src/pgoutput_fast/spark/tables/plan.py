@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from pgoutput_fast.catalog.identifiers import parse_qualified_name
 from pgoutput_fast.catalog.relations import Catalog, Relation
 from pgoutput_fast.lake.partitions import Partitioning, check_partition_columns
+from pgoutput_fast.lake.target import Mode
 from pgoutput_fast.protocol.limits import SPARK_PARTITION_BYTES
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.schema.plain import plain_schema
@@ -101,16 +102,14 @@ def described_tables(
     return list(found.values())
 
 
-def plan_tables(
-    tables: Sequence[DescribedTable], options: Options, run: Run, *, whole: bool
-) -> list[TablePart]:
+def plan_tables(tables: Sequence[DescribedTable], options: Options, run: Run, mode: Mode) -> list[TablePart]:
     """Plans tables. One that has no position gets everything.
 
     Args:
         tables: the tables.
         options: how to decode.
         run: its targets say how far their tables go.
-        whole: whether everything is written, however far the tables go.
+        mode: with another one than `"append"`, everything is written, however far the tables go.
     """
     parts = []
     for each in tables:
@@ -121,8 +120,8 @@ def plan_tables(
             resolved.catalog.to_json(), options, resolved.schema, bare, resolved.table, resolved.fingerprint
         )
         table = run.table(directory)
-        after = None if whole else table.position()
-        rejects_after = None if whole else run.table(rejects_of(directory)).position()
+        after = table.position() if mode == "append" else None
+        rejects_after = None if mode == "overwrite" else run.table(rejects_of(directory)).position()
         partitioning = Partitioning(
             each.partition_columns, table.partition_directories, table.partition_columns_stored
         )

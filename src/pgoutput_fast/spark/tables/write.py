@@ -195,7 +195,7 @@ def _write(
     # First this: a run that is refused for its arguments leaves no target behind.
     described = described_tables(source.catalog, tables, options, partition_by, more=source.batch is not None)
     with begin() as run:
-        parts = plan_tables(described, options, run, whole=mode != "append")
+        parts = plan_tables(described, options, run, mode)
         if isinstance(source, SegmentSource) and source.batch is not None:
             parts = begun_with_query(run, parts, source, source.batch, named=tables is not None)
         parts = checked_targets(run, parts, mode, source)
@@ -293,12 +293,12 @@ def _commit(
         found = by_table.get(part.directory, [])
         run.added.setdefault(part.directory, set())
         # A query may still have to take what write_tables has taken meanwhile.
-        ahead = mode != "overwrite" and part.after is not None and part.after > position
+        reached = position if mode == "overwrite" or part.after is None else max(part.after, position)
         changed = part.after != position or mode == "overwrite"
-        if not ahead and (changed or _lacks_marks(run.table(part.directory), source)):
+        if reached == position and (changed or _lacks_marks(run.table(part.directory), source)):
             columns, kind = part.partitioning.columns, source.transactions
             run.commit(part.directory, found, position, part.decode.target, mode, columns, stream, kind)
-        rows.append(_summary(part.directory, found, max(position, part.after or 0) if ahead else position))
+        rows.append(_summary(part.directory, found, reached))
     return rows
 
 
