@@ -37,8 +37,8 @@ WITH RECURSIVE parts (part, whole) AS (
     -- Servers before 14 have no multiranges, and no such column.
     SELECT r.rngtypid, (pg_catalog.to_jsonb(r) OPERATOR(pg_catalog.->>) 'rngmultitypid')::pg_catalog.oid
     FROM pg_catalog.pg_range r
-), money (oid) AS (
-    SELECT 790::pg_catalog.oid
+), money AS (
+    SELECT 790::pg_catalog.oid AS oid
     UNION
     SELECT p.whole FROM money m JOIN parts p ON p.part OPERATOR(pg_catalog.=) m.oid)
 SELECT DISTINCT n.nspname::pg_catalog.text, c.relname::pg_catalog.text, a.attname::pg_catalog.text

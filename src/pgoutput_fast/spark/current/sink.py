@@ -35,7 +35,7 @@ from pgoutput_fast.spark.current.stretches import stretches_of
 from pgoutput_fast.spark.current.versions import check_versions
 from pgoutput_fast.spark.dataframes.plan import task_options
 from pgoutput_fast.spark.sessions import cores_of
-from pgoutput_fast.spark.source.stream_files import read_emitted
+from pgoutput_fast.spark.source.stream_files import Emitted, read_emitted
 from pgoutput_fast.spark.tables.plan import oldest_behind, outcomes_behind, plan_work
 from pgoutput_fast.spark.tasks.current.divide import DivideChanges, Divided, Taken
 from pgoutput_fast.spark.tasks.current.reduce import Place
@@ -131,7 +131,7 @@ def current_sink(
         if found is not None:
             if not sinks:
                 sinks.append(_Sink(settings))
-            sinks[0].take(batch.sparkSession, found.directory, found.first, found.last)
+            sinks[0].take(batch.sparkSession, found)
 
     return keep_current
 
@@ -204,6 +204,13 @@ class _Batch:
         return int(lsns[last]), int(committed.column("commit_timestamp").cast(pa.int64())[last].as_py())
 
 
+# Notes keep a sink from taking messages twice. So the way out is another target.
+_AGAIN = (
+    "Start the query with a new checkpoint and into another target, so that it reads all segments. If the segments do "
+    "not begin with the tables, load the target with a Mirror first"
+)
+
+
 class _Sink:
     """The work of a sink. Its tables stay open between batches."""
 
@@ -215,8 +222,9 @@ class _Sink:
         self._next_cleaning = 0.0
         self._check: Callable[[], object] | None = None
 
-    def take(self, spark: SparkSession, directory: str, first: int, last: int) -> None:
-        """Takes the messages from `first` to `last` into the tables."""
+    def take(self, spark: SparkSession, found: Emitted) -> None:
+        """Takes the messages of a batch into the tables."""
+        directory, first, last = found.directory, found.first, found.last
         self._store.make()
         with locked(self._store) as check:
             self._check = check
@@ -229,6 +237,7 @@ class _Sink:
             place, wanted = shown(absolute(directory)), self._settings.tables
             before = read_notes(self._store)
             if mirrored is None:
+                self._check_target(before, found)
                 self._check_tables(before, directory, first)
             notes = before.within(place, wanted)
             if notes.seq is not None and last <= notes.seq:
@@ -250,6 +259,18 @@ class _Sink:
                 self._mark(batch.catalog, notes, mirrored, points)
             self._clear_scratch()
             self._clean(points)
+
+    def _check_target(self, before: Notes, found: Emitted) -> None:
+        """Checks that a query which has taken batches finds what it noted then.
+
+        Raises:
+            ValueError: if it does not.
+        """
+        if before.seq is None and found.began is not None and found.first > found.began:
+            raise ValueError(
+                f"the query began at message {found.began} and goes on at message {found.first}, but {self._store} has "
+                f"no notes of the messages before: the target was lost, or it is another one. {_AGAIN}"
+            )
 
     def _check_tables(self, before: Notes, directory: str, first: int) -> None:
         """Checks that a table which was left out before gets its messages from the beginning: nobody has loaded it.
@@ -333,6 +354,13 @@ class _Sink:
         if mirrored is not None:
             mirrored.check_followed(changed)
             oids |= mirrored.oids  # a table may have been loaded again
+        if gone := [name for name in changed if positions[name] is None]:
+            known = Points(self._store, self._settings.keep_points).read()
+            if lost := [name for name in gone if known and name in known[-1].versions]:
+                raise ValueError(
+                    f"the current table of {lost[0]} in {self._store} is gone: it would begin in the middle. "
+                    + ("Load it again with Mirror.reload" if mirrored is not None else _AGAIN)
+                )
         rounds = []
         for name in changed:
             own = [each for each in divided if each.table == name]

@@ -1,0 +1,45 @@
+"""Current tables that are lost while the query's checkpoint is there: they do not begin in the middle."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pgoutput_fast import spark as pgspark
+from pgoutput_fast.segments import list_segments
+from support.current_streams import batch_of
+from support.lakes import make_segments, tables_of
+
+
+def _batch(spark: Any, directory: Path, first: int, last: int) -> Any:
+    """As a query gives it that began with the first message."""
+    return batch_of(spark, directory, first, last).selectExpr("*", "0L AS began")
+
+
+@pytest.mark.parametrize("lost", ["current/public.t1", "current", "."])
+def test_a_table_that_is_lost(spark: Any, tmp_path: Path, lost: str) -> None:
+    segments, lake = tmp_path / "segments", tmp_path / "lake"
+    make_segments(segments, txns=20, segments=2)
+    first, second = list_segments(segments)
+    sink = pgspark.current_sink(lake, format="parquet")
+    sink(_batch(spark, segments, 0, first.last_seq), 0)
+    before = {name: len(table) for name, table in tables_of("parquet", lake).items()}
+    shutil.copytree(lake, tmp_path / "copy")
+    shutil.rmtree(lake / lost)
+    message = (
+        r"is gone: it would begin in the middle" if lost != "." else r"has no notes of the messages before"
+    )
+    for again in (sink, pgspark.current_sink(lake, format="parquet")):
+        with pytest.raises(ValueError, match=message):
+            again(_batch(spark, segments, second.first_seq, second.last_seq), 1)
+    shutil.rmtree(lake, ignore_errors=True)
+    shutil.copytree(tmp_path / "copy", lake)
+    pgspark.current_sink(lake, format="parquet")(
+        _batch(spark, segments, second.first_seq, second.last_seq), 1
+    )
+    after = {name: len(table) for name, table in tables_of("parquet", lake).items()}
+    assert after.keys() == before.keys()
+    assert all(after[name] > before[name] for name in before)
