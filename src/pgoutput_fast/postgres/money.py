@@ -23,24 +23,24 @@ _ADVICE = "Use the type numeric in place of money, or leave it out with a column
 
 # Columns of type money, and of types that have money in them: domains, arrays, composites, ranges and multiranges.
 _COLUMNS = """
-WITH RECURSIVE parts (part, whole) AS (
-    SELECT t.typbasetype, t.oid FROM pg_catalog.pg_type t
-    UNION ALL
-    SELECT t.typelem, t.oid FROM pg_catalog.pg_type t
-    UNION ALL
-    SELECT a.atttypid, t.oid FROM pg_catalog.pg_type t
-    JOIN pg_catalog.pg_attribute a ON a.attrelid OPERATOR(pg_catalog.=) t.typrelid
-     AND a.attnum OPERATOR(pg_catalog.>) 0 AND NOT a.attisdropped
-    UNION ALL
-    SELECT r.rngsubtype, r.rngtypid FROM pg_catalog.pg_range r
-    UNION ALL
-    -- Servers before 14 have no multiranges, and no such column.
-    SELECT r.rngtypid, (pg_catalog.to_jsonb(r) OPERATOR(pg_catalog.->>) 'rngmultitypid')::pg_catalog.oid
-    FROM pg_catalog.pg_range r
-), money AS (
-    SELECT 790::pg_catalog.oid AS oid
+WITH RECURSIVE money (oid) AS (
+    SELECT 790::pg_catalog.oid
     UNION
-    SELECT p.whole FROM money m JOIN parts p ON p.part OPERATOR(pg_catalog.=) m.oid)
+    SELECT p.whole FROM money m JOIN (
+        SELECT t.typbasetype AS part, t.oid AS whole FROM pg_catalog.pg_type t
+        UNION ALL
+        SELECT t.typelem, t.oid FROM pg_catalog.pg_type t
+        UNION ALL
+        SELECT a.atttypid, t.oid FROM pg_catalog.pg_type t
+        JOIN pg_catalog.pg_attribute a ON a.attrelid OPERATOR(pg_catalog.=) t.typrelid
+         AND a.attnum OPERATOR(pg_catalog.>) 0 AND NOT a.attisdropped
+        UNION ALL
+        SELECT r.rngsubtype, r.rngtypid FROM pg_catalog.pg_range r
+        UNION ALL
+        -- Servers before 14 have no multiranges, and no such column.
+        SELECT r.rngtypid, (pg_catalog.to_jsonb(r) OPERATOR(pg_catalog.->>) 'rngmultitypid')::pg_catalog.oid
+        FROM pg_catalog.pg_range r
+    ) p ON p.part OPERATOR(pg_catalog.=) m.oid)
 SELECT DISTINCT n.nspname::pg_catalog.text, c.relname::pg_catalog.text, a.attname::pg_catalog.text
 FROM pg_catalog.pg_publication_tables t
 JOIN pg_catalog.pg_namespace n ON n.nspname OPERATOR(pg_catalog.=) t.schemaname
