@@ -346,7 +346,7 @@ def test_what_comes_while_tables_are_written_is_for_the_next_run(
 
     with connect_mode():
         wal = connected.read.parquet(str(directory))
-        monkeypatch.setattr("pgoutput_fast.spark.tables.write.decode_outcomes", write_more)
+        monkeypatch.setattr("pgoutput_fast.spark.tables.sources.decode_outcomes", write_more)
         written = pgspark.write_tables(wal, tmp_path / "lake")
         assert {row.position for row in written} == {cut - 1}
         assert [row.rows for row in written] == [0, 0]
