@@ -136,7 +136,7 @@ class Follower:
         self._tables, self._server, self._options = tables, server, options
         self._memory, self._points, self._pace, self._run = memory, points, pace, run
         self._committed = CommittedChanges(self._segments, options)
-        self._resumed = False
+        self._resumed = self._is_marked = False
         self.read = self.applied = progress
         self.through = progress.lsn
         self.through_time: int | None = None
@@ -303,6 +303,8 @@ class Follower:
         """Applies what waits, if it is time."""
         if self._pace.is_due() and self.applied != self.read:
             self.finish()
+        elif not self._is_marked:  # a table was loaded, and nothing has committed since
+            self.mark()
 
     def finish(self) -> None:
         """Applies what waits, unless tables in step must wait for one that is loaded, or was loaded."""
@@ -342,7 +344,8 @@ class Follower:
 
     def mark(self) -> None:
         """Records a point, if all tables are at the same position."""
-        if not self.is_common:
+        self._is_marked = self.is_common
+        if not self._is_marked:
             return
         tables = [each for each in self._tables if each.follows]
         position = max(self.read.lsn, self.ahead)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
+from pgoutput_fast.mirror.alterations import ask_for_alterations
 from pgoutput_fast.mirror.current.file_table import FileTable
 from pgoutput_fast.mirror.formats import open_current
 from pgoutput_fast.mirror.history import AppendTable
@@ -27,7 +28,7 @@ class Tables:
         format: of the current tables.
         storage_options: what delta-rs needs to reach the store, beside what the URI says.
         memory: of the mirror.
-        server: tells what the columns of a table are.
+        server: tells what the columns of a table are, and what was done to a table.
         check: called before each commit to a table.
         iceberg_catalog: of the current tables; None for the one in the target.
     """
@@ -101,7 +102,16 @@ class Tables:
         if isinstance(current, FileTable):
             current.check = self._check
         history = self._appended(f"{HISTORY}/{directory}")
-        return MirroredTable(directory, facts, current, history, self._memory, self._server.columns)
+        server = self._server
+        return MirroredTable(
+            directory,
+            facts,
+            current,
+            history,
+            self._memory,
+            server.columns,
+            lambda table: ask_for_alterations(table, server),
+        )
 
     def _appended(self, directory: str) -> AppendTable:
         return AppendTable(self._store, directory, self._storage_options, self._check)

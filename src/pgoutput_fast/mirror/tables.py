@@ -74,6 +74,7 @@ class MirroredTable:
         history: its history table.
         memory: keeps the facts.
         columns_now: {name: column} of the relation with an oid, as the server has it now.
+        ask: asks the server whether the table must be loaded, and notes it here.
 
     What is wrong with the table is in `facts`. It is durable only behind `settle`.
 
@@ -93,6 +94,7 @@ class MirroredTable:
         history: AppendTable,
         memory: Memory,
         columns_now: Callable[[int], dict[str, CatalogColumn]],
+        ask: Callable[[MirroredTable], object],
     ) -> None:
         self.directory = directory
         self.facts = facts
@@ -100,6 +102,7 @@ class MirroredTable:
         self.history = history
         self._memory = memory
         self._columns_now = columns_now
+        self._ask = ask
         self._waiting: list[_Stretch] = []
         # The relation version of the last changes.
         self._version: int | None = None
@@ -375,7 +378,7 @@ class MirroredTable:
             try:
                 self._apply(each, position if n + 1 == len(waiting) else each.rows.last)
             except (ValueError, LookupError, pa.ArrowException) as problem:
-                return self.stop(str(problem))
+                return self._cannot_apply(problem)
 
     def prepare(self) -> None:
         """Computes what the waiting changes do. If that is not possible, the table is stopped, or must be loaded."""
@@ -386,7 +389,18 @@ class MirroredTable:
             try:
                 each.effect = each.effect or self._effect(each)
             except (ValueError, LookupError, pa.ArrowException) as problem:
-                return self.stop(str(problem))
+                return self._cannot_apply(problem)
+
+    def _cannot_apply(self, problem: Exception) -> None:
+        """Stops the table, unless something was done to it on the server: then it must be loaded.
+
+        The stream does not have that, so a change may name a row as it is now, which is another one here. The next look
+        at the catalogs would come too late: it leaves a stopped table as it is.
+        """
+        _log.warning("%s cannot take its changes: %s", self.facts.table, problem)
+        self._ask(self)
+        if self.follows:
+            self.stop(str(problem))
 
     def _effect(self, stretch: _Stretch) -> Effect:
         (rows,) = stretch.rows.parts()

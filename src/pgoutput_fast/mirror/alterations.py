@@ -1,0 +1,64 @@
+"""What was done to a table on the server, as its catalogs show it: whether the mirror's rows may differ."""
+
+from __future__ import annotations
+
+import logging
+
+from pgoutput_fast.mirror.fingerprint import LACKING, Fingerprint, difference, doubts, lacking
+from pgoutput_fast.mirror.server import ServerView
+from pgoutput_fast.mirror.tables import MirroredTable
+from pgoutput_fast.postgres.publications import OPERATIONS
+from pgoutput_fast.postgres.row_age import RowAgeError
+
+__all__ = ["ask_for_alterations", "note_alterations"]
+
+_log = logging.getLogger("pgoutput_fast.mirror")
+
+
+def ask_for_alterations(table: MirroredTable, server: ServerView) -> None:
+    """Asks the server what was done to a table, and notes it: the table does not follow then.
+
+    Raises:
+        psycopg2.Error: if the server cannot be asked.
+    """
+    now = server.fingerprints().get(table.facts.table)
+    if now is None:
+        table.want_load("it is not published now")  # whoever loads it leaves it if that is so
+    else:
+        note_alterations(table, now, server)
+
+
+def note_alterations(table: MirroredTable, now: Fingerprint, server: ServerView) -> None:
+    """Compares what the catalogs say now with what they said before. If rows may differ, the table does not follow.
+
+    Args:
+        table: the table. If it is stopped because its publications lacked an operation, it may be loaded now.
+        now: what the catalogs say.
+        server: answers doubts.
+
+    Raises:
+        psycopg2.Error: if the server cannot be asked.
+    """
+    before = table.facts.fingerprint
+    if not table.follows:
+        if (table.facts.error or "").startswith(LACKING) and lacking(OPERATIONS, now) is None:
+            table.want_load("its publications publish every operation again")
+        return
+    if before is None:
+        # A mirror that began before there were fingerprints: this one is the first.
+        if now.oid != table.facts.oid:
+            return table.want_load("the server has another table of this name now")
+        return table.remember(fingerprint=now)
+    if (why := lacking(before.operations, now)) is not None:
+        return table.stop(why)
+    why = difference(before, now)
+    try:
+        for doubt in () if why is not None else doubts(before, now):
+            why = why or doubt.why(server.answer(doubt))
+    except RowAgeError as problem:  # such as behind a lock: the next look asks again
+        _log.warning("%s: its partitions cannot be read now: %s", table.facts.table, str(problem).strip())
+        return
+    if why is not None:
+        table.want_load(why)
+    elif (found := now.behind(before)) != before:
+        table.remember(fingerprint=found)
