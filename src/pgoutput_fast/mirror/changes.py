@@ -32,6 +32,7 @@ __all__ = [
     "decodable",
     "decoded_runs",
     "key_of",
+    "unchecked_array",
     "without_bound",
 ]
 
@@ -232,3 +233,23 @@ def check_key(relation: Relation, types: UserTypes) -> None:
                 "becomes another one when an object is renamed, or with another search_path, and then its row cannot "
                 "be found. Give the column the type oid, or take another key"
             )
+
+
+def unchecked_array(schema: pa.Schema, key: Collection[str], before: Collection[str]) -> str | None:
+    """What to say if a column with arrays was no part of the key before: lower bounds were dropped without a check.
+
+    Args:
+        schema: has the columns.
+        key: the columns of the key now.
+        before: those of the key before.
+    """
+    for name in key:
+        if name not in before and name in schema.names and _has_lists(schema.field(name).type):
+            return f"its key has the column {name!r} now, whose arrays may not have been checked before"
+    return None
+
+
+def _has_lists(kind: pa.DataType) -> bool:
+    if pa.types.is_struct(kind):
+        return any(_has_lists(kind.field(k).type) for k in range(kind.num_fields))
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))

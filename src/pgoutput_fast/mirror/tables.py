@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
 from pgoutput_fast.catalog.relations import Relation
-from pgoutput_fast.mirror.changes import Run, behind, commits_of, key_of
+from pgoutput_fast.mirror.changes import Run, behind, commits_of, key_of, unchecked_array
 from pgoutput_fast.mirror.current.file_table import FileTable
 from pgoutput_fast.mirror.current.table import CurrentTable
 from pgoutput_fast.mirror.effect.effect import Effect
@@ -29,7 +29,6 @@ _log = logging.getLogger("pgoutput_fast.mirror")
 
 _ALTERED = "its replica identity was altered in a transaction that changed rows, too"
 _DROPPED = "it has no key, and a column was dropped in a transaction that changed rows, too"
-_NEW_ARRAY = "its key has the column {!r} now, whose arrays may not have been checked before"
 # Another history would begin in the middle, and nobody would see that.
 _NO_HISTORY = "it is gone: somebody removed it. Load the table again: then a new history begins"
 _METADATA = metadata_names("_")
@@ -50,18 +49,6 @@ class _Stretch:
 def relation_columns(schema: pa.Schema) -> pa.Schema:
     """The columns of a relation without the metadata columns."""
     return pa.schema([field for field in schema if field.name not in _METADATA])
-
-
-def _new_array(schema: pa.Schema, key: Collection[str], before: Collection[str]) -> str | None:
-    """A column of the key with arrays that was no part of the key before: lower bounds were dropped without a check."""
-    new = [name for name in key if name not in before]
-    return next((name for name in new if name in schema.names and _has_lists(schema.field(name).type)), None)
-
-
-def _has_lists(kind: pa.DataType) -> bool:
-    if pa.types.is_struct(kind):
-        return any(_has_lists(kind.field(k).type) for k in range(kind.num_fields))
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
 
 
 class MirroredTable:
@@ -280,8 +267,12 @@ class MirroredTable:
         assert self.position is not None
         key, known = key_of(run.relation), self.facts.keys[-1][1] if self.facts.keys else None
         is_behind = run.rows.num_rows and int(commits_of(run.rows)[-1]) > self.position
-        if is_behind and known is not None and (array := _new_array(run.rows.schema, key, known)) is not None:
-            self.want_load(_NEW_ARRAY.format(array))
+        if (
+            is_behind
+            and known is not None
+            and (why := unchecked_array(run.rows.schema, key, known)) is not None
+        ):
+            self.want_load(why)
             return
         # Readers of the history need the key also if somebody else has brought the current table further.
         if run.rows.num_rows and (first := int(commits_of(run.rows)[0])) > self.facts.last_key:

@@ -40,6 +40,11 @@ class Mirrored:
         """{qualified name: the oid of the relation that was loaded}."""
         return {name: facts.oid for name, facts in self.tables.items() if facts.oid}
 
+    @property
+    def keys(self) -> dict[str, list[str]]:
+        """{qualified name: the columns of the key that the table had in its last changes}."""
+        return {name: list(facts.keys[-1][1]) for name, facts in self.tables.items() if facts.keys}
+
     def check_directory(self, directory: str) -> None:
         """Checks that segments are those of the slot of now.
 

@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass, field, replace
 from pgoutput_fast.mirror.layout import OWN
 from pgoutput_fast.storage.stores import Store
 
-__all__ = ["Notes", "read_notes", "write_notes"]
+__all__ = ["NOTES_FILE", "Notes", "read_notes", "write_notes"]
 
-_FILE = f"{OWN}/spark.json"
+NOTES_FILE = f"{OWN}/spark.json"
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,7 @@ class Notes:
         lsn: everything that committed up to this LSN is in all tables.
         time: when the last of that committed, in microseconds since 1970; None if no commit is known.
         oids: {qualified name of a table: the oid of its relation}.
+        keys: {qualified name of a table: the columns of its key}, of tables that have changes since that is noted.
     """
 
     directory: str | None = None
@@ -34,6 +35,7 @@ class Notes:
     lsn: int = 0
     time: int | None = None
     oids: Mapping[str, int] = field(default_factory=dict)
+    keys: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def left_out(self, directory: str, tables: Collection[str] | None) -> str | None:
         """Which of these tables do not have the messages up to `seq`, in words; None if all have them.
@@ -68,13 +70,13 @@ def read_notes(store: Store) -> Notes:
         ValueError: if the file is damaged.
     """
     try:
-        return Notes(**json.loads(store.read(_FILE)))
+        return Notes(**json.loads(store.read(NOTES_FILE)))
     except FileNotFoundError:
         return Notes()
     except (ValueError, TypeError):
-        raise ValueError(f"{store}/{_FILE} is damaged: restore it, or use another target") from None
+        raise ValueError(f"{store}/{NOTES_FILE} is damaged: restore it, or use another target") from None
 
 
 def write_notes(store: Store, notes: Notes) -> None:
     """Replaces the notes of a target."""
-    store.put(_FILE, json.dumps(asdict(notes)).encode())
+    store.put(NOTES_FILE, json.dumps(asdict(notes)).encode())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -30,9 +30,9 @@ from pgoutput_fast.segments.tail import first_gap
 from pgoutput_fast.spark.current.jobs import run_jobs
 from pgoutput_fast.spark.current.merge import Merger
 from pgoutput_fast.spark.current.mirrored import Mirrored, read_mirrored
-from pgoutput_fast.spark.current.notes import Notes, read_notes, write_notes
-from pgoutput_fast.spark.current.stretches import stretches_of
-from pgoutput_fast.spark.current.versions import check_versions
+from pgoutput_fast.spark.current.notes import NOTES_FILE, Notes, read_notes, write_notes
+from pgoutput_fast.spark.current.stretches import check_keys, stretches_of
+from pgoutput_fast.spark.current.versions import check_names, check_versions
 from pgoutput_fast.spark.dataframes.plan import task_options
 from pgoutput_fast.spark.sessions import cores_of
 from pgoutput_fast.spark.source.stream_files import Emitted, read_emitted
@@ -238,10 +238,11 @@ class _Sink:
             before = read_notes(self._store)
             if mirrored is None:
                 self._check_target(before, found)
+                self._check_notes(before, first)
                 self._check_tables(before, directory, first)
             notes = before.within(place, wanted)
             if notes.seq is not None and last <= notes.seq:
-                return
+                return self._check_there(self._marked(), mirrored)
             self._check_begin(first, notes, mirrored)
             self._clear_scratch()
             batch = self._batch(spark, directory, first, last)
@@ -271,6 +272,39 @@ class _Sink:
                 f"the query began at message {found.began} and goes on at message {found.first}, but {self._store} has "
                 f"no notes of the messages before: the target was lost, or it is another one. {_AGAIN}"
             )
+
+    def _check_notes(self, before: Notes, first: int) -> None:
+        """Checks that notes are there if tables are: without them, nobody sees that messages are missing.
+
+        Raises:
+            ValueError: if they are not, and the batch does not begin with the first message.
+        """
+        if before.seq is None and first > 0 and any(self._store.entries(CURRENT, recursive=True)):
+            raise ValueError(
+                f"{self._store} has current tables, but the notes beside them ({NOTES_FILE}) are gone. They say which "
+                f"messages the tables have, and the batch begins at message {first}. {_AGAIN}"
+            )
+
+    def _marked(self) -> list[str]:
+        """The tables of the last point."""
+        known, wanted = Points(self._store, self._settings.keep_points).read(), self._settings.tables
+        return sorted(
+            name for name in (known[-1].versions if known else ()) if wanted is None or name in wanted
+        )
+
+    def _check_there(self, names: Iterable[str], mirrored: Mirrored | None) -> None:
+        """Checks that the current tables are there which a point has.
+
+        Raises:
+            ValueError: if one is not.
+        """
+        marked = set(self._marked())
+        for name in names:
+            if name in marked and self._table(name)[0].position() is None:
+                raise ValueError(
+                    f"the current table of {name} in {self._store} is gone: it would begin in the middle. "
+                    + ("Load it again with Mirror.reload" if mirrored is not None else _AGAIN)
+                )
 
     def _check_tables(self, before: Notes, directory: str, first: int) -> None:
         """Checks that a table which was left out before gets its messages from the beginning: nobody has loaded it.
@@ -350,26 +384,25 @@ class _Sink:
         }
         divided = self._divided(batch, behind)
         changed = sorted({each.table for each in divided})
-        oids = dict(notes.oids)
+        oids, keys = dict(notes.oids), dict(notes.keys)
         if mirrored is not None:
             mirrored.check_followed(changed)
             oids |= mirrored.oids  # a table may have been loaded again
-        if gone := [name for name in changed if positions[name] is None]:
-            known = Points(self._store, self._settings.keep_points).read()
-            if lost := [name for name in gone if known and name in known[-1].versions]:
-                raise ValueError(
-                    f"the current table of {lost[0]} in {self._store} is gone: it would begin in the middle. "
-                    + ("Load it again with Mirror.reload" if mirrored is not None else _AGAIN)
-                )
-        rounds = []
+            keys |= mirrored.keys
+        self._check_there((name for name in changed if positions[name] is None), mirrored)
+        rounds, found = [], dict[str, int]()
         for name in changed:
             own = [each for each in divided if each.table == name]
             schema = self._table(name)[0].schema()
             there = None if schema is None else schema.names
             versions = {each.version for each in own}
-            oids[name] = check_versions(name, versions, batch.catalog, there, oids.get(name))
+            if there is None:
+                check_names(name, versions, batch.catalog, oids)
+            found[name] = check_versions(name, versions, batch.catalog, there, oids.get(name))
             rounds.append(stretches_of(name, own, batch.catalog))
-        notes = replace(notes, oids=oids)
+            check_keys(rounds[-1], keys.get(name))
+            keys[name] = list(rounds[-1][-1].key)
+        notes = replace(notes, oids=oids | found, keys=keys)
         if rounds:
             write_notes(self._store, notes)
         place = str(self._store.at(CURRENT))

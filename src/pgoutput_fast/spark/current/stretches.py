@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from pgoutput_fast.catalog.relations import Catalog
-from pgoutput_fast.mirror.changes import check_key, key_of
+from pgoutput_fast.mirror.changes import check_key, key_of, unchecked_array
 from pgoutput_fast.mirror.effect.schema import current_schema
 from pgoutput_fast.schema.metadata_columns import metadata_names
 from pgoutput_fast.spark.tasks.current.divide import TRUNCATES, Divided
 from pgoutput_fast.spark.tasks.current.scratch import Piece
 
-__all__ = ["Stretch", "groups_of", "stretches_of"]
+__all__ = ["Stretch", "check_keys", "groups_of", "stretches_of"]
 
 _METADATA = metadata_names("_")
 
@@ -80,6 +80,22 @@ def stretches_of(table: str, divided: Sequence[Divided], catalog: Catalog) -> li
             )
         found.append(Stretch(table, key, tuple(parts), max(each.commits[1] for each in parts)))
     return found
+
+
+def check_keys(stretches: Sequence[Stretch], before: Sequence[str] | None) -> None:
+    """Checks that no column with arrays joins the key.
+
+    Args:
+        stretches: of one table, in the order in which they are applied.
+        before: the columns of the key before them; None if that is not known.
+
+    Raises:
+        ValueError: if one does.
+    """
+    for each in stretches:
+        if before is not None and (why := unchecked_array(each.columns, each.key, before)) is not None:
+            raise ValueError(f"{each.table}: {why}. Load the table again")
+        before = each.key
 
 
 def groups_of(divided: Iterable[Divided]) -> list[Pieces]:

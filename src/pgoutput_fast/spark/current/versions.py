@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 from pgoutput_fast.catalog.relations import Catalog, Relation
 from pgoutput_fast.schema.metadata_columns import metadata_names
 
-__all__ = ["check_versions"]
+__all__ = ["check_names", "check_versions"]
 
 _METADATA = metadata_names("_")
 _LOAD = "Load the table again"
@@ -23,7 +23,8 @@ def check_versions(
         versions: the versions of the changes.
         catalog: all versions, in the order in which they came.
         there: the columns that the table has; None if there is no table.
-        oid: the oid of the relation that the table has followed; None if that is not known.
+        oid: the oid of the relation that the table has followed. None if that is not known: then a table that is there
+            is taken for that of the first version.
 
     Returns:
         the oid of the relation.
@@ -33,6 +34,8 @@ def check_versions(
     """
     wanted = set(versions)
     known = [each for each in catalog.relations if each.qualified_name == table]
+    if oid is None and there is not None:
+        oid = known[0].oid
     for place, relation in enumerate(known):
         if relation.version not in wanted:
             continue
@@ -52,6 +55,35 @@ def check_versions(
             )
     assert oid is not None
     return oid
+
+
+def check_names(table: str, versions: Iterable[int], catalog: Catalog, oids: Mapping[str, int]) -> None:
+    """Checks that a table which has no rows yet had no other name before: its rows would be those of the other name.
+
+    Args:
+        table: the table's qualified name.
+        versions: the versions of its changes.
+        catalog: all versions, in the order in which they came.
+        oids: {qualified name: the oid of the relation} of the tables that are followed.
+
+    Raises:
+        ValueError: if it had.
+    """
+    if table in oids:
+        return
+    wanted = set(versions)
+    own = {each.oid for each in catalog.relations if each.version in wanted}
+    before = [name for name, oid in oids.items() if oid in own]
+    for each in catalog.relations:
+        if each.version in wanted:
+            break
+        if each.oid in own and each.qualified_name != table:
+            before.append(each.qualified_name)
+    if before:
+        raise ValueError(
+            f"{table} had the name {before[-1]} before. Its current table would begin in the middle, because the "
+            f"rows of before are in that of {before[-1]}. Load the target with a Mirror, or leave {table} out with tables="
+        )
 
 
 def _is_renamed(before: list[Relation], relation: Relation) -> bool:
