@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyiceberg.catalog import load_catalog
 from pyspark.errors import StreamingQueryException
 
 import pgoutput_fast as pgo
@@ -346,6 +347,23 @@ def test_a_type_that_cannot_change_so(spark: Any, tmp_path: Path) -> None:
         wal.where(condition), tmp_path / "lake", ["public.orders"], mode="overwrite"
     )
     assert row.rows == 2
+
+
+@pytest.mark.parametrize("lost", ["public.t0", "public.t0/metadata"])
+def test_an_iceberg_table_whose_files_are_gone(spark: Any, segments: Path, tmp_path: Path, lost: str) -> None:
+    lake = tmp_path / "lake"
+    pgspark.write_tables(segments, lake, format="iceberg")
+    shutil.rmtree(lake / lost)
+    message = r"the catalog has the Iceberg table public\.t0, but its files in file:.* are missing or damaged"
+    for mode in ("append", "overwrite"):
+        with pytest.raises(ValueError, match=message):
+            pgspark.write_tables(segments, lake, format="iceberg", mode=mode)
+    with pytest.raises(StreamingQueryException, match=message):
+        sink(spark, segments, lake, tmp_path / "checkpoint", format="iceberg")
+    with load_catalog("pgoutput_fast", type="sql", uri=f"sqlite:///{lake}/_catalog.db") as catalog:
+        catalog.drop_table(("public", "t0"))
+        pgspark.write_tables(segments, lake, format="iceberg", mode="overwrite")
+        assert catalog.load_table(("public", "t0")).scan().to_arrow().num_rows == 12
 
 
 def test_arguments_that_cannot_be_meant(spark: Any, segments: Path, tmp_path: Path) -> None:

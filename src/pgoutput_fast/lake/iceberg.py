@@ -100,18 +100,25 @@ class IcebergTarget(TableTarget):
         """The table as it is now; None if there is none.
 
         Raises:
-            ValueError: if the catalog has a table of this name elsewhere.
+            ValueError: if the catalog has a table of this name elsewhere, or if its files are gone.
         """
-        from pyiceberg.exceptions import NoSuchTableError
+        from pyiceberg.exceptions import NoSuchTableError, ValidationError
 
+        name = ".".join(self._identifier)
         try:
             table = self._catalog.load_table(self._identifier)
         except NoSuchTableError:
             return None
+        except (FileNotFoundError, ValidationError) as problem:
+            raise ValueError(
+                f"the catalog has the Iceberg table {name}, but its files in {self._location} are missing or damaged: "
+                f"{problem}. Restore them, or remove the table from the catalog (in pyiceberg, drop_table({self._identifier}) "
+                "of the catalog), and run it again: then the table begins again"
+            ) from problem
         if table.location() != self._location:
             raise ValueError(
-                f"the catalog has the table {'.'.join(self._identifier)} at {table.location()}, not at "
-                f"{self._location}: use another catalog (or warehouse) for each target"
+                f"the catalog has the table {name} at {table.location()}, not at {self._location}: use another catalog "
+                "(or warehouse) for each target"
             )
         return table
 
