@@ -311,6 +311,10 @@ def test_a_segment_is_gone_in_which_a_transaction_began(spark: Any, tmp_path: Pa
         ValueError, match=rf"began at message 0 .* no segment has messages 0 to {first.last_seq}"
     ):
         lost(batch_of(spark, directory, second.first_seq, second.last_seq), 1)
+    new = pgspark.current_sink(tmp_path / "new", format="parquet")
+    with pytest.raises(ValueError, match=r"began at message 0 .* no segment has messages"):
+        new(batch_of(spark, directory, second.first_seq, second.last_seq), 0)
+    assert not (tmp_path / "new/current").exists()
     away.rename(first.path)
     sink(batch_of(spark, directory, second.first_seq, second.last_seq), 1)
     table = open_current("parquet", open_store(tmp_path / "lake"), "public.orders", {})

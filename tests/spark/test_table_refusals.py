@@ -193,6 +193,15 @@ def test_a_segment_is_gone_in_which_an_open_transaction_has_rows(spark: Any, tmp
     assert [row.rows for row in pgspark.write_tables([first, second], lake)] == [1]
     with pytest.raises(ValueError, match="Pass the segments from message 0 on, too"):
         pgspark.write_tables([second, third], lake)
+    # A table that is new needs the segment, too.
+    message = r"public\.orders begins behind message 3\. A transaction that began at message 0 commits only behind it"
+    for mode in ("append", "error"):
+        with pytest.raises(ValueError, match=message):
+            pgspark.write_tables([second, third], tmp_path / "new", mode=mode)
+    assert not (tmp_path / "new/public.orders").exists()
+    assert [row.rows for row in pgspark.write_tables([third], tmp_path / "new", transactions="as_sent")] == [
+        0
+    ]
     assert [row.rows for row in pgspark.write_tables([second, third], lake, mode="overwrite")] == [1]
     assert [row.rows for row in pgspark.write_tables(segments, lake, mode="overwrite")] == [2]
 

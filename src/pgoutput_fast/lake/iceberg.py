@@ -112,8 +112,8 @@ class IcebergTarget(TableTarget):
         except (FileNotFoundError, ValidationError) as problem:
             raise ValueError(
                 f"the catalog has the Iceberg table {name}, but its files in {self._location} are missing or damaged: "
-                f"{problem}. Restore them, or remove the table from the catalog (in pyiceberg, drop_table({self._identifier}) "
-                "of the catalog), and run it again: then the table begins again"
+                f"{problem}. Restore them, or remove the table from the catalog (drop_table({self._identifier}) of the "
+                "catalog in pyiceberg), and run it again: then the table begins again"
             ) from problem
         if table.location() != self._location:
             raise ValueError(

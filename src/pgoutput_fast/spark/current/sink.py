@@ -246,8 +246,7 @@ class _Sink:
             self._check_begin(first, notes, mirrored)
             self._clear_scratch()
             batch = self._batch(spark, directory, first, last)
-            if notes.seq is not None or mirrored is not None:
-                batch.check_begun()
+            batch.check_begun()
             if mirrored is not None:
                 mirrored.check_named(wanted or self._names(batch.catalog), wanted=wanted is not None)
             commit = batch.commit()

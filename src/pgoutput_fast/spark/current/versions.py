@@ -81,8 +81,8 @@ def check_names(table: str, versions: Iterable[int], catalog: Catalog, oids: Map
             before.append(each.qualified_name)
     if before:
         raise ValueError(
-            f"{table} had the name {before[-1]} before. Its current table would begin in the middle, because the "
-            f"rows of before are in that of {before[-1]}. Load the target with a Mirror, or leave {table} out with tables="
+            f"{table} had the name {before[-1]} before, and its earlier rows are in that table: it would begin in the "
+            f"middle. Load the target with a Mirror, or leave {table} out with tables="
         )
 
 

@@ -11,7 +11,7 @@ from pgoutput_fast.schema.options import Options
 from pgoutput_fast.spark.source.stream_files import Emitted
 from pgoutput_fast.spark.tables.plan import DescribedTable
 from pgoutput_fast.spark.tables.run import Run
-from pgoutput_fast.spark.tables.sources import SegmentSource, Source
+from pgoutput_fast.spark.tables.sources import SegmentSource, Source, TaggedSource
 from pgoutput_fast.spark.tasks.tables import TablePart, rejects_of
 
 __all__ = ["begun_with_query", "check_columns", "checked_targets"]
@@ -47,7 +47,7 @@ def checked_targets(run: Run, parts: Sequence[TablePart], mode: Mode, source: So
                 "missing. Pass all segments, or write to another target"
             )
         _check_gap(run, part.directory, part.after, source)
-        if part.after is not None:
+        if mode != "overwrite":
             _check_begun(run, part, source, is_new=table.position() is None)
         if table.exists() and table.partition_by() != part.partitioning.columns:
             raise ValueError(
@@ -163,15 +163,22 @@ def begun_with_query(
 
 def _check_begun(run: Run, part: TablePart, source: Source, *, is_new: bool) -> None:
     """Checks that the source has all rows of the transactions that began before a position and commit behind it."""
+    if source.transactions != "committed":
+        return
     after = part.after
-    begun = None if after is None or source.transactions != "committed" else source.begun_before(after)
+    if after is None:
+        # A DataFrame may be a part of a stream. Segments begin with a whole transaction, unless somebody removed some.
+        if isinstance(source, TaggedSource) or not source.first_seq:
+            return
+        after = source.first_seq - 1
+    begun = source.begun_before(after)
     gap = None if begun is None else source.gap(begun - 1)
     if gap is not None:
         raise ValueError(
             f"{run.store}/{part.directory} {'begins behind' if is_new else 'goes up to'} message {after}. A "
             f"transaction that began at message {begun} commits only behind it, and the source lacks messages "
             f"{gap[0]} to {gap[1]}, where it may have rows. Pass the segments from message {begun} on, too. If they "
-            "are lost, replace the table with mode='overwrite'"
+            "are lost, mode='overwrite' replaces the table, with what is left of that transaction"
         )
 
 
