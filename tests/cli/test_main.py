@@ -15,6 +15,7 @@ import typer.main
 from pgoutput_fast import __version__
 from pgoutput_fast.cli.app import app
 from pgoutput_fast.cli.main import main
+from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
 from support.paths import DOCS
 
 COMMAND = [sys.executable, "-m", "pgoutput_fast"]
@@ -104,6 +105,21 @@ def test_closed_streams_are_empty_ones(closed: str, words: list[str], status: in
     assert call.stderr.count("\n") == bool(said)
 
 
+def test_what_the_output_cannot_show_is_escaped(tmp_path: Path) -> None:
+    orders = RelationSpec(16401, "public", "zam\u00f3wienia", (ColumnSpec("id", 23, key=True),))
+    writer = Writer(1)
+    messages = (
+        writer.begin(7, 100, 0) + writer.change(orders, "insert", new=["1"]) + writer.commit(100, 108, 0)
+    )
+    file = tmp_path / "changes.hex"
+    file.write_text("\n".join(each.hex() for each in messages))
+    for encoding, name in (("ascii", b'"zam\\xf3wienia"'), ("utf-8", '"zam\u00f3wienia"'.encode())):
+        environment = {**os.environ, "PYTHONIOENCODING": encoding}
+        done = subprocess.run([*COMMAND, "inspect", str(file)], env=environment, capture_output=True)
+        assert (done.returncode, done.stderr) == (0, b"")
+        assert name in done.stdout
+
+
 def _on_a_terminal(words: list[str], **environment: str) -> str:
     ours, theirs = pty.openpty()
     with subprocess.Popen(
@@ -164,6 +180,7 @@ HEAVY = {"psycopg2", "pyspark", "pandas", "deltalake", "duckdb"}
 HELP = f"""
 import sys
 from pgoutput_fast.cli.main import main
+from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
 
 main(["--help"])
 print("loaded:", sorted({HEAVY!r} & set(sys.modules)))

@@ -54,6 +54,7 @@ def test_publications(database: pg.Database, schema: str) -> None:
     assert _found(report, "publication inserts")[0][1].startswith(f"it does not publish {lacking}:")
     assert _found(report, "publication missing one") == [("error", "there is none of that name")]
     assert 'CREATE PUBLICATION "missing one"' in str(report)
+    assert check(database.dsn, ["empty", "empty"]).findings == check(database.dsn, ["empty"]).findings
     assert not check(database.dsn, []).ok
     with pytest.raises(TypeError, match="list of names"):
         check(database.dsn, "p")
@@ -170,6 +171,9 @@ def test_slots(database: pg.Database, schema: str) -> None:
     name = f"{database.name}_c"
     subject = f"slot {name}"
     assert _found(check(database.dsn, ["p"], name), subject) == [("note", "there is none")]
+    wrong = check(database.dsn, ["p"], "Bad Slot!")
+    assert not wrong.ok
+    assert "lower case letters, digits and underscores" in _found(wrong, "slot Bad Slot!")[0][1]
     create_slot(database.dsn, name)
     try:
         report = check(database.dsn, ["p"], name)

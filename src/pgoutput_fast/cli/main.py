@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 import sys
@@ -54,10 +55,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _open_streams() -> None:
-    """Opens the standard streams that are closed, as a service may leave them: as empty ones."""
+    """Opens the standard streams that are closed, as a service may leave them: as empty ones.
+
+    What the encoding of the output cannot show is escaped there.
+    """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _run(given: list[str], *, own_process: bool) -> int:

@@ -12,7 +12,7 @@ from pgoutput_fast.postgres.findings import Finding
 from pgoutput_fast.postgres.money import of_money
 from pgoutput_fast.postgres.publications import of_publications, of_table, read_tables
 from pgoutput_fast.postgres.session import Server, read_server, session, with_identifier
-from pgoutput_fast.postgres.slots import Slot, has_physical, read_slots
+from pgoutput_fast.postgres.slots import Slot, check_name, has_physical, read_slots
 
 __all__ = ["Report", "check"]
 
@@ -66,6 +66,7 @@ def check(
         psycopg2.Error: if the server cannot be asked.
     """
     expect_list("publications", publications)
+    publications = list(dict.fromkeys(publications))
     with session(dsn) as cursor:
         server = read_server(cursor)
         found = list(_of_server(cursor, server))
@@ -172,6 +173,11 @@ def _of_slot(cursor: Any, server: Server, name: str, slot: Slot | None) -> Itera
         )
         return
     if slot is None:
+        try:
+            check_name(name)
+        except ValueError as problem:
+            yield Finding("error", subject, str(problem), "Choose another name")
+            return
         yield Finding(
             "note", subject, "there is none", "A capture or a mirror makes it. It has only what commits later"
         )
