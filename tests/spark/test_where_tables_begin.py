@@ -12,7 +12,8 @@ from pyspark.errors import StreamingQueryException
 
 import pgoutput_fast as pgo
 from pgoutput_fast import spark as pgspark
-from pgoutput_fast.segments import list_segments
+from pgoutput_fast.capture import retain
+from pgoutput_fast.segments import compact, list_segments
 from support.current_streams import batch_of
 from support.forms import and_in_ci
 from support.lakes import make_segments, tables_of
@@ -28,12 +29,12 @@ class _Growing:
         self.directory, self.lake = place / "segments", place / "lake"
         self.directory.mkdir()
         make_segments(place / "all", **segments)
-        self._coming = [each.path for each in list_segments(place / "all")]
+        self.coming = [each.path for each in list_segments(place / "all")]
         pgspark.register(spark)
 
     def add(self, count: int) -> None:
         for _ in range(count):
-            shutil.copy(self._coming.pop(0), self.directory)
+            shutil.copy(self.coming.pop(0), self.directory)
 
     @property
     def last(self) -> int:
@@ -213,3 +214,48 @@ def test_a_query_that_is_killed_in_its_first_batch(spark: Any, tmp_path: Path, e
     else:
         found = spark.read.parquet(*map(str, rows.iterdir())).orderBy("_seq").collect()
         assert [row["_seq"] for row in found] == [row["_seq"] for row in wanted]
+
+
+@pytest.mark.parametrize("starting", and_in_ci(["40"], ["latest", "earliest"]))
+def test_segments_that_were_joined(spark: Any, tmp_path: Path, starting: str) -> None:
+    """A joined segment has messages from before the query's beginning, and from before and behind a batch."""
+    stream = _Growing(spark, tmp_path, txns=60, segments=6)
+    stream.add(2)
+    began = {"latest": stream.last + 1, "earliest": 0, "40": 40}[starting]
+    stream.run(stream.sink(["public.t0"]), starting=starting)
+    stream.add(1)
+    stream.run(stream.sink(["public.t0"]), starting=starting)
+    taken = stream.last
+    stream.add(2)
+    compact(stream.directory, keep=1, grace=0)
+    joined, _ = list_segments(stream.directory)
+    assert joined.first_seq == 0
+    assert joined.last_seq > taken
+    stream.run(stream.sink(), starting=starting)
+    assert stream.rows() == stream.whole(began)
+    stream.add(1)
+    shutil.rmtree(stream.lake / "public.t1")
+    stream.run(stream.sink(), starting=starting)
+    assert stream.rows() == stream.whole(began)
+
+
+@pytest.mark.in_ci
+def test_retention_behind_a_query(spark: Any, tmp_path: Path) -> None:
+    """The query says what it has taken, and retention removes that. Tables that go on lose nothing."""
+    stream = _Growing(spark, tmp_path, txns=80, segments=8, all_end=True)
+    stream.add(2)
+    options = {"consumer": "lake"}
+    while stream.coming:
+        stream.run(stream.sink(), **options)
+        retain(stream.directory, consumed=True)
+        stream.add(1)
+    stream.run(stream.sink(), **options)
+    stream.run(stream.sink(), **options)
+    retain(stream.directory, consumed=True)
+    assert list_segments(stream.directory)[0].first_seq > 0
+    found = stream.rows()
+    shutil.rmtree(stream.directory)
+    stream.directory.mkdir()
+    for each in list_segments(tmp_path / "all"):
+        shutil.copy(each.path, stream.directory)
+    assert found == stream.whole(0)

@@ -51,8 +51,11 @@ def make_segments(
     width: int = 20,
     row_group_bytes: int | None = None,
     price: str | None = None,
+    all_end: bool = False,
 ) -> None:
     """Writes segments: each transaction has `rows` rows of each table. Every tenth is streamed and ends later.
+
+    The first streamed one ends only with `all_end`.
 
     `width` is half the length of a text that does not compress.
     """
@@ -77,7 +80,7 @@ def make_segments(
                 wal += writer.change(specs[0], "insert", new=[str(-n), "streamed", None], xid=100_000 + n)
                 wal += writer.change(specs[-1], "insert", new=[str(-n), "gone", None], xid=200_000 + n)
                 wal += writer.stream_stop() + writer.stream_abort(100_000 + n, 200_000 + n)
-            if n % 10 == 7 and n > 10:
+            if n % 10 == 7 and (all_end or n > 10):
                 wal += writer.stream_commit(100_000 + n - 4, lsn + 500, lsn + 508, n)
         tagged, state = pgo.tag(wal, state)
         write_segment(directory, tagged, state, source=_SOURCE, relation_bytes=2_000, **more)
