@@ -180,7 +180,6 @@ HEAVY = {"psycopg2", "pyspark", "pandas", "deltalake", "duckdb"}
 HELP = f"""
 import sys
 from pgoutput_fast.cli.main import main
-from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
 
 main(["--help"])
 print("loaded:", sorted({HEAVY!r} & set(sys.modules)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ import pytest
 import pgoutput_fast as pgo
 from pgoutput_fast import spark as pgspark
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
+from pgoutput_fast.mirror import at
+from pgoutput_fast.mirror.current.file_table import FileTable
 from pgoutput_fast.segments import Source, list_segments, write_segment
 from support.current_streams import batch_of
 from support.mirrors import current_of
@@ -102,15 +105,65 @@ def test_notes_that_are_lost(spark: Any, tmp_path: Path) -> None:
     assert _ids(lake) == [0, 1, 2]
 
 
-def test_tables_that_are_lost_but_not_their_notes(spark: Any, tmp_path: Path) -> None:
+def test_a_table_that_is_lost_before_a_batch_without_it(spark: Any, tmp_path: Path) -> None:
+    """No point has it then, and a batch that runs again must not miss it."""
     segments, lake = tmp_path / "segments", tmp_path / "lake"
-    _write(segments, [[(_ORDERS, ["1", "a"])]])
+    items = _named("items", 30001)
+    row = (_ORDERS, ["1", "a"])
+    _write(segments, [[row, (items, ["1", "a"])], [(_ORDERS, ["2", "a"])], [(items, ["2", "b"])]])
     _take(spark, segments, lake, 0)
+    shutil.rmtree(lake / "current/public.items")
+    _take(spark, segments, lake, 0, 1)
+    assert set(at(lake)) == {"public.orders"}
+    with pytest.raises(ValueError, match=r"the current table of public\.items in .* is gone"):
+        _take(spark, segments, lake, 2)
+
+
+def test_a_table_that_is_made_again_behind_a_removed_one(spark: Any, tmp_path: Path) -> None:
+    """The server has another table of the name, and somebody has removed the current table of the old one."""
+    segments, lake = tmp_path / "segments", tmp_path / "lake"
+    _write(segments, [[(_ORDERS, ["1", "a"])], [(_named("orders", 30001), ["7", "b"])]])
     _take(spark, segments, lake, 0)
-    for file in sorted((lake / "current").rglob("*"), reverse=True):
-        file.rmdir() if file.is_dir() else file.unlink()
-    with pytest.raises(ValueError, match=r"the current table of public\.orders in .* is gone"):
+    shutil.rmtree(lake / "current/public.orders")
+    _take(spark, segments, lake, 1)
+    assert _ids(lake) == [7]
+
+
+def test_a_first_batch_that_fails_behind_retention(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    segments, lake = tmp_path / "segments", tmp_path / "lake"
+    items = _named("items", 30001)
+    _write(segments, [[(_ORDERS, ["0", "a"])], [(_ORDERS, ["1", "a"]), (items, ["1", "a"])]])
+    Path(list_segments(segments)[0].path).unlink()
+    commit, calls = FileTable.commit, []
+
+    def killed(self: FileTable, *arguments: Any, **more: Any) -> Any:
+        calls.append(self)
+        if len(calls) == 2:
+            raise RuntimeError("killed")
+        return commit(self, *arguments, **more)
+
+    monkeypatch.setattr(FileTable, "commit", killed)
+    with pytest.raises(RuntimeError, match="killed"):
         _take(spark, segments, lake, 0)
+    assert any((lake / "current").iterdir())
+    _take(spark, segments, lake, 0)
+    assert _ids(lake) == [1]
+    assert set(at(lake)) == {"public.orders", "public.items"}
+
+
+def test_another_name_with_a_catalog_of_types(spark: Any, tmp_path: Path) -> None:
+    """The catalog of a snapshot has the newest versions, and comes first."""
+    segments, lake = tmp_path / "segments", tmp_path / "lake"
+    _write(segments, [[(_ORDERS, ["1", "a"]), (_named("sold"), ["2", "b"])]])
+    catalog = list_segments(segments)[0].state.catalog
+    (sold,) = (each for each in catalog.relations if each.name == "sold")
+    found = list_segments(segments)
+    for tables in (None, ["public.sold"]):
+        sink = pgspark.current_sink(lake, tables, format="parquet", catalog=pgo.Catalog((sold,)))
+        with pytest.raises(ValueError, match=r"public\.sold had the name public\.orders before"):
+            sink(batch_of(spark, segments, found[0].first_seq, found[0].last_seq), 0)
 
 
 @pytest.mark.parametrize("batches", [1, 2])

@@ -236,8 +236,8 @@ def test_the_example_with_files(spark: Any, query: Query, tmp_path: Path) -> Non
         committed.column("_seq").to_pylist()
     )
     # A batch that comes again adds nothing.
-    again = spark.createDataFrame(pa.Table.from_pylist(rows, pgo.TAGGED_SCHEMA))
-    there["store"](again, 3)
+    again = spark.createDataFrame(list(enumerate(PAYLOADS)), "place bigint, payload binary")
+    there["store"](pgspark.tag(again, "place"), 3)
     assert len(list_segments(tmp_path / "segments")) == 4
 
 

@@ -161,7 +161,7 @@ def test_directories_that_are_refused(spark: Any, tmp_path: Path) -> None:
     pgspark.write_segments(wal, tmp_path / "segments")
     before = sorted((tmp_path / "segments").iterdir())
     with pytest.raises(ValueError, match=r"begin with message 0, but .* continues with message 30"):
-        pgspark.write_segments(wal, tmp_path / "segments")
+        pgspark.write_segments(tagged(spark, payloads[:20]), tmp_path / "segments")
     assert sorted((tmp_path / "segments").iterdir()) == before
     wal.write.parquet(str(tmp_path / "others"))
     with pytest.raises(ValueError, match="does not have the name of a segment"):
@@ -273,3 +273,88 @@ def test_directories_that_cannot_have_segments(spark: Any, tmp_path: Path) -> No
     with pytest.raises(TypeError, match=r"segment_bytes must be a whole number, not a str"):
         pgspark.write_segments(tagged, tmp_path / "new", segment_bytes=wrong)
     assert not (tmp_path / "new").exists()
+
+
+def _with_heartbeats(parts: int) -> list[list[bytes]]:
+    """Parts of a stream, each of a session of its own: a new session repeats a message, which then has no row."""
+    writer, table = (
+        encode.Writer(4),
+        encode.RelationSpec(16401, "public", "orders", (encode.ColumnSpec("id", 23, key=True),)),
+    )
+    beat = writer.message(150, "p", b"beat", transactional=False)
+    found = []
+    for n in range(1, parts + 1):
+        part = writer.begin(n, 100 * n, 0) + writer.change(table, "insert", new=[str(n)])
+        found.append([*part, *writer.commit(100 * n, 100 * n + 8, 0), *beat])
+    found.insert(2, list(beat))  # nothing else comes in this one
+    return found
+
+
+def _parts(spark: Any, parts: list[list[bytes]]) -> Any:
+    """(number, tagged payloads) of each part, from its state on."""
+    state, begin = None, 0
+    for number, part in enumerate(parts):
+        rows = [(begin + k, payload) for k, payload in enumerate(part)]
+        wal = pgspark.tag(spark.createDataFrame(rows, "place bigint, payload binary"), "place", state=state)
+        yield number, wal
+        state, begin = pgspark.state_after(wal), begin + len(part)
+
+
+def test_messages_that_have_no_rows(spark: Any, tmp_path: Path) -> None:
+    directory, lake = tmp_path / "segments", tmp_path / "lake"
+    for number, wal in _parts(spark, _with_heartbeats(3)):
+        new = pgspark.write_segments(wal, directory)
+        assert len(new) == (number != 2)
+        assert pgspark.write_segments(wal, directory) == []  # a repetition
+    assert [(each.first_seq, each.last_seq) for each in list_segments(directory)] == [(0, 4), (5, 7), (8, 12)]
+    # Nothing is missing between them, and other readers agree.
+    assert [row.rows for row in pgspark.write_tables(directory, lake)] == [3]
+    source = spark.read.format("pgoutput").option("table", "public.orders").load(str(directory))
+    assert sorted(row["id"] for row in source.collect()) == [1, 2, 3]
+    assert segments.compact(directory, keep=1, grace=0).joined
+    assert [row.rows for row in pgspark.write_tables(directory, tmp_path / "again")] == [3]
+
+
+def test_a_repetition_that_was_interrupted(spark: Any, tmp_path: Path) -> None:
+    """The first try has written some of the segments."""
+    stream = everything()
+    wal = tagged(spark, stream.payloads, sessions=stream.sessions)
+    directory = tmp_path / "segments"
+    first, *others = pgspark.write_segments(wal, directory, segment_bytes=300)
+    expected = rows_in(directory)
+    for path in others[2:]:
+        Path(path).unlink()
+    assert pgspark.write_segments(wal, directory, segment_bytes=300)
+    assert rows_in(directory) == expected
+    assert segments.list_segments(directory)[0].path == first
+
+
+def test_another_stream_is_no_repetition(spark: Any, tmp_path: Path) -> None:
+    directory = tmp_path / "segments"
+    first, second, *_ = _with_heartbeats(2)
+    pgspark.write_segments(next(_parts(spark, [first]))[1], directory)
+    before = rows_in(directory)
+    other = [*first[:4], encode.encode_message(99, "p", b"other", transactional=False), *second]
+    _, wal = next(_parts(spark, [other]))
+    with pytest.raises(PySparkException, match="has another message 4 than these rows"):
+        pgspark.write_segments(wal, directory)
+    assert rows_in(directory) == before
+
+
+def test_a_damaged_note(spark: Any, tmp_path: Path) -> None:
+    directory = tmp_path / "segments"
+    wals = [wal for _, wal in _parts(spark, _with_heartbeats(3))]
+    for wal in wals[:3]:
+        pgspark.write_segments(wal, directory)
+    note = directory / "_next.json"
+    text = note.read_text()
+    note.write_text("{")
+    with pytest.raises(ValueError, match=r"_next\.json is damaged: remove it"):
+        pgspark.write_segments(wals[3], directory)
+    note.unlink()
+    with pytest.raises(
+        ValueError, match=r"the payloads begin with message 10, but .* continues with message 9"
+    ):
+        pgspark.write_segments(wals[3], directory)
+    note.write_text(text)
+    assert pgspark.write_segments(wals[3], directory)

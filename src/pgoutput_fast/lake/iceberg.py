@@ -111,9 +111,10 @@ class IcebergTarget(TableTarget):
             return None
         except (FileNotFoundError, ValidationError) as problem:
             raise ValueError(
-                f"the catalog has the Iceberg table {name}, but its files in {self._location} are missing or damaged: "
-                f"{problem}. Restore them, or remove the table from the catalog (drop_table({self._identifier}) of the "
-                "catalog in pyiceberg), and run it again: then the table begins again"
+                f"the catalog has the Iceberg table {name}, and names files of it that are missing or damaged: "
+                f"{problem}. Restore them. If the target was moved, move it back. If another target uses this catalog, "
+                f"too, give each its own. If the table is lost, remove it from the catalog "
+                f"(drop_table({self._identifier}) in pyiceberg), and run it again: then it begins again"
             ) from problem
         if table.location() != self._location:
             raise ValueError(

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import logging
 
+import psycopg2
+
+from pgoutput_fast.capture.retries import is_outage
 from pgoutput_fast.mirror.fingerprint import LACKING, Fingerprint, difference, doubts, lacking
 from pgoutput_fast.mirror.server import ServerView
 from pgoutput_fast.mirror.tables import MirroredTable
@@ -16,16 +19,23 @@ _log = logging.getLogger("pgoutput_fast.mirror")
 
 
 def ask_for_alterations(table: MirroredTable, server: ServerView) -> None:
-    """Asks the server what was done to a table, and notes it: the table does not follow then.
+    """Asks the server what was done to a table that cannot take its changes. If something was, it must be loaded.
 
     Raises:
-        psycopg2.Error: if the server cannot be asked.
+        psycopg2.Error: if the server is away.
     """
-    now = server.fingerprints().get(table.facts.table)
-    if now is None:
-        table.want_load("it is not published now")  # whoever loads it leaves it if that is so
-    else:
-        note_alterations(table, now, server)
+    try:
+        now = server.fingerprints().get(table.facts.table)
+        if now is None:
+            table.want_load("it is not published now")  # whoever loads it leaves it if that is so
+        else:
+            note_alterations(table, now, server)
+    except RowAgeError as problem:  # nobody can tell, and a load is right in any case
+        table.want_load(f"its partitions cannot be read now: {str(problem).strip()}")
+    except psycopg2.Error as problem:
+        if is_outage(problem, local=True):
+            raise
+        _log.warning("%s: the catalogs cannot be read: %s", table.facts.table, str(problem).strip())
 
 
 def note_alterations(table: MirroredTable, now: Fingerprint, server: ServerView) -> None:
@@ -37,6 +47,7 @@ def note_alterations(table: MirroredTable, now: Fingerprint, server: ServerView)
         server: answers doubts.
 
     Raises:
+        RowAgeError: if a partition cannot be read now, such as behind a lock.
         psycopg2.Error: if the server cannot be asked.
     """
     before = table.facts.fingerprint
@@ -52,12 +63,8 @@ def note_alterations(table: MirroredTable, now: Fingerprint, server: ServerView)
     if (why := lacking(before.operations, now)) is not None:
         return table.stop(why)
     why = difference(before, now)
-    try:
-        for doubt in () if why is not None else doubts(before, now):
-            why = why or doubt.why(server.answer(doubt))
-    except RowAgeError as problem:  # such as behind a lock: the next look asks again
-        _log.warning("%s: its partitions cannot be read now: %s", table.facts.table, str(problem).strip())
-        return
+    for doubt in () if why is not None else doubts(before, now):
+        why = why or doubt.why(server.answer(doubt))
     if why is not None:
         table.want_load(why)
     elif (found := now.behind(before)) != before:

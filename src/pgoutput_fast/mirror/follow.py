@@ -317,7 +317,8 @@ class Follower:
         """Applies what waits. Then all current tables have what was read, and this is a point.
 
         Args:
-            alone: whether each table goes on alone, although the tables are in step.
+            alone: whether each table goes on alone, although the tables are in step. If not, and one of them must be
+                loaded because of what waits for it, nothing is applied yet.
 
         Raises:
             MirrorError: if the tables are in step, and one of them is stopped.
@@ -325,7 +326,10 @@ class Follower:
         began = self._pace.clock()
         in_step = self._in_step and not alone
         if in_step:
+            loading = [each for each in self._tables if each.wants_load]
             prepare(self._tables)
+            if [each for each in self._tables if each.wants_load] != loading:
+                return  # the others wait until it is loaded, as far as there is room
         rows = self._waiting()[0]
         for table in self._tables:
             if table.waiting_rows:

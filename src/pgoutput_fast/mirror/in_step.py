@@ -29,8 +29,10 @@ def expect_in_step(tables: Iterable[MirroredTable]) -> None:
 def prepare(tables: Iterable[MirroredTable]) -> None:
     """Computes what waiting changes do to each table, before the first table gets them.
 
+    If something was done on the server to a table that cannot take its changes, it must be loaded then.
+
     Raises:
-        MirrorError: if a table cannot take its changes. Then none has got any.
+        MirrorError: if a table is stopped, because it cannot take its changes. Then none has got any.
     """
     tables = list(tables)
     for each in tables:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection
 
 from pgoutput_fast.mirror.alterations import note_alterations
 from pgoutput_fast.mirror.registry import Tables
 from pgoutput_fast.mirror.server import ServerView
+from pgoutput_fast.postgres.row_age import RowAgeError
 
 __all__ = ["look_at_publications"]
+
+_log = logging.getLogger("pgoutput_fast.mirror")
 
 
 def look_at_publications(tables: Tables, server: ServerView, missing: Collection[str]) -> set[str]:
@@ -36,7 +40,10 @@ def look_at_publications(tables: Tables, server: ServerView, missing: Collection
         elif name in missing and table.follows:
             table.want_load("it was not published for a while")
         else:
-            note_alterations(table, now, server)
+            try:
+                note_alterations(table, now, server)
+            except RowAgeError as problem:  # such as behind a lock: the next look asks again
+                _log.warning("%s: its partitions cannot be read now: %s", name, str(problem).strip())
     gone = {each.facts.table for each in tables if not each.facts.is_unpublished} - set(published)
     # What changed before is taken first. So the mirror leaves a table when it is missing for the second time.
     for name in sorted(gone.intersection(missing)):

@@ -215,7 +215,11 @@ class MirrorRun:
             if follower.is_common:
                 return
             if not more:
-                return follower.apply()
+                follower.apply()
+                if any(each.wants_load for each in self.tables):
+                    self._load_tables()
+                    continue
+                return
             until, more = max(until, follower.ahead + 1), more - 1
 
     def _run_capture(self, until: int | None) -> None:

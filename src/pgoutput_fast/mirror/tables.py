@@ -385,8 +385,9 @@ class MirroredTable:
     def _cannot_apply(self, problem: Exception) -> None:
         """Stops the table, unless something was done to it on the server: then it must be loaded.
 
-        The stream does not have that, so a change may name a row as it is now, which is another one here. The next look
-        at the catalogs would come too late: it leaves a stopped table as it is.
+        The stream does not say what was done to types and tables. So a change may name a row as the server has it now,
+        and the mirror has the row as it was. The next look at the catalogs would come too late: it leaves a stopped
+        table as it is.
         """
         _log.warning("%s cannot take its changes: %s", self.facts.table, problem)
         self._ask(self)

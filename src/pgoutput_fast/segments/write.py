@@ -49,6 +49,7 @@ def write_segment(
     log: KnownLog | None = None,
     file_mode: int | None = None,
     compressed: bool = True,
+    first_seq: int | None = None,
 ) -> Path | str:
     """Writes a segment. When this returns, the segment is durable; before that, no reader sees it.
 
@@ -71,14 +72,16 @@ def write_segment(
         file_mode: the most permissions that the file may have, such as 0o640. By default only the umask decides.
         compressed: whether the file is compressed (zstd). A file that is not is written in a third of the CPU time, and
             is about twice as large.
+        first_seq: ordinal of the first message, if messages without rows come before the first row, such as logical
+            messages that a new session repeats. By default that of the first row.
 
     Returns:
         The path or URI of the file.
 
     Raises:
-        ValueError: for no rows or more than 2 GiB of rows; for a state that is not the state behind these rows, or
-            that has changes in its reorder buffer; for an invalid LSN; for a directory that has segments of another
-            source, or segments with these ordinals.
+        ValueError: for no rows or more than 2 GiB of rows; for a `first_seq` that lies behind the first row; for a
+            state that is not the state behind these rows, or that has changes in its reorder buffer; for an invalid
+            LSN; for a directory that has segments of another source, or segments with these ordinals.
         FileExistsError: if the file exists: a segment is never changed. In an object store also if another process
             wrote this segment, or other segments with its messages, at the same time. Then do not confirm its messages
             to the server.
@@ -96,6 +99,10 @@ def write_segment(
     given = tuple(None if lsn is None else parse_lsn(lsn) for lsn in (start_lsn, end_lsn))
     rows = _checked(tagged)
     first, last = _ordinals_of_rows(rows, state)
+    if first_seq is not None:
+        if not 0 <= first_seq <= first:
+            raise ValueError(f"first_seq is {first_seq}, but the first row is message {first}")
+        first = first_seq
     start, end = _lsns_of_rows(rows, *given)
     store, name = store_of(path)
     store.limit(file_mode)

@@ -42,7 +42,7 @@ class Mirrored:
 
     @property
     def keys(self) -> dict[str, list[str]]:
-        """{qualified name: the columns of the key that the table had in its last changes}."""
+        """{qualified name: the columns of the key in the last changes that the mirror took, or in its last load}."""
         return {name: list(facts.keys[-1][1]) for name, facts in self.tables.items() if facts.keys}
 
     def check_directory(self, directory: str) -> None:

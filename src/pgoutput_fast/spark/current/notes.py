@@ -26,6 +26,7 @@ class Notes:
         lsn: everything that committed up to this LSN is in all tables.
         time: when the last of that committed, in microseconds since 1970; None if no commit is known.
         oids: {qualified name of a table: the oid of its relation}.
+        there: the same of the tables that batches have made or changed.
         keys: {qualified name of a table: the columns of its key}, of tables that have changes since that is noted.
     """
 
@@ -35,6 +36,7 @@ class Notes:
     lsn: int = 0
     time: int | None = None
     oids: Mapping[str, int] = field(default_factory=dict)
+    there: Mapping[str, int] = field(default_factory=dict)
     keys: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def left_out(self, directory: str, tables: Collection[str] | None) -> str | None:

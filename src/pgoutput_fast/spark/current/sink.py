@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -165,28 +165,35 @@ class _Settings:
 
 @dataclass(frozen=True)
 class _Batch:
-    """What a batch has: the segments, and the outcomes of the transactions that end in it."""
+    """What a batch has: the segments, and the outcomes of the transactions that end in it.
+
+    `catalog` has also what the user has given; `sent` has what the stream describes, in its order.
+    """
 
     spark: SparkSession
     segments: Sequence[Segment]
     outcomes: pa.RecordBatch
     catalog: Catalog
+    sent: Catalog
     after: int
     last: int
 
-    def check_begun(self) -> None:
+    def check_begun(self, taken: int) -> None:
         """Checks that no message is missing of the transactions that began before the batch and commit in it.
+
+        Args:
+            taken: the tables have what commits up to this message.
 
         Raises:
             ValueError: if one is.
         """
-        begun = oldest_behind(self.outcomes, self.after, self.last)
+        begun = oldest_behind(self.outcomes, max(self.after, taken), self.last)
         gap = None if begun is None else first_gap(self.segments, begun, self.after + 1)
         if gap is not None:
             raise ValueError(
                 f"a transaction that began at message {begun} commits behind message {self.after}, and no segment has "
-                f"messages {gap[0]} to {gap[1]}, where it may have rows. Bring the segments back, or load the tables "
-                "again, into another target"
+                f"messages {gap[0]} to {gap[1]}, where it may have rows. Bring the segments back, let a Mirror "
+                "load the tables, or let a query with a new checkpoint and target begin later (option starting)"
             )
 
     def commit(self) -> tuple[int, int] | None:
@@ -242,17 +249,18 @@ class _Sink:
                 self._check_tables(before, directory, first)
             notes = before.within(place, wanted)
             if notes.seq is not None and last <= notes.seq:
-                return self._check_there(self._marked(), mirrored)
+                return
             self._check_begin(first, notes, mirrored)
             self._clear_scratch()
             batch = self._batch(spark, directory, first, last)
-            batch.check_begun()
+            taken = [-1 if notes.seq is None else notes.seq, -1 if mirrored is None else mirrored.last_seq]
+            batch.check_begun(max(taken))
             if mirrored is not None:
                 mirrored.check_named(wanted or self._names(batch.catalog), wanted=wanted is not None)
             commit = batch.commit()
             if commit is not None:
-                notes = replace(notes, lsn=max(notes.lsn, commit[0]), time=commit[1])
                 notes = self._apply(batch, commit[0], notes, mirrored)
+                notes = replace(notes, lsn=max(notes.lsn, commit[0]), time=commit[1])
             write_notes(self._store, replace(notes, seq=last))
             points = Points(self._store, self._settings.keep_points)
             if commit is not None:
@@ -278,32 +286,33 @@ class _Sink:
         Raises:
             ValueError: if they are not, and the batch does not begin with the first message.
         """
-        if before.seq is None and first > 0 and any(self._store.entries(CURRENT, recursive=True)):
+        if before.directory is None and first > 0 and any(self._store.entries(CURRENT, recursive=True)):
             raise ValueError(
                 f"{self._store} has current tables, but the notes beside them ({NOTES_FILE}) are gone. They say which "
                 f"messages the tables have, and the batch begins at message {first}. {_AGAIN}"
             )
 
-    def _marked(self) -> list[str]:
-        """The tables of the last point."""
-        known, wanted = Points(self._store, self._settings.keep_points).read(), self._settings.tables
-        return sorted(
-            name for name in (known[-1].versions if known else ()) if wanted is None or name in wanted
-        )
+    def _check_there(
+        self, table: str, oids: Collection[int], notes: Notes, mirrored: Mirrored | None
+    ) -> None:
+        """Checks that a table without a current table has not lost it: a batch, or the mirror, may have made one.
 
-    def _check_there(self, names: Iterable[str], mirrored: Mirrored | None) -> None:
-        """Checks that the current tables are there which a point has.
+        Args:
+            table: its name.
+            oids: of the relations whose changes it gets now.
+            notes: name the tables that were there.
+            mirrored: the mirror. A table that follows its changes there has a current table.
 
         Raises:
-            ValueError: if one is not.
+            ValueError: if it has.
         """
-        marked = set(self._marked())
-        for name in names:
-            if name in marked and self._table(name)[0].position() is None:
-                raise ValueError(
-                    f"the current table of {name} in {self._store} is gone: it would begin in the middle. "
-                    + ("Load it again with Mirror.reload" if mirrored is not None else _AGAIN)
-                )
+        # Another relation of this name begins with its first change, if somebody has removed the table of the old one.
+        known = notes.there.get(table)
+        if mirrored is not None or known in oids:
+            raise ValueError(
+                f"the current table of {table} in {self._store} is gone: it would begin in the middle. "
+                + ("Load it again with Mirror.reload" if mirrored is not None else _AGAIN)
+            )
 
     def _check_tables(self, before: Notes, directory: str, first: int) -> None:
         """Checks that a table which was left out before gets its messages from the beginning: nobody has loaded it.
@@ -347,11 +356,11 @@ class _Sink:
 
         def read(found: list[Segment]) -> _Batch:
             segments = [each for each in found if each.first_seq <= last]
-            catalog = catalog_of(segments)
+            catalog = sent = catalog_of(segments)
             if self._settings.catalog is not None:
-                catalog = self._settings.catalog.merged(catalog)
+                catalog = self._settings.catalog.merged(sent)
             outcomes = outcomes_behind(listed, segments, first - 1, last)
-            return _Batch(spark, segments, outcomes, catalog, first - 1, last)
+            return _Batch(spark, segments, outcomes, catalog, sent, first - 1, last)
 
         return listed.read(read)
 
@@ -387,8 +396,9 @@ class _Sink:
         if mirrored is not None:
             mirrored.check_followed(changed)
             oids |= mirrored.oids  # a table may have been loaded again
-            keys |= mirrored.keys
-        self._check_there((name for name in changed if positions[name] is None), mirrored)
+            # The mirror has brought a table further, or has loaded it again.
+            moved = {name for name, position in positions.items() if (position or 0) > notes.lsn}
+            keys |= {name: key for name, key in mirrored.keys.items() if name in moved or name not in keys}
         rounds, found = [], dict[str, int]()
         for name in changed:
             own = [each for each in divided if each.table == name]
@@ -396,12 +406,15 @@ class _Sink:
             there = None if schema is None else schema.names
             versions = {each.version for each in own}
             if there is None:
-                check_names(name, versions, batch.catalog, oids)
-            found[name] = check_versions(name, versions, batch.catalog, there, oids.get(name))
+                sent = {each.oid for each in batch.sent.relations if each.version in versions}
+                self._check_there(name, sent, notes, mirrored)
+                check_names(name, versions, batch.sent, oids)
+            oid = None if there is None and mirrored is None else oids.get(name)
+            found[name] = check_versions(name, versions, batch.sent, there, oid)
             rounds.append(stretches_of(name, own, batch.catalog))
             check_keys(rounds[-1], keys.get(name))
             keys[name] = list(rounds[-1][-1].key)
-        notes = replace(notes, oids=oids | found, keys=keys)
+        notes = replace(notes, oids={**oids, **found}, keys=keys)
         if rounds:
             write_notes(self._store, notes)
         place = str(self._store.at(CURRENT))
@@ -410,7 +423,10 @@ class _Sink:
             now = [each[n] for each in rounds if len(each) > n]
             ends = [lsn if len(each) == n + 1 else each[n].last for each in rounds if len(each) > n]
             merger.apply(now, self._tables, ends)
-        return notes
+        # A batch that runs again finds tables that it has made.
+        made = [name for name in names if name in found or positions[name] is not None]
+        known = {name: notes.oids[name] for name in made if name in notes.oids}
+        return replace(notes, there={**notes.there, **known})
 
     def _divided(self, batch: _Batch, behind: Mapping[str, int | None]) -> list[Divided]:
         oids: dict[str, set[int]] = {}
@@ -452,13 +468,13 @@ class _Sink:
     def _mark(self, catalog: Catalog, notes: Notes, mirrored: Mirrored | None, points: Points) -> None:
         """Records which versions of the tables belong together, unless a table is ahead of the others.
 
-        The tables are those of the segments, of the last point, and of the mirror. Left out are tables that did not
-        take the batch.
+        The tables are those that the mirror follows; without a mirror, those of the segments and of the last point.
+        Those that did not take the batch are left out.
         """
         known = points.read()
         names = set(self._names(catalog)) | set(known[-1].versions if known else ())
         if mirrored is not None:
-            names = (names | set(mirrored.following)) - (mirrored.tables.keys() - set(mirrored.following))
+            names = set(mirrored.following)
         if self._settings.tables is not None:
             names &= self._settings.tables
         found = {name: now for name in sorted(names) if (now := self._table(name)[0].now()) is not None}

@@ -81,8 +81,9 @@ def check_names(table: str, versions: Iterable[int], catalog: Catalog, oids: Map
             before.append(each.qualified_name)
     if before:
         raise ValueError(
-            f"{table} had the name {before[-1]} before, and its earlier rows are in that table: it would begin in the "
-            f"middle. Load the target with a Mirror, or leave {table} out with tables="
+            f"{table} had the name {before[-1]} before, and has rows from that time: its current table would begin in "
+            "the middle. Let a Mirror load the target (with these segments and this slot: segments=, adopt=True), or "
+            "leave the table out with tables="
         )
 
 

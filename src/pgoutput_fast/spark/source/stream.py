@@ -43,8 +43,9 @@ class StreamReader(RowsReader, DataSourceStreamReader, SupportsTriggerAvailableN
 
     An offset is `{"seq": n, "began": m}`: Spark has taken the messages before ordinal n, and the query began at m. If a
     query is killed in its first batch, Spark asks for its beginning again, and `latest` is elsewhere then. So the end
-    of that batch says where it began. Before 4.2, Spark does not say whether a query is new when it asks for the end of
-    a batch: that offset has `first`, where the query begins if it is new. The offsets of earlier versions have neither.
+    of that batch says where it began. Before 4.2, Spark asks a new query for the end of its first batch before it asks
+    where the query begins: that offset has `first` in place of `began`. A query that goes on is first told where it is.
+    The offsets of earlier versions of this package have neither.
 
     Args:
         plan: the plan.
@@ -97,7 +98,7 @@ class StreamReader(RowsReader, DataSourceStreamReader, SupportsTriggerAvailableN
         at = self._at if start is None else start
         self._learn(at)
         end = self._segments.end() if self._until is None else self._until
-        if at is None:  # a restart on a Spark version that does not pass its position
+        if at is None:  # a new query, before Spark 4.2
             return {"seq": end, "first": self._candidate()}
         self._at = at
         if self._segments.end() < at["seq"]:
@@ -112,7 +113,7 @@ class StreamReader(RowsReader, DataSourceStreamReader, SupportsTriggerAvailableN
         return at if seq <= at["seq"] else self._offset(seq)
 
     def _candidate(self) -> int | None:
-        """Where the query begins if it is new; None if the option does not fit, which is no matter if it is not."""
+        """Where the query begins; None if the option does not fit, which Spark hears when it asks for the beginning."""
         try:
             return self._beginning()
         except ValueError:
@@ -122,8 +123,8 @@ class StreamReader(RowsReader, DataSourceStreamReader, SupportsTriggerAvailableN
         return {"seq": seq} if self._began is None else {"seq": seq, "began": self._began}
 
     def _learn(self, offset: dict[str, Any] | None) -> None:
-        if offset is not None and "began" in offset:
-            self._began = offset["began"]
+        if offset is not None and (began := offset.get("began", offset.get("first"))) is not None:
+            self._began = began
 
     def _taken(self, start: dict[str, Any], end: dict[str, Any]) -> tuple[int, int]:
         """The ordinals of the first message of a batch, and of the one behind its last one."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -12,7 +14,8 @@ from pgoutput_fast.arguments import expect_count
 from pgoutput_fast.decoding.state import StreamState
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 from pgoutput_fast.segments.names import named_segments
-from pgoutput_fast.segments.read import newest_segment
+from pgoutput_fast.segments.read import newest_segment, read_segment
+from pgoutput_fast.segments.segment import Segment
 from pgoutput_fast.spark.dataframes.tagged import ends_of, expect_tagged
 from pgoutput_fast.spark.shipping import shipped
 from pgoutput_fast.spark.tagging.states import given_state
@@ -23,6 +26,9 @@ from pgoutput_fast.storage.paths import absolute, shown
 from pgoutput_fast.storage.stores import Store, make_target, open_store
 
 __all__ = ["write_segments"]
+
+# Says where the stream continues behind messages that have no rows.
+_NEXT = "_next.json"
 
 
 def write_segments(
@@ -40,8 +46,11 @@ def write_segments(
     behind the segments that it has written. If the call fails, the segments that exist are good: remove them, or write
     the rows behind them with `seq >= segments.newest_segment(directory).state.next_seq`.
 
-    A directory that has segments must be continued: the first row has the next ordinal. No capture continues these
-    segments, because they do not name a server and a slot.
+    A directory that has segments must be continued: the first row has the next ordinal. If the directory has the first
+    rows of a result of `tag` already, because the call is a repetition, these are left out. Messages without rows, such
+    as logical messages that a new session repeats, are no gap: pass what `tag` returned, because the rows alone do not
+    tell. If a result has only such messages, the file `_next.json` says where the stream continues. No capture
+    continues these segments, because they do not name a server and a slot.
 
     Args:
         tagged: all rows of a result of `tag` (or of several, which follow one another), in any order.
@@ -78,23 +87,28 @@ def write_segments(
     known = (
         ends.before if state is None and ends is not None else None if state is None else given_state(state)
     )
-    before, last_seq = _continued(store, place, known)
-    task = WriteSegments(
-        place,
-        before.to_json(),
-        known is None,
-        last_seq,
-        None if ends is None else ends.after.next_seq,
-        segment_bytes,
-    )
+    behind = None if ends is None else ends.after.next_seq
+    task = _continued(store, place, known, behind, segment_bytes)
+    last_seq = task.last_seq
     rows = tagged.select(*TAGGED_SCHEMA.names).repartition(1)
     rows = rows.sortWithinPartitions("seq", "kind", F.length("payload").desc())
     rows.mapInArrow(shipped(task), spark_schema(WRITTEN_SCHEMA)).collect()
+    newest = newest_segment(place)
+    if newest is not None and behind is not None and behind > newest.state.next_seq:
+        store.put(_NEXT, json.dumps({"last_seq": newest.last_seq, "next_seq": behind}).encode())
     return [store.at(each.name) for each in named_segments(store) if each.last_seq > last_seq]
 
 
-def _continued(store: Store, place: str, known: StreamState | None) -> tuple[StreamState, int]:
-    """Returns the state before the first row, and the last ordinal in the directory; -1 if it is empty.
+def _continued(
+    store: Store, place: str, known: StreamState | None, behind: int | None, segment_bytes: int
+) -> WriteSegments:
+    """Returns the task.
+
+    Args:
+        store, place: the directory.
+        known: the state before the first row, if it is known.
+        behind: the ordinal with which the stream continues behind the rows, if it is known.
+        segment_bytes: as in `write_segments`.
 
     Raises:
         ValueError: if the directory has other files, or does not continue with the known state.
@@ -107,11 +121,42 @@ def _continued(store: Store, place: str, known: StreamState | None) -> tuple[Str
             raise ValueError(
                 f"{store} is not empty and has no segments: it has {others[0]}. Use another directory"
             )
-        return StreamState() if known is None else known, -1
-    if known is not None and known.next_seq != newest.state.next_seq:
+        before, reached = StreamState() if known is None else known, 0 if known is None else None
+        return WriteSegments(place, before.to_json(), reached, -1, None, behind, segment_bytes)
+    before, last_payload = newest.state, None
+    reached = _next_behind(store, newest)
+    if known is not None and not before.next_seq <= known.next_seq <= reached:
+        if behind is None or not known.next_seq < before.next_seq <= behind:
+            raise ValueError(
+                f"the payloads begin with message {known.next_seq}, but {shown(place)} continues with message "
+                f"{before.next_seq}: tag with state=segments.newest_segment(directory).state, or use another directory"
+            )
+        # A repetition, as far as is known here: the task compares the last message.
+        rows = read_segment(newest.path)
+        last = rows.filter(pc.equal(rows["seq"], newest.last_seq))["payload"]
+        last_payload = max(last.to_pylist(), key=len)
+    return WriteSegments(
+        place,
+        before.to_json(),
+        None if known is not None else reached,
+        newest.last_seq,
+        last_payload,
+        behind,
+        segment_bytes,
+    )
+
+
+def _next_behind(store: Store, newest: Segment) -> int:
+    """The ordinal with which the stream continues behind the newest segment and behind messages that have no rows."""
+    reached: int = newest.state.next_seq
+    try:
+        found = json.loads(store.read(_NEXT))
+        if found["last_seq"] == newest.last_seq:
+            reached = max(reached, int(found["next_seq"]))
+    except FileNotFoundError:
+        pass
+    except (KeyError, TypeError, ValueError):
         raise ValueError(
-            f"the payloads begin with message {known.next_seq}, but {shown(place)} continues with message "
-            f"{newest.state.next_seq}: tag with state=segments.newest_segment(directory).state, or use another "
-            "directory"
-        )
-    return newest.state, newest.last_seq
+            f"{store}/{_NEXT} is damaged: remove it, and tag with state=segments.newest_segment(directory).state"
+        ) from None
+    return reached

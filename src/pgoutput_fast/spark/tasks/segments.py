@@ -41,10 +41,12 @@ class _Writer:
         directory: the directory of the segments.
         state: the state before the first payload.
         segment_bytes: bytes of payloads from which on a segment is written.
+        last_seq: the last ordinal in the directory; None if it has no segments.
     """
 
-    def __init__(self, directory: str, state: StreamState, segment_bytes: int) -> None:
+    def __init__(self, directory: str, state: StreamState, segment_bytes: int, last_seq: int | None) -> None:
         self._directory = directory
+        self._written = last_seq  # no row lies between it and the first one here
         self._log = KnownLog(open_store(directory))
         self._native = native_decoder(Options(), state)
         self._segment_bytes = segment_bytes
@@ -81,7 +83,9 @@ class _Writer:
         if next_seq is not None and next_seq > state.next_seq:
             state = StreamState({**(state.values or {}), "next_seq": next_seq}, state.catalog)
         table = pa.Table.from_batches(self._tagged)
-        write_segment(self._directory, table, state, source=SOURCE, log=self._log)
+        first = None if self._written is None else self._written + 1
+        write_segment(self._directory, table, state, source=SOURCE, log=self._log, first_seq=first)
+        self._written = self._seq
         self._tagged, self._rows, self._nbytes = [], 0, 0
         yield self._seq
 
@@ -128,16 +132,19 @@ class WriteSegments:
     Attributes:
         directory: the directory of the segments.
         state: the state before the first row, as JSON.
-        is_exact: whether the first row must have the next ordinal of the state.
+        reached: the first row has the next ordinal of the state, or a later one up to this: no row lies between. None
+            if it may have any later ordinal.
         last_seq: the last ordinal in the directory before this task; -1 if it was empty.
+        last_payload: what the directory has there, if the first rows may be there already.
         next_seq: the ordinal with which the stream continues; None for the one behind the last row.
         segment_bytes: bytes of payloads from which on a segment is written.
     """
 
     directory: str
     state: str
-    is_exact: bool
+    reached: int | None
     last_seq: int
+    last_payload: bytes | None
     next_seq: int | None
     segment_bytes: int
 
@@ -153,20 +160,40 @@ class WriteSegments:
         if newest is not None and is_again:
             # This task was killed and runs again. What it wrote stays.
             state = newest.state
-        writer = _Writer(self.directory, state, self.segment_bytes)
-        is_first = True
+        writer = _Writer(
+            self.directory, state, self.segment_bytes, None if newest is None else newest.last_seq
+        )
+        is_first, is_same = True, self.last_payload is None or is_again
         for batch in batches:
             rows = batch.cast(TAGGED_SCHEMA)
-            if is_again:
+            if not is_same:
+                is_same = self._is_same(rows)
+            if is_again or self.last_payload is not None:
                 rows = rows.filter(pc.greater_equal(rows.column("seq"), state.next_seq))
             if is_first and rows.num_rows:
+                if not is_same:
+                    raise self._other()
                 self._check_first(rows.column("seq")[0].as_py(), state, is_again)
                 is_first = False
             yield from map(_written, writer.add(rows))
+        if not is_same:
+            raise self._other()
         yield from map(_written, writer.write(self.next_seq))
 
+    def _is_same(self, rows: pa.RecordBatch) -> bool:
+        """Whether the rows have the directory's last message."""
+        found = rows.filter(pc.equal(rows.column("seq"), self.last_seq)).column("payload")
+        return self.last_payload in found.to_pylist()
+
+    def _other(self) -> ValueError:
+        return ValueError(
+            f"{shown(self.directory)} has another message {self.last_seq} than these rows: they belong to another "
+            "stream, or rows are missing. Use another directory"
+        )
+
     def _check_first(self, first: int, state: StreamState, is_again: bool) -> None:
-        is_next = first == state.next_seq or (first > state.next_seq and (is_again or not self.is_exact))
+        reached = first if is_again or self.reached is None else self.reached
+        is_next = state.next_seq <= first <= max(reached, state.next_seq)
         if not is_next:
             raise ValueError(
                 f"the first row is message {first}, but {shown(self.directory)} continues with message "
