@@ -55,7 +55,7 @@ def test_each_row_is_in_its_partition_once_and_in_order(columns: tuple[str, ...]
     rows = pa.concat_tables([_rows(500, seed) for seed in range(3)])
     rows = rows.set_column(0, "_seq", pa.array(range(1500)))
     found: dict[tuple[str | None, ...], list[int]] = {}
-    for values, part in divide(rows, Partitioning(columns, False, True)):
+    for values, part in divide(rows, Partitioning(columns, False, True), "public.t"):
         assert values not in found
         found[values] = part["_seq"].to_pylist()
         assert all(tuple(_said(row[name]) for name in columns) == values for row in part.to_pylist())
@@ -109,12 +109,16 @@ def test_few_files_are_open_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def _wrong_values(values: list[Any], kind: pa.DataType, stored: bool = False) -> Callable[[], Any]:
     rows = pa.table({"a": pa.array(values, kind), "b": pa.array([1] * len(values))})
     partitioning = Partitioning(("a",), not stored, stored)
-    return lambda: [partitioning.directory(found) for found, _ in divide(rows, partitioning)]
+    return lambda: [partitioning.directory(found) for found, _ in divide(rows, partitioning, "public.t")]
 
 
 def test_values_without_a_form_are_errors() -> None:
     for values, kind, message in (
-        ([""], pa.string(), r"'a' has an empty text, which readers of this format take for null"),
+        (
+            [""],
+            pa.string(),
+            r"'a' of public\.t has an empty text, which readers of this format take for null",
+        ),
         (["__HIVE_DEFAULT_PARTITION__"], pa.string(), r"take for null"),
         ([1 << 22], pa.date32(), r"not between the years 1 and 9999"),
         (

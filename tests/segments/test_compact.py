@@ -176,6 +176,7 @@ def test_a_joined_segment_is_as_if_it_was_written_at_once(
     assert pq.read_table(joined.path, partitioning=None).equals(pq.read_table(at_once, partitioning=None))
     texts, others = (pq.read_metadata(path).metadata for path in (joined.path, at_once))
     assert texts.keys() - others.keys() == {b"pgoutput_fast.joined"}
+    del others[b"pgoutput_fast.checksum"]
     assert {name: text for name, text in texts.items() if name in others} == others
 
 

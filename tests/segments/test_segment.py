@@ -391,3 +391,39 @@ def test_a_full_disk(tmp_path: Path) -> None:
         with pytest.raises(OSError, match=rf"No space left on device: '{place}/[0-9a-z-]+\.parquet'"):
             write_segment(place, tagged, state, source=SOURCE)
         assert list(place.iterdir()) == []
+
+
+def test_a_bit_of_a_footers_text_that_changed(tmp_path: Path) -> None:
+    """Rows, names or types would be other ones, without a word."""
+    writer = Writer()
+    orders = RelationSpec(16401, "public", "orders", (ColumnSpec("id", 23, key=True),))
+    payloads = [
+        each
+        for n in (1, 2)
+        for each in [
+            *writer.begin(n, 100 * n, 0),
+            *writer.change(orders, "insert", new=[str(n)]),
+            *writer.commit(100 * n, 100 * n + 8, 0),
+        ]
+    ]
+    tagged, state = pgo.tag(payloads)
+    path = tmp_path / "one.parquet"
+    write_segment(path, tagged, state, source=SOURCE)
+    whole = path.read_bytes()
+    texts = {
+        name: text
+        for name, text in (pq.read_metadata(path).metadata or {}).items()
+        if name.startswith(b"pgoutput_fast.")
+    }
+    assert b"pgoutput_fast.checksum" in texts
+    damaged = tmp_path / "damaged.parquet"
+    for name, text in texts.items():
+        begin = whole.index(text, whole.index(name))
+        for place in range(begin, begin + len(text), 1 + len(text) // 20):
+            changed = bytearray(whole)
+            changed[place] ^= 1
+            damaged.write_bytes(changed)
+            with pytest.raises(ValueError, match=r"damaged\.parquet"):
+                open_segment(damaged)
+    damaged.write_bytes(whole)
+    assert open_segment(damaged).state == state

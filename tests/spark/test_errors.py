@@ -14,8 +14,9 @@ from pyspark.sql import functions
 import pgoutput_fast as pgo
 from pgoutput_fast import spark as pgspark
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
-from pgoutput_fast.segments import Source, list_segments, write_segment
+from pgoutput_fast.segments import Source, list_segments, segment_catalog, write_segment
 from support.forms import and_in_ci
+from support.lakes import make_segments
 
 T = RelationSpec(16401, "public", "t", (ColumnSpec("id", 23, key=True), ColumnSpec("on", 1082)))
 ROWS, BAD = 2000, 1234
@@ -136,3 +137,14 @@ def test_functions_on_single_payloads(spark: Any, payloads: list[bytes], arrow: 
     _expect_few_lines(
         _text(damaged.select(kind).collect), r"DecodeError: byte 0: unknown message tag.*row 0 of"
     )
+
+
+def test_rows_without_a_relation_message(spark: Any, tmp_path: Path) -> None:
+    """The first segments were removed, and a program reads the files by itself."""
+    make_segments(tmp_path, tables=1, txns=8, segments=2)
+    first, second = list_segments(tmp_path)
+    Path(first.path).unlink()
+    wal = spark.read.parquet(str(second.path))
+    with pytest.raises(KeyError, match=r"these rows have no Relation message\. .*segment_catalog"):
+        pgspark.changes(wal, "public.t0")
+    assert pgspark.changes(wal, "public.t0", catalog=segment_catalog(tmp_path)).count() > 0

@@ -139,7 +139,7 @@ class TableFiles:
         """Writes the waiting rows of a table, a row group per partition. Closes files that are long enough."""
         rows = pa.Table.from_batches(self._waiting.pop(directory))
         del self._nbytes[directory]
-        for values, part in divide(rows, self._partitioning.get(directory)):
+        for values, part in divide(rows, self._partitioning.get(directory), directory):
             file = self._open.get((directory, values))
             if file is None:
                 while len(self._open) >= _MOST_OPEN:

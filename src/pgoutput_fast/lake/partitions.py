@@ -93,11 +93,11 @@ def check_partition_columns(schema: pa.Schema, columns: tuple[str, ...], table: 
 
 
 def divide(
-    rows: pa.Table, partitioning: Partitioning | None
+    rows: pa.Table, partitioning: Partitioning | None, table: str
 ) -> Iterator[tuple[tuple[str | None, ...], pa.Table]]:
     """Yields (values, rows) for each partition. The rows of a partition keep their order.
 
-    Without partition columns, all rows are one partition without values.
+    Without partition columns, all rows are one partition without values. `table` names the table in errors.
 
     Raises:
         ValueError: if a value has no form in a table of this kind.
@@ -112,7 +112,7 @@ def divide(
         rows = rows.combine_chunks().take(pa.array(order))
     for begin, end in itertools.pairwise(begins):
         part = rows.slice(begin, end - begin)
-        values = tuple(_value(part, name, partitioning) for name in partitioning.columns)
+        values = tuple(_value(part, name, partitioning, table) for name in partitioning.columns)
         yield values, part if partitioning.stored else part.drop_columns(list(partitioning.columns))
 
 
@@ -128,14 +128,14 @@ def _codes(rows: pa.Table, columns: tuple[str, ...]) -> np.ndarray[tuple[int], n
     return codes
 
 
-def _value(rows: pa.Table, column: str, partitioning: Partitioning) -> str | None:
+def _value(rows: pa.Table, column: str, partitioning: Partitioning, table: str) -> str | None:
     """The text of the value that all rows have."""
     try:
         value = rows.column(column)[0].as_py()
     except (ValueError, OverflowError):
         raise ValueError(
-            f"the partition column {column!r} has a date that is not between the years 1 and 9999: choose another "
-            "column for partition_by"
+            f"the partition column {column!r} of {table} has a date that is not between the years 1 and 9999: choose "
+            "another column for partition_by"
         ) from None
     if value is None:
         return None
@@ -147,13 +147,13 @@ def _value(rows: pa.Table, column: str, partitioning: Partitioning) -> str | Non
     # Readers would take it for null.
     if not partitioning.stored and text in ("", _NULL):
         raise ValueError(
-            f"the partition column {column!r} has {'an empty text' if not text else f'the text {_NULL}'}, which "
-            "readers of this format take for null: choose another column for partition_by, or format='iceberg'"
+            f"the partition column {column!r} of {table} has {f'the text {_NULL}' if text else 'an empty text'}, "
+            "which readers of this format take for null: choose another column for partition_by, or format='iceberg'"
         )
     if len(text.encode()) > _LONGEST_TEXT:
         raise ValueError(
-            f"the partition column {column!r} has a text of more than {_LONGEST_TEXT:,} bytes: choose another column "
-            "for partition_by"
+            f"the partition column {column!r} of {table} has a text of more than {_LONGEST_TEXT:,} bytes: choose "
+            "another column for partition_by"
         )
     return text
 

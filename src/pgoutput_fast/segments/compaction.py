@@ -26,7 +26,7 @@ import pyarrow as pa
 
 from pgoutput_fast.arguments import expect_count
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
-from pgoutput_fast.segments.footer import OUTCOMES, WRITER, footer_texts, segment_of
+from pgoutput_fast.segments.footer import OUTCOMES, WRITER, footer_texts, seal, segment_of
 from pgoutput_fast.segments.join import Member, count_rows, opened, write_joined
 from pgoutput_fast.segments.joined import Joined, removal_lock
 from pgoutput_fast.segments.known import CATALOG_DIRECTORY, footing_of_joined, sweep_joined
@@ -438,6 +438,7 @@ def _join(store: Store, members: Sequence[Member]) -> tuple[int, int]:
         footer[OUTCOMES] = outcomes
     if not store.local:
         footer[WRITER] = json.dumps(secrets.token_hex(16))
+    seal(footer)
     with ExitStack() as until_there, store.write(name) as file:
         try:
             write_joined(file, counted, footer, RELATION_BYTES, ROW_GROUP_BYTES)

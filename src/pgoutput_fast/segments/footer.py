@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 
+from pgoutput_fast._core.files.crc32 import crc32
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 from pgoutput_fast.segments.joined import Joined
 from pgoutput_fast.segments.known import Footing, Known, Part
@@ -21,7 +23,7 @@ from pgoutput_fast.segments.segment import RowGroup, Segment, Source
 from pgoutput_fast.storage.paths import is_uri, shown
 from pgoutput_fast.storage.stores import Store, open_store
 
-__all__ = ["OUTCOMES", "WRITER", "footer_texts", "no_segment", "place_of", "segment_of", "store_of"]
+__all__ = ["OUTCOMES", "WRITER", "footer_texts", "no_segment", "place_of", "seal", "segment_of", "store_of"]
 
 # Footer formats: without part files of the catalog, and with them.
 _FORMAT, _WITH_PARTS = 1, 2
@@ -29,6 +31,8 @@ _FORMAT, _WITH_PARTS = 1, 2
 _MOST_TEXT = 1 << 26
 _PREFIX = "pgoutput_fast."
 WRITER, OUTCOMES = _PREFIX + "writer", _PREFIX + "outcomes"
+# Pages have checksums of Parquet. The footer has none of its own, so its texts have one here.
+_CHECKSUM = "checksum"
 # These texts of a footer are parsed apart: most segments of a directory share them, or few readers need them.
 _APART = ("source", "catalog", "state", "outcomes")
 _RELATION, _TXN = (TAGGED_SCHEMA.get_field_index(name) for name in ("relation", "txn"))
@@ -72,6 +76,20 @@ def footer_texts(
     return {_PREFIX + name: text for name, text in texts.items()}
 
 
+def seal(texts: dict[str, str]) -> None:
+    """Adds the checksum of the texts. Call it when all of them are there."""
+    named = {name.removeprefix(_PREFIX): text.encode() for name, text in texts.items()}
+    texts[_PREFIX + _CHECKSUM] = json.dumps(_checksum(named))
+
+
+def _checksum(texts: Mapping[str, bytes]) -> int:
+    value = 0
+    for name in sorted(texts.keys() - {_CHECKSUM}):
+        for part in (name.encode(), texts[name]):
+            value = crc32(part, crc32(len(part).to_bytes(8, "big"), value))
+    return value
+
+
 def segment_of(path: Path | str, metadata: pq.FileMetaData) -> Segment:
     """What the footer of an open file says. This does not check that catalog and state can be read.
 
@@ -87,6 +105,8 @@ def segment_of(path: Path | str, metadata: pq.FileMetaData) -> Segment:
     if "format" not in texts:
         raise ValueError(f"{shown(path)} is not a segment: it has no footer of pgoutput_fast")
     try:
+        if _CHECKSUM in texts and texts[_CHECKSUM] != json.dumps(_checksum(texts)).encode():
+            raise ValueError("it is damaged: the texts of its footer have another checksum")
         values = {name: json.loads(text) for name, text in texts.items() if name not in _APART}
         if values["format"] not in (_FORMAT, _WITH_PARTS):
             raise ValueError(f"another version of pgoutput_fast wrote it: format {values['format']!r}")

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from pgoutput_fast.decoding.state import StreamState
 from pgoutput_fast.protocol.lsn import Lsn, parse_lsn
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
-from pgoutput_fast.segments.footer import OUTCOMES, WRITER, footer_texts, segment_of, store_of
+from pgoutput_fast.segments.footer import OUTCOMES, WRITER, footer_texts, seal, segment_of, store_of
 from pgoutput_fast.segments.known import KnownLog
 from pgoutput_fast.segments.layout import write_rows
 from pgoutput_fast.segments.names import all_named, name_of, newest_named
@@ -197,6 +197,7 @@ def _write_file(
     """Writes the file of a segment and reads it back. In an object store, `footer` gets a mark of this call."""
     if not store.local:
         footer[WRITER] = json.dumps(secrets.token_hex(16))
+    seal(footer)
     try:
         with store.write(name) as file:
             write_rows(file, rows, footer, relation_bytes, row_group_bytes, compressed=compressed)

@@ -77,7 +77,13 @@ def plan(
     if schema is None:
         schema = options.pinned(table)
     mode = mode_of(schema_mode, schema is not None)
-    return resolve(known_catalog(wal, catalog, mode, options), table, options, schema)
+    known = known_catalog(wal, catalog, mode, options)
+    if not known.relations and not isinstance(schema, Relation):
+        raise KeyError(
+            f"no relation {table!r} here: these rows have no Relation message. If they are a part of a stream, pass "
+            "catalog=, for example segments.segment_catalog(directory)"
+        )
+    return resolve(known, table, options, schema)
 
 
 def rows_of(resolved: Resolved) -> Column:
