@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from pgoutput_fast.postgres import row_age
 from support.mirrors import Following, Place, current_of, expect_equal, lose_rows, place
 
 __all__ = ["place"]
@@ -106,3 +107,36 @@ def test_a_table_that_is_dropped_before_its_row_is_missed(place: Place) -> None:
         states = lambda: {each.table: each.state for each in mirror.status()}  # noqa: E731
         following.until(lambda: states()["public.t"] == "unpublished")
         assert states()["public.other"] == "follow"
+
+
+def test_partitions_behind_a_lock(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody can tell whether an attached partition has old rows. A load is right in any case."""
+    monkeypatch.setattr(row_age, "_LOCK_MS", 50)
+    database = place.database
+    columns = "(id int, note text)"
+    database.execute(
+        f"CREATE TABLE t {columns} PARTITION BY RANGE (id)",
+        "CREATE TABLE t_1 PARTITION OF t FOR VALUES FROM (0) TO (10)",
+        f"CREATE TABLE t_2 {columns}",
+        "INSERT INTO t VALUES (1, 'a')",
+        "INSERT INTO t_2 VALUES (11, 'b'), (12, 'c')",
+        *(f"ALTER TABLE {name} REPLICA IDENTITY FULL" for name in ("t", "t_1", "t_2")),
+        "CREATE PUBLICATION mirrored FOR TABLE t WITH (publish_via_partition_root = true)",
+    )
+    place.run()
+    with place.mirror() as mirror, Following(mirror) as following:
+        database.execute("INSERT INTO t VALUES (2, 'a')")
+        following.until(lambda: current_of(place.target, "public.t").num_rows == 2)
+        with database.session() as locking, locking.cursor() as cursor:
+            database.execute(
+                "ALTER TABLE t ATTACH PARTITION t_2 FOR VALUES FROM (10) TO (20)",
+            )
+            database.execute("DELETE FROM t WHERE id = 11")
+            cursor.execute("BEGIN")
+            cursor.execute("LOCK TABLE t_2 IN ACCESS EXCLUSIVE MODE")
+            following.until(lambda: mirror.status()[0].state != "follow")
+            assert mirror.status()[0].state == "load"
+            cursor.execute("ROLLBACK")
+        following.until(lambda: mirror.status()[0].state == "follow")
+    place.run()
+    expect_equal(place, "public.t")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 
-import psycopg2
-
 from pgoutput_fast.capture.retries import is_outage
 from pgoutput_fast.mirror.fingerprint import LACKING, Fingerprint, difference, doubts, lacking
 from pgoutput_fast.mirror.server import ServerView
@@ -26,16 +24,17 @@ def ask_for_alterations(table: MirroredTable, server: ServerView) -> None:
     """
     try:
         now = server.fingerprints().get(table.facts.table)
-        if now is None:
-            table.want_load("it is not published now")  # whoever loads it leaves it if that is so
-        else:
-            note_alterations(table, now, server)
-    except RowAgeError as problem:  # nobody can tell, and a load is right in any case
-        table.want_load(f"its partitions cannot be read now: {str(problem).strip()}")
-    except psycopg2.Error as problem:
+    except Exception as problem:
         if is_outage(problem, local=True):
             raise
-        _log.warning("%s: the catalogs cannot be read: %s", table.facts.table, str(problem).strip())
+        # The table stops for its own reason then, and the other tables go on.
+        return _log.warning("%s: the catalogs cannot be read: %s", table.facts.table, str(problem).strip())
+    if now is None:
+        return table.want_load("it is not published now")  # whoever loads it leaves it if that is so
+    try:
+        note_alterations(table, now, server)
+    except RowAgeError as problem:  # nobody can tell, and a load is right in any case
+        table.want_load(f"its partitions cannot be read now: {str(problem).strip()}")
 
 
 def note_alterations(table: MirroredTable, now: Fingerprint, server: ServerView) -> None:
