@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import random
 import re
+import shutil
 import time
 from itertools import pairwise
 from pathlib import Path
@@ -551,3 +552,47 @@ def test_a_mirror_behind_a_query_knows_the_keys(spark: Any, place: Place) -> Non
     facts = Memory(open_store(place.target)).table("public.a")
     assert facts is not None
     assert facts.key_at(lsn) == ("id",)
+
+
+@pytest.mark.in_ci
+def test_a_table_of_a_mirror_that_is_lost(spark: Any, place: Place) -> None:
+    """Also if no point has it: the mirror has loaded it."""
+    _two_tables(place)
+    database = place.database
+    database.execute("INSERT INTO a VALUES (1)", "INSERT INTO b VALUES (2)")
+    _Query(spark, place, tables=["public.a"]).follow()
+    assert at(place.target).keys() == {"public.a"}
+    shutil.rmtree(place.target / "current" / "public.b")
+    database.execute("INSERT INTO b VALUES (3)")
+    with pytest.raises(ValueError, match=r"current table of public\.b in .* is gone: .*Mirror\.reload"):
+        _Query(spark, place).follow()
+    with place.mirror() as mirror:
+        mirror.reload("public.b")
+    database.execute("INSERT INTO b VALUES (4)")
+    _Query(spark, place).follow()
+    expect_equal(place, "public.a", "public.b")
+
+
+@pytest.mark.in_ci
+def test_an_array_joins_the_key_of_a_mirrored_table(spark: Any, place: Place) -> None:
+    database = place.database
+    database.execute(
+        "CREATE TABLE a (id int PRIMARY KEY, part int[] NOT NULL, UNIQUE (id, part))",
+        "CREATE PUBLICATION mirrored FOR TABLE a",
+        "INSERT INTO a VALUES (1, '{1}')",
+    )
+    place.run()
+    both = "ALTER TABLE a REPLICA IDENTITY USING INDEX a_id_part_key"
+    database.execute(both, "INSERT INTO a VALUES (2, '{2}')")
+    place.run()  # the mirror knows this key, and what comes then changes it without the mirror
+    database.execute("ALTER TABLE a REPLICA IDENTITY DEFAULT", "INSERT INTO a VALUES (3, '{3}')")
+    _Query(spark, place).follow()
+    database.execute(both, "INSERT INTO a VALUES (4, '{4}')")
+    with pytest.raises(ValueError, match=r"public\.a: its key has the column 'part' now"):
+        _Query(spark, place).follow()
+    with place.mirror() as mirror:
+        mirror.reload("public.a")
+    database.execute("INSERT INTO a VALUES (5, '{5}')")
+    _Query(spark, place).follow()
+    rows = current_of(place.target, "public.a").select(["id", "part"]).sort_by("id").to_pylist()
+    assert rows == [{"id": k, "part": [k]} for k in range(1, 6)]
