@@ -82,12 +82,13 @@ def seal(texts: dict[str, str]) -> None:
     texts[_PREFIX + _CHECKSUM] = json.dumps(_checksum(named))
 
 
-def _checksum(texts: Mapping[str, bytes]) -> int:
+def _checksum(texts: Mapping[str, bytes]) -> str:
+    """Always as long: what two processes write at the same time then has one size, as stores compare it."""
     value = 0
     for name in sorted(texts.keys() - {_CHECKSUM}):
         for part in (name.encode(), texts[name]):
             value = crc32(part, crc32(len(part).to_bytes(8, "big"), value))
-    return value
+    return f"{value:08x}"
 
 
 def segment_of(path: Path | str, metadata: pq.FileMetaData) -> Segment:
