@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -187,3 +188,31 @@ def test_arrays_that_were_in_the_key(spark: Any, tmp_path: Path) -> None:
     _take(spark, segments, lake, 0)
     _take(spark, segments, lake, 1)
     assert _ids(lake) == [1, 2]
+
+
+def test_a_renamed_table_takes_the_place_of_a_removed_one(spark: Any, tmp_path: Path) -> None:
+    segments, lake = tmp_path / "segments", tmp_path / "lake"
+    _write(
+        segments,
+        [
+            [(_ORDERS, ["1", "a"]), (_named("orders_new", 30001), ["1", "a"])],
+            [(_named("orders", 30001), ["2", "b"])],
+        ],
+    )
+    _take(spark, segments, lake, 0)
+    shutil.rmtree(lake / "current/public.orders")
+    with pytest.raises(ValueError, match=r"public\.orders had the name public\.orders_new before"):
+        _take(spark, segments, lake, 1)
+
+
+def test_a_table_that_is_lost_with_notes_of_before(spark: Any, tmp_path: Path) -> None:
+    """Notes of an earlier version do not name the tables that are there."""
+    segments, lake = tmp_path / "segments", tmp_path / "lake"
+    _write(segments, [[(_ORDERS, [str(k), "a"])] for k in range(2)])
+    _take(spark, segments, lake, 0)
+    file = lake / "_mirror/spark.json"
+    notes = json.loads(file.read_text())
+    file.write_text(json.dumps({name: notes[name] for name in notes.keys() - {"there", "keys"}}))
+    shutil.rmtree(lake / "current/public.orders")
+    with pytest.raises(ValueError, match=r"the current table of public\.orders in .* is gone"):
+        _take(spark, segments, lake, 1)

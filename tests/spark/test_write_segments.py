@@ -358,3 +358,58 @@ def test_a_damaged_note(spark: Any, tmp_path: Path) -> None:
         pgspark.write_segments(wals[3], directory)
     note.write_text(text)
     assert pgspark.write_segments(wals[3], directory)
+
+
+def _parts_of_sessions(spark: Any, parts: list[tuple[list[bytes], bool]], directory: Path) -> Any:
+    """Writes parts of a stream, of which some begin a session. Returns the state behind them."""
+    state, begin = None, 0
+    for payloads, begins in parts:
+        rows = [(begin + k, payload, k == 0 and begins) for k, payload in enumerate(payloads)]
+        df = spark.createDataFrame(rows, "place bigint, payload binary, starts boolean")
+        wal = pgspark.tag(df, "place", session_starts="starts", state=state)
+        pgspark.write_segments(wal, directory)
+        pgspark.write_segments(wal, directory)
+        state, begin = pgspark.state_after(wal), begin + len(payloads)
+    return state
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_session_begins_where_no_message_has_a_row(spark: Any, tmp_path: Path, streamed: bool) -> None:
+    """A connection broke within a transaction, and the new session begins with a message that is there already."""
+    table = encode.RelationSpec(16401, "public", "orders", (encode.ColumnSpec("id", 23, key=True),))
+
+    def begun(writer: encode.Writer) -> list[bytes]:
+        if not streamed:
+            return writer.begin(7, 100, 0) + writer.change(table, "insert", new=["1"])
+        opening = writer.stream_start(7) + writer.change(table, "insert", new=["1"], xid=7)
+        return opening + writer.stream_stop()
+
+    kind = "on" if streamed else "off"
+    first, second = encode.Writer(4, streaming=kind), encode.Writer(4, streaming=kind)
+    beat = first.message(50, "p", b"beat", transactional=False)
+    broken = [*beat, *begun(first)]
+    whole = begun(second)
+    whole += second.stream_commit(7, 100, 108, 0) if streamed else second.commit(100, 108, 0)
+    directory = tmp_path / "segments"
+    state = _parts_of_sessions(spark, [(broken, True), ([*beat], True), ([*whole], False)], directory)
+    newest = segments.newest_segment(directory)
+    assert newest is not None
+    assert newest.open_txns == []
+    assert newest.state.next_seq == state.next_seq
+    marks = [row["seq"] for row in rows_in(directory) if row["kind"] == 0]
+    assert marks[-1] > 0
+    options = {"table": "public.orders", "transactions": "committed"}
+    found = spark.read.format("pgoutput").options(**options).load(str(directory)).collect()
+    assert [row["id"] for row in found] == [1]
+
+
+def test_missing_rows_stay_a_gap(spark: Any, tmp_path: Path) -> None:
+    """A state that is given does not say that the rows begin there."""
+    directory = tmp_path / "segments"
+    first, second, _, third = _with_heartbeats(3)
+    wals = list(_parts(spark, [first[:4], second[:3], third[:3]]))
+    pgspark.write_segments(wals[0][1], directory)
+    state = pgspark.state_after(wals[0][1])
+    pgspark.write_segments(wals[2][1].where("seq >= 0"), directory, state=state)
+    with pytest.raises(ValueError, match=r"no segment has messages 4 to 6|messages 4 to 6"):
+        pgspark.write_tables(directory, tmp_path / "lake")

@@ -47,7 +47,6 @@ def note_alterations(table: MirroredTable, now: Fingerprint, server: ServerView)
 
     Raises:
         RowAgeError: if a partition cannot be read now, such as behind a lock.
-        psycopg2.Error: if the server cannot be asked.
     """
     before = table.facts.fingerprint
     if not table.follows:

@@ -218,6 +218,7 @@ class MirrorRun:
                 follower.apply()
                 if any(each.wants_load for each in self.tables):
                     self._load_tables()
+                    stop.wait(_RETRY_SECONDS if any(each.wants_load for each in self.tables) else 0)
                     continue
                 return
             until, more = max(until, follower.ahead + 1), more - 1

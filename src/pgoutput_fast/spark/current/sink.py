@@ -292,6 +292,11 @@ class _Sink:
                 f"messages the tables have, and the batch begins at message {first}. {_AGAIN}"
             )
 
+    def _marked(self) -> Collection[str]:
+        """The tables of the last point."""
+        known = Points(self._store, self._settings.keep_points).read()
+        return known[-1].versions if known else ()
+
     def _check_there(
         self, table: str, oids: Collection[int], notes: Notes, mirrored: Mirrored | None
     ) -> None:
@@ -308,6 +313,8 @@ class _Sink:
         """
         # Another relation of this name begins with its first change, if somebody has removed the table of the old one.
         known = notes.there.get(table)
+        if not notes.there and notes.seq is not None and table in self._marked():
+            known = notes.oids.get(table)  # the notes are of an earlier version
         if mirrored is not None or known in oids:
             raise ValueError(
                 f"the current table of {table} in {self._store} is gone: it would begin in the middle. "
@@ -397,7 +404,7 @@ class _Sink:
             mirrored.check_followed(changed)
             oids |= mirrored.oids  # a table may have been loaded again
             # The mirror has brought a table further, or has loaded it again.
-            moved = {name for name, position in positions.items() if (position or 0) > notes.lsn}
+            moved = {name for name in changed if (positions[name] or 0) > notes.lsn}
             keys |= {name: key for name, key in mirrored.keys.items() if name in moved or name not in keys}
         rounds, found = [], dict[str, int]()
         for name in changed:
@@ -412,7 +419,7 @@ class _Sink:
             oid = None if there is None and mirrored is None else oids.get(name)
             found[name] = check_versions(name, versions, batch.sent, there, oid)
             rounds.append(stretches_of(name, own, batch.catalog))
-            check_keys(rounds[-1], keys.get(name))
+            check_keys(rounds[-1], None if there is None else keys.get(name))
             keys[name] = list(rounds[-1][-1].key)
         notes = replace(notes, oids={**oids, **found}, keys=keys)
         if rounds:

@@ -69,10 +69,10 @@ def check_names(table: str, versions: Iterable[int], catalog: Catalog, oids: Map
     Raises:
         ValueError: if it had.
     """
-    if table in oids:
-        return
     wanted = set(versions)
     own = {each.oid for each in catalog.relations if each.version in wanted}
+    if oids.get(table) in own:
+        return
     before = [name for name, oid in oids.items() if oid in own]
     for each in catalog.relations:
         if each.version in wanted:

@@ -34,8 +34,11 @@ except ImportError:  # before 4.2
     class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
         """Stands in for the class of Spark 4.2. Older versions do not use it."""
 
+    NEW_SOURCES = False
+else:
+    NEW_SOURCES = True
 
-__all__ = ["StreamReader"]
+__all__ = ["NEW_SOURCES", "StreamReader"]
 
 
 class StreamReader(RowsReader, DataSourceStreamReader, SupportsTriggerAvailableNow):

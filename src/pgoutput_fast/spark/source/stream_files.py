@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 
 from pgoutput_fast.protocol.limits import SPARK_PARTITION_BYTES
 from pgoutput_fast.spark.source.plan import STREAM_OPTIONS, SourcePlan
-from pgoutput_fast.spark.source.stream import StreamReader
+from pgoutput_fast.spark.source.stream import NEW_SOURCES, StreamReader
 from pgoutput_fast.spark.source.stream_plan import plan_stream
 from pgoutput_fast.spark.types import spark_schema
 
@@ -21,6 +21,7 @@ __all__ = ["Emitted", "emits_files", "files_schema", "make_files_reader", "read_
 
 # A row per segment of a batch: the stream's directory, the segment's path, the first and the last ordinal of its
 # messages in the batch, and the ordinal where the query began: null if it is not known any more.
+_WRAPPER = "spark.sql.streaming.triggerAvailableNowWrapper.enabled"
 _SCHEMA = pa.schema(
     [
         ("directory", pa.string()),
@@ -87,7 +88,16 @@ def read_emitted(batch: DataFrame, sink: str) -> Emitted | None:
     if not found:
         return None
     first, last = min(row["first"] for row in found), max(row["last"] for row in found)
-    return Emitted(found[0]["directory"], first, last, found[0].get("began", first))
+    began = None if _is_wrapped(batch) else found[0].get("began", first)
+    return Emitted(found[0]["directory"], first, last, began)
+
+
+def _is_wrapped(batch: DataFrame) -> bool:
+    """Whether Spark asks for the end of a batch before it says where it is, also behind a restart.
+
+    Before 4.2 a setting of Spark for `availableNow` does that. Then nobody can tell whether a query is new.
+    """
+    return not NEW_SOURCES and batch.sparkSession.conf.get(_WRAPPER, "false") == "true"
 
 
 def make_files_reader(options: Mapping[str, str], schema: StructType) -> FilesReader:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow.compute as pc
@@ -12,6 +14,7 @@ from pyspark.sql import functions as F
 
 from pgoutput_fast.arguments import expect_count
 from pgoutput_fast.decoding.state import StreamState
+from pgoutput_fast.protocol.kinds import SESSION_MARK
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 from pgoutput_fast.segments.names import named_segments
 from pgoutput_fast.segments.read import newest_segment, read_segment
@@ -95,7 +98,10 @@ def write_segments(
     rows.mapInArrow(shipped(task), spark_schema(WRITTEN_SCHEMA)).collect()
     newest = newest_segment(place)
     if newest is not None and behind is not None and behind > newest.state.next_seq:
-        store.put(_NEXT, json.dumps({"last_seq": newest.last_seq, "next_seq": behind}).encode())
+        marks = tagged.where((F.col("kind") == SESSION_MARK) & (F.col("seq") > newest.last_seq))
+        session = _note_behind(store, newest).new_session or bool(marks.limit(1).collect())
+        note = {"last_seq": newest.last_seq, "next_seq": behind, "new_session": session}
+        store.put(_NEXT, json.dumps(note).encode())
     return [store.at(each.name) for each in named_segments(store) if each.last_seq > last_seq]
 
 
@@ -121,10 +127,12 @@ def _continued(
             raise ValueError(
                 f"{store} is not empty and has no segments: it has {others[0]}. Use another directory"
             )
+        with suppress(FileNotFoundError):
+            store.remove(_NEXT)  # of segments that are gone
         before, reached = StreamState() if known is None else known, 0 if known is None else None
-        return WriteSegments(place, before.to_json(), reached, -1, None, behind, segment_bytes)
-    before, last_payload = newest.state, None
-    reached = _next_behind(store, newest)
+        return WriteSegments(place, before.to_json(), reached, -1, False, False, None, behind, segment_bytes)
+    before, last_payload, note = newest.state, None, _note_behind(store, newest)
+    reached = note.next_seq
     if known is not None and not before.next_seq <= known.next_seq <= reached:
         if behind is None or not known.next_seq < before.next_seq <= behind:
             raise ValueError(
@@ -140,23 +148,36 @@ def _continued(
         before.to_json(),
         None if known is not None else reached,
         newest.last_seq,
+        known is None or behind is not None,  # a given state does not say that the rows begin there
+        note.new_session,
         last_payload,
         behind,
         segment_bytes,
     )
 
 
-def _next_behind(store: Store, newest: Segment) -> int:
-    """The ordinal with which the stream continues behind the newest segment and behind messages that have no rows."""
-    reached: int = newest.state.next_seq
+@dataclass(frozen=True)
+class _Note:
+    """What comes behind the newest segment and has no rows.
+
+    Attributes:
+        next_seq: the ordinal with which the stream continues.
+        new_session: whether a session began there.
+    """
+
+    next_seq: int
+    new_session: bool
+
+
+def _note_behind(store: Store, newest: Segment) -> _Note:
     try:
         found = json.loads(store.read(_NEXT))
         if found["last_seq"] == newest.last_seq:
-            reached = max(reached, int(found["next_seq"]))
+            return _Note(max(newest.state.next_seq, int(found["next_seq"])), bool(found["new_session"]))
     except FileNotFoundError:
         pass
     except (KeyError, TypeError, ValueError):
         raise ValueError(
             f"{store}/{_NEXT} is damaged: remove it, and tag with state=segments.newest_segment(directory).state"
         ) from None
-    return reached
+    return _Note(newest.state.next_seq, False)

@@ -41,14 +41,25 @@ class _Writer:
         directory: the directory of the segments.
         state: the state before the first payload.
         segment_bytes: bytes of payloads from which on a segment is written.
-        last_seq: the last ordinal in the directory; None if it has no segments.
+        last_seq: the last ordinal in the directory; None if it has no segments, or if rows may be missing behind it.
+        new_session: whether a session began behind the state.
     """
 
-    def __init__(self, directory: str, state: StreamState, segment_bytes: int, last_seq: int | None) -> None:
+    def __init__(
+        self,
+        directory: str,
+        state: StreamState,
+        segment_bytes: int,
+        last_seq: int | None,
+        *,
+        new_session: bool,
+    ) -> None:
         self._directory = directory
         self._written = last_seq  # no row lies between it and the first one here
         self._log = KnownLog(open_store(directory))
         self._native = native_decoder(Options(), state)
+        if new_session:
+            self._native.start_session()
         self._segment_bytes = segment_bytes
         self._seq = state.next_seq - 1  # of the last message
         self._tagged: list[pa.RecordBatch] = []
@@ -135,6 +146,8 @@ class WriteSegments:
         reached: the first row has the next ordinal of the state, or a later one up to this: no row lies between. None
             if it may have any later ordinal.
         last_seq: the last ordinal in the directory before this task; -1 if it was empty.
+        follows: whether no row is missing between that and the first row here.
+        new_session: whether a session began there, of which no row tells.
         last_payload: what the directory has there, if the first rows may be there already.
         next_seq: the ordinal with which the stream continues; None for the one behind the last row.
         segment_bytes: bytes of payloads from which on a segment is written.
@@ -144,6 +157,8 @@ class WriteSegments:
     state: str
     reached: int | None
     last_seq: int
+    follows: bool
+    new_session: bool
     last_payload: bytes | None
     next_seq: int | None
     segment_bytes: int
@@ -161,7 +176,11 @@ class WriteSegments:
             # This task was killed and runs again. What it wrote stays.
             state = newest.state
         writer = _Writer(
-            self.directory, state, self.segment_bytes, None if newest is None else newest.last_seq
+            self.directory,
+            state,
+            self.segment_bytes,
+            newest.last_seq if newest is not None and (self.follows or is_again) else None,
+            new_session=self.new_session and not is_again,
         )
         is_first, is_same = True, self.last_payload is None or is_again
         for batch in batches:
