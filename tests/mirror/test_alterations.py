@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from pgoutput_fast.mirror import Mirror
 from pgoutput_fast.postgres import row_age
 from support.mirrors import Following, Place, current_of, expect_equal, lose_rows, place
 
@@ -55,6 +56,10 @@ def _make(place: Place, case: str) -> None:
     )
 
 
+def _states(mirror: Mirror) -> dict[str, str]:
+    return {each.table: each.state for each in mirror.status()}
+
+
 def _expect_rows(place: Place, case: str) -> None:
     expect_equal(place, "public.other")
     if case != "attribute":
@@ -104,9 +109,8 @@ def test_a_table_that_is_dropped_before_its_row_is_missed(place: Place) -> None:
         place.database.execute(
             "ALTER TYPE mood RENAME VALUE 'a' TO 'aa'", "DELETE FROM t WHERE id = 1", "DROP TABLE t"
         )
-        states = lambda: {each.table: each.state for each in mirror.status()}  # noqa: E731
-        following.until(lambda: states()["public.t"] == "unpublished")
-        assert states()["public.other"] == "follow"
+        following.until(lambda: _states(mirror)["public.t"] == "unpublished")
+        assert _states(mirror)["public.other"] == "follow"
 
 
 def test_partitions_behind_a_lock(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

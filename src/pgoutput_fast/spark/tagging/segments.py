@@ -170,14 +170,15 @@ class _Note:
 
 
 def _note_behind(store: Store, newest: Segment) -> _Note:
+    nothing = _Note(newest.state.next_seq, False)
     try:
         found = json.loads(store.read(_NEXT))
-        if found["last_seq"] == newest.last_seq:
-            return _Note(max(newest.state.next_seq, int(found["next_seq"])), bool(found["new_session"]))
+        if found["last_seq"] != newest.last_seq:  # segments have come since
+            return nothing
+        return _Note(max(nothing.next_seq, int(found["next_seq"])), bool(found["new_session"]))
     except FileNotFoundError:
-        pass
+        return nothing
     except (KeyError, TypeError, ValueError):
         raise ValueError(
             f"{store}/{_NEXT} is damaged: remove it, and tag with state=segments.newest_segment(directory).state"
         ) from None
-    return _Note(newest.state.next_seq, False)
