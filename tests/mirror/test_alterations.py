@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import psycopg2
 import pytest
 
 from pgoutput_fast.mirror import Mirror
+from pgoutput_fast.mirror.server import ServerView
 from pgoutput_fast.postgres import row_age
 from support.mirrors import Following, Place, current_of, expect_equal, lose_rows, place
 
@@ -144,3 +148,26 @@ def test_partitions_behind_a_lock(place: Place, monkeypatch: pytest.MonkeyPatch)
         following.until(lambda: mirror.status()[0].state == "follow")
     place.run()
     expect_equal(place, "public.t")
+
+
+def test_the_server_is_away_when_it_is_asked(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mirror tries again, and the table does not stop."""
+    _make(place, "label")
+    place.run()
+    ask, calls = ServerView.fingerprints, []
+
+    def cut(self: ServerView) -> Any:
+        calls.append(self)
+        if len(calls) in (2, 3):  # the first look is that of the beginning
+            raise psycopg2.OperationalError("server closed the connection unexpectedly")
+        return ask(self)
+
+    monkeypatch.setattr(ServerView, "fingerprints", cut)
+    with place.mirror(retry_seconds=60) as mirror, Following(mirror) as following:
+        place.database.execute("INSERT INTO t (id) VALUES (3)")
+        following.until(lambda: current_of(place.target, "public.t").num_rows == 3)
+        place.database.execute("ALTER TYPE mood RENAME VALUE 'a' TO 'aa'", "DELETE FROM t WHERE id = 1")
+        following.until(lambda: current_of(place.target, "public.t").num_rows == 2)
+        assert len(calls) > 3
+        place.expect_no_errors(mirror)
+        expect_equal(place, "public.t")

@@ -348,9 +348,17 @@ def test_a_damaged_note(spark: Any, tmp_path: Path) -> None:
         pgspark.write_segments(wal, directory)
     note = directory / "_next.json"
     text = note.read_text()
-    note.write_text("{")
-    with pytest.raises(ValueError, match=r"_next\.json is damaged: remove it"):
-        pgspark.write_segments(wals[3], directory)
+    last = list_segments(directory)[-1].last_seq
+    for damaged in (
+        "{",
+        "null",
+        "[]",
+        f'{{"last_seq": {last}}}',
+        f'{{"last_seq": {last}, "next_seq": 1e400}}',
+    ):
+        note.write_text(damaged)
+        with pytest.raises(ValueError, match=r"_next\.json is damaged: remove it"):
+            pgspark.write_segments(wals[3], directory)
     note.unlink()
     with pytest.raises(
         ValueError, match=r"the payloads begin with message 10, but .* continues with message 9"

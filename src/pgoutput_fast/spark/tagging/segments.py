@@ -46,8 +46,8 @@ def write_segments(
     One task writes all of them, one after the other, because a segment has the state of the stream behind it. Spark
     shuffles the rows once to this task and sorts them there by `seq`, on disk if they do not fit into memory. The task
     tags them again, which also checks them, and has the rows of one segment in memory. A task that runs again continues
-    behind the segments that it has written. If the call fails, the segments that exist are good: remove them, or write
-    the rows behind them with `seq >= segments.newest_segment(directory).state.next_seq`.
+    behind the segments that it has written. If the call fails, the segments that exist are good: call it again
+    with the same result of `tag`, or remove them.
 
     A directory that has segments must be continued: the first row has the next ordinal. If the directory has the first
     rows of a result of `tag` already, because the call is a repetition, these are left out. Messages without rows, such
@@ -129,8 +129,17 @@ def _continued(
             )
         with suppress(FileNotFoundError):
             store.remove(_NEXT)  # of segments that are gone
-        before, reached = StreamState() if known is None else known, 0 if known is None else None
-        return WriteSegments(place, before.to_json(), reached, -1, False, False, None, behind, segment_bytes)
+        return WriteSegments(
+            place,
+            (StreamState() if known is None else known).to_json(),
+            reached=0 if known is None else None,
+            last_seq=-1,
+            follows=False,
+            new_session=False,
+            last_payload=None,
+            next_seq=behind,
+            segment_bytes=segment_bytes,
+        )
     before, last_payload, note = newest.state, None, _note_behind(store, newest)
     reached = note.next_seq
     if known is not None and not before.next_seq <= known.next_seq <= reached:
@@ -146,13 +155,13 @@ def _continued(
     return WriteSegments(
         place,
         before.to_json(),
-        None if known is not None else reached,
-        newest.last_seq,
-        known is None or behind is not None,  # a given state does not say that the rows begin there
-        note.new_session,
-        last_payload,
-        behind,
-        segment_bytes,
+        reached=None if known is not None else reached,
+        last_seq=newest.last_seq,
+        follows=known is None or behind is not None,  # a given state does not say that the rows begin there
+        new_session=note.new_session,
+        last_payload=last_payload,
+        next_seq=behind,
+        segment_bytes=segment_bytes,
     )
 
 
@@ -178,7 +187,7 @@ def _note_behind(store: Store, newest: Segment) -> _Note:
         return _Note(max(nothing.next_seq, int(found["next_seq"])), bool(found["new_session"]))
     except FileNotFoundError:
         return nothing
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, OverflowError, TypeError, ValueError):
         raise ValueError(
             f"{store}/{_NEXT} is damaged: remove it, and tag with state=segments.newest_segment(directory).state"
         ) from None
