@@ -17,6 +17,7 @@ from pgoutput_fast.catalog.relations import Catalog, Column, Relation
 from pgoutput_fast.catalog.user_types import TypeField, UserType, UserTypes
 from pgoutput_fast.decoding.decoder import Decoder, decode, decode_tagged, tag
 from pgoutput_fast.decoding.framing import Unframed, unframe
+from pgoutput_fast.decoding.position import Position
 from pgoutput_fast.decoding.result import Decoded, RelationBatch
 from pgoutput_fast.decoding.state import StreamState
 from pgoutput_fast.errors import DecodeError, SpillError
@@ -35,6 +36,7 @@ __all__ = [
     "Decoded",
     "Decoder",
     "Options",
+    "Position",
     "RecvlogicalFile",
     "Relation",
     "RelationBatch",

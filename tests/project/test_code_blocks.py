@@ -94,7 +94,10 @@ BLOCKS: dict[str, dict[str, tuple[int | str, ...]]] = {
         "From Debezium": (2, "examples/test_debezium_events.py::test_the_event_of_the_page"),
         "From pypgoutput": (2, "examples/test_pypgoutput_reader.py::test_it_prints_what_the_page_says"),
     },
-    "follow.md": {"": (4, "project/test_docs_follow.py::test_the_page")},
+    "follow.md": {
+        "": (4, "project/test_docs_follow.py::test_the_page"),
+        "Exactly once": (1, "live/test_positions.py::test_the_recipe_killed_at_random_moments"),
+    },
     "index.md": {"": (4, "project/test_docs_index.py::test_the_page")},
     "inspect.md": {"": (13, "project/test_docs_inspect.py::test_the_page", CLIENT)},
     "installation.md": {"": (3, SHELL)},

@@ -91,13 +91,19 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """A transaction that has ended and whose rows are next in the output: as changes, or as rejects if it was lost."""
+    """A transaction that has ended and whose rows are next in the output: as changes, or as rejects if it was lost.
+
+    `given` says how many of its changes are in the output already, and `message_lsn` which logical message came after
+    the last of them; 0 for none.
+    """
 
     txn: int
     at_seq: int
     commit_lsn: int
     commit_timestamp: int
     lost: bool = False
+    given: int = 0
+    message_lsn: int = 0
 
 
 class ReorderBuffer:

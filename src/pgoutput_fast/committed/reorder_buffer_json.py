@@ -52,7 +52,14 @@ def to_dict(reorder_buffer: ReorderBuffer, *, save: bool) -> dict[str, Any]:
         "waiting": described,
         "rows": None if rows is None else _rows_to_text(rows),
         "due": [
-            [due.txn, due.at_seq, due.commit_lsn, due.commit_timestamp, due.lost]
+            [
+                due.txn,
+                due.at_seq,
+                due.commit_lsn,
+                due.commit_timestamp,
+                due.lost,
+                *([due.given, due.message_lsn] if due.given or due.message_lsn else []),
+            ]
             for due in reorder_buffer.due
         ],
     }
@@ -87,8 +94,9 @@ def from_dict(document: dict[str, Any]) -> ReorderBuffer:
             _integer(lsn),
             _integer(timestamp, least=-LAST_INT64),
             bool(lost),
+            *(_integer(number) for number in given),
         )
-        for txn, at_seq, lsn, timestamp, lost in document["due"]
+        for txn, at_seq, lsn, timestamp, lost, *given in document["due"]
     )
     return reorder_buffer
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -17,10 +17,12 @@ from pgoutput_fast._core.tagging.complete_transactions import complete_ranges
 from pgoutput_fast._core.tagging.waiting import WaitingRows
 from pgoutput_fast.catalog.relations import Catalog, Relation
 from pgoutput_fast.catalog.user_types import NO_TYPES, UserTypes
-from pgoutput_fast.committed.outcomes import Outcomes, values_of
+from pgoutput_fast.committed.outcomes import Outcomes, chosen_rows, values_of
 from pgoutput_fast.committed.release import Piece, Releaser
+from pgoutput_fast.committed.remainder import Remainder, count_changes, last_message_lsn
 from pgoutput_fast.committed.reorder_buffer import Due, ReorderBuffer, as_batch, as_table
 from pgoutput_fast.committed.spill import Spiller
+from pgoutput_fast.decoding.position import Position
 from pgoutput_fast.decoding.result import Decoded, RelationBatch
 from pgoutput_fast.errors import reason_text
 from pgoutput_fast.protocol.kinds import KEPT_UNTIL_COMMIT, MSG_TRUNCATE
@@ -62,12 +64,15 @@ class CommittedView:
     Args:
         options: how to decode released changes; where and how many changes to keep.
         reorder_buffer: the changes that an earlier view kept.
+        after: changes before this position are left out.
 
     Raises:
         SpillError: if a file that the reorder buffer names is missing or damaged.
     """
 
-    def __init__(self, options: Options, reorder_buffer: ReorderBuffer | None = None) -> None:
+    def __init__(
+        self, options: Options, reorder_buffer: ReorderBuffer | None = None, after: Position | None = None
+    ) -> None:
         directory = options.spill_directory
         assert directory is None or isinstance(directory, str)
         self._options = options
@@ -77,6 +82,7 @@ class CommittedView:
         )
         self._decoder: NativeDecoder | None = None  # made when it is needed
         self._learnt = 0  # how many of the tagging decoder's relation versions it knows
+        self._remainder = None if after is None else Remainder(after)
 
     def snapshot(self) -> ReorderBuffer:
         """A copy of the reorder buffer for a state. With a spill directory, most changes go into files first."""
@@ -135,11 +141,20 @@ class CommittedView:
         self._decoder, self._learnt = None, 0
         if decoder is None:
             decoder = NativeDecoder(self._options)
-        call = _Call(self._options, self._reorder_buffer.copy(), self._spiller, native, decoder, learnt)
+        call = _Call(
+            self._options,
+            self._reorder_buffer.copy(),
+            self._spiller,
+            native,
+            decoder,
+            learnt,
+            self._remainder,
+        )
         with native.tentative():
             yield call
             call.reorder_buffer.end_call()
         self._reorder_buffer, self._decoder, self._learnt = call.reorder_buffer, decoder, call.learnt
+        self._remainder = call.remainder
         self._spiller.went_on()
 
     @staticmethod
@@ -223,9 +238,13 @@ class _Call:
         native: Any,
         decoder: NativeDecoder,
         learnt: int,
+        remainder: Remainder | None,
     ) -> None:
         self.reorder_buffer = reorder_buffer
         self.learnt = learnt
+        self.remainder = remainder if remainder is not None and not remainder.is_over else None
+        # Perhaps earlier pieces had changes of it.
+        self._first_due = next(iter(reorder_buffer.due), None)
         self._releaser = Releaser(reorder_buffer, spiller, options.memory_limit, _PIECE_ROWS, PIECE_BYTES)
         self._options = options
         self._native = native
@@ -239,7 +258,9 @@ class _Call:
 
     def take(self, segment: _Segment) -> None:
         """Decodes the changes that a segment releases, unless they are too many for one piece: then they become due."""
-        if segment.plain:
+        if self.remainder is not None:
+            self._add_waiting(*self._native.tag_waiting([segment.payloads], segment.lsns, segment.seqs))
+        elif segment.plain:
             arguments = [segment.payloads], segment.lsns, segment.seqs
             changes, records = self._native.decode(*arguments, self._take_open_rows(self._native.open_plain))
             self._add_ended(changes, records, [])
@@ -272,11 +293,11 @@ class _Call:
         """Adds rows that wait for the end of their transaction, or are released by the ends among the records."""
         self._records.add(records, boundaries=True)
         outcomes = Outcomes.of_records(records)
-        if all(isinstance(each, WaitingRows) for each in rows):
+        if self.remainder is None and all(isinstance(each, WaitingRows) for each in rows):
             piece = self._releaser.take_tagged(rows, outcomes)
         else:
             batches = [as_batch(each) for each in rows]
-            piece = self._releaser.take(pa.Table.from_batches(batches), outcomes)
+            piece = self._releaser.take(pa.Table.from_batches(batches, TAGGED_SCHEMA), outcomes)
         if piece is not None:
             self._give(piece)
 
@@ -291,7 +312,11 @@ class _Call:
 
     def give_due(self) -> None:
         """Decodes the next piece of what is due."""
-        self._give(self._releaser.take_due(as_tagged=True))
+        piece = self._releaser.take_due(as_tagged=self.remainder is None)
+        if self.reorder_buffer.due:
+            first, *others = self.reorder_buffer.due
+            self.reorder_buffer.due = (_with_given(first, piece), *others)
+        self._give(piece)
 
     def _give(self, piece: Piece) -> None:
         if piece.tagged and all(isinstance(rows, WaitingRows) for rows, _ in piece.tagged):
@@ -306,15 +331,49 @@ class _Call:
             lost = piece.lost()
             if lost is not None:
                 self._records.reject(lost, self._native.catalog)
+            rows = piece.committed()
+            if self.remainder is not None:
+                rows, self.remainder = self.remainder.of(rows)
             self.learnt = self._decoder.learn_from(self._native, self.learnt)
-            changes, records = self._decoder.decode_tagged(_one_batch(piece.committed()))
+            changes, records = self._decoder.decode_tagged(_one_batch(rows))
         self._changes += changes
         self._records.add(records, contents=True)
 
     def decoded(self) -> Decoded:
         """The result of the call."""
         self._records.set_known(self._native.relations, self._native.types)
-        return Decoded([RelationBatch(*each) for each in self._changes], self._records, self._options)
+        changes = [RelationBatch(*each) for each in self._changes]
+        return Decoded(changes, self._records, self._options, self._position())
+
+    def _position(self) -> Position:
+        """The position after this call. `Decoded` adds its own changes to those of a whole transaction."""
+        message_lsn = self._native.last_message_lsn
+        due = next((due for due in self.reorder_buffer.due if not due.lost), None)
+        if due is not None:
+            position = Position(due.commit_lsn, due.given, None, message_lsn, due.message_lsn)
+        else:
+            lsn, end_lsn = self._native.last_commit
+            begun = [(due.commit_lsn, due.given) for due in (self._first_due,) if due is not None]
+            if self.remainder is not None:
+                begun.append((self.remainder.position.commit_lsn, self.remainder.position.changes))
+            changes = max((given for commit_lsn, given in begun if commit_lsn == lsn), default=0)
+            position = Position(lsn, changes, end_lsn, message_lsn)
+        if self.remainder is None:
+            return position
+        return max(position, replace(self.remainder.position, message_lsn=message_lsn))
+
+
+def _with_given(due: Due, piece: Piece) -> Due:
+    """Notes how many changes of a transaction a piece has. It has not the last ones."""
+    if piece.tagged:
+        rows = [rows for rows, (commit_lsn, _) in piece.tagged if commit_lsn == due.commit_lsn]
+        parts = [each if isinstance(each, WaitingRows) else as_table(each) for each in rows]
+    else:
+        parts = [chosen_rows(piece.rows, values_of(piece.rows, "txn", -1) == due.txn)]
+    for part in parts:
+        message_lsn = last_message_lsn(part, due.message_lsn)
+        due = replace(due, given=due.given + count_changes(part), message_lsn=message_lsn)
+    return due
 
 
 class _Records:

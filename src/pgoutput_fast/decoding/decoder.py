@@ -11,6 +11,7 @@ import pyarrow as pa
 from pgoutput_fast.arguments import expect_list
 from pgoutput_fast.catalog.relations import Catalog
 from pgoutput_fast.decoding.inputs import as_binary_arrays, as_int64, as_lsns
+from pgoutput_fast.decoding.position import Position
 from pgoutput_fast.decoding.result import Decoded, RelationBatch
 from pgoutput_fast.decoding.state import StreamState, native_decoder, state_of, without_changes
 from pgoutput_fast.display import html_table
@@ -32,10 +33,12 @@ class Decoder:
         options: how to decode. The default is `Options()`.
         state: where an earlier decoder stopped. The default is the beginning of the stream.
         catalog: relation versions to know in addition to those of the state.
+        after: leave out the changes before this position. The payloads begin at the transaction of the position or
+            before it. Only for the committed view.
 
     Raises:
-        ValueError: if the state has changes that wait for their commit and the options are not those of the committed
-            view, or if it is not the state of a decoder.
+        ValueError: for `after` or a state with changes that wait for their commit, if the options are not those of the
+            committed view; and for a state that is not a decoder's.
         SpillError: if a spill file that the state names is missing or damaged.
 
     A decoder of the committed view may have files: `close` it, or use it in a `with` block. Otherwise the files are
@@ -57,12 +60,22 @@ class Decoder:
     """
 
     def __init__(
-        self, options: Options | None = None, state: StreamState | None = None, catalog: Catalog | None = None
+        self,
+        options: Options | None = None,
+        state: StreamState | None = None,
+        catalog: Catalog | None = None,
+        *,
+        after: Position | None = None,
     ) -> None:
         self.options = options if options is not None else Options()
         _expect("options", self.options, Options)
         _expect("state", state, StreamState)
         _expect("catalog", catalog, Catalog)
+        _expect("after", after, Position)
+        if after is not None and self.options.transactions != "committed":
+            raise ValueError(
+                "a position is a place in committed changes: use Options(transactions='committed')"
+            )
         # The compiled core runs without the GIL, and a call changes the state. So the lock admits one call at a time.
         self._lock = threading.Lock()
         self._closed = False
@@ -73,10 +86,12 @@ class Decoder:
                 "the state has changes that wait for their commit: continue with Options(transactions='committed')"
             )
         self._view = (
-            _committed_view()(self.options, reorder_buffer)
+            _committed_view()(self.options, reorder_buffer, after)
             if self.options.transactions == "committed"
             else None
         )
+        if after is not None:
+            self._native.skip_messages(after.message_lsn)
         # How many open and prepared transactions have earlier changes that the committed view does not have.
         self._lacking = (0, 0) if self._view is None else without_changes(state)
 

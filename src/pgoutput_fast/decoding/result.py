@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -14,6 +14,7 @@ from pgoutput_fast.catalog.identifiers import parse_qualified_name
 from pgoutput_fast.catalog.relations import Relation, no_such_table
 from pgoutput_fast.catalog.user_types import UserTypes
 from pgoutput_fast.decoding.changed_tables import ChangedTables
+from pgoutput_fast.decoding.position import Position
 from pgoutput_fast.display import escaped, html_table, some_of
 from pgoutput_fast.schema.evolution import EXTRA_COLUMNS, check_nulls, pin_schema, unify_schemas
 from pgoutput_fast.schema.metadata_columns import metadata_fields
@@ -125,10 +126,18 @@ class Decoded:
     {'public.orders': 1}
     """
 
-    def __init__(self, changes: Sequence[RelationBatch], records: Any, options: Options) -> None:
+    def __init__(
+        self,
+        changes: Sequence[RelationBatch],
+        records: Any,
+        options: Options,
+        position: Position | None = None,
+    ) -> None:
         self._changes = _plain(changes) if options.plain else list(changes)
         self._records = records
         self._options = options
+        self._position = position  # without the changes here, if it is behind a whole transaction
+        self._has_given_position = False
 
     def __getstate__(self) -> dict[str, Any]:
         # What decoded the changes has memory of its own, which another process cannot have.
@@ -182,6 +191,58 @@ class Decoded:
     def changes(self) -> list[RelationBatch]:
         """One batch per relation version, or several if it is large. Versions are in first-seen order."""
         return self._changes
+
+    @property
+    def position(self) -> Position | None:
+        """The position after everything in this result: `follow(after=)` goes on there.
+
+        Store it together with the changes. None with `transactions="as_sent"`, where commits are not known.
+        """
+        self._has_given_position = True
+        position = self._position
+        if position is None or position.slot_lsn is None:
+            return position
+        return replace(position, changes=position.changes + self._count_changes(position.commit_lsn))
+
+    def _count_changes(self, commit_lsn: int) -> int:
+        """How many change messages of one transaction have rows here."""
+        # Imported when it is needed: it takes longer to import than all of this package.
+        import pyarrow.compute as pc
+
+        prefix = self._options.metadata_prefix
+        seqs = [
+            each.batch.column(f"{prefix}seq").filter(
+                pc.equal(each.batch.column(f"{prefix}commit_lsn"), commit_lsn)
+            )
+            for each in self._changes
+        ]
+        return pc.count_distinct(pa.chunked_array(seqs, pa.int64())).as_py()  # type: ignore[no-any-return]
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the last transaction here ends here. If not, the next result goes on with it."""
+        position = self._position
+        return (
+            position is None
+            or position.slot_lsn is not None
+            or not (position.changes or position.last_message_lsn)
+        )
+
+    def at_slot(self, lsn: int, before: Position | None) -> Decoded:
+        """Notes from where the slot may go on, if this is after a whole transaction, and the position before this."""
+        position = self._position
+        if position is not None and position.slot_lsn is not None:
+            same = before is not None and before.commit_lsn == position.commit_lsn
+            changes = (
+                before.changes if before is not None and same and not self._changes else position.changes
+            )
+            self._position = replace(position, slot_lsn=lsn, changes=changes)
+        return self
+
+    @property
+    def has_given_position(self) -> bool:
+        """Whether somebody has read `position`."""
+        return self._has_given_position
 
     @property
     def transactions(self) -> pa.RecordBatch:

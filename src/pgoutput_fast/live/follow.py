@@ -10,8 +10,9 @@ import pyarrow as pa
 
 from pgoutput_fast.arguments import expect_list
 from pgoutput_fast.decoding.decoder import Decoder
+from pgoutput_fast.decoding.position import Position
 from pgoutput_fast.decoding.result import Decoded
-from pgoutput_fast.live.positions import Acknowledged, StreamPosition
+from pgoutput_fast.live.positions import Acknowledged, Pause, StreamPosition
 from pgoutput_fast.protocol.lsn import Lsn
 from pgoutput_fast.schema.options import Options
 
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 
 __all__ = ["follow"]
 
+# A server removes WAL in files of 16 MiB. So an idle slot keeps hardly more if it lags by this much.
+_IDLE_BYTES = 1 << 24
+
 
 def follow(
     dsn: str,
@@ -27,6 +31,7 @@ def follow(
     publications: Sequence[str],
     options: Options | None = None,
     *,
+    after: Position | str | None = None,
     until_lsn: Lsn | Literal["now"] | None = None,
     stop: threading.Event | None = None,
     two_phase: bool = False,
@@ -38,11 +43,13 @@ def follow(
 
     Call `acknowledge()` when the changes are safe in their place. Then the server need not keep them, and the slot goes
     on. It acknowledges all changes before them, too. What is not acknowledged comes again when somebody follows the
-    slot next. So each change comes at least once: after a kill, `_commit_lsn` and `_seq` of the changes that you have
-    say which are new, if you store them with the changes.
+    slot next. So without `after`, each change comes at least once.
 
     If the connection is lost, this connects again and goes on behind the changes that it has given: within one call,
     no committed change comes twice.
+
+    To get each change exactly once, store `str(decoded.position)` together with the changes, in one transaction of your
+    place, and pass what is stored as `after` next time.
 
     Args:
         dsn: of the database, with a user that may replicate.
@@ -51,6 +58,8 @@ def follow(
         options: how to decode. The default is `Options(transactions="committed")`: changes come when their transaction
             commits. With `"as_sent"`, changes of transactions that may still be rolled back come, too, and after a lost
             connection an unfinished transaction comes again.
+        after: give exactly what comes after this position: a `decoded.position`, or its text. Only for committed
+            changes. Publications and `overrides` must be those with which the position was made.
         until_lsn: end when everything that committed up to this LSN was given: an LSN, as for `parse_lsn`, or `"now"`
             for the end of the server's log at the time of this call. None for no end.
         stop: end when this event is set.
@@ -61,7 +70,9 @@ def follow(
 
     Yields:
         `(decoded, acknowledge)`. Each `decoded` has changes, truncates, messages or rejects. The commit of a large
-        transaction may give several: the last one acknowledges the transaction.
+        transaction may give several: the last one, whose `is_complete` is true, acknowledges the transaction. If you
+        read `decoded.position` or pass `after`, a `decoded` without any of these comes when 16 MiB of the server's log
+        had nothing for you: store and acknowledge its position, too.
 
     Raises:
         ImportError: if psycopg2 is missing.
@@ -93,6 +104,9 @@ brackets around it: ["..."]
     if receive_timeout is not None and not receive_timeout > 0:
         raise ValueError("receive_timeout must be positive, or None for never")
     options = options if options is not None else Options(transactions="committed")
+    if isinstance(after, str):
+        after = Position.parse(after)
+    decoder = Decoder(options, after=after)
     # psycopg2 is needed from here on.
     from pgoutput_fast.capture.preparation import SlotSettings
     from pgoutput_fast.live.reader import Reader
@@ -101,38 +115,51 @@ brackets around it: ["..."]
     reader = Reader(
         settings,
         StreamPosition(keeps_prepared=options.transactions == "committed"),
-        Acknowledged(),
+        Acknowledged(0 if after is None else after.slot_lsn or after.commit_lsn),
         until_lsn=until_lsn,
         stop=stop if stop is not None else threading.Event(),
         retry_seconds=retry_seconds,
         receive_timeout=receive_timeout or 0.0,
+        after=after,
     )
-    return _decoded(reader, options)
+    return _decoded(reader, decoder, stores_positions=after is not None)
 
 
-def _decoded(reader: Reader, options: Options) -> Iterator[tuple[Decoded, Callable[[], None]]]:
-    """Decodes what the reader receives."""
+def _decoded(
+    reader: Reader, decoder: Decoder, stores_positions: bool
+) -> Iterator[tuple[Decoded, Callable[[], None]]]:
+    """Decodes what the reader receives.
+
+    Whoever stores positions goes on from a stored one, so the slot may not be further. It goes on only with what is
+    acknowledged then. So that an idle slot goes on, too, results without changes come now and then.
+    """
     position, acknowledged = reader.position, reader.acknowledged
-    with reader, Decoder(options) as decoder:
+    last: Position | None = None
+    with reader, decoder:
         for received in reader:
             if received is None:
                 decoder.start_session()
                 position.start_session()
                 continue
-            if isinstance(received, int):
+            least = _IDLE_BYTES
+            if isinstance(received, Pause):
                 if not position.is_inside:
-                    position.advance(received)
-                    acknowledged.extend(position.given)
+                    position.advance(received.lsn)
+                pieces = iter([(decoder.decode([]), position.given)])
+                least = 1 if received.is_urgent else _IDLE_BYTES
             else:
                 batch = pa.record_batch({"payload": received.payloads, "lsn": received.lsns})
-                for decoded, lsn in _with_positions(decoder.stream([batch]), position):
-                    if _has_something(decoded):
-                        yield decoded, acknowledged.hand_out(lsn)
-                    else:
-                        acknowledged.extend(lsn)
-                    del decoded  # otherwise it stays in memory while the next one is made
+                pieces = _with_positions(decoder.stream([batch]), position)
                 del batch
-            del received
+            for decoded, lsn in pieces:
+                if _has_something(decoded) or (stores_positions and acknowledged.lags(lsn, least)):
+                    yield decoded.at_slot(lsn, last), acknowledged.hand_out(lsn)
+                    stores_positions = stores_positions or decoded.has_given_position
+                    last = decoded.position if stores_positions else None
+                elif not stores_positions:
+                    acknowledged.extend(lsn)
+                del decoded  # otherwise it stays in memory while the next one is made
+            del received, pieces
             if reader.until_lsn is not None and position.decoded >= reader.until_lsn:
                 return
 

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import pyarrow as pa
 
 from pgoutput_fast.protocol.kinds import KIND_NAMES, MSG_PREPARE, MSG_STREAM_PREPARE, OPENINGS, SENT_IN_FULL
 
-__all__ = ["Acknowledged", "StreamPosition"]
+__all__ = ["Acknowledged", "Pause", "StreamPosition"]
 
 _OPENINGS = {KIND_NAMES[kind] for kind in OPENINGS}
 _ENDS = {KIND_NAMES[kind] for kind in SENT_IN_FULL}
 _PREPARES = {KIND_NAMES[kind] for kind in (MSG_PREPARE, MSG_STREAM_PREPARE)}
+
+
+@dataclass(frozen=True)
+class Pause:
+    """The server has nothing more to send up to `lsn`. It waits for a confirmation if `is_urgent`."""
+
+    lsn: int
+    is_urgent: bool
 
 
 class StreamPosition:
@@ -70,11 +79,16 @@ class StreamPosition:
 
 
 class Acknowledged:
-    """The position that the reader of the changes has acknowledged. Threads may share it."""
+    """The position that the reader of the changes has acknowledged. Threads may share it.
 
-    def __init__(self) -> None:
+    Args:
+        start_lsn: where the reader begins; 0 for the slot's position.
+    """
+
+    def __init__(self, start_lsn: int = 0) -> None:
         self._lock = threading.Lock()
         self._lsn = 0
+        self._handed_out = start_lsn
         self._newest: list[int] | None = (
             None  # the position of the newest changes, while they are not acknowledged
         )
@@ -95,6 +109,7 @@ class Acknowledged:
         place = [lsn]
         with self._lock:
             self._newest = place
+            self._handed_out = max(self._handed_out, lsn)
 
         def acknowledge() -> None:
             with self._lock:
@@ -116,6 +131,10 @@ class Acknowledged:
                 self._lsn = max(self._lsn, lsn)
             else:
                 self._newest[0] = max(self._newest[0], lsn)
+
+    def lags(self, lsn: int, least: int) -> bool:
+        """Whether an LSN is at least so many bytes after those that were handed out."""
+        return lsn - self._handed_out >= least
 
     def end(self) -> None:
         """From now on nothing can be acknowledged."""

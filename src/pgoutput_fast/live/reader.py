@@ -15,7 +15,8 @@ from pgoutput_fast.capture.preparation import SlotSettings, create_own_slot
 from pgoutput_fast.capture.prerequisites import Prerequisites, expect_own_plugin
 from pgoutput_fast.capture.retries import Retries
 from pgoutput_fast.capture.watch import Watch
-from pgoutput_fast.live.positions import Acknowledged, StreamPosition
+from pgoutput_fast.decoding.position import Position
+from pgoutput_fast.live.positions import Acknowledged, Pause, StreamPosition
 from pgoutput_fast.postgres.plugin import expect_publications, plugin_options
 from pgoutput_fast.postgres.session import (
     Server,
@@ -46,7 +47,7 @@ _LOST = "The changes in between are lost: create a new slot, and load the tables
 class Reader:
     """What a slot sends, in the order of arrival: an iterator and a context manager.
 
-    It gives batches of messages; None where a session begins; an LSN if the server has nothing more to send up to it.
+    It gives batches of messages, pauses, and None where a session begins.
 
     Args:
         settings: which slot.
@@ -56,6 +57,7 @@ class Reader:
         stop: the iteration ends when this event is set.
         retry_seconds: how long one outage may last.
         receive_timeout: how long the server may answer nothing; 0 for any time.
+        after: the position from which the changes go on; None for the slot's own.
 
     Raises:
         ValueError, TypeError: for a name that no slot or publication can have, and an `until_lsn` that is no position.
@@ -72,6 +74,7 @@ class Reader:
         stop: threading.Event,
         retry_seconds: float,
         receive_timeout: float,
+        after: Position | None = None,
     ) -> None:
         check_name(settings.slot)
         expect_publications(settings.publications)
@@ -79,6 +82,9 @@ class Reader:
         self.acknowledged = acknowledged
         self.until_lsn = None if until_lsn is None else position_of(until_lsn, settings.dsn)
         self._settings = settings
+        self._after = after
+        if after is not None and after.slot_lsn is not None:
+            position.advance(after.slot_lsn)
         self._given_stop = stop
         self._stop = threading.Event()
         self._retry_seconds = retry_seconds
@@ -87,7 +93,7 @@ class Reader:
         self._retries = Retries(
             None, receive_timeout, lambda: self._prerequisites.findings, f"follow({settings.slot!r})"
         )
-        self._waiting: queue.Queue[Received | int | None] = queue.Queue(_MOST_WAITING)
+        self._waiting: queue.Queue[Received | Pause | None] = queue.Queue(_MOST_WAITING)
         # How many batches this thread gave, and how many of them the other one has dealt with.
         self._given = self._taken = 0
         self._server: Server | None = None
@@ -109,7 +115,7 @@ class Reader:
             self._thread.join()
         self.acknowledged.end()
 
-    def __iter__(self) -> Iterator[Received | int | None]:
+    def __iter__(self) -> Iterator[Received | Pause | None]:
         while not self._given_stop.is_set():
             try:
                 received = self._waiting.get(timeout=_OFFER_SECONDS)
@@ -166,13 +172,13 @@ class Reader:
             if len(received.payloads):
                 self._retries.mark_received()
                 self._give(received, sender)
-            elif self._taken == self._given and sender.wal_end > idle_lsn:
+            elif self._taken == self._given and (sender.wal_end > idle_lsn or sender.is_pressed):
                 idle_lsn = sender.wal_end
-                self._give(idle_lsn, sender)
+                self._give(Pause(idle_lsn, sender.is_pressed), sender)
             self._confirm(sender)
         self._confirm(sender)
 
-    def _give(self, received: Received | int | None, sender: Walsender) -> None:
+    def _give(self, received: Received | Pause | None, sender: Walsender) -> None:
         self._given += 1
         while not self._stop.is_set():
             try:
@@ -203,13 +209,16 @@ class Reader:
         is_first = self._slot_lsn is None
         if is_first:
             self._prerequisites.check()
-            if slot is None:
+            if slot is None and self._after is None:
                 slot = create_own_slot(settings, server)
                 _log.info("created slot %s", settings.slot)
         slot = self._usable(slot)
         expect_own_plugin(slot, server)
-        if not is_first:
-            self._expect_same(server, server_lsn, slot)
+        if is_first:
+            self._expect_position(server, slot)
+        else:
+            self._expect_same(server, slot)
+        self._expect_wal(server, server_lsn)
         self._server = server
         return server
 
@@ -221,7 +230,20 @@ class Reader:
             raise CaptureError(f"the server invalidated slot {name} ({slot.invalidated}). {_LOST}")
         return slot
 
-    def _expect_same(self, server: Server, server_lsn: int, slot: Slot) -> None:
+    def _expect_position(self, server: Server, slot: Slot) -> None:
+        """Checks that the slot still has everything after the position from which the changes go on."""
+        if self._after is None:
+            return
+        limit = self._after.commit_lsn if self._after.slot_lsn is None else self._after.slot_lsn
+        slot_lsn = slot.confirmed_flush_lsn or 0
+        if server.major >= 11 and slot_lsn > limit:
+            raise CaptureError(
+                f"slot {slot.name} is confirmed up to {format_lsn(slot_lsn)}, so the server does not send again what "
+                f"comes after position {self._after}: the position is too old, or of another slot, or somebody else "
+                f"read from the slot. {_LOST}"
+            )
+
+    def _expect_same(self, server: Server, slot: Slot) -> None:
         """Checks that these are the server and the slot of the last connection, and nobody else read from the slot."""
         assert self._server is not None
         assert self._slot_lsn is not None
@@ -229,13 +251,6 @@ class Reader:
             raise CaptureError(
                 f"another server answers now: its system identifier is {server.system_identifier}, and was "
                 f"{self._server.system_identifier}. {_LOST}"
-            )
-        if server_lsn < self.position.decoded:
-            problem = BehindError if server.in_recovery else CaptureError
-            raise problem(
-                f"the WAL of the server ends at {format_lsn(server_lsn)}, but changes up to "
-                f"{format_lsn(self.position.decoded)} were given: somebody restored the server from an older copy, or "
-                "a standby took over that lacked the last changes. Create a new slot, and load the tables again"
             )
         # Before PostgreSQL 11, reading from a slot confirms its position, which may go one record further than
         # requested.
@@ -245,6 +260,17 @@ class Reader:
                 f"somebody else read from slot {slot.name}, or dropped it and created it again: it is confirmed up to "
                 f"{format_lsn(slot.confirmed_flush_lsn or 0)}, but only {format_lsn(own)} was acknowledged here. "
                 f"{_LOST}"
+            )
+
+    def _expect_wal(self, server: Server, server_lsn: int) -> None:
+        """Checks that the WAL of the server goes as far as the changes that were given."""
+        given = max(self.position.decoded, 0 if self._after is None else self._after.commit_lsn)
+        if server_lsn < given:
+            problem = BehindError if server.in_recovery else CaptureError
+            raise problem(
+                f"the WAL of the server ends at {format_lsn(server_lsn)}, but changes up to {format_lsn(given)} were "
+                "given: somebody restored the server from an older copy, or a standby took over that lacked the last "
+                "changes. Create a new slot, and load the tables again"
             )
 
     def _note_own_slot(self) -> None:

@@ -8,6 +8,7 @@ from pgoutput_fast._core.rows.task cimport WindowWork
 from pgoutput_fast._core.rows.windows cimport WindowTagger
 from pgoutput_fast._core.tagging.records cimport take_records
 from pgoutput_fast._core.tagging.relation_versions cimport RelationVersions
+from pgoutput_fast._core.tagging.seen_lsns cimport SeenLsns
 from pgoutput_fast._core.tagging.stream_state cimport OUTSIDE, PLAIN
 from pgoutput_fast._core.tagging.stream_tracker cimport StreamTracker
 from pgoutput_fast._core.tagging.tag cimport Tagger
@@ -102,6 +103,20 @@ cdef class NativeDecoder:
     @property
     def next_seq(self):
         return self.tracker.state.next_seq
+
+    @property
+    def last_commit(self):
+        """(commit LSN, end LSN) of the last commit that was tagged; zeros before the first one."""
+        return self.tracker.state.commit_lsn, self.tracker.state.commit_end_lsn
+
+    @property
+    def last_message_lsn(self):
+        """The largest LSN of a non-transactional logical message; 0 before the first one."""
+        return self.tracker.state.messages.last()
+
+    def skip_messages(self, int64_t lsn):
+        """Leaves out non-transactional logical messages up to an LSN."""
+        self.tracker.state.messages = SeenLsns(lsn)
 
     @property
     def relations(self):

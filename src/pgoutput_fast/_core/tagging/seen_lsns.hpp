@@ -38,6 +38,8 @@ public:
         return true;
     }
     int64_t floor() const noexcept { return floor_; }
+    // The largest LSN that was added; 0 for none.
+    int64_t last() const noexcept { return lsns_ && !lsns_->empty() ? lsns_->back() : floor_; }
     // In ascending order.
     std::vector<int64_t> lsns() const {
         return lsns_ ? std::vector<int64_t>(lsns_->begin() + gone_, lsns_->end()) : std::vector<int64_t>();

@@ -11,4 +11,5 @@ cdef extern from "tagging/seen_lsns.hpp" namespace "pgo" nogil:
         SeenLsns(int64_t floor)
         cbool add(int64_t lsn) except +
         int64_t floor()
+        int64_t last()
         vector[int64_t] lsns() except +

@@ -211,6 +211,7 @@ struct StreamState {
     bool bad_type = false;         // a Type message could not be read: the next Relation message may depend on it
     bool session_starts = false;   // a new session begins with the next message
     SeenLsns messages;             // of non-transactional logical messages: a server sends some of them again
+    int64_t commit_lsn = 0, commit_end_lsn = 0;  // of the last commit, whatever its kind
     Transaction current;           // in PLAIN and PREPARING; in STREAMING only its xid is set
     SharedMap<Transaction> streamed;  // by xid
 

@@ -81,6 +81,7 @@ cdef extern from "tagging/stream_state.hpp" namespace "pgo" nogil:
         cbool bad_type
         cbool session_starts
         SeenLsns messages
+        int64_t commit_lsn, commit_end_lsn
         Transaction current
         SharedMap[Transaction] streamed
         const SharedMap[Transaction]& prepared()

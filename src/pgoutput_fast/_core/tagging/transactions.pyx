@@ -262,8 +262,14 @@ cdef int _end_transaction(StreamTracker tracker, BoundaryRecord* b) except -1 no
             o.commit_lsn = b.lsn
             o.commit_timestamp = b.timestamp
             tracker.records.outcomes.push_back(o)
+            _note_commit(tracker, b[0])
     tracker.open_scope()
     tracker.close_transaction()
+
+
+cdef inline void _note_commit(StreamTracker tracker, const BoundaryRecord& b) noexcept nogil:
+    tracker.state.commit_lsn = b.lsn
+    tracker.state.commit_end_lsn = b.end_lsn
 
 
 cdef int _add_origin(StreamTracker tracker, BoundaryRecord* b, Transaction& t) except -1 nogil:
@@ -295,6 +301,8 @@ cdef int _end_between_transactions(StreamTracker tracker, BoundaryRecord* b, con
         elif b.kind != MSG_ROLLBACK_PREPARED and not _ends_part(b[0]):
             _add_origin(tracker, b, t[0])
     tracker.set_scope(b.txn, b.xid, NONE64, b.lsn if commits else NONE64, b.timestamp if commits else NONE64, False)
+    if commits:
+        _note_commit(tracker, b[0])
     # If t is NULL, this is not a Stream Commit or Stream Prepare: `_out_of_order` has already refused those.
     if t != NULL:
         if b.kind == MSG_STREAM_PREPARE:

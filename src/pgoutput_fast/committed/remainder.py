@@ -1,0 +1,100 @@
+"""What comes after a position: counts the changes of a transaction, and leaves out those that were given before."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from pgoutput_fast._core.tagging.waiting import WaitingRows
+from pgoutput_fast.committed.outcomes import values_of
+from pgoutput_fast.decoding.position import Position
+from pgoutput_fast.protocol.kinds import CHANGES, MSG_MESSAGE
+
+__all__ = ["Remainder", "count_changes", "last_message_lsn"]
+
+
+@dataclass(frozen=True)
+class Remainder:
+    """Leaves out the committed rows before a position.
+
+    Rows are counted as the server sent them, before any option selects tables, and without what subtransactions rolled
+    back. So the count is the same however the server sends the transaction.
+
+    Args:
+        position: where an earlier reader stopped.
+        passed: how many changes of the position's transaction have come so far.
+        is_over: whether a later transaction has come. From then on nothing is left out.
+    """
+
+    position: Position
+    passed: int = 0
+    is_over: bool = False
+
+    def of(self, rows: pa.Table) -> tuple[pa.Table, Remainder]:
+        """(the rows after the position, what to leave out next).
+
+        Args:
+            rows: committed rows with their commit's position, in the order of the commits.
+        """
+        if rows.num_rows == 0 or self.is_over:
+            return rows, self
+        commits = values_of(rows, "commit_lsn", -1)  # a row of no transaction has none
+        here = commits == self.position.commit_lsn
+        chosen = (commits < 0) | (commits > self.position.commit_lsn)
+        counted = np.cumsum(_begins_change(rows) & here)
+        if self.position.slot_lsn is None:
+            chosen |= here & self._is_after(rows, self.passed + counted)
+        after = replace(
+            self,
+            passed=self.passed + int(counted[-1]),
+            is_over=bool((commits > self.position.commit_lsn).any()),
+        )
+        return rows if chosen.all() else rows.filter(pa.array(chosen)), after
+
+    def _is_after(self, rows: pa.Table, ordinals: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Whether rows of the position's transaction are after it. A message has the ordinal of the change before."""
+        after = ordinals > self.position.changes
+        messages = (values_of(rows, "kind") == MSG_MESSAGE) & (ordinals == self.position.changes)
+        for at in np.flatnonzero(messages).tolist():
+            after[at] = _message_lsn(rows, at) > self.position.last_message_lsn
+        return after
+
+
+def count_changes(rows: WaitingRows | pa.Table) -> int:
+    """How many changes of one transaction these rows are. A Truncate of several relations counts once."""
+    # Rows that the native core keeps have neither truncates nor messages.
+    return rows.rows if isinstance(rows, WaitingRows) else int(np.count_nonzero(_begins_change(rows)))
+
+
+def last_message_lsn(rows: WaitingRows | pa.Table, before: int) -> int:
+    """LSN of the logical message after which no change comes in these rows; 0 for none.
+
+    Args:
+        rows: rows of one transaction.
+        before: the result for the rows before them.
+    """
+    if isinstance(rows, WaitingRows):
+        return 0 if rows.rows else before
+    if rows.num_rows == 0:
+        return before
+    return _message_lsn(rows, rows.num_rows - 1) if rows.column("kind")[-1].as_py() == MSG_MESSAGE else 0
+
+
+def _begins_change(rows: pa.Table) -> np.ndarray[Any, Any]:
+    """Whether each row is the first one of a change message."""
+    seqs = values_of(rows, "seq")
+    begins: np.ndarray[Any, Any] = np.isin(values_of(rows, "kind"), CHANGES)
+    begins[1:] &= seqs[1:] != seqs[:-1]
+    return begins
+
+
+def _message_lsn(rows: pa.Table, at: int) -> int:
+    """The LSN in a Message's payload, after its tag, its flags and, in a stream block, its xid."""
+    lsn: int = struct.unpack_from(
+        ">q", rows.column("payload")[at].as_py(), 6 if rows.column("in_stream")[at].as_py() else 2
+    )[0]
+    return lsn
