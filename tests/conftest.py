@@ -72,6 +72,13 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         )
 
 
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    # If other processes ran the tests, this one does not know whether they needed a server.
+    if config.getoption("numprocesses", None) or pg.installations.cache_info().currsize:
+        for sentence in pg.untested():
+            terminalreporter.write_line(sentence, yellow=True)
+
+
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool:
     """Runs a test again that met a limit of Spark, which no setting changes: a worker has ten seconds to start.
 

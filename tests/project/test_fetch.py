@@ -6,6 +6,7 @@ import importlib.util
 import io
 import json
 import os
+import subprocess
 import sys
 import tarfile
 from collections.abc import Iterator
@@ -93,3 +94,31 @@ def test_nothing_is_unpacked_elsewhere(fetch: ModuleType, tmp_path: Path, how: s
     with pytest.raises((tarfile.TarError, fetch.FetchError)):
         fetch.unpack(packed, work)
     assert not (tmp_path / "outside").exists()
+
+
+def test_a_version_of_debian_that_cannot_be_had_is_no_failure(tmp_path: Path) -> None:
+    """As without a network: nothing listens at the proxy's address."""
+    environment = os.environ | {"CI": "true", "PGOUTPUT_FAST_SERVERS": str(tmp_path / "servers")}
+    environment |= {"http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"}
+    run = subprocess.run(
+        [sys.executable, SCRIPT, "19"], env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert "19: MISSING, tests against it will be skipped: " in run.stdout, run.stdout + run.stderr
+    assert run.returncode == 0
+
+
+def test_a_version_that_no_test_runs_on_is_said_aloud(tmp_path: Path) -> None:
+    """This is one as long as `support.pg.TESTED_VERSIONS` does not name it."""
+    programs = tmp_path / "90.1" / "bin"
+    programs.mkdir(parents=True)
+    for name in ("postgres", "initdb"):
+        (programs / name).write_text("#!/bin/sh\necho 'it (PostgreSQL) 90.1'\n")
+        (programs / name).chmod(0o755)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--collect-only"]
+    run = subprocess.run(
+        [*command, str(ROOT / "tests" / "oracle" / "test_sessions.py")],
+        env=os.environ | {"PGOUTPUT_FAST_SERVERS": str(tmp_path), "CI": ""},
+        cwd=ROOT, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert "PostgreSQL 90 (npm): not tested, support.pg.TESTED_VERSIONS lacks it" in run.stdout, run.stdout
+    assert "PostgreSQL 10: not tested, there is no server" in run.stdout

