@@ -24,7 +24,7 @@ from repository import PACKAGE, ROOT, SERVERS, load_module
 PYTHON_TABLE = PACKAGE / "catalog" / "builtin_types.py"
 NATIVE_TABLE = PACKAGE / "_core" / "types" / "oids.hpp"
 
-VERSION = 18
+VERSION = 19
 COMMAND = "python ci/generate_types.py"
 
 # Types that a column can have but that are not in the table. The oid alone does not say how to convert them.

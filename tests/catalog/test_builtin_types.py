@@ -146,7 +146,7 @@ def test_every_type_has_a_form(row: table.BuiltInType) -> None:
 AGREES_SINCE = dict.fromkeys(("lseg", "path", "box", "polygon", "line", "circle"), 12) | dict.fromkeys(
     (
         "regproc", "regprocedure", "regoper", "regoperator", "regclass", "regtype", "regconfig", "regdictionary",
-        "regnamespace", "regrole", "regcollation", "aclitem", "gtsvector",
+        "regnamespace", "regrole", "regcollation", "regdatabase", "aclitem", "gtsvector",
     )
 )  # fmt: skip
 

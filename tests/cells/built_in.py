@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 from decimal import Decimal
 
 from cells.cell import Cells, array
@@ -15,12 +16,14 @@ def printed(
     oid: int, name: str, texts: list[str], *, binary: list[bytes] | None = None, wrong: list[bytes]
 ) -> Cells:
     """A type whose text is taken as it is: `texts` in both formats, and binary cells that no server sends."""
+    # One byte of a "char" may be any: servers before 15 print it as it is.
+    not_utf8 = 2 * NOT_UTF8 if name == "char" else NOT_UTF8
     return Cells(
         oid,
         both=[(text.encode(), to_binary(name, text)) for text in texts],
         binary=binary or [],
         text=[] if name in NO_SUCH_TEXT else [b"whatever it says"],
-        unrepresentable_text=[] if name in NO_SUCH_TEXT else [NOT_UTF8],
+        unrepresentable_text=[] if name in NO_SUCH_TEXT else [not_utf8],
         malformed_text=[*NO_SUCH_TEXT[name].split(b" "), NOT_UTF8] if name in NO_SUCH_TEXT else [],
         malformed_binary=wrong,
     )
@@ -35,6 +38,8 @@ V6_WRONG = (
 NO_SUCH_TEXT = {
     "tid": b" ( () (1,2 1,2 (1,2)x (01,2) (1,65536) (4294967296,1) (-1,2) (1,) (,2) (1,2,3) (1;2)",
     "xid8": b" -1 01 x 1x 18446744073709551616 99999999999999999999999",
+    "oid8": b" -1 01 x 1x 18446744073709551616",
+    "pg_lsn": b" / 0 0/ /0 01/0 0/01 0/0000001 0/000000001 123456789/0 0/123456789 0/a A/0x 0/0/0 0/G 00/0 0/00 0-0",
     "bit": b"2 012 x 1.0",
     "varbit": b"2 012 x 101O",
     "inet": b" " + V4_WRONG + b" " + V6_WRONG,
@@ -162,7 +167,7 @@ V6 = [
 V6 = [text for text in V6 if text not in ("1:0:0:2::3", "::2:0:0:0:0")]
 
 SCALARS: dict[str, Cells] = {
-    "char": printed(18, "char", ["", "a", "\\", "'", "\x01", "\x7f", "\\200", "\\303", "\\377"], wrong=[b"", b"ab"]),
+    "char": replace(printed(18, "char", ["", "a", "\\", "'", "\x01", "\x7f", "\\200", "\\303", "\\377"], wrong=[b"", b"ab"]), text=[b"\x80", b"\xff", b"ab"]),
     "int2vector": vector(22, "int2vector", 21, 2),
     "regproc": reg(24, "regproc"),
     "tid": printed(27, "tid", ["(0,0)", "(4294967295,65535)", "(10,1)"], wrong=wrong_widths(6)),
@@ -208,7 +213,8 @@ SCALARS: dict[str, Cells] = {
                       wrong=[b"", b"\0\0\0\0\0", b"\x80\0\0\0", b"\x7f\xff\xff\xff", b"\0\0\0\x09\0"]),
     "regclass": reg(2205, "regclass"),
     "txid_snapshot": printed(2970, "txid_snapshot", ["1:1:", "10:20:10,14,15"], wrong=[b"", b"\0" * 19, b"\0" * 21, b"\0\0\0\1" + b"\0" * 16]),
-    "pg_lsn": printed(3220, "pg_lsn", ["0/0", "FFFFFFFF/FFFFFFFF", "16/B374D848", "A0/1", "0/10"], wrong=wrong_widths(8)),
+    "pg_lsn": printed(3220, "pg_lsn", ["0/0", "FFFFFFFF/FFFFFFFF", "16/B374D848", "A0/1", "0/10", "0/00000000", "A/0000000F", "10/01000000"],
+                      wrong=wrong_widths(8)),
     "tsvector": Cells(
         3614,
         both=[(text.encode(), to_binary("tsvector", text)) for text in (
@@ -240,6 +246,7 @@ SCALARS: dict[str, Cells] = {
     "jsonpath": Cells(4072, both=[(b"$.a", b"\1$.a")], unrepresentable_text=[NOT_UTF8], unrepresentable_binary=[b"\1\xff"],
                       malformed_binary=[b"", b"\2$", b"$"]),
     "xid8": printed(5069, "xid8", ["0", "18446744073709551615"], wrong=wrong_widths(8)),
+    "oid8": printed(6437, "oid8", ["0", "18446744073709551615"], wrong=wrong_widths(8)),
 }  # fmt: skip
 
 LISTS: dict[str, Cells] = {

@@ -124,6 +124,12 @@ def reg(sql: str, values: list[str], since: int = 10) -> Case:
     return Case(sql, [*values, "0", "4000000000"], since=since, read_binary="{0}::oid::text")
 
 
+def lsn_as_before(text: str) -> str:
+    """As servers before 19 print it: without zeros after the slash."""
+    high, low = text.split("/")
+    return f"{high}/{int(low, 16):X}"
+
+
 CASES = {
     "char": Case('"char"', ["a", " ", "\\", '"', "{", "", "'", ",", "~", "\x7f"], newer={15: ["\\200", "\\377", "é"]}),
     "int2vector": Case("int2vector", ["", "1", "-32768 32767 0", " ".join(map(str, range(90)))]),
@@ -182,7 +188,7 @@ CASES = {
     "regclass": reg("regclass", ["pg_class", '"odd ""name"', "information_schema.tables"]),
     "regtype": reg("regtype", ["int4", "text[]", "timestamp with time zone", '"char"']),
     "txid_snapshot": Case("txid_snapshot", ["1:1:", "10:20:10,14,15", "9223372036854775806:9223372036854775807:"]),
-    "pg_lsn": Case("pg_lsn", ["0/0", "FFFFFFFF/FFFFFFFF", "16/B374D848", "0/1", "A0/0", "80000000/10"]),
+    "pg_lsn": Case("pg_lsn", ["0/0", "FFFFFFFF/FFFFFFFF", "16/B374D848", "0/1", "A0/0", "80000000/10", "1/0000100", "F/F0"], parse=lsn_as_before),
     "tsvector": Case("tsvector", ["", "a", "'it''s' b:1A,2B,3C,4D c:16383", "'back\\\\slash' 'sp ace' '1':1", "é:5 €", "''''",
                                   " ".join(f"w{n}:{n}" for n in range(1, 300)), "x" * 2046], more=any_tsvector),
     "tsquery": Case("tsquery", ["", "a", "!a", "!!a", "a & b | c", "a & (b | c)", "(a | b) & c", "a <-> b <-> c", "a <-> (b <-> c)",
@@ -199,6 +205,8 @@ CASES = {
     "regcollation": reg("regcollation", ['"C"', '"POSIX"', 'pg_catalog."default"'], since=14),
     "pg_snapshot": Case("pg_snapshot", ["1:1:", "10:20:10,14,15", "9223372036854775806:9223372036854775807:"], since=14),
     "xid8": Case("xid8", ["0", "4294967296", "18446744073709551615"], since=14),
+    "oid8": Case("oid8", ["0", "4294967296", "18446744073709551615"], since=19),
+    "regdatabase": reg("regdatabase", ["postgres", "template1"], since=19),
     "xml": Case("xml", ["<a/>", "text", '<?xml version="1.0" encoding="UTF-8"?><a>é</a>', "<a>\n</a>", '<?xml version="1.1"?>\n<b c="d"/>']),
 }  # fmt: skip
 

@@ -12,6 +12,7 @@ import pytest
 import pgoutput_fast as pgo
 from cells.built_in_cases import CASES, NOT_READ_AGAIN, PRINTED, SEED, Case, has_xml, insert
 from pgoutput_fast._core.columns.column import convert
+from pgoutput_fast.catalog.builtin_types import OID_OF_NAME
 from pgoutput_fast.decoding.result import Decoded
 from pgoutput_fast.encode.values import array_to_text, to_binary, to_text
 from pgoutput_fast.schema.column_types import column_type_of
@@ -200,8 +201,10 @@ def test_encoding_is_the_inverse_of_decoding(sent: Sent) -> None:
                     continue
                 raw = to_binary(name, value) if format_ == "binary" else to_text(name, value).encode()
                 encoded += 1
-                if name == "tsquery":  # its text does not tell a | (b | c) from (a | b) | c
-                    kind = column_type_of(pgo.Column("v", 3615, -1, False), pgo.Options())
+                # The text of a tsquery does not tell a | (b | c) from (a | b) | c; servers since 19 print a pg_lsn with
+                # zeros that a value does not have.
+                if name in ("tsquery", "pg_lsn"):
+                    kind = column_type_of(pgo.Column("v", OID_OF_NAME[name], -1, False), pgo.Options())
                     assert convert(kind, [raw], format_ == "binary")[0].to_pylist() == [value]
                     continue
                 cell = payloads[seq][read_cell(payloads[seq], 8) :]
@@ -212,3 +215,21 @@ def test_encoding_is_the_inverse_of_decoding(sent: Sent) -> None:
 def read_cell(payload: bytes, at: int) -> int:
     """Where the cell behind the one at `at` begins."""
     return at + 5 + int.from_bytes(payload[at + 1 : at + 5], "big")
+
+
+def test_a_char_beyond_ascii_is_the_same_on_each_server(database: pg.Database) -> None:
+    """Servers before 15 print the byte itself, which is no UTF-8."""
+    with database.slot() as slot:
+        slot.execute(
+            'CREATE TABLE beyond_ascii (id int PRIMARY KEY, v "char", a "char"[])',
+            """INSERT INTO beyond_ascii VALUES (1, 'é', ARRAY['é'::"char", 'a', NULL]), (2, 'a', NULL)""",
+        )
+        sent = {"text": slot.peek()}
+        if database.version >= pg.FIRST_BINARY_VERSION:
+            sent["binary"] = slot.peek({"binary": "true"})
+    for payloads in sent.values():
+        out = pgo.decode([data for _, data in payloads])
+        rows = out.table("public.beyond_ascii").sort_by("id")
+        assert rows["v"].to_pylist() == ["\\303", "a"]
+        assert rows["a"].to_pylist() == [["\\303", "a", None], None]
+        assert out.rejects.num_rows == 0

@@ -38,6 +38,7 @@ BUILT_IN = {
     3220: ("pg_lsn", 3221), 3614: ("tsvector", 3643), 3615: ("tsquery", 3645), 3642: ("gtsvector", 3644),
     3734: ("regconfig", 3735), 3769: ("regdictionary", 3770), 4072: ("jsonpath", 4073), 4089: ("regnamespace", 4090),
     4096: ("regrole", 4097), 4191: ("regcollation", 4192), 5038: ("pg_snapshot", 5039), 5069: ("xid8", 271),
+    6437: ("oid8", 6442), 6490: ("regdatabase", 6491),
 }  # fmt: skip
 
 
@@ -126,9 +127,25 @@ def char_from_binary(raw: bytes) -> str:
     return "" if code == 0 else chr(code) if code < 128 else f"\\{code:03o}"
 
 
+def char_from_text(raw: bytes) -> str:
+    """Servers before 15 print a byte beyond ASCII as it is."""
+    return char_from_binary(raw) if len(raw) == 1 and raw[0] >= 128 else string(raw)
+
+
 def lsn_from_binary(raw: bytes) -> str:
     position: int = fixed(raw, "Q")
     return f"{position >> 32:X}/{position & 0xFFFFFFFF:X}"
+
+
+def lsn_from_text(raw: bytes) -> str:
+    """In both forms: servers since 19 print eight digits after the slash."""
+    match = re.fullmatch(r"([0-9A-F]{1,8})/([0-9A-F]{1,8})", ascii_text(raw))
+    if not match:
+        raise MalformedError("pg_lsn")
+    high, low = (int(digits, 16) for digits in match.groups())
+    if match[1] != f"{high:X}" or match[2] not in (f"{low:X}", f"{low:08X}"):
+        raise MalformedError("pg_lsn")
+    return f"{high:X}/{low:X}"
 
 
 def tid_from_binary(raw: bytes) -> str:
@@ -406,6 +423,9 @@ PRINTED_FROM_TEXT: dict[str, Callable[[bytes], Any]] = {
     "macaddr": matching("[0-9a-f]{2}(:[0-9a-f]{2}){5}"),
     "macaddr8": matching("[0-9a-f]{2}(:[0-9a-f]{2}){7}"),
     "xid8": lambda raw: counted(raw, "([0-9]+)", 2**64 - 1),
+    "oid8": lambda raw: counted(raw, "([0-9]+)", 2**64 - 1),
+    "char": char_from_text,
+    "pg_lsn": lsn_from_text,
     "tid": lambda raw: counted(raw, r"\(([0-9]+),([0-9]+)\)", 2**32 - 1, 2**16 - 1),
 }
 PRINTED_FROM_BINARY: dict[str, Callable[[bytes], Any]] = {
@@ -416,6 +436,7 @@ PRINTED_FROM_BINARY: dict[str, Callable[[bytes], Any]] = {
     "char": char_from_binary,
     "tid": tid_from_binary,
     "xid8": lambda raw: str(fixed(raw, "Q")),
+    "oid8": lambda raw: str(fixed(raw, "Q")),
     "pg_lsn": lsn_from_binary,
     "pg_snapshot": snapshot_from_binary,
     "txid_snapshot": snapshot_from_binary,

@@ -46,7 +46,7 @@ class BuiltInType(NamedTuple):
 # Arrays have no rows of their own. A type that was added in a later version is in the table, too: no earlier server
 # uses its oid for another type.
 BUILT_IN_TYPES: tuple[BuiltInType, ...] = (
-    # begin: written by `python ci/generate_types.py` from PostgreSQL 18
+    # begin: written by `python ci/generate_types.py` from PostgreSQL 19
     BuiltInType("bool", 16, 1000),
     BuiltInType("bytea", 17, 1001),
     BuiltInType("char", 18, 1002),
@@ -124,6 +124,8 @@ BUILT_IN_TYPES: tuple[BuiltInType, ...] = (
     BuiltInType("int8multirange", 4536, 6157, kind="multirange", of=3926),
     BuiltInType("pg_snapshot", 5038, 5039),
     BuiltInType("xid8", 5069, 271),
+    BuiltInType("oid8", 6437, 6442),
+    BuiltInType("regdatabase", 6490, 6491),
     # end
 )
 

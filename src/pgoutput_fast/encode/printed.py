@@ -54,9 +54,11 @@ def _char(text: str) -> bytes:
 
 
 def _lsn(text: str) -> bytes:
-    if format_lsn(text) != text:
+    position = parse_lsn(text)
+    # Servers since version 19 print eight digits after the slash.
+    if text not in (format_lsn(position), f"{position >> 32:X}/{position & 0xFFFFFFFF:08X}"):
         raise ValueError
-    return struct.pack(">Q", parse_lsn(text))
+    return struct.pack(">Q", position)
 
 
 def _tid(text: str) -> bytes:
@@ -314,6 +316,7 @@ _PARSERS: dict[str, Callable[[str], bytes]] = {
     "char": _char,
     "tid": _tid,
     "xid8": _xid8,
+    "oid8": _xid8,
     "pg_lsn": _lsn,
     "pg_snapshot": _snapshot,
     "txid_snapshot": _snapshot,
@@ -337,6 +340,7 @@ _PARSERS: dict[str, Callable[[str], bytes]] = {
 }
 for _name in (
     "proc", "procedure", "oper", "operator", "class", "type", "config", "dictionary", "namespace", "role", "collation",
+    "database",
 ):  # fmt: skip
     _PARSERS[f"reg{_name}"] = _oid
 

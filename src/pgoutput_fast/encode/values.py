@@ -19,7 +19,7 @@ PostgreSQL 12 or newer with DateStyle ISO, TimeZone UTC, bytea_output hex and ex
 | timestamp | datetime without zone, or int microseconds since 2000-01-01 |
 | timestamptz | datetime with zone, or int microseconds since 2000-01-01 UTC |
 | interval | (months, days, nanoseconds), timedelta, "infinity" or "-infinity" |
-| "char", tid, xid8, pg_lsn, pg_snapshot, txid_snapshot, oidvector, int2vector | str, as a server prints it |
+| "char", tid, xid8, oid8, pg_lsn, pg_snapshot, txid_snapshot, oidvector, int2vector | str, as a server prints it |
 | timetz, bit, varbit, inet, cidr, macaddr, macaddr8, tsvector, tsquery | likewise |
 | line, lseg, box, path, polygon, circle | likewise |
 | regclass and the other reg* | str, the oid's digits or "-" for 0 |

@@ -178,6 +178,8 @@ _FORMS = {
     "regcollation": _Form("reg", pa.string(), binary_agrees_since=_NEVER),
     "pg_snapshot": _Form("snapshot", pa.string()),
     "xid8": _Form("xid8", pa.string()),
+    "oid8": _Form("xid8", pa.string()),  # as xid8, a number that may have all 64 bits
+    "regdatabase": _Form("reg", pa.string(), binary_agrees_since=_NEVER),
 }
 _SCALARS = {OID_OF_NAME[name]: form for name, form in _FORMS.items()}
 

@@ -52,13 +52,13 @@ inline constexpr Kernel KERNELS[] = {
      from_binary<int64_t, 8, read_timestamp>},
     {"interval", Layout::FIXED, 16, interval_text, from_binary<Interval, 16, read_interval>},
     {"money", Layout::FIXED, 16, money_text, from_binary<int128, 8, read_money>},
-    // Types that become strings. Text stays as it is; it is checked only where that is cheap. A binary value becomes
-    // the text that the server would print.
-    {"char", Layout::BYTES, 0, string_any, print_fixed<1, LONGEST_CHAR, print_char>},
+    // Types that become strings. Text stays as it is, unless it depends on the server's version; it is checked only where
+    // that is cheap. A binary value becomes the text that the server would print.
+    {"char", Layout::BYTES, 0, char_text, print_fixed<1, LONGEST_CHAR, print_char>},
     {"tid", Layout::BYTES, 0, tid_text, print_fixed<6, LONGEST_TID, print_tid>},
     {"xid8", Layout::BYTES, 0, checked_text<is_xid8>, print_fixed<8, LONGEST_INTEGER, print_xid8>},
     {"reg", Layout::BYTES, 0, string_any, print_fixed<4, LONGEST_OID, print_oid>},
-    {"pg_lsn", Layout::BYTES, 0, string_any, print_fixed<8, LONGEST_LSN, print_lsn>},
+    {"pg_lsn", Layout::BYTES, 0, lsn_text, print_fixed<8, LONGEST_LSN, print_lsn>},
     {"snapshot", Layout::BYTES, 0, string_any, print_variable<3, print_snapshot>},
     {"oidvector", Layout::BYTES, 0, string_any, print_variable<2, print_vector<uint32_t, OID_OID>>},
     {"int2vector", Layout::BYTES, 0, string_any, print_variable<2, print_vector<int16_t, INT2_OID>>},

@@ -1,9 +1,12 @@
 // Checks whether a text is one that the server prints, for types whose text stays as it is. The checks cover the
-// grammar, not the meaning, and only of types whose grammar takes a few lines.
+// grammar, not the meaning, and only of types whose grammar takes a few lines. The text of two types depends on the
+// server's version: it becomes the text that a binary value becomes.
 #pragma once
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
+#include "types/binary_system.hpp"
 #include "types/convert.hpp"
 
 namespace pgo {
@@ -174,6 +177,67 @@ inline void checked_text(Column& column, Source source, const Cell* cells, size_
     }
     write_bytes(column, source, cells, n, issues, [](const uint8_t* p, uint32_t length, Buffer& out) {
         if (!IsValid(p, length)) return BAD_TEXT;
+        out.append(p, length);
+        return OK;
+    });
+}
+
+inline bool is_upper_hex(uint8_t c) noexcept { return is_digit(c) || (c >= 'A' && c <= 'F'); }
+
+// Where the digits after the slash of a pg_lsn begin, or nullptr for a text that no server prints. Since version 19, they
+// are always eight.
+inline const uint8_t* lsn_low(const uint8_t* p, const uint8_t* end) noexcept {
+    const uint8_t* slash = p;
+    while (slash < end && is_upper_hex(*slash)) ++slash;
+    if (slash == p || slash - p > 8 || slash == end || *slash != '/' || (*p == '0' && slash - p > 1)) return nullptr;
+    const uint8_t* const low = slash + 1;
+    const uint8_t* q = low;
+    while (q < end && is_upper_hex(*q)) ++q;
+    if (q == low || q != end || q - low > 8 || (*low == '0' && q - low > 1 && q - low < 8)) return nullptr;
+    return low;
+}
+
+// Without the zeros after the slash, as servers before version 19 print it.
+inline void lsn_text(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
+    bool as_before = true;
+    for (size_t i = 0; i < n && as_before; ++i) {
+        if (cells[i].length < 0) continue;
+        const uint8_t* const p = source.base + cells[i].offset;
+        const uint8_t* const low = lsn_low(p, p + cells[i].length);
+        as_before = low && (*low != '0' || low + 1 == p + cells[i].length);
+    }
+    if (as_before) {
+        gather_bytes<0>(column, source, cells, n);
+        return;
+    }
+    write_bytes(column, source, cells, n, issues, [](const uint8_t* p, uint32_t length, Buffer& out) {
+        const uint8_t* const end = p + length;
+        const uint8_t* const low = lsn_low(p, end);
+        if (!low) return BAD_TEXT;
+        const uint8_t* digits = low;
+        while (*digits == '0' && digits + 1 < end) ++digits;
+        out.append(p, static_cast<size_t>(low - p));
+        out.append(digits, static_cast<size_t>(end - digits));
+        return OK;
+    });
+}
+
+// Servers before version 15 print a byte beyond ASCII as it is, which is no UTF-8. Later ones print what print_char does.
+inline void char_text(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
+    bool as_it_is = true;
+    for (size_t i = 0; i < n; ++i) as_it_is &= cells[i].length != 1 || source.base[cells[i].offset] < 0x80;
+    if (as_it_is) {
+        string_any(column, source, cells, n, issues);
+        return;
+    }
+    column.statistics.total = std::min<size_t>(column.statistics.total * LONGEST_CHAR, MAX_OFFSET);
+    write_bytes(column, source, cells, n, issues, [](const uint8_t* p, uint32_t length, Buffer& out) {
+        if (length == 1 && *p >= 0x80) {
+            uint8_t* const start = out.reserve(LONGEST_CHAR);
+            out.set_size(out.size() + static_cast<size_t>(print_char(p, start) - start));
+            return OK;
+        }
+        if (!is_utf8(p, length)) return NOT_UTF8;
         out.append(p, length);
         return OK;
     });
