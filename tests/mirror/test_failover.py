@@ -29,8 +29,8 @@ _SYNCED = 17
 class Pair:
     """A primary and its standby, with the settings of the page."""
 
-    def __init__(self, installation: Installation, directory: Path) -> None:
-        self.primary = Server(installation)
+    def __init__(self, installation: Installation, directory: Path, **primary: str) -> None:
+        self.primary = Server(installation, primary)
         self.standby = Server(
             installation,
             {

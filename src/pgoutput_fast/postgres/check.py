@@ -96,14 +96,7 @@ def check(
 
 
 def _of_server(cursor: Any, server: Server) -> Iterator[Finding]:
-    if server.settings["wal_level"] != "logical":
-        yield Finding(
-            "error",
-            "wal_level",
-            f"it is {server.settings['wal_level']}, so the WAL does not have what changed",
-            "Set wal_level = logical and restart the server",
-            stops=True,
-        )
+    yield from _of_wal_level(server)
     if server.in_recovery and server.major < 16:
         yield Finding(
             "error",
@@ -125,6 +118,28 @@ def _of_server(cursor: Any, server: Server) -> Iterator[Finding]:
             f"user {user}",
             "it does not have the attribute REPLICATION, so the server refuses slots and walsenders",
             f"Run ALTER ROLE {user} REPLICATION as a superuser",
+        )
+
+
+def _of_wal_level(server: Server) -> Iterator[Finding]:
+    """From PostgreSQL 19 on, a primary with wal_level = replica writes what decoding needs as long as it has a slot."""
+    level = server.settings["wal_level"]
+    if server.major >= 19 and server.in_recovery:
+        if server.settings["effective_wal_level"] != "logical":
+            yield Finding(
+                "error",
+                "effective_wal_level",
+                f"it is {server.settings['effective_wal_level']}, so the WAL of the primary does not have what changed",
+                "Create a logical slot on the primary, or set wal_level = logical there and restart it",
+                stops=True,
+            )
+    elif level != "logical" and (server.major < 19 or level == "minimal"):
+        yield Finding(
+            "error",
+            "wal_level",
+            f"it is {level}, so the WAL does not have what changed",
+            f"Set wal_level = {'logical' if server.major < 19 else 'replica or logical'} and restart the server",
+            stops=True,
         )
 
 

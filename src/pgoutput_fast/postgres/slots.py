@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import secrets
@@ -13,6 +14,8 @@ from typing import Any
 from pgoutput_fast.postgres.session import read_server, session
 
 __all__ = ["Slot", "create_slot", "drop_slot", "find_slot", "is_physical", "list_slots", "temporary_slot"]
+
+_log = logging.getLogger("pgoutput_fast.capture")
 
 _NAME = re.compile(r"[a-z0-9_]{1,63}")
 
@@ -34,6 +37,22 @@ FROM pg_catalog.pg_replication_slots s, LATERAL (SELECT pg_catalog.to_json(s)) j
 WHERE s.slot_type OPERATOR(pg_catalog.=) 'logical'
   AND (%(name)s::pg_catalog.text IS NULL OR s.slot_name OPERATOR(pg_catalog.=) %(name)s)
 ORDER BY s.slot_name
+"""
+
+
+_STANDBY_AND_NO_OTHER_SLOT = """
+SELECT NOT EXISTS (
+    SELECT FROM pg_catalog.pg_replication_slots s
+    WHERE s.slot_type OPERATOR(pg_catalog.=) 'logical' AND s.slot_name OPERATOR(pg_catalog.<>) %(name)s
+      AND s.invalidation_reason IS NULL
+) AND (
+    EXISTS (SELECT FROM pg_catalog.pg_replication_slots s WHERE s.slot_type OPERATOR(pg_catalog.=) 'physical')
+    OR EXISTS (
+        SELECT FROM pg_catalog.pg_stat_replication r WHERE NOT EXISTS (
+            SELECT FROM pg_catalog.pg_replication_slots s WHERE s.active_pid OPERATOR(pg_catalog.=) r.pid
+        )
+    )
+)
 """
 
 
@@ -250,7 +269,25 @@ def drop_slot(dsn: str, name: str) -> bool:
         psycopg2.Error: if a client uses the slot, or the server refuses for another reason.
     """
     with session(dsn) as cursor:
-        if read_slot(cursor, name) is None:
+        slot = read_slot(cursor, name)
+        if slot is None:
             return False
+        if slot.invalidated is None and _ends_decoding(cursor, name):
+            _log.warning(
+                "slot %s is the last logical slot of a server with wal_level = replica. Without one, the server ends "
+                "logical decoding, and its standbys invalidate their logical slots. If they have any, set "
+                "wal_level = logical",
+                name,
+            )
         cursor.execute("SELECT pg_catalog.pg_drop_replication_slot(%s)", (name,))
         return True
+
+
+def _ends_decoding(cursor: Any, name: str) -> bool:
+    """Whether logical decoding ends with this slot (19 and later), and the server has standbys that could mind."""
+    server = read_server(cursor)
+    if server.major < 19 or server.in_recovery or server.settings["wal_level"] != "replica":
+        return False
+    cursor.execute(_STANDBY_AND_NO_OTHER_SLOT, {"name": name})
+    (ends,) = cursor.fetchone()
+    return bool(ends)
