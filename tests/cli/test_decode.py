@@ -154,14 +154,17 @@ def test_only_some_tables(tmp_path: Path, capsys: Shown) -> None:
 def test_rejects(tmp_path: Path, capsys: Shown) -> None:
     server = Writer()
     wal = server.begin(7, 100, 0) + server.change(ORDERS, "insert", new=["1", "a"])
-    wal += server.change(ORDERS, "insert", new=["no number", "b"]) + server.commit(100, 108, 0)
+    wal += server.change(ORDERS, "insert", new=["no number", "b"])
+    dated = RelationSpec(16402, "public", "dated", (ColumnSpec("day", 1082),))
+    wal += server.change(dated, "insert", new=["infinity"]) + server.commit(100, 108, 0)
     path, out = tmp_path / "changes", tmp_path / "out"
     path.write_bytes(lines(wal))
     assert main(["decode", str(path), "--out", str(out)]) == 0
-    assert names(out) == ["_rejects.parquet", "public.orders.parquet"]
-    ((seq, column),) = rows(out / "_rejects.parquet", "seq", "column")
-    assert (seq, column) == (3, "id")
-    assert "could not be decoded: 1 message or value: see _rejects" in capsys.readouterr().err
+    assert names(out) == ["_rejects.parquet", "public.dated.parquet", "public.orders.parquet"]
+    assert set(rows(out / "_rejects.parquet", "seq", "column")) == {(3, "id"), (5, "day")}
+    said = capsys.readouterr().err
+    assert "could not be decoded: 1 message: see _rejects" in said
+    assert "without an Arrow form: 1 value: see _rejects" in said
 
 
 def test_a_table_that_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

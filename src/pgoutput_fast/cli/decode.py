@@ -86,7 +86,7 @@ def decode(
 ) -> None:
     """Decode messages into tables: a file for each, or a table of DuckDB. Of a slot, nothing is consumed.
 
-    The inputs are those of inspect. What cannot be decoded goes to the table _rejects.
+    The inputs are those of inspect. What cannot be decoded, or has no Arrow form, goes to _rejects.
 
     Example: pgoutput-fast decode changes.bin --to parquet --out tables
 
@@ -215,8 +215,7 @@ def _report(parts: Parts, waiting: int, *, json: bool) -> None:
         table(["table", "rows"], [(name, f"{rows:,}") for name, rows in sorted(found)], right=["rows"])
     for name, rows in found:
         if name == "_rejects":
-            what = counted(rows, "message or value", "messages or values")
-            print(f"could not be decoded: {what}: see _rejects", file=sys.stderr)
+            _report_rejects(parts.undecoded, rows - parts.undecoded)
     if waiting:
         print(
             f"left out: {counted(waiting, 'transaction')} without an end in the input. --as-sent has the changes",
@@ -224,6 +223,13 @@ def _report(parts: Parts, waiting: int, *, json: bool) -> None:
         )
     if not found:
         print("no changes committed in the input", file=sys.stderr)
+
+
+def _report_rejects(messages: int, values: int) -> None:
+    if messages:
+        print(f"could not be decoded: {counted(messages, 'message')}: see _rejects", file=sys.stderr)
+    if values:
+        print(f"without an Arrow form: {counted(values, 'value')}: see _rejects", file=sys.stderr)
 
 
 class _Bar:

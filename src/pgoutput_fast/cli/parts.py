@@ -84,12 +84,18 @@ class Parts:
 
     Args:
         directory: for the files of the parts.
+
+    Attributes:
+        tables: the tables, and those beside the changes.
+        undecoded: how many of the rejects are messages that could not be decoded. The others are values without an
+            Arrow form.
     """
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
         self._files = 0
         self._open = ExitStack()
+        self.undecoded = 0
         self.tables: dict[tuple[str, str], Collected] = {}
 
     def __enter__(self) -> Parts:
@@ -109,6 +115,7 @@ class Parts:
             with _explained():
                 rows = decoded.table(name)
             self._add(relation.namespace, relation.name, relation, rows)
+        self.undecoded += decoded.rejects.column("change_type").null_count
         for name in _BESIDE:
             rows = getattr(decoded, name)
             if rows.num_rows:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pgoutput_fast.cli.arguments import DSN, Json
+from pgoutput_fast.cli.messages import counted
 from pgoutput_fast.cli.problems import PROBLEM, expect_given
 from pgoutput_fast.cli.screen import line, objects, size, table
 from pgoutput_fast.display import escaped
@@ -71,6 +72,13 @@ def status(
         _show_slot(target, dsn)
     if found and not json and all(each.lag_bytes is None for each in found if each.state == "follow"):
         line("the server does not answer, so nobody knows how far the tables are behind", error=True)
+    for each in found if not json else ():
+        if each.rejects:
+            what = counted(each.rejects, "value or change", "values or changes")
+            line(
+                f"{escaped(each.table)}: {what} without an Arrow form, or not decoded: see its _rejects",
+                error=True,
+            )
     wrong = [each for each in found if each.error or each.history_error]
     for each in wrong if not json else ():
         for what, error in (("", each.error), ("its history does not go on: ", each.history_error)):

@@ -239,6 +239,10 @@ class DeltaTarget(TableTarget):
             self._table.vacuum(dry_run=False)
             self.__dict__.pop("_table", None)
 
+    def count(self) -> int:
+        """How many rows the table has, as its log says."""
+        return 0 if self._table is None else int(self._table.count())
+
     def committed(self) -> Collection[str]:
         if self._table is None:
             return ()

@@ -56,7 +56,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Rejected:
-    """What could not be decoded.
+    """What could not be decoded, or has no Arrow form.
 
     Attributes:
         table: qualified name; None if the table is not known.

@@ -19,6 +19,7 @@ from pgoutput_fast.mirror.memory import Memory, Progress
 from pgoutput_fast.mirror.other_names import OtherNames
 from pgoutput_fast.mirror.points import Point, Points
 from pgoutput_fast.mirror.registry import Tables
+from pgoutput_fast.mirror.rejects import commit_rejects
 from pgoutput_fast.mirror.server import ServerView
 from pgoutput_fast.mirror.tables import MirroredTable
 from pgoutput_fast.protocol.lsn import format_lsn
@@ -278,9 +279,7 @@ class Follower:
                 self._stop(name, lsn, "a change of it cannot be decoded: its rejects say why")
             for each in found:
                 files.add(rejects, each.rows)
-            written, schema = files.of(rejects)
-            if schema is not None:
-                rejects.commit(written, lsn, schema)
+            commit_rejects(rejects, files, lsn, None if name is None else self._tables.named(name))
 
     def _stop(self, name: str | None, lsn: int, why: str) -> None:
         """Stops the table of a change that cannot be applied; all tables, if nobody knows its table."""

@@ -53,6 +53,10 @@ class AppendTable:
         """The table's position; None if there is no table."""
         return self._position
 
+    def count(self) -> int:
+        """How many rows the table has."""
+        return self._target.count()
+
     def expect_own(self, *, known: bool) -> None:
         """Checks that there is no table which the mirror would write into, although it did not make it.
 

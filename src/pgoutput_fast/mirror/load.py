@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
 
-from pgoutput_fast.catalog.relations import Relation
-from pgoutput_fast.mirror.changes import ambiguous_key, check_key, key_of, without_bound
+from pgoutput_fast.mirror.changes import check_key, key_of
 from pgoutput_fast.mirror.effect.effect import COMMIT_LSN, UNREPRESENTABLE, current_schema
 from pgoutput_fast.mirror.errors import LoadStoppedError
 from pgoutput_fast.mirror.fingerprint import lacking
 from pgoutput_fast.mirror.history import HistoryFiles
 from pgoutput_fast.mirror.memory import KnownColumn
+from pgoutput_fast.mirror.rejects import LoadRejects
 from pgoutput_fast.mirror.server import ServerView
 from pgoutput_fast.mirror.tables import MirroredTable, relation_columns
 from pgoutput_fast.postgres.publications import OPERATIONS
@@ -26,7 +26,7 @@ from pgoutput_fast.snapshot.progress import LoadProgress
 from pgoutput_fast.snapshot.snapshot import Snapshot, SnapshotBatches
 from pgoutput_fast.storage.stores import Store
 
-__all__ = ["columns_of", "distinct_rows", "load_schema", "load_table", "logged", "rows_of"]
+__all__ = ["columns_of", "load_schema", "load_table", "logged", "rows_of"]
 
 _log = logging.getLogger("pgoutput_fast.mirror")
 
@@ -83,11 +83,15 @@ def load_table(
     if fresh:
         table.remember(history_error=None)
     with of_one_table(name), HistoryFiles(store, run, replace=fresh) as files:
-        rows = distinct_rows(rows_of(batches, schema, position, wanted), batches, relation)
-        taken = _taken(table, files, rows, replaced=known is not None, schema=schema, position=position)
+        reached = position if known is None else known
+        rejects = LoadRejects(table, relation, files, position, reached)
+        rows = rejects.of(rows_of(batches, schema, position, wanted), batches, keep=True)
+        taken = _taken(
+            table, files, rows, rejects, replaced=known is not None, schema=schema, position=position
+        )
         columns = relation_columns(schema)
         table.current.replace(taken, current_schema(columns), position)
-        table.commit_history(files, position if known is None else known, schema, replace=fresh)
+        table.commit_history(files, reached, schema, replace=fresh)
     table.look()
     table.note_key(key_of(relation), position)
     table.loaded(snapshot.tables[name].relation.oid, found, gap, fingerprint)
@@ -136,20 +140,11 @@ def rows_of(
         raise SnapshotError(why)
 
 
-def distinct_rows(
-    rows: Iterator[pa.Table], batches: SnapshotBatches, relation: Relation
-) -> Iterator[pa.Table]:
-    """The rows. An array in a key that lost its lower bound is an error: another row may have the same elements."""
-    yield from rows
-    for rejects in batches.rejects:
-        if (dropped := without_bound(rejects, key_of(relation))).num_rows:
-            raise ValueError(ambiguous_key(relation.qualified_name, dropped["column"][0].as_py()))
-
-
 def _taken(
     table: MirroredTable,
     files: HistoryFiles,
     rows: Iterator[pa.Table],
+    rejects: LoadRejects,
     *,
     replaced: bool,
     schema: pa.Schema,
@@ -162,6 +157,7 @@ def _taken(
     for each in rows:
         table.add_history(each, files)
         yield from each.select(wanted).to_batches()
+    rejects.commit()  # first: who sees a value without an Arrow form also finds it in the rejects
 
 
 def _truncate(schema: pa.Schema, position: int) -> pa.Table:

@@ -117,6 +117,7 @@ class TableFacts:
             change of rows; None if the mirror began before there were fingerprints.
         owns_history: whether this mirror begins, or has begun, the history of the table. If not, there may be one that
             it does not know.
+        rejects: how many values and changes its rejects have.
     """
 
     table: str
@@ -130,6 +131,7 @@ class TableFacts:
     shapes: Sequence[tuple[int, tuple[str, ...]]] = ()
     fingerprint: Fingerprint | None = None
     owns_history: bool = False
+    rejects: int = 0
 
     @property
     def knows_history(self) -> bool:

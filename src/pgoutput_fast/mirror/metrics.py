@@ -33,6 +33,11 @@ _OF_TABLES = {
         "counter",
         "Seconds in which the mirror changed the current table.",
     ),
+    "rejects": (
+        "rejects_total",
+        "counter",
+        "Values and changes that have no Arrow form, or could not be decoded: they are in the table's rejects.",
+    ),
 }
 
 

@@ -79,7 +79,7 @@ class Tables:
             each.settle()
 
     def rejects(self, table: str | None) -> AppendTable:
-        """The table with what could not be decoded of a table; None for changes whose table nobody knows."""
+        """The rejects of a table; None for those of changes whose table nobody knows."""
         directory = _UNKNOWN if table is None else directory_of(table)
         if directory not in self._rejects:
             self._rejects[directory] = self._appended(f"{REJECTS}/{directory}")
@@ -89,7 +89,8 @@ class Tables:
         """Removes the files of histories and rejects that a killed process wrote and did not commit."""
         for each in self:
             each.history.remove_orphans(run)
-            self.rejects(each.facts.table).remove_orphans(run)
+            each.rejects.remove_orphans(run)
+            each.count_rejects()
 
     def _open(self, directory: str, facts: TableFacts) -> MirroredTable:
         current = open_current(
@@ -108,6 +109,7 @@ class Tables:
             facts,
             current,
             history,
+            lambda: self.rejects(facts.table),
             self._memory,
             server.columns,
             lambda table: ask_for_alterations(table, server),

@@ -12,7 +12,8 @@ from pgoutput_fast.mirror.compare.compare import Comparison, Differences, Uncomp
 from pgoutput_fast.mirror.effect.effect import COMMIT_LSN, UNREPRESENTABLE, Effect
 from pgoutput_fast.mirror.effect.net_effect import effect_of
 from pgoutput_fast.mirror.history import HistoryFiles
-from pgoutput_fast.mirror.load import columns_of, distinct_rows, load_schema, rows_of
+from pgoutput_fast.mirror.load import columns_of, load_schema, rows_of
+from pgoutput_fast.mirror.rejects import LoadRejects
 from pgoutput_fast.mirror.server import ServerView
 from pgoutput_fast.mirror.tables import MirroredTable, relation_columns
 from pgoutput_fast.postgres.row_age import of_one_table
@@ -129,13 +130,17 @@ def repair_table(
     schema, key = load_schema(snapshot, name), key_of(relation)
     check_key(relation, snapshot.catalog.types)
 
-    def read(where: str | None) -> Iterator[pa.Table]:
-        batches = snapshot.read([name], where=where, threads=threads, progress=progress)
-        return distinct_rows(rows_of(batches, schema, position, wanted), batches, relation)
-
     try:
-        with of_one_table(name):
+        with of_one_table(name), HistoryFiles(store, run) as files:
+            rejects = LoadRejects(table, relation, files, position, position)
+
+            def read(where: str | None) -> Iterator[pa.Table]:
+                batches = snapshot.read([name], where=where, threads=threads, progress=progress)
+                # Of the rows that are compared one by one. Those of the others came with a load or a change.
+                return rejects.of(rows_of(batches, schema, position, wanted), batches, keep=where is not None)
+
             found = Comparison(table.current, key, read, schema, relation_columns(schema).names).run()
+            rejects.commit()
     except UncomparableError as problem:
         return TableRepair(name, str(problem))
     except FileNotFoundError:

@@ -58,7 +58,8 @@ class Mirror:
         slot: name of the replication slot. The mirror makes it.
         publications: names of the publications, without SQL quotes.
         target: a directory or a URI; it is created. `current/` has the tables as they are now, `history/` has all
-            changes, `_segments/` what the server sent, and `_rejects/` what could not be decoded.
+            changes, `_segments/` what the server sent, and `_rejects/` what could not be decoded or
+            has no Arrow form.
         format: of the current tables: `delta`; `parquet` for plain Parquet files, and a file for each version that
             names those of the version; `iceberg` for Iceberg tables with a catalog in `current/_catalog.db`; or
             `duckdb` for tables in the database `current.duckdb`. Histories are Delta tables.
@@ -417,7 +418,7 @@ class Mirror:
 
 
 def _decoding(options: Options | None) -> Options:
-    """The options of decoding. By default, what is damaged goes to the rejects."""
+    """The options of decoding. By default, what is damaged goes to the rejects, and its table stops."""
     options = Options(on_error="quarantine") if options is None else options
     for name in ("transactions", "metadata_prefix", "tables", "columns", "plain"):
         if getattr(options, name) != getattr(Options(), name):

@@ -43,6 +43,7 @@ class TableStatus:
         history_error: why its history does not go on.
         merges: how often this process has changed the current table.
         merge_seconds: the time that took.
+        rejects: how many values and changes are in its rejects: they have no Arrow form, or could not be decoded.
     """
 
     table: str
@@ -58,13 +59,16 @@ class TableStatus:
     history_error: str | None
     merges: int = 0
     merge_seconds: float = 0.0
+    rejects: int = 0
 
     def __str__(self) -> str:
         position = "" if self.position is None else f" at {format_lsn(self.position)}"
         lag = "" if self.lag_bytes is None else f", {self.lag_bytes:,} bytes behind"
         seconds = "" if self.lag_seconds is None else f" and {self.lag_seconds:,.1f} s"
+        rejects = f", {self.rejects:,} values or changes are in its rejects" if self.rejects else ""
         error = self.error or self.history_error
-        return f"{self.table}: {_STATES[self.state]}{position}{lag}{seconds}{'' if error is None else f': {error}'}"
+        state = f"{_STATES[self.state]}{position}{lag}{seconds}{rejects}"
+        return f"{self.table}: {state}{'' if error is None else f': {error}'}"
 
 
 def table_status(
@@ -111,4 +115,5 @@ def table_status(
         None if facts.is_unpublished else facts.history_error,
         table.merges,
         table.merge_seconds,
+        facts.rejects,
     )

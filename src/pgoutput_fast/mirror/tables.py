@@ -59,6 +59,7 @@ class MirroredTable:
         facts: what the mirror remembers of it.
         current: its current table.
         history: its history table.
+        rejects: opens the table of its rejects.
         memory: keeps the facts.
         columns_now: {name: column} of the relation with an oid, as the server has it now.
         ask: asks the server whether the table must be loaded, and notes it here.
@@ -79,6 +80,7 @@ class MirroredTable:
         facts: TableFacts,
         current: CurrentTable,
         history: AppendTable,
+        rejects: Callable[[], AppendTable],
         memory: Memory,
         columns_now: Callable[[int], dict[str, CatalogColumn]],
         ask: Callable[[MirroredTable], object],
@@ -87,6 +89,7 @@ class MirroredTable:
         self.facts = facts
         self.current = current
         self.history = history
+        self._open_rejects = rejects
         self._memory = memory
         self._columns_now = columns_now
         self._ask = ask
@@ -124,6 +127,16 @@ class MirroredTable:
             ValueError: if the table is damaged, or something else made it.
         """
         self.position, self.version = self.current.reached()
+
+    @property
+    def rejects(self) -> AppendTable:
+        """What could not be decoded of this table, or has no Arrow form."""
+        return self._open_rejects()
+
+    def count_rejects(self) -> None:
+        """Remembers how many rejects there are."""
+        if (count := self.rejects.count()) != self.facts.rejects:
+            self.remember(rejects=count)
 
     @property
     def follows(self) -> bool:

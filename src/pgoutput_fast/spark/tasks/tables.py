@@ -50,7 +50,7 @@ FILES_SCHEMA = pa.schema(
 
 
 def rejects_of(directory: str) -> str:
-    """The directory of the rows of a table that could not be decoded. Each table has its own, with its own position."""
+    """The directory of a table's rejects. Each table has its own, with its own position."""
     return f"_rejects/{directory}"
 
 
@@ -159,7 +159,7 @@ def rows_behind(rows: pa.Table, outcomes: pa.RecordBatch | None, after: int | No
 def _write_table(
     files: TableFiles, table: TablePart, rows: pa.Table, catalog: Catalog
 ) -> list[pa.RecordBatch]:
-    """Writes the rows of a table. Returns those that could not be decoded."""
+    """Writes the rows of a table. Returns their rejects."""
     rejected = []
     for batch in rows_of_relations(rows, table.oids, table.others).to_batches():
         if not batch.num_rows:
