@@ -73,6 +73,7 @@ def begin(
     source = read_source(settings.dsn)
     made = _expect_free(settings, source)
     _, lsn = server.now()
+    server.look()
     beginning = Beginning(
         settings.slot,
         settings.publications,

@@ -15,13 +15,14 @@ from pgoutput_fast.mirror.fingerprint import Fingerprint
 from pgoutput_fast.mirror.layout import OWN
 from pgoutput_fast.storage.stores import Store
 
-__all__ = ["UNPUBLISHED", "Beginning", "KnownColumn", "Memory", "Progress", "TableFacts"]
+__all__ = ["UNPUBLISHED", "Beginning", "KnownColumn", "Memory", "Progress", "SeenEntries", "TableFacts"]
 
 # Why a table is stopped that is not published any more. If it is published again, it is loaded.
 UNPUBLISHED = "it is not published any more"
 
 _BEGINNING, _PROGRESS, _TABLES = f"{OWN}/beginning.json", f"{OWN}/progress.json", f"{OWN}/tables"
 _RUN, _REACHED, _CLEANED = (f"{OWN}/{name}.json" for name in ("run", "reached", "cleaned"))
+_ENTRIES = f"{OWN}/entries.json"
 
 Stage: TypeAlias = Literal["slot", "load", "done", "new slot", "repair"]
 
@@ -80,6 +81,23 @@ class Progress:
     lsn: int
     time: int | None = None
     stream: int = 0
+
+
+@dataclass(frozen=True)
+class SeenEntries:
+    """What a look has seen of the entries of all publications of the database.
+
+    Attributes:
+        oids: of the entries.
+        count: how many were ever inserted, as the server counts, with those of `oids` that it has not counted yet.
+        since: when it began to count.
+        unseen: how many entries no look has seen.
+    """
+
+    oids: tuple[int, ...]
+    count: int
+    since: str
+    unseen: int
 
 
 @dataclass(frozen=True)
@@ -306,6 +324,18 @@ class Memory:
     def set_reached(self, lsn: int) -> None:
         """Remembers how far all histories are."""
         self._put(_REACHED, {"lsn": lsn})
+
+    def entries(self) -> SeenEntries | None:
+        """What the last look has seen of the entries of publications; None if there was none."""
+        values = self._read(_ENTRIES)
+        if values is None:
+            return None
+        with _damaged(self._store, _ENTRIES):
+            return SeenEntries(**{**values, "oids": tuple(values["oids"])})
+
+    def set_entries(self, entries: SeenEntries) -> None:
+        """Remembers what a look has seen of the entries of publications."""
+        self._put(_ENTRIES, asdict(entries))
 
     def run(self) -> str | None:
         """The name of the last process that mirrored here: it may have left files."""

@@ -13,7 +13,10 @@ from pgoutput_fast.catalog.user_types import NO_TYPES, UserTypes
 from pgoutput_fast.mirror.fingerprint import CatalogColumn, Fingerprint, Leaf
 from pgoutput_fast.postgres.publications import OPERATIONS
 
-__all__ = ["read_columns", "read_fingerprints"]
+__all__ = ["EXCEPT_SINCE", "read_columns", "read_fingerprints"]
+
+EXCEPT_SINCE = 190000
+"""From this version on, a publication of all tables can except some."""
 
 # Columns that only later versions have are read as JSON: attnames and rowfilter of 15, pubtruncate of 11.
 _TABLES = """
@@ -32,12 +35,12 @@ ORDER BY n.nspname, c.relname, t.pubname
 _PUBLICATIONS = """
 SELECT p.pubname::pg_catalog.text, p.oid::pg_catalog.int8, p.xmin::pg_catalog.text,
        pubinsert, pubupdate, pubdelete,
-       coalesce((pg_catalog.to_json(p) OPERATOR(pg_catalog.->>) 'pubtruncate')::pg_catalog.bool, true)
+       coalesce((pg_catalog.to_json(p) OPERATOR(pg_catalog.->>) 'pubtruncate')::pg_catalog.bool, true), puballtables
 FROM pg_catalog.pg_publication p WHERE pubname OPERATOR(pg_catalog.=) ANY (%s)
 """
 
 # Why a table is published: itself, or a table of which it is a partition.
-_MEMBERS = """
+_ABOVE = """
 WITH RECURSIVE above (leaf, oid, links) AS (
     SELECT oid, oid, ''::pg_catalog.text FROM pg_catalog.unnest(%s::pg_catalog.oid[]) AS u (oid)
     UNION ALL
@@ -45,15 +48,24 @@ WITH RECURSIVE above (leaf, oid, links) AS (
     FROM above a JOIN pg_catalog.pg_inherits i ON i.inhrelid OPERATOR(pg_catalog.=) a.oid
     JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) i.inhparent
      AND c.relkind OPERATOR(pg_catalog.=) 'p')
+"""
+_MEMBERS = f"""{_ABOVE}
 SELECT a.leaf::pg_catalog.int8, pg_catalog.concat('table ', r.oid, ' ', r.xmin::pg_catalog.text, a.links)
 FROM above a JOIN pg_catalog.pg_publication_rel r ON r.prrelid OPERATOR(pg_catalog.=) a.oid
 WHERE r.prpubid OPERATOR(pg_catalog.=) ANY (%s::pg_catalog.oid[])
 """
 
-# From 15 on.
-_SCHEMAS = """
-SELECT s.pnnspid::pg_catalog.int8, pg_catalog.concat('schema ', s.oid, ' ', s.xmin::pg_catalog.text)
-FROM pg_catalog.pg_publication_namespace s WHERE s.pnpubid OPERATOR(pg_catalog.=) ANY (%s::pg_catalog.oid[])
+# From 15 on. Only SET SCHEMA changes the dependency of a table on its schema.
+_SCHEMAS = f"""{_ABOVE}
+SELECT a.leaf::pg_catalog.int8, pg_catalog.unnest(ARRAY[
+    pg_catalog.concat('schema ', s.oid, ' ', s.xmin::pg_catalog.text),
+    pg_catalog.concat('in schema ', s.oid, ' ', d.xmin::pg_catalog.text, a.links)])
+FROM above a JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) a.oid
+JOIN pg_catalog.pg_publication_namespace s ON s.pnnspid OPERATOR(pg_catalog.=) c.relnamespace
+LEFT JOIN pg_catalog.pg_depend d ON d.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_class'::pg_catalog.regclass
+ AND d.objid OPERATOR(pg_catalog.=) c.oid AND d.objsubid OPERATOR(pg_catalog.=) 0
+ AND d.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.pg_namespace'::pg_catalog.regclass
+WHERE s.pnpubid OPERATOR(pg_catalog.=) ANY (%s::pg_catalog.oid[])
 """
 
 # atthasmissing came with 11, attidentity with 10, attgenerated with 12.
@@ -118,9 +130,14 @@ _HORIZON = "SELECT pg_catalog.txid_snapshot_xmin(pg_catalog.txid_current_snapsho
 
 
 def read_fingerprints(
-    cursor: Any, publications: Sequence[str]
+    cursor: Any, publications: Sequence[str], unseen: int = 0
 ) -> tuple[dict[str, Fingerprint], UserTypes | None]:
     """What the catalogs say of the published tables, in the cursor's transaction, which must keep its snapshot.
+
+    Args:
+        cursor: of the transaction.
+        publications: their names.
+        unseen: how many entries of publications came and went, as `UnseenEntries` counts them.
 
     Returns:
         {qualified name: fingerprint}, and the types that are not built in; None if no column has one.
@@ -133,7 +150,7 @@ def read_fingerprints(
     for row in cursor.fetchall():
         rows.setdefault(row[3], []).append(row)
     oids = list(rows)
-    operations, members = _published(cursor, publications, rows)
+    operations, members = _published(cursor, publications, rows, unseen)
     columns, generated = _columns(cursor, oids)
     leaves = _leaves(cursor, oids)
     cursor.execute(_HORIZON)
@@ -167,7 +184,7 @@ def read_columns(cursor: Any, oid: int) -> dict[str, CatalogColumn]:
 
 
 def _published(
-    cursor: Any, publications: Sequence[str], rows: Mapping[int, Sequence[Any]]
+    cursor: Any, publications: Sequence[str], rows: Mapping[int, Sequence[Any]], unseen: int
 ) -> tuple[dict[int, set[str]], dict[int, set[str]]]:
     """What is published of each table, and the entries of the catalog that say so."""
     cursor.execute(_PUBLICATIONS, (list(publications),))
@@ -175,19 +192,17 @@ def _published(
     pubs = [oid for oid, *_ in known.values()]
     operations: dict[int, set[str]] = {oid: set() for oid in rows}
     members: dict[int, set[str]] = {oid: set() for oid in rows}
-    schemas: dict[int, set[str]] = {}
-    if cursor.connection.server_version >= 150000:
-        cursor.execute(_SCHEMAS, (pubs,))
-        for schema, entry in cursor.fetchall():
-            schemas.setdefault(schema, set()).add(entry)
     for oid, each in rows.items():
-        for name, _, _, _, schema, *_ in each:
-            pub, xmin, *sent = known[name]
-            members[oid] |= {f"publication {pub} {xmin}"} | schemas.get(schema, set())
+        for name, *_ in each:
+            pub, xmin, *sent, has_all = known[name]
+            members[oid].add(f"publication {pub} {xmin}")
+            if has_all and cursor.connection.server_version >= EXCEPT_SINCE:
+                members[oid].add(f"exceptions {pub} {unseen}")
             operations[oid] |= {what for what, is_sent in zip(OPERATIONS, sent, strict=True) if is_sent}
-    cursor.execute(_MEMBERS, (list(rows), pubs))
-    for oid, entry in cursor.fetchall():
-        members[oid].add(entry)
+    for query in (_MEMBERS, _SCHEMAS)[: 2 if cursor.connection.server_version >= 150000 else 1]:
+        cursor.execute(query, (list(rows), pubs))
+        for oid, entry in cursor.fetchall():
+            members[oid].add(entry)
     return operations, members
 
 

@@ -163,6 +163,7 @@ class Repair:
 
     def _snapshot(self) -> Snapshot:
         settings = self._settings
+        self._server.look()
         try:
             return Snapshot(
                 settings.dsn,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import Any
 
 from pgoutput_fast.catalog.builtin_types import FIRST_USER_OID
 from pgoutput_fast.catalog.identifiers import quote_qualified_name
@@ -11,7 +12,8 @@ from pgoutput_fast.catalog.read_types import read_types
 from pgoutput_fast.catalog.relations import Catalog
 from pgoutput_fast.catalog.user_types import NO_TYPES, UserTypes
 from pgoutput_fast.mirror.fingerprint import CatalogColumn, Doubt, Fingerprint
-from pgoutput_fast.mirror.read_fingerprints import read_columns, read_fingerprints
+from pgoutput_fast.mirror.read_fingerprints import EXCEPT_SINCE, read_columns, read_fingerprints
+from pgoutput_fast.mirror.unseen import UnseenEntries
 from pgoutput_fast.postgres.row_age import has_row
 from pgoutput_fast.postgres.session import read_position, session
 from pgoutput_fast.postgres.slots import find_slot
@@ -37,12 +39,14 @@ class ServerView:
     Args:
         dsn: of the database.
         publications: their names.
+        unseen: counts what fingerprints cannot show; None for a view that compares none.
 
     All methods raise `psycopg2.Error` if the server cannot be asked.
     """
 
-    def __init__(self, dsn: str, publications: Sequence[str]) -> None:
+    def __init__(self, dsn: str, publications: Sequence[str], unseen: UnseenEntries | None = None) -> None:
         self.dsn = dsn
+        self._unseen = unseen
         self.publications = tuple(publications)
         self._types: UserTypes = NO_TYPES
         self._seen: set[int] = set()
@@ -58,8 +62,9 @@ class ServerView:
     def fingerprints(self) -> dict[str, Fingerprint]:
         """{qualified name: what the catalogs say} of the published tables. From now on, types are those of now."""
         with session(self.dsn) as cursor:
+            self._note_unseen(cursor)
             cursor.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-            found, types = read_fingerprints(cursor, self.publications)
+            found, types = read_fingerprints(cursor, self.publications, self._number)
             cursor.execute("COMMIT")
         if types is not None and (merged := self._types.merged(types)) != self._types:
             self._types, self._typed = merged, None
@@ -73,8 +78,21 @@ class ServerView:
         """
         if self._loaded is None or self._loaded[0] is not snapshot:
             with session(self.dsn) as cursor, in_snapshot(cursor, snapshot.name):
-                self._loaded = snapshot, read_fingerprints(cursor, self.publications)[0]
+                self._loaded = snapshot, read_fingerprints(cursor, self.publications, self._number)[0]
         return self._loaded[1].get(table)
+
+    def look(self) -> None:
+        """Looks, before there is a snapshot, at what its fingerprints cannot show."""
+        with session(self.dsn) as cursor:
+            self._note_unseen(cursor)
+
+    def _note_unseen(self, cursor: Any) -> None:
+        if self._unseen is not None and cursor.connection.server_version >= EXCEPT_SINCE:
+            self._unseen.look(cursor)
+
+    @property
+    def _number(self) -> int:
+        return 0 if self._unseen is None else self._unseen.number
 
     def answer(self, doubt: Doubt) -> bool | None:
         """Whether the partition of a doubt has such a row; None if nobody can tell."""

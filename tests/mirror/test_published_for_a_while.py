@@ -1,0 +1,177 @@
+"""A table that was not published for a while, and is again before the mirror looks: it lacks rows, so it is loaded.
+
+The stream has nothing of this. The catalogs tell, and what the server counts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from pgoutput_fast.demo.servers import Server
+from pgoutput_fast.mirror import Mirror
+from pgoutput_fast.mirror.memory import Memory
+from pgoutput_fast.mirror.unseen import UnseenEntries
+from pgoutput_fast.storage.stores import open_store
+from support import pg
+from support.capturing import wait_until
+from support.mirrors import Place, current_of, mirrored_rows, opened, rows_of
+
+_TABLE = ("CREATE TABLE {t} (id int PRIMARY KEY, n int)",)
+_PARTS = (
+    "CREATE TABLE {t} (id int, n int) PARTITION BY RANGE (id)",
+    "CREATE TABLE {leaf} PARTITION OF {t} FOR VALUES FROM (0) TO (1000)",
+    "ALTER TABLE {leaf} ADD PRIMARY KEY (id)",
+)
+_AWAY = "ALTER TABLE {t} DETACH PARTITION {leaf}"
+_BACK = "ALTER TABLE {t} ATTACH PARTITION {leaf} FOR VALUES FROM (0) TO (1000)"
+_OUT, _IN = "ALTER TABLE {t} SET SCHEMA elsewhere", "ALTER TABLE elsewhere.{n} SET SCHEMA s_{n}"
+_SCHEMA = "FOR TABLES IN SCHEMA s_{n}"
+
+
+@dataclass(frozen=True)
+class _Case:
+    """A way to be unpublished for a while.
+
+    Attributes:
+        publication: what it publishes.
+        away, back: what ends that, and begins it again.
+        made: how the tables are made.
+        written: the table that changes meanwhile.
+        mirrored: the table of the mirror.
+        since: the first version that has this.
+    """
+
+    publication: str
+    away: str
+    back: str
+    made: tuple[str, ...] = _TABLE
+    written: str = "{t}"
+    mirrored: str = "{t}"
+    leaf: str = "{t}_1"
+    since: int = 10
+
+    def named(self, name: str, statement: str) -> str:
+        """A statement of the case. `{n}` is its name, `{t}` its table, `{leaf}` a partition, `{p}` the publication."""
+        table = f"s_{name}.{name}" if self.publication == _SCHEMA else f"public.{name}"
+        leaf = self.leaf.format(t=table, n=name)
+        return statement.format(n=name, t=table, leaf=leaf, p=f"p_{name}")
+
+
+_CASES = {
+    "dropped": _Case(
+        "FOR TABLE {t}", "ALTER PUBLICATION {p} DROP TABLE {t}", "ALTER PUBLICATION {p} ADD TABLE {t}"
+    ),
+    "leaf": _Case("FOR TABLE {t}", _AWAY, _BACK, _PARTS, "{leaf}", "{leaf}", since=13),
+    "leaf_of_root": _Case(
+        "FOR TABLE {t} WITH (publish_via_partition_root)", _AWAY, _BACK, _PARTS, "{leaf}", since=13
+    ),
+    "schema": _Case(
+        _SCHEMA,
+        "ALTER PUBLICATION {p} DROP TABLES IN SCHEMA s_{n}",
+        "ALTER PUBLICATION {p} ADD TABLES IN SCHEMA s_{n}",
+        since=15,
+    ),
+    "moved": _Case(_SCHEMA, _OUT, _IN, written="elsewhere.{n}", since=15),
+    # A partition is published with the schema of its root.
+    "leaf_elsewhere": _Case(
+        _SCHEMA, _AWAY, _BACK, _PARTS, "{leaf}", "{leaf}", leaf="elsewhere.{n}_1", since=15
+    ),
+    "root_moved": _Case(_SCHEMA, _OUT, _IN, _PARTS, "{leaf}", "{leaf}", leaf="elsewhere.{n}_1", since=15),
+}
+
+
+@pytest.mark.few_versions
+@pytest.mark.one_version
+def test_all_ways(server: Server, tmp_path: Path) -> None:
+    cases = {name: each for name, each in _CASES.items() if each.since <= server.version}
+    with opened(server, tmp_path) as place:
+        database = place.database
+        database.execute("CREATE SCHEMA elsewhere")
+        for name, each in cases.items():
+            rows = "INSERT INTO {t} SELECT g, g FROM generate_series(1, 3) g"
+            made = ("CREATE SCHEMA s_{n}", *each.made, rows, "CREATE PUBLICATION {p} " + each.publication)
+            database.execute(*(each.named(name, statement) for statement in made))
+        publications = [f"p_{name}" for name in cases]
+        with Mirror(database.dsn, place.slot, publications, place.target, seconds=0.5) as mirror:
+            mirror.run(until_lsn="now")
+            for name, each in cases.items():
+                changes = (
+                    f"INSERT INTO {each.written} VALUES (10, 10)",
+                    f"DELETE FROM {each.written} WHERE id = 1",
+                )
+                statements = (each.away, *changes, each.back)
+                database.execute(*(each.named(name, statement) for statement in statements))
+            mirror.run(until_lsn="now")
+        tables = {name: each.named(name, each.mirrored) for name, each in cases.items()}
+        assert {name for name, table in tables.items() if not _is_equal(place, table)} == set()
+
+
+def _is_equal(place: Place, table: str) -> bool:
+    names, expected = rows_of(place.database, table)
+    return mirrored_rows(current_of(place.target, table), names) == expected
+
+
+def test_a_table_that_was_excepted(servers: pg.Servers, tmp_path: Path) -> None:
+    """Nothing is left of that in the catalogs, but the server counts it. What a look has seen is no reason for a load."""
+    if max(servers, default=0) < 19:
+        pytest.skip("EXCEPT came with PostgreSQL 19")
+    with opened(servers[max(servers)], tmp_path) as place:
+        database = place.database
+        database.execute(
+            "CREATE TABLE a (id int PRIMARY KEY)",
+            "CREATE TABLE b (id int PRIMARY KEY)",
+            "CREATE PUBLICATION mirrored FOR ALL TABLES",
+            "CREATE PUBLICATION other FOR TABLE b",
+        )
+        with place.mirror() as mirror:
+            place.run_in(mirror)
+            database.execute(
+                "ALTER PUBLICATION mirrored SET ALL TABLES EXCEPT (TABLE a)",
+                "INSERT INTO a VALUES (1)",
+                "ALTER PUBLICATION mirrored SET ALL TABLES",
+            )
+            place.run_in(mirror)
+            assert _is_equal(place, "public.a")
+            versions = {each.table: each.version for each in mirror.status()}
+            database.execute("DROP PUBLICATION other", "CREATE PUBLICATION another FOR TABLE b")
+            place.run_in(mirror)
+            assert {each.table: each.version for each in mirror.status()} == versions
+
+
+def test_entries_that_no_look_has_seen(servers: pg.Servers, tmp_path: Path) -> None:
+    """The server counts them, although some seconds later, and begins again at 0 after a crash."""
+    if max(servers, default=0) < 15:
+        pytest.skip("the statistics of earlier servers are not asked")
+    add, drop = "ALTER PUBLICATION p ADD TABLE b", "ALTER PUBLICATION p DROP TABLE b"
+    server = servers[max(servers)]
+    with opened(server, tmp_path) as place:
+        database = place.database
+        unseen = UnseenEntries(Memory(open_store(tmp_path)))
+
+        def number() -> int:
+            with database.session() as connection, connection.cursor() as cursor:
+                unseen.look(cursor)
+            return unseen.number
+
+        database.execute(
+            "CREATE TABLE a (id int)", "CREATE TABLE b (id int)", "CREATE PUBLICATION p FOR TABLE a"
+        )
+        assert number() == 0
+        # A server counts at the end of a session, or some seconds later.
+        with database.session() as busy, busy.cursor() as cursor:
+            cursor.execute("SELECT 1")
+            cursor.execute(add)
+            assert number() == 0
+        assert number() == 0
+        database.execute(drop)
+        assert number() == 0
+        database.execute(add, drop)
+        wait_until(lambda: number() == 1)
+        server.stop("immediate")
+        server.start()
+        assert number() == 1
+        database.execute(add, drop)
+        wait_until(lambda: number() == 2)
