@@ -35,7 +35,7 @@ from support import pg
 from support.buckets import opened_bucket
 from support.current_streams import Sent, assert_as_reference, batch_of, rows_of
 from support.current_work import CurrentWork, Moment, readable
-from support.forms import and_long
+from support.forms import and_in_ci, and_long
 from support.lakes import running, settled
 from support.mirrors import Place, current_of, expect_equal, lose_rows, place
 from support.paths import DOCS
@@ -596,3 +596,63 @@ def test_an_array_joins_the_key_of_a_mirrored_table(spark: Any, place: Place) ->
     _Query(spark, place).follow()
     rows = current_of(place.target, "public.a").select(["id", "part"]).sort_by("id").to_pylist()
     assert rows == [{"id": k, "part": [k]} for k in range(1, 6)]
+
+
+# ---- columns that become wider --------------------------------------------------------------------------------------
+
+# What a column is, what it becomes, a value of both types, and one of the wider type.
+_WIDER = {
+    "short": ("smallint", "int", "7", str(1 << 20)),
+    "whole": ("int", "bigint", "7", str(1 << 40)),
+    "float": ("real", "double precision", "0.1", "1e300"),
+    "digits": ("numeric(10,2)", "numeric(14,2)", "7.25", "1234567890.25"),
+    "lists": ("int[]", "bigint[]", "'{1,NULL}'", f"'{{{1 << 40}}}'"),
+}
+
+
+def _make_narrow(database: pg.Database, table: str) -> None:
+    columns = ", ".join(f"{name} {narrow}" for name, (narrow, *_) in _WIDER.items())
+    database.execute(
+        f"CREATE TABLE {table} (id int{'' if 'keyless' in table else ' PRIMARY KEY'}, {columns}, note text)",
+        f"ALTER TABLE {table} ALTER note SET STORAGE EXTERNAL",
+        *([f"ALTER TABLE {table} REPLICA IDENTITY FULL"] if "keyless" in table else []),
+    )
+    values = ", ".join(value for *_, value, _ in _WIDER.values())
+    database.execute(
+        f"INSERT INTO {table} SELECT g, {values}, repeat(md5(g::text), 100) FROM generate_series(1, 50) g"
+    )
+
+
+def _widen(database: pg.Database, table: str) -> None:
+    """Rows before and after: some are updated and deleted, and a large value stays as it was."""
+    types = ", ".join(f"ALTER {name} TYPE {wide}" for name, (_, wide, *_) in _WIDER.items())
+    values = ", ".join(value for *_, value in _WIDER.values())
+    database.execute(
+        f"UPDATE {table} SET short = 8 WHERE id = 1",
+        f"ALTER TABLE {table} ALTER id TYPE bigint, {types}",
+        f"INSERT INTO {table} VALUES ({1 << 40}, {values}, 'y')",
+        f"UPDATE {table} SET whole = {1 << 41} WHERE id <= 2",
+        f"DELETE FROM {table} WHERE id = 3",
+    )
+
+
+@pytest.mark.parametrize("format", and_in_ci(["delta"], ["parquet", "iceberg"]))
+def test_columns_that_become_wider_within_a_batch(spark: Any, place: Place, format: str) -> None:
+    """Tables that have rows before the batch, and tables that begin with it, with and without a key."""
+    database, tables = place.database, ["old", "old_keyless", "new", "new_keyless"]
+    database.execute("CREATE PUBLICATION mirrored FOR ALL TABLES")
+    query = _Query(spark, place, format=format, file_bytes=20_000, bucket_bytes=4_000)
+    Capture(database.dsn, place.slot, ["mirrored"], str(place.target / "_segments")).run(until_lsn="now")
+    for table in tables[:2]:
+        _make_narrow(database, table)
+    query.follow()
+    for table in tables[2:]:
+        _make_narrow(database, table)
+    for table in tables:
+        _widen(database, table)
+    query.follow()
+    expect_equal(place, *(f"public.{table}" for table in tables), format=format)
+    if format == "delta":  # which readers ask, and not this package alone
+        found = DeltaTable(place.target / "current" / "public.old").to_pyarrow_table()
+        assert found.schema.field("whole").type == pa.int64()
+        assert found.num_rows == 50

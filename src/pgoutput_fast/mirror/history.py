@@ -14,7 +14,7 @@ from pgoutput_fast.lake.target import fitted_types, plain_types
 from pgoutput_fast.mirror.current.files import row_groups
 from pgoutput_fast.mirror.errors import MirrorBusyError
 from pgoutput_fast.mirror.view.changes import read_changes
-from pgoutput_fast.schema.evolution import widen
+from pgoutput_fast.schema.evolution import widest
 from pgoutput_fast.schema.plain import to_types
 from pgoutput_fast.storage.stores import Store
 
@@ -94,7 +94,7 @@ class AppendTable:
 
     def widened(self, schema: pa.Schema) -> pa.Schema:
         """The columns of the table with rows of a schema, in types that have the values of both."""
-        return _union(self._target.columns(), schema, self.directory)
+        return widest([self._target.columns(), schema], self.directory, more_fields=True)
 
     def is_narrower(self, schema: pa.Schema) -> bool:
         """Whether a column must become wider before rows of a schema can be added."""
@@ -226,7 +226,7 @@ class HistoryFiles:
         schema = plain_types(rows.schema if self._replace else table.fitted(rows.schema))
         directory = table.directory
         before = self._schemas.get(directory, schema)
-        whole = _union(before, schema, directory)
+        whole = widest([before, schema], directory, more_fields=True)
         if any(
             not part.field(name).type.equals(whole.field(name).type)
             for part in (before, schema)
@@ -278,18 +278,3 @@ class HistoryFiles:
         if files is not None:
             files.__exit__(None, None, None)
             self._written.setdefault(directory, []).extend(files.written)
-
-
-def _union(before: pa.Schema, schema: pa.Schema, place: str) -> pa.Schema:
-    """The columns of both, in types that have the values of both."""
-    fields = {field.name: field for field in before}
-    for field in schema:
-        known = fields.get(field.name, field)
-        wide = widen(known.type, field.type, more_fields=True)
-        if wide is None:
-            raise ValueError(
-                f"{place}: its column {field.name!r} was {known.type} and became {field.type}: one table cannot have "
-                "both"
-            )
-        fields[field.name] = known.with_type(wide)
-    return pa.schema(list(fields.values()))

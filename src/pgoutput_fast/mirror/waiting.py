@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from pgoutput_fast.mirror.changes import commits_of
+from pgoutput_fast.mirror.current.columns import joined
 from pgoutput_fast.storage.rows_file import RowsFile
 
 __all__ = ["WaitingRows"]
@@ -87,4 +88,4 @@ class WaitingRows:
 
 
 def _joined(rows: list[pa.Table]) -> pa.Table:
-    return pa.concat_tables(rows, promote_options="default")
+    return joined(rows, "the changes that wait")

@@ -8,7 +8,16 @@ import pyarrow as pa
 
 from pgoutput_fast.catalog.relations import Relation
 
-__all__ = ["EXTRA_COLUMNS", "check_nulls", "differ_in_case", "fits", "pin_schema", "unify_schemas", "widen"]
+__all__ = [
+    "EXTRA_COLUMNS",
+    "check_nulls",
+    "differ_in_case",
+    "fits",
+    "pin_schema",
+    "unify_schemas",
+    "widen",
+    "widest",
+]
 
 EXTRA_COLUMNS = ("error", "drop")
 
@@ -132,6 +141,34 @@ def unify_schemas(
                 )
             fields[field.name] = (known.with_type(kind), first)
     return pa.schema([field for field, _ in fields.values()], metadata=versions[-1][1].metadata)
+
+
+def widest(schemas: Sequence[pa.Schema], place: str, *, more_fields: bool = False) -> pa.Schema:
+    """The columns of all schemas, each in the type that holds the values of all. The metadata are those of the first.
+
+    Args:
+        schemas: at least one.
+        place: names the table, for errors.
+        more_fields: as for `widen`.
+
+    Raises:
+        ValueError: if a column has no such type.
+
+    >>> narrow, wide = pa.schema({"a": pa.int32()}), pa.schema({"a": pa.int64(), "b": pa.string()})
+    >>> widest([narrow, wide], "public.t") == wide
+    True
+    """
+    fields = {field.name: field for field in schemas[0]}
+    for field in (field for schema in schemas[1:] for field in schema):
+        known = fields.setdefault(field.name, field)
+        wide = widen(known.type, field.type, more_fields=more_fields)
+        if wide is None:
+            raise ValueError(
+                f"{place}: its column {field.name!r} was {known.type} and became {field.type}: one table cannot have "
+                "both"
+            )
+        fields[field.name] = known.with_type(wide)
+    return pa.schema(list(fields.values()), metadata=schemas[0].metadata)
 
 
 def pin_schema(

@@ -116,17 +116,23 @@ def test_types_that_change(small: DeltaCurrent) -> None:
     assert (small.position(), small.version()) == (2, version)
 
 
-def test_a_type_that_would_be_wider(tmp_path: Path) -> None:
-    narrow = current_schema(pa.schema({"id": pa.int32()}))
-    table = DeltaCurrent(tmp_path, "t")
-    table.replace([], narrow, 1)
-    rows = numbered.rows([1]).drop_columns(["text"])
-    with pytest.raises(ValueError, match=r"'id' is int32, and the rows have int64.*cannot widen it: load"):
-        table.apply(Effect(("id",), False, numbered.keys(), rows), 2)
-    assert table.position() == 1
-    table.replace(rows.to_batches(), rows.schema, 2)
-    assert table.schema() == rows.schema
-    assert numbered.ids(table) == [1]
+def test_a_type_that_becomes_wider(tmp_path: Path) -> None:
+    """All files are written again: delta-rs has no other way. Two effects of one commit may both bring wider types."""
+    narrow = pa.schema([numbered.SCHEMA.field("id").with_type(pa.int16()), *list(numbered.SCHEMA)[1:]])
+    table = DeltaCurrent(tmp_path, "t", file_bytes=100)
+    rows = numbered.rows(range(300)).cast(narrow)
+    table.replace(rows.to_batches(max_chunksize=100), narrow, 1)
+    before = _files(tmp_path)
+    middle = narrow.set(0, pa.field("id", pa.int32()))
+    first = Effect(("id",), False, numbered.keys(5), numbered.rows([1, 1 << 20]).cast(middle))
+    table.apply_parts([first, numbered.effect(gone=[6], comes=[1 << 40])], 2)
+    assert numbered.ids(table) == [*range(5), *range(7, 300), 1 << 20, 1 << 40]
+    assert len(before) == 3
+    assert not before & _files(tmp_path)
+    opened = deltalake.DeltaTable(tmp_path / "t").to_pyarrow_table()
+    assert opened.schema.field("id").type == pa.int64()
+    assert opened.num_rows == 300
+    assert table.held(0).schema == narrow
 
 
 def test_columns_that_come_and_go(small: DeltaCurrent) -> None:

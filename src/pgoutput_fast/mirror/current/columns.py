@@ -13,14 +13,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
-from pgoutput_fast.schema.evolution import widen
+from pgoutput_fast.schema.evolution import widen, widest
 from pgoutput_fast.schema.plain import plain_schema, to_types
 
-__all__ = ["check_names", "fitted", "in_schema", "merged", "stored_schema"]
+__all__ = ["check_names", "fitted", "in_schema", "joined", "merged", "stored_schema"]
 
 _PLAIN = (
     *(pa.bool_(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64()),
@@ -136,3 +136,19 @@ def in_schema(rows: pa.Table, schema: pa.Schema) -> pa.Table:
         else:
             columns.append(pa.nulls(rows.num_rows, field.type))
     return pa.Table.from_arrays(columns, schema=schema)
+
+
+def joined(parts: Sequence[pa.Table], place: str) -> pa.Table:
+    """The rows of tables, one after the other, with the columns of all. A column that a part lacks is null.
+
+    Args:
+        parts: at least one.
+        place: names the table, for errors.
+
+    Raises:
+        ValueError: if a column has types that do not fit together.
+    """
+    schema = widest([each.schema for each in parts], place)
+    return pa.concat_tables(
+        [each if each.schema.equals(schema) else in_schema(each, schema) for each in parts]
+    )

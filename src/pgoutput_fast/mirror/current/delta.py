@@ -66,7 +66,11 @@ class DeltaCurrent(FileTable):
         self._seen: Version | None = None  # of `_table`
 
     def _can_widen(self, there: pa.DataType, wide: pa.DataType) -> bool:
-        return False  # delta-rs does not have Delta's type widening
+        return True
+
+    def all_again(self, before: Version, schema: pa.Schema) -> bool:
+        # delta-rs does not have Delta's type widening. A commit that replaces all files may change types.
+        return any(not field.type.equals(schema.field(field.name).type) for field in before.schema)
 
     def _load(self, number: int | None = None) -> Version | None:
         try:

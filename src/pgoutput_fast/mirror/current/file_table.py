@@ -138,6 +138,10 @@ class FileTable(CurrentTable):
         """The files that one effect should join, neighbours next to each other; none while there are few of them."""
         return to_join(version, self._file_bytes)
 
+    def all_again(self, before: Version, schema: pa.Schema) -> bool:
+        """Whether all files must be written again before the table can have these columns, some of which are wider."""
+        return False
+
     def commit(
         self,
         before: Version | None,
@@ -316,7 +320,8 @@ class FileTable(CurrentTable):
             files.write([rows])
             return schema, None
         looked = self._look(before, effect, schema, rows)
-        short = self.short(before)
+        again = self.all_again(before, schema)
+        short = list(range(len(before.files))) if again else self.short(before)
         joined = set(short)
         for k in sorted(looked.keys() - joined):
             files.write(self._rewritten(before, k, schema, looked[k], rows))
@@ -325,7 +330,7 @@ class FileTable(CurrentTable):
         fresh = rows if new is None else _taken(rows, new)
         parts = [self._rewritten(before, k, schema, looked.get(k), rows) for k in short]
         files.write(each for part in (*parts, [fresh]) for each in part)
-        return schema, {before.files[k].name for k in looked.keys() | joined}
+        return schema, None if again else {before.files[k].name for k in looked.keys() | joined}
 
     def _look(self, before: Version, effect: Effect, schema: pa.Schema, rows: pa.Table) -> dict[int, Found]:
         """The rows that go, by file.

@@ -51,6 +51,17 @@ class _Work:
         """Whether all rows that were there go."""
         return self.before is None or any(each.truncated for each in self.effects)
 
+    @property
+    def joined(self) -> list[int]:
+        """The files that are written again, whether rows of them go or not."""
+        assert self.before is not None
+        return list(range(len(self.before.files))) if self.all_again else self.table.short(self.before)
+
+    @property
+    def all_again(self) -> bool:
+        """Whether all files are written again, because the table gets wider columns."""
+        return self.before is not None and self.table.all_again(self.before, self.schema)
+
 
 class Merger:
     """Applies stretches to tables.
@@ -136,7 +147,7 @@ class Merger:
         again = []
         for each in work:
             name = each.stretch.table
-            removed = None if each.replaced else gone[name]
+            removed = None if each.replaced or each.all_again else gone[name]
             try:
                 each.table.commit(each.before, each.schema, each.position, files[name], removed)
             except ChangedError:
@@ -157,12 +168,14 @@ class Merger:
         if work.replaced or before is None:
             return []
         bounds = leading_bounds(before, work.identity)
-        short = work.table.short(before)
+        short = work.joined
         looked = [k for k in self._candidates(work, bounds, work.identity[0]) if k not in set(short)]
         if not key:
             # Equal rows are copies: one task counts how many of them have gone.
             goes = any(each.gone.rows for each in work.effects)
             parts = [looked + short] if goes or short else []
+        elif work.all_again:
+            parts = self._parts(before, short)
         else:
             parts = self._parts(before, looked) + ([short] if short else [])
         return [self._rewrite(work, part, bounds, set(short)) for part in parts]

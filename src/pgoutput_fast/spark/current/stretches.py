@@ -10,6 +10,7 @@ import pyarrow as pa
 from pgoutput_fast.catalog.relations import Catalog
 from pgoutput_fast.mirror.changes import check_key, key_of, unchecked_array
 from pgoutput_fast.mirror.effect.schema import current_schema
+from pgoutput_fast.schema.evolution import widest
 from pgoutput_fast.schema.metadata_columns import metadata_names
 from pgoutput_fast.spark.tasks.current.divide import TRUNCATES, Divided
 from pgoutput_fast.spark.tasks.current.scratch import Piece
@@ -49,11 +50,9 @@ class Stretch:
             for each in self.divided
         }
         try:
-            return current_schema(pa.unify_schemas(list(schemas.values()), promote_options="permissive"))
-        except pa.ArrowException as problem:
-            raise ValueError(
-                f"{self.table}: the type of a column has changed: {problem}. Load the table again"
-            ) from None
+            return current_schema(widest(list(schemas.values()), self.table))
+        except ValueError as problem:
+            raise ValueError(f"{problem}. Load the table again") from None
 
 
 def stretches_of(table: str, divided: Sequence[Divided], catalog: Catalog) -> list[Stretch]:

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from pgoutput_fast.mirror.apply_order import in_order
-from pgoutput_fast.mirror.current.columns import in_schema
+from pgoutput_fast.mirror.current.columns import in_schema, joined
 from pgoutput_fast.mirror.current.file_table import in_key_order
 from pgoutput_fast.mirror.effect.effect import Effect
 from pgoutput_fast.mirror.effect.net_effect import effect_of
@@ -95,14 +95,13 @@ class ReduceChanges:
     def _changes(self) -> pa.Table:
         """The changes in the order in which they were applied."""
         parts = [pa.Table.from_batches(read_piece(piece, batches=numbers)) for piece, numbers in self.pieces]
-        rows = pa.concat_tables(parts, promote_options="default")
-        rows = in_order(rows)
+        rows = in_order(joined(parts, self.place.table))
         if not self.begins:
             return rows
         before = {"_change_type": "truncate", "_seq": -1, "_commit_lsn": 0}
         fields = [rows.schema.field(name) for name in before]
-        empty = pa.Table.from_pylist([before], pa.schema(fields, metadata=rows.schema.metadata))
-        return pa.concat_tables([empty, rows], promote_options="default").select(rows.column_names)
+        begin = in_schema(pa.Table.from_pylist([before], pa.schema(fields)), rows.schema)
+        return pa.concat_tables([begin, rows])
 
     def _filled(self, effect: Effect) -> Effect:
         if not effect.unfilled:
