@@ -40,6 +40,23 @@ def test_a_table_that_is_stopped(place: Place) -> None:
     assert "public.customers did not take what committed up to now: pgoutput-fast status says why" in said
 
 
+def test_a_history_that_does_not_go_on(place: Place) -> None:
+    """Its current table is loaded again, and has all."""
+    place.database.execute(
+        "CREATE TABLE orders (id int PRIMARY KEY, v int)",
+        "CREATE PUBLICATION mirrored FOR TABLE orders",
+        "INSERT INTO orders VALUES (1, 1)",
+    )
+    assert _ended(place)[0] == 0
+    place.database.execute("ALTER TABLE orders ALTER v TYPE text", "INSERT INTO orders VALUES (2, 'x')")
+    for _ in range(2):
+        status, said = _ended(place)
+        assert status == 1
+        assert "public.orders did not take what committed up to now: pgoutput-fast status says why" in said
+    expect_equal(place, "public.orders")
+    assert _ended(place, "--reload", "public.orders")[0] == 0
+
+
 @pytest.mark.in_ci
 def test_tables_that_are_dropped_and_renamed(place: Place) -> None:
     """Nothing is wrong with them, so no run fails. What was committed before is in what stays of them."""

@@ -155,3 +155,63 @@ def test_changes_of_before_that_the_mirror_takes_behind_an_alteration(place: Pla
         ValueError, match=r"structs of 'v' got another field .*, and Spark cannot leave it out"
     ):
         fresh_sql(place.target, "public.grown", "spark", position=point)
+
+
+# Name of a table -> its column's type, a value, and the type that gets another name.
+_RENAMED = {
+    "pairs": ("r_pair", "(1,2)", "TYPE r_pair"),
+    "listed": ("r_listed[]", '{"(1,2)"}', "TYPE r_listed"),
+    "nested": ("r_outer", '("(1,2)",5)', "TYPE r_inner"),
+    "spans": ("r_span", "[1.5,2.5)", "TYPE r_span"),
+    "prices": ("r_price[]", "{1.25,2.50}", "DOMAIN r_price"),
+    "price": ("r_cents", "1.25", "DOMAIN r_cents"),
+    "labels": ("r_label", "x", "TYPE r_label"),
+}
+
+
+@pytest.mark.parametrize("is_open", [True, False], ids=["open", "run again"])
+def test_types_that_get_another_name(place: Place, is_open: bool) -> None:
+    """The stream names a type as it was when a row was changed, the server as it is now. Neither matters."""
+    database = place.database
+    database.execute(
+        *(f"CREATE TYPE {name} AS (x int, y int)" for name in ("r_pair", "r_listed", "r_inner")),
+        "CREATE TYPE r_outer AS (i r_inner, n int)",
+        "CREATE TYPE r_span AS RANGE (subtype = float8)",
+        "CREATE DOMAIN r_price AS numeric(10, 2)",
+        "CREATE DOMAIN r_cents AS numeric(10, 2)",
+        "CREATE TYPE r_label AS ENUM ('x')",
+        "CREATE SCHEMA elsewhere",
+        *(f"CREATE TABLE {name} (id int PRIMARY KEY, v {kind})" for name, (kind, _, _) in _RENAMED.items()),
+        "CREATE PUBLICATION mirrored FOR ALL TABLES",
+    )
+    numbers = iter(range(100))
+
+    def change() -> None:
+        n = next(numbers)
+        database.execute(
+            *(f"INSERT INTO {name} VALUES ({n}, '{value}')" for name, (_, value, _) in _RENAMED.items())
+        )
+
+    def follow() -> None:
+        mirror.run(until_lsn="now") if is_open else place.run()
+
+    change()
+    with place.mirror() as mirror:
+        if not is_open:
+            mirror.close()
+        follow()
+        for number, alter in enumerate(("{} RENAME TO {}2", "{} RENAME TO {}", "{} SET SCHEMA elsewhere")):
+            change()
+            for kind, name in (each.split() for _, _, each in _RENAMED.values()):
+                database.execute(f"ALTER {kind} " + alter.format(name + "2" * (number == 1), name))
+            change()
+            follow()
+            change()
+            follow()
+        if is_open:
+            place.expect_no_errors(mirror)
+    for name in _RENAMED:
+        values = set(map(str, history_of(place.target, f"public.{name}")["v"].to_pylist()))
+        assert len(values) == 1, name
+        assert "truncate" not in history_of(place.target, f"public.{name}")["_change_type"].to_pylist()
+        assert set(map(str, current_of(place.target, f"public.{name}")["v"].to_pylist())) == values

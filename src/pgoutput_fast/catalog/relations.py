@@ -267,6 +267,32 @@ class Catalog:
         """The same catalog with the types that a live server knows: see `catalog.read_types`."""
         return Catalog(self.relations, self.types.merged(read_types(connection)))
 
+    def explained(self, types: UserTypes) -> Catalog:
+        """The same catalog with the types of the server that sends the stream.
+
+        There, an oid is enough to know a type. Its name need not be the one that the stream gives: the stream names a
+        type as it was when a row was changed, and `types` as it was when they were read.
+
+        >>> pair = UserType(16400, "public", "pair", "composite", fields=(TypeField("x", 23),))
+        >>> table = Relation(16401, 7, "public", "t", "d", (Column("p", 16400, type_namespace="s", type_name="old"),))
+        >>> Catalog([table]).explained(UserTypes([pair])).relations[0].columns[0].type_name is None
+        True
+        """
+        explained = self.types.merged(types)
+        relations = (
+            replace(
+                relation,
+                columns=tuple(
+                    replace(column, type_namespace=None, type_name=None)
+                    if column.type_oid in explained
+                    else column
+                    for column in relation.columns
+                ),
+            )
+            for relation in self.relations
+        )
+        return Catalog(relations, explained)
+
     def __len__(self) -> int:
         return len(self._by_version)
 

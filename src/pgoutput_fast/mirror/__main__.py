@@ -86,13 +86,15 @@ def _expect_complete(states: Sequence[TableStatus], until: str, *, stopped: bool
     """Makes sure that a run with --until ends with status 0 only if all tables have what it should bring.
 
     Raises:
-        MirrorError: if it was stopped before, or if a table is stopped.
+        MirrorError: if it was stopped before, or if a table or its history is stopped.
     """
     if stopped:
         raise MirrorError(
             f"it was stopped before all tables had what committed up to {until}. Run it again: it goes on where it was"
         )
-    lacking = [each.table for each in states if each.state not in ("follow", "unpublished")]
+    lacking = [
+        each.table for each in states if each.state not in ("follow", "unpublished") or each.history_error
+    ]
     if lacking:
         raise MirrorError(
             f"{some_of(lacking)} did not take what committed up to {until}: pgoutput-fast status says why"

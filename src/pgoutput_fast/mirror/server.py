@@ -137,5 +137,5 @@ class ServerView:
             with session(self.dsn) as cursor:
                 self._types = self._types.merged(read_types(cursor.connection))
         self._seen |= {each.version for each in new}
-        self._typed = catalog, Catalog(catalog.relations, catalog.types.merged(self._types))
+        self._typed = catalog, catalog.explained(self._types)
         return self._typed[1]
