@@ -199,9 +199,8 @@ def test_a_segment_is_gone_in_which_an_open_transaction_has_rows(spark: Any, tmp
         with pytest.raises(ValueError, match=message):
             pgspark.write_tables([second, third], tmp_path / "new", mode=mode)
     assert not (tmp_path / "new/public.orders").exists()
-    assert [row.rows for row in pgspark.write_tables([third], tmp_path / "new", transactions="as_sent")] == [
-        0
-    ]
+    named: Any = {"tables": ["public.orders"], "transactions": "as_sent"}
+    assert [row.rows for row in pgspark.write_tables([third], tmp_path / "new", **named)] == [0]
     assert [row.rows for row in pgspark.write_tables([second, third], lake, mode="overwrite")] == [1]
     assert [row.rows for row in pgspark.write_tables(segments, lake, mode="overwrite")] == [2]
 

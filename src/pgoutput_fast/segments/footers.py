@@ -14,9 +14,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeAlias, TypeVar
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pgoutput_fast.protocol.kinds import CHANGES
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 from pgoutput_fast.segments.footer import place_of, segment_of
 from pgoutput_fast.segments.outcomes import NEEDED, outcomes_of_rows, outcomes_of_texts
@@ -24,7 +26,7 @@ from pgoutput_fast.segments.read import MOST_READ, checked, damaged
 from pgoutput_fast.segments.segment import Segment
 from pgoutput_fast.storage.paths import FoundFile, shown
 
-__all__ = ["Opened", "one_batch", "open_segments", "read_outcomes"]
+__all__ = ["Opened", "one_batch", "open_segments", "read_changed", "read_outcomes"]
 
 # Threads for files of this machine, and for files in a store; how many files a thread takes at once.
 _THREADS_HERE, _THREADS_STORE = 4, 32
@@ -92,6 +94,27 @@ def read_outcomes(files: Sequence[tuple[FoundFile, Segment]]) -> list[pa.RecordB
             with _opened(file) as parquet:
                 taken.append(_control_rows(parquet, segment))
         return [each for each in _decoded(taken) if each is not None]
+
+    return _in_parallel(read, files, of_file=lambda each: each[0])
+
+
+def read_changed(files: Sequence[tuple[FoundFile, Segment]]) -> list[frozenset[int]]:
+    """The relations (oids) that have changes in segments. This reads two narrow columns.
+
+    Raises:
+        FileNotFoundError: if a file was removed.
+        ValueError: if a file is damaged.
+    """
+
+    def read(some: Sequence[tuple[FoundFile, Segment]]) -> list[frozenset[int]]:
+        found = []
+        for file, segment in some:
+            groups = [k for k, group in enumerate(segment.row_groups) if group.relations is not None]
+            with _opened(file) as parquet:
+                rows = parquet.read(groups, ["kind", "relation"])
+            changes = rows.filter(pa.array(np.isin(rows["kind"].to_numpy(), CHANGES)))
+            found.append(frozenset(changes["relation"].unique().to_pylist()))
+        return found
 
     return _in_parallel(read, files, of_file=lambda each: each[0])
 

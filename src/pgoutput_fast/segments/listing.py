@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from pgoutput_fast.catalog.relations import Catalog
 from pgoutput_fast.schema.tables import OUTCOMES_SCHEMA
-from pgoutput_fast.segments.footers import Opened, one_batch, open_segments, read_outcomes
+from pgoutput_fast.segments.footers import Opened, one_batch, open_segments, read_changed, read_outcomes
 from pgoutput_fast.segments.known import UNREAD
 from pgoutput_fast.segments.names import overlap_error
 from pgoutput_fast.segments.segment import Segment, check_source
@@ -101,6 +101,8 @@ class SegmentList:
         )
         self._opened: dict[FoundFile, Opened] = {}
         self._files: dict[str, FoundFile] = {}
+        # The relations that have changes in a segment, as far as that was read.
+        self._changed: dict[FoundFile, frozenset[int]] = {}
 
     def pack(self, outcomes: bool = False) -> bytes:
         """What was read of row groups, for another process. It does not contain what segments know of relations.
@@ -166,6 +168,23 @@ class SegmentList:
         every = [known[file] if file in known else self._opened[file].outcomes for file in files]
         return one_batch(every, OUTCOMES_SCHEMA)
 
+    def changed(self, segments: Sequence[Segment], relations: Collection[int]) -> set[int]:
+        """Which of these relations (oids) have changes in the segments. A server also describes others.
+
+        Raises:
+            FileNotFoundError: if a segment was removed.
+        """
+        left, count, done = set(relations), 1, 0
+        while left and done < len(segments):
+            # Most relations have changes in the first segments. So more and more are read at a time.
+            some = [each for each in segments[done : done + count] if each.row_groups_of(left)]
+            files = {self._files[os.fspath(each.path)]: each for each in some}
+            unread = [(file, each) for file, each in files.items() if file not in self._changed]
+            self._changed |= zip((file for file, _ in unread), read_changed(unread), strict=True)
+            left.difference_update(*(self._changed[file] for file in files))
+            done, count = done + count, 2 * count
+        return set(relations) - left
+
     def _again(self, read: Callable[[], _T]) -> _T:
         for _ in range(_TRIES - 1):
             # A segment that was just joined into another one may go at any time. A listing may lack both.
@@ -180,6 +199,7 @@ class SegmentList:
         known = self._opened | {file: each for file, each in opened if each is not None}
         # Of equal files, those of `found` know their store.
         self._opened = {file: known[file] for file in found if file in known}
+        self._changed = {file: each for file, each in self._changed.items() if file in self._opened}
         if gone := [file for file in found if file not in known]:
             # What was opened is kept, so a second try is short.
             raise FileNotFoundError(f"segment {shown(gone[0].path)} does not exist")

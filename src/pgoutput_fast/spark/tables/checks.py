@@ -14,7 +14,26 @@ from pgoutput_fast.spark.tables.run import Run
 from pgoutput_fast.spark.tables.sources import SegmentSource, Source, TaggedSource
 from pgoutput_fast.spark.tasks.tables import TablePart, rejects_of
 
-__all__ = ["begun_with_query", "check_columns", "checked_targets"]
+__all__ = ["begun_with_query", "check_columns", "checked_targets", "with_rows"]
+
+
+def with_rows(
+    run: Run, described: Sequence[DescribedTable], parts: Sequence[TablePart], source: Source
+) -> tuple[list[DescribedTable], list[TablePart]]:
+    """The tables that exist or have changes.
+
+    A server also describes tables that will have none: before a change of a table that is published via the root of its
+    partitions, it describes the partition with the row, too.
+    """
+    new = [part for part in parts if part.after is None]
+    oids = {oid for part in new for oid in part.oids}
+    changed = frozenset(source.changed(sorted(oids)) if oids else ())
+    kept = [
+        (table, part)
+        for table, part in zip(described, parts, strict=True)
+        if part.after is not None or not changed.isdisjoint(part.oids) or run.table(part.directory).exists()
+    ]
+    return [table for table, _ in kept], [part for _, part in kept]
 
 
 def checked_targets(run: Run, parts: Sequence[TablePart], mode: Mode, source: Source) -> list[TablePart]:

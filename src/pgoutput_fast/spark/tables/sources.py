@@ -7,10 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from pgoutput_fast.catalog.relations import Catalog
 from pgoutput_fast.lake.files import WrittenFile
 from pgoutput_fast.lake.stream import Stream
+from pgoutput_fast.protocol.kinds import CHANGES
 from pgoutput_fast.schema.options import Options, Transactions
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 from pgoutput_fast.segments.listing import SegmentList, catalog_of
@@ -94,6 +96,14 @@ class SegmentSource:
         before = (each for each in self._found if each.first_seq < seq)
         return any(each.row_groups_of(oids) for each in before)
 
+    def changed(self, oids: Collection[int]) -> Collection[int]:
+        """Which relations have changes, up to the last message that counts, or a little beyond it."""
+
+        def look(segments: Sequence[Segment]) -> set[int]:
+            return self._listed.changed([each for each in segments if each.first_seq <= self.last_seq], oids)
+
+        return self._listed.read(look)
+
     def begun_before(self, after: int) -> int | None:
         """Ordinal of the message where the oldest transaction begins that is open at a position and commits behind it.
 
@@ -152,6 +162,11 @@ class TaggedSource:
     def gap(self, after: int | None) -> tuple[int, int] | None:
         """As for segments. The rows may be a part of a stream, so only the beginning is checked."""
         return None if after is None or after + 1 >= self.first_seq else (after + 1, self.first_seq - 1)
+
+    def changed(self, oids: Collection[int]) -> Collection[int]:
+        """As for segments."""
+        changes = self._wal.where(F.col("kind").isin(*CHANGES) & F.col("relation").isin(*oids))
+        return {row["relation"] for row in changes.select("relation").distinct().collect()}
 
     def begun_before(self, after: int) -> int | None:
         """As for segments."""

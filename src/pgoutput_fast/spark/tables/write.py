@@ -23,7 +23,7 @@ from pgoutput_fast.schema.tables import REJECTS_SCHEMA
 from pgoutput_fast.segments.listing import SegmentList
 from pgoutput_fast.spark.dataframes.plan import expect_catalog, task_options
 from pgoutput_fast.spark.source.stream_files import read_emitted
-from pgoutput_fast.spark.tables.checks import begun_with_query, check_columns, checked_targets
+from pgoutput_fast.spark.tables.checks import begun_with_query, check_columns, checked_targets, with_rows
 from pgoutput_fast.spark.tables.plan import PartitionBy, described_tables, plan_tables
 from pgoutput_fast.spark.tables.run import Run, begin_run
 from pgoutput_fast.spark.tables.sources import SegmentSource, Source, TaggedSource
@@ -69,7 +69,7 @@ def write_tables(
             not say of which stream it is. So see to it that a table gets the payloads of one stream only.
         target: a directory or URI. Each table is a directory in it: the schema's name, a dot and the table's name,
             both percent-encoded (with `+` in place of `%` for Delta and Iceberg).
-        tables: qualified names, quoted as in SQL. Default: all tables of the source.
+        tables: qualified names, quoted as in SQL. Default: all tables with changes in the source.
         format: `"parquet"`, `"delta"` (needs `pip install 'pgoutput_fast[delta]'`) or `"iceberg"` (needs
             `pip install 'pgoutput_fast[iceberg]'`).
         transactions: `"committed"` writes the rows of transactions whose commit is in the source. `"as_sent"` writes
@@ -144,9 +144,9 @@ def table_sink(
 
     Args:
         target, tables, format, transactions, options, partition_by, file_bytes, compression, storage_options,
-            catalog, iceberg_catalog: as in `write_tables`. A table that the segments do not describe yet is written as
-            soon as they do, if `tables` is not given. A table that a later batch does not find in the target, because
-            you added it to `tables` or because the target was lost, gets what the earlier batches had, too.
+            catalog, iceberg_catalog: as in `write_tables`. A table without changes is written as soon as it has
+            some, if `tables` is not given. A table that a later batch does not find in the target, because you added it
+            to `tables` or because the target was lost, gets what the earlier batches had, too.
 
     Raises:
         ValueError: for wrong arguments. The query fails for the reasons of `write_tables`, and if it reads rows instead
@@ -196,6 +196,10 @@ def _write(
     described = described_tables(source.catalog, tables, options, partition_by, more=source.batch is not None)
     with begin() as run:
         parts = plan_tables(described, options, run, mode)
+        if tables is None:
+            described, parts = with_rows(run, described, parts, source)
+        if not parts:
+            return []
         if isinstance(source, SegmentSource) and source.batch is not None:
             parts = begun_with_query(run, parts, source, source.batch, named=tables is not None)
         parts = checked_targets(run, parts, mode, source)
