@@ -40,8 +40,11 @@ def test_a_server_that_is_ready(database: pg.Database, schema: str) -> None:
     assert report.tables == ("checked.t",)
     assert report.server.major == database.version
     assert report.slot is None
-    # The tests' servers have no limit; 10 knows none.
-    assert [f.subject for f in report.findings] == ["max_slot_wal_keep_size"]
+    # The tests' servers have no limit; 10 knows none. And their user is a superuser.
+    assert [(f.level, f.subject) for f in report.findings] == [
+        ("warning", "max_slot_wal_keep_size"),
+        ("note", "user postgres"),
+    ]
 
 
 def test_publications(database: pg.Database, schema: str) -> None:

@@ -14,12 +14,12 @@ pytestmark = pytest.mark.few_versions
 def test_rows_before_a_transaction(database: pg.Database) -> None:
     database.execute("CREATE TABLE old_rows (id int)", "INSERT INTO old_rows VALUES (1)")
     ((xid,),) = database.execute("SELECT xmin::text::bigint FROM old_rows")
-    assert has_row(database.dsn, "old_rows", xid) is False
-    assert has_row(database.dsn, "old_rows", xid + 1) is True
-    assert has_row(database.dsn, "old_rows") is True
-    assert has_row(database.dsn, "no_such_table", xid) is None
+    assert has_row(database.dsn, "public.old_rows", xid) is False
+    assert has_row(database.dsn, "public.old_rows", xid + 1) is True
+    assert has_row(database.dsn, "public.old_rows") is True
+    assert has_row(database.dsn, "public.no_such_table", xid) is None
     database.execute("DELETE FROM old_rows")
-    assert has_row(database.dsn, "old_rows") is False
+    assert has_row(database.dsn, "public.old_rows") is False
 
 
 def test_a_table_that_somebody_has_locked(database: pg.Database, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,6 +30,6 @@ def test_a_table_that_somebody_has_locked(database: pg.Database, monkeypatch: py
     try:
         connection.cursor().execute("LOCK TABLE locked")
         with pytest.raises(RowAgeError, match="lock timeout"):
-            has_row(database.dsn, "locked")
+            has_row(database.dsn, "public.locked")
     finally:
         connection.close()

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from pgoutput_fast.arguments import expect_list
 from pgoutput_fast.postgres.errors import CaptureError
 from pgoutput_fast.postgres.findings import Finding
+from pgoutput_fast.postgres.heaps import is_superuser
 from pgoutput_fast.postgres.money import of_money
 from pgoutput_fast.postgres.publications import of_publications, of_table, read_tables
 from pgoutput_fast.postgres.session import Server, read_server, session, with_identifier
@@ -118,6 +119,13 @@ def _of_server(cursor: Any, server: Server) -> Iterator[Finding]:
             f"user {user}",
             "it does not have the attribute REPLICATION, so the server refuses slots and walsenders",
             f"Run ALTER ROLE {user} REPLICATION as a superuser",
+        )
+    if is_superuser(cursor.connection):
+        yield Finding(
+            "note",
+            f"user {user}",
+            "it is a superuser, so a function that the owner of a table wrote may run as one when the table is loaded",
+            "Use a role that only may replicate, and read the tables",
         )
 
 

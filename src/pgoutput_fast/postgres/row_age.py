@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 import psycopg2
 import psycopg2.errors
 
+from pgoutput_fast.postgres.heaps import hold_schema, is_superuser, lock_heap, refuse_views
 from pgoutput_fast.postgres.refusals import advice
 from pgoutput_fast.postgres.session import session
 
@@ -45,9 +46,16 @@ def has_row(dsn: str, table: str, before: int | None = None) -> bool | None:
         with session(dsn) as cursor:
             cursor.execute(f"SET lock_timeout = {_LOCK_MS}")
             cursor.execute("SET row_security = off")  # an error instead of rows that are hidden
+            holds = not refuse_views(cursor) and is_superuser(cursor.connection)
             with suppress(psycopg2.ProgrammingError, psycopg2.NotSupportedError):
-                cursor.execute(f"SELECT EXISTS (SELECT 1 FROM ONLY {table} {which})", {"before": str(before)})
-                return bool(cursor.fetchone()[0])
+                cursor.execute(f"BEGIN READ {'WRITE' if holds else 'ONLY'}")
+                if holds:
+                    hold_schema(cursor, table)
+                if lock_heap(cursor, table)[1] is not None:
+                    cursor.execute(
+                        f"SELECT EXISTS (SELECT 1 FROM ONLY {table} {which})", {"before": str(before)}
+                    )
+                    return bool(cursor.fetchone()[0])
     except psycopg2.Error as problem:
         raise RowAgeError(str(problem).strip()) from problem
     return None

@@ -51,6 +51,9 @@ PINS = {
 }
 """The settings of the sessions that decode, {name: value}. With these settings a text has one meaning."""
 
+# No session writes to tables. So nothing can that somebody planted, and a session would call.
+_READ_ONLY = "-c default_transaction_read_only=on"
+
 # Timeouts of later versions; earlier versions refuse a session with them. Name -> first version.
 _LATER_TIMEOUTS = {"idle_session_timeout": 140000, "transaction_timeout": 170000}
 
@@ -209,7 +212,7 @@ def connect(
     given = _parsed(dsn)
     pins = " ".join(f"-c {name}={value}" for name, value in PINS.items())
     # The pins come after the user's own options, so the pins take effect.
-    options = f"{given.pop('options', '')} {pins if pinned else ''}".strip()
+    options = f"{given.pop('options', '')} {pins if pinned else ''} {_READ_ONLY}".strip()
     cut = dict(_CUT, connect_timeout=_CONNECT_SECONDS)
     if psycopg2.extensions.libpq_version() >= _USER_TIMEOUT_LIBPQ:
         cut["tcp_user_timeout"] = _UNACKNOWLEDGED_MS

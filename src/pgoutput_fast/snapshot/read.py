@@ -15,6 +15,7 @@ from pgoutput_fast._core.copy.table_rows import CopyRows
 from pgoutput_fast.catalog.identifiers import quote_identifier
 from pgoutput_fast.catalog.relations import Catalog
 from pgoutput_fast.postgres.copy_stream import CopyLink
+from pgoutput_fast.postgres.heaps import hold_schema, is_superuser, lock_heap, refuse_views
 from pgoutput_fast.postgres.session import connect
 from pgoutput_fast.postgres.tables import SnapshotTable, text_columns
 from pgoutput_fast.schema.flat import flatten
@@ -28,6 +29,16 @@ __all__ = ["RangeRead", "SnapshotReader", "TableLostError", "copy_query", "in_sn
 # rows after it.
 _MOST_BYTES = 1 << 20
 _WAIT_SECONDS, _FILL_SECONDS = 0.2, 0.02
+
+
+# Errors of a server that does not find the table. The third one comes if a schema cannot be held.
+_RENAMED = (
+    psycopg2.errors.UndefinedTable,
+    psycopg2.errors.InvalidSchemaName,
+    psycopg2.errors.SerializationFailure,
+)
+# Errors of a server that finds a view there, or what it does not lock.
+_REPLACED = (psycopg2.errors.ObjectNotInPrerequisiteState, psycopg2.errors.WrongObjectType)
 
 
 class TableLostError(SnapshotError):
@@ -65,13 +76,13 @@ class RangeRead:
 
 
 @contextmanager
-def in_snapshot(cursor: Any, snapshot: str) -> Iterator[None]:
-    """Runs the block in a transaction that sees the snapshot.
+def in_snapshot(cursor: Any, snapshot: str, *, may_write: bool = False) -> Iterator[None]:
+    """Runs the block in a transaction that sees the snapshot, read-only unless it `may_write`.
 
     Raises:
         SnapshotError: if nobody holds the snapshot any more.
     """
-    cursor.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+    cursor.execute(f"BEGIN ISOLATION LEVEL REPEATABLE READ READ {'WRITE' if may_write else 'ONLY'}")
     try:
         cursor.execute("SET TRANSACTION SNAPSHOT %s", (snapshot,))
     except (
@@ -151,6 +162,7 @@ class SnapshotReader:
         with self._connection.cursor() as cursor:
             # A row security policy would silently leave rows out. With this setting it is an error.
             cursor.execute("SET row_security = off")
+            self._refuses_views = refuse_views(cursor)
 
     def close(self) -> None:
         """Ends the session, even during a read."""
@@ -186,16 +198,13 @@ class SnapshotReader:
             relation, self._options, self._catalog.types, table.consistent_lsn, as_text, on_batch=give
         )
         wanted = self._options.columns_of(relation)
-        with self._connection.cursor() as cursor, in_snapshot(cursor, self._snapshot):
+        holds = self._holds_schema(table, each)
+        with self._connection.cursor() as cursor, in_snapshot(cursor, self._snapshot, may_write=holds):
             try:
+                if holds:
+                    hold_schema(cursor, each.part.name)
                 # With the lock, a file that is the same now stays the same during the read.
-                cursor.execute(f"LOCK TABLE ONLY {each.part.name} IN ACCESS SHARE MODE")
-                cursor.execute(
-                    "SELECT pg_catalog.to_regclass(%s)::pg_catalog.oid::pg_catalog.int8, "
-                    "pg_catalog.pg_relation_filenode(%s)::pg_catalog.int8",
-                    (each.part.name, each.part.oid),
-                )
-                is_same = cursor.fetchone() == (each.part.oid, each.part.filenode)
+                is_same = lock_heap(cursor, each.part.name) == (each.part.oid, each.part.filenode)
                 if is_same:
                     path = None if table.row_filter is None else _without_path(cursor)
                     query = copy_query(table, each, as_text, None if wanted is None else list(wanted), path)
@@ -208,9 +217,12 @@ class SnapshotReader:
                         with suppress(psycopg2.Error):
                             self.cancel()
                         raise
-            except (psycopg2.errors.UndefinedTable, psycopg2.errors.InvalidSchemaName):
+            except _RENAMED:
                 cursor.execute("ROLLBACK")
                 raise TableLostError(table.name, _was("dropped or renamed", table, each)) from None
+            except _REPLACED:
+                cursor.execute("ROLLBACK")
+                raise TableLostError(table.name, _was("replaced", table, each)) from None
             except (psycopg2.errors.UndefinedColumn, psycopg2.errors.DatatypeMismatch):
                 cursor.execute("ROLLBACK")
                 raise TableLostError(table.name, _was("altered", table, each)) from None
@@ -221,6 +233,15 @@ class SnapshotReader:
         for batch in rows.take_batches():
             give(batch)
         return RangeRead(rows.row_count, rows.decoded_bytes, rows.take_rejects())
+
+    def _holds_schema(self, table: SnapshotTable, each: ReadRange) -> bool:
+        """Whether only a schema that is held makes it sure that a read calls no function of somebody else.
+
+        A server that refuses views reads another table, and its columns may have other types. A condition on them would
+        call the casts of these types.
+        """
+        has_condition = table.row_filter is not None or each.where is not None
+        return is_superuser(self._connection) and (has_condition or not self._refuses_views)
 
     def _copy(self, query: str, rows: CopyRows) -> None:
         link = CopyLink(self._connection)
