@@ -39,9 +39,13 @@ class DefaultSource(DataSource):
             from pgoutput_fast.spark.source.stream_files import emits_files, files_schema
 
             if emits_files(self.options):
-                return files_schema()
-        from pgoutput_fast.spark.source.plan import plan_source
+                return files_schema(self.options)
+        from pgoutput_fast.spark.source.plan import STREAM_OPTIONS, plan_source
 
+        if any(key in self.options for key in STREAM_OPTIONS):
+            from pgoutput_fast.spark.source.stream_plan import check_options
+
+            check_options(self.options)
         # The plan is kept. It travels from the planning process to the others, so all have the same schema. So do the
         # footers, so that the next process opens only segments that are new then.
         listed: list[Any] = []
@@ -68,6 +72,14 @@ class DefaultSource(DataSource):
         return make_reader(plan, schema, footers)
 
     def streamReader(self, schema: Any) -> Any:  # noqa: N802
+        try:
+            return self._stream_reader(schema)
+        except Exception as problem:
+            from pgoutput_fast.spark.source.refused import RefusedReader
+
+            return RefusedReader(problem)
+
+    def _stream_reader(self, schema: Any) -> Any:
         if "mode" in self.options:
             raise ValueError("spark.readStream has no option mode: use spark.read")
         if "emit" in self.options:

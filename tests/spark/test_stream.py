@@ -17,7 +17,7 @@ from typing import Any
 
 import psycopg2
 import pytest
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import PySparkException, StreamingQueryException
 
 import pgoutput_fast as pgo
 from pgoutput_fast import encode
@@ -364,6 +364,22 @@ def test_tables_that_change(shop: Shop, query: Query) -> None:
     assert [row["_relation"] for row in rows] == ["public.orders", "public.others", "public.orders"]
     assert rows[-1]["public.orders"] == {"id": 2, "note": "new", "more": 3}
     assert rows[1]["public.orders"] is None
+
+
+def test_options_that_are_wrong(spark: Any, tmp_path: Path) -> None:
+    """Without a schema, `load` says it. With one, the query does, which hid it behind an UnboundLocalError."""
+    wrong = spark.readStream.format("pgoutput").option("table", "public.orders").option("starting", "now")
+    with pytest.raises(PySparkException, match="option starting must be earliest, latest or"):
+        wrong.load(str(tmp_path))
+    given = spark.readStream.format("pgoutput").schema("id int").option("table", "public.orders")
+    for frame, message in (
+        (given.option("starting", "now").load(str(tmp_path)), "ValueError: option starting must be earliest"),
+        (given.load(f"{tmp_path}/*.parquet"), "ValueError: a stream reads one directory"),
+    ):
+        writer = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint"))
+        with pytest.raises(StreamingQueryException, match=message) as caught:
+            writer.start().awaitTermination(240)
+        assert "UnboundLocalError" not in str(caught.value)
 
 
 def test_a_version_that_only_older_segments_know(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

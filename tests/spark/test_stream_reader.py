@@ -75,6 +75,11 @@ def _reader(directory: Directory, schema: str | None = None, **options: str) -> 
     return pickle.loads(cloudpickle.dumps(source)).streamReader(schema)
 
 
+def _refused(given: dict[str, str]) -> Any:
+    """What Spark gets if the user has given a schema. An error of `streamReader` itself would be hidden."""
+    return DefaultSource(CaseInsensitiveDict(given)).streamReader(StructType.fromJson(json.loads(PINNED)))
+
+
 def _rows(reader: Any, start: int, end: int) -> list[dict[str, Any]]:
     """What tasks read, in order."""
     parts = pickle.loads(pickle.dumps(reader.partitions({"seq": start}, {"seq": end})))
@@ -343,7 +348,52 @@ def test_options_of_one_side_only(directory: Directory) -> None:
     with pytest.raises(ValueError, match=r"spark\.read has no option starting: use spark\.readStream"):
         source.reader(source.schema())
     with pytest.raises(ValueError, match=r"has no option mode: use spark\.read"):
-        _reader(directory, PINNED, mode="snapshot")
-    given = CaseInsensitiveDict({"table": "public.orders", "paths": json.dumps([str(directory.path)])})
+        _refused({"mode": "snapshot"}).initialOffset()
     with pytest.raises(ValueError, match="a stream reads one directory"):
-        DefaultSource(given).streamReader(StructType.fromJson(json.loads(PINNED)))
+        _refused({"table": "public.orders", "paths": json.dumps([str(directory.path)])}).initialOffset()
+
+
+WRONG = [
+    ({"Starting": "now"}, "option starting must be earliest, latest or"),
+    ({"max_segments": "0"}, "option max_segments must be a number"),
+    ({"max_bytes": "1 MB"}, "option max_bytes must be a number"),
+    ({"publication": "p"}, "option publication needs the option dsn"),
+    ({"dsn": "", "slot": "s"}, "needs the option publication"),
+    (
+        {"starting": "0", "path": "/segments/*.parquet"},
+        r"one directory, and /segments/\*\.parquet is a pattern",
+    ),
+    ({"starting": "0", "path": "s3://k:v@b/[ab]"}, r"one directory, and s3://b/\[ab\] is a pattern"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), WRONG)
+@pytest.mark.parametrize("emit", ["rows", "files"])
+def test_what_is_wrong_is_said_at_once(
+    directory: Directory, options: dict[str, str], message: str, emit: str
+) -> None:
+    """`load` says it. With a schema of the user, Spark asks only for the reader, and hides what is wrong with it."""
+    given = {"path": str(directory.path), "emit": emit, **options}
+    if emit == "rows":
+        given["table"] = "public.orders"
+    with pytest.raises(ValueError, match=message):
+        DefaultSource(CaseInsensitiveDict(given)).schema()
+    reader = pickle.loads(cloudpickle.dumps(_refused(given)))
+    for ask in (
+        reader.initialOffset,
+        reader.latestOffset,
+        reader.getDefaultReadLimit,
+        reader.prepareForTriggerAvailableNow,
+        lambda: reader.partitions({}, {}),
+        lambda: reader.read(None),
+    ):
+        with pytest.raises(ValueError, match=message):
+            ask()
+    reader.stop()
+
+
+@pytest.mark.parametrize("path", ["{0}/*.parquet", "{0}/*"])
+def test_a_pattern_without_other_options(directory: Directory, path: str) -> None:
+    """Only the reader knows that it is a stream."""
+    with pytest.raises(ValueError, match="is a pattern: pass the directory's path"):
+        _reader(directory, path=path.format(directory.path)).initialOffset()

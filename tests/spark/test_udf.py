@@ -264,3 +264,26 @@ def test_a_damaged_row_is_still_an_error_and_a_cut_one_too() -> None:
     counted = _versions(payloads.slice(1), np.zeros(3, np.int8), np.arange(3), catalog)
     assert counted.tolist() == [len(catalog.relations) - 1] * 3  # where they are found to be malformed
     assert _versions(payloads, np.zeros(4, np.int8), np.array([0]), catalog).tolist() == [1]
+
+
+def test_registered_for_sql(spark: Any, raw: Any, tagged: list[dict[str, Any]]) -> None:
+    """`spark.udf.register` takes the functions as they are, with one argument or two."""
+    relation = pgo.tag(WAL)[1].catalog.named("public.orders")[-1]
+    spark.udf.register("pg_kind", pgspark.udf.message_kind)
+    spark.udf.register("pg_oid", pgspark.udf.relation_oid)
+    spark.udf.register("pg_xid", pgspark.udf.xid)
+    raw.createOrReplaceTempView("registered")
+    query = "SELECT pg_kind(payload), pg_oid(payload), pg_xid(payload, null) FROM registered ORDER BY seq"
+    rows = spark.sql(query).collect()
+    for k, function in enumerate((pgspark.udf.message_kind, pgspark.udf.relation_oid, pgspark.udf.xid)):
+        assert [row[k] for row in rows] == _values(raw, function("payload"))
+    assert {row[1] for row in rows} >= {ORDERS.oid, OTHER.oid}
+    in_frames = pgspark.udf.decode_row(relation, arrow=False)
+    with pytest.raises(PySparkException, match="INVALID_UDF_EVAL_TYPE"):
+        spark.udf.register("pg_frames", in_frames)
+    if FORMS[0]:
+        decode = pgspark.udf.decode_row(relation)
+        spark.udf.register("pg_row", decode)
+        found = [row[0] for row in spark.sql("SELECT pg_row(payload) FROM registered ORDER BY seq").collect()]
+        assert found == _values(raw, decode("payload"))
+        assert any(found)

@@ -21,6 +21,7 @@ __all__ = [
     "absolute",
     "check_place",
     "find_files",
+    "is_glob",
     "is_hidden",
     "is_uri",
     "open_file",
@@ -37,6 +38,8 @@ _ONE_SLASH = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):/(?!/)(?P<rest>.*)
 # The stores that pyarrow knows. Of some, the configuration names the host if the URI does not.
 _WITHOUT_HOST = ("hdfs", "viewfs")
 _SCHEMES = ("s3", "s3a", "s3n", "gs", "gcs", "abfs", "abfss", *_WITHOUT_HOST)
+# In a URI a question mark begins the query, so it is not a wildcard.
+_PATTERN = re.compile(r"[*\[]")
 # Hadoop's names of the scheme.
 _SAME = {"s3a": "s3", "s3n": "s3"}
 
@@ -74,6 +77,20 @@ def find_files(paths: Paths) -> list[FoundFile]:
         paths = [paths]
     found = {file.path: file for path in paths for file in _found(os.fspath(path))}
     return list(found.values())
+
+
+def is_glob(path: str) -> bool:
+    """Whether a path or a URI names files by a pattern.
+
+    >>> is_glob("segments/*.parquet"), is_glob("s3://bucket/[ab]"), is_glob("segments")
+    (True, True, False)
+    """
+    if not _URI.match(path):
+        return glob.has_magic(path) and not os.path.exists(path)
+    uri = split_uri(path)
+    if uri.scheme == "file":
+        return is_glob(unquote(uri.path))
+    return _PATTERN.search(uri.path) is not None
 
 
 def open_file(path: str) -> Any:
@@ -183,8 +200,7 @@ def _file_here(path: str) -> FoundFile:
 def _found_in_store(uri: SplitResult) -> list[FoundFile]:
     from pyarrow import fs
 
-    # In a URI a question mark begins the query, so it is not a wildcard.
-    match = re.search(r"[*\[]", uri.path)
+    match = _PATTERN.search(uri.path)
     fixed = (uri.path if match is None else uri.path[: uri.path.rfind("/", 0, match.start())]).rstrip("/")
     store, root = open_place(uri._replace(path=fixed).geturl())
     if match is not None:

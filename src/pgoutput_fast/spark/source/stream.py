@@ -38,7 +38,7 @@ except ImportError:  # before 4.2
 else:
     NEW_SOURCES = True
 
-__all__ = ["NEW_SOURCES", "StreamReader"]
+__all__ = ["NEW_SOURCES", "StreamReader", "SupportsTriggerAvailableNow"]
 
 
 class StreamReader(RowsReader, DataSourceStreamReader, SupportsTriggerAvailableNow):

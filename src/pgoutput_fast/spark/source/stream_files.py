@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 from pgoutput_fast.protocol.limits import SPARK_PARTITION_BYTES
 from pgoutput_fast.spark.source.plan import STREAM_OPTIONS, SourcePlan
 from pgoutput_fast.spark.source.stream import NEW_SOURCES, StreamReader
-from pgoutput_fast.spark.source.stream_plan import plan_stream
+from pgoutput_fast.spark.source.stream_plan import check_options, plan_stream
 from pgoutput_fast.spark.types import spark_schema
 
 __all__ = ["Emitted", "emits_files", "files_schema", "make_files_reader", "read_emitted"]
@@ -48,8 +48,20 @@ def emits_files(options: Mapping[str, str]) -> bool:
     return emit == "files"
 
 
-def files_schema() -> StructType:
-    """Spark's schema of the rows."""
+def files_schema(options: Mapping[str, str]) -> StructType:
+    """Spark's schema of the rows.
+
+    Raises:
+        ValueError: for options that only a query of rows has, or that are wrong.
+    """
+    given = {key.lower(): value for key, value in options.items()}
+    unknown = sorted(key for key in given if key not in _OPTIONS and not key.startswith("__"))
+    if unknown:
+        raise ValueError(
+            f"with emit=files, format pgoutput has no option {', '.join(map(repr, unknown))}; there is "
+            f"{', '.join(_OPTIONS)}. Pass what is decoded to table_sink"
+        )
+    check_options(options)
     return spark_schema(_SCHEMA)
 
 
@@ -104,17 +116,10 @@ def make_files_reader(options: Mapping[str, str], schema: StructType) -> FilesRe
     """Makes the reader.
 
     Raises:
-        ValueError: for options that only a query of rows has, or that are wrong.
+        ValueError: as `files_schema`.
     """
+    files_schema(options)
     given = {key.lower(): value for key, value in options.items()}
-    unknown = sorted(key for key in given if key not in _OPTIONS and not key.startswith("__"))
-    if unknown:
-        raise ValueError(
-            f"with emit=files, format pgoutput has no option {', '.join(map(repr, unknown))}; there is "
-            f"{', '.join(_OPTIONS)}. Pass what is decoded to table_sink"
-        )
-    if "path" not in given:
-        raise ValueError("format pgoutput needs the path of segments: load(path)")
     source = SourcePlan((given["path"],), (), False, "_", True, SPARK_PARTITION_BYTES, schema)
     return FilesReader(plan_stream(options, schema, source), schema)
 

@@ -15,8 +15,9 @@ from pyspark.sql.types import StructType
 from pgoutput_fast.catalog.relations import Catalog
 from pgoutput_fast.schema.resolve import SchemaMode, mode_of
 from pgoutput_fast.spark.source.plan import SourcePlan, TablePlan, plan_source
+from pgoutput_fast.storage.paths import is_glob, shown
 
-__all__ = ["StreamPlan", "new_versions", "plan_stream", "plan_with_versions"]
+__all__ = ["StreamPlan", "check_options", "new_versions", "plan_stream", "plan_with_versions"]
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,40 @@ class StreamPlan:
     consumer: str | None
 
 
+def check_options(options: Mapping[str, str]) -> None:
+    """Checks the options that only streams have, before the query is planned.
+
+    Raises:
+        ValueError: for options that are wrong.
+    """
+    given = {key.lower(): value for key, value in options.items()}
+    if "paths" in given:
+        raise ValueError("a stream reads one directory: pass its path to load(path)")
+    path = given.get("path", "")
+    if not path:
+        raise ValueError("format pgoutput needs the path of segments: load(path)")
+    if is_glob(path):
+        raise ValueError(
+            f"a stream reads one directory, and {shown(path)} is a pattern: pass the directory's path"
+        )
+    starting = given.get("starting", "earliest")
+    if starting not in ("earliest", "latest") and not starting.isdecimal():
+        raise ValueError(
+            f"option starting must be earliest, latest or the ordinal of a message, not {starting!r}"
+        )
+    for name in ("max_segments", "max_bytes"):
+        _number(given, name)
+    alone = sorted(
+        name for name in ("slot", "publication", "capture") if name in given and "dsn" not in given
+    )
+    if alone:
+        raise ValueError(f"option {alone[0]} needs the option dsn: it says what the query captures")
+    if "dsn" in given:
+        from pgoutput_fast.spark.source.stream_capture import settings_of
+
+        settings_of(given)
+
+
 def plan_stream(options: Mapping[str, str], schema: StructType, planned: SourcePlan | None) -> StreamPlan:
     """Plans a streaming query.
 
@@ -55,18 +90,9 @@ def plan_stream(options: Mapping[str, str], schema: StructType, planned: SourceP
         ValueError: for options that are wrong, and as `plan_source`.
         KeyError: as `plan_source`.
     """
+    check_options(options)
     given = {key.lower(): value for key, value in options.items()}
     source = plan_source(options, schema) if planned is None else planned
-    if len(source.paths) != 1 or "paths" in given:
-        raise ValueError("a stream reads one directory: pass its path to load(path)")
-    starting = given.get("starting", "earliest")
-    if starting not in ("earliest", "latest") and not starting.isdecimal():
-        raise ValueError(f"starting must be earliest, latest or the ordinal of a message, not {starting!r}")
-    alone = sorted(
-        name for name in ("slot", "publication", "capture") if name in given and "dsn" not in given
-    )
-    if alone:
-        raise ValueError(f"option {alone[0]} needs the option dsn: it says what the query captures")
     # A stream cannot take rows back after a rollback. So the default is committed transactions.
     committed = given.get("transactions", "committed") == "committed"
     return StreamPlan(
@@ -74,7 +100,7 @@ def plan_stream(options: Mapping[str, str], schema: StructType, planned: SourceP
         mode_of(given.get("schema_mode"), planned is None),
         given,
         source.paths[0],
-        starting,
+        given.get("starting", "earliest"),
         _number(given, "max_segments"),
         _number(given, "max_bytes"),
         given.get("consumer"),
@@ -84,7 +110,7 @@ def plan_stream(options: Mapping[str, str], schema: StructType, planned: SourceP
 def _number(given: Mapping[str, str], name: str) -> int | None:
     text = given.get(name)
     if text is not None and (not text.isdecimal() or int(text) < 1):
-        raise ValueError(f"{name} must be a number of at least 1, not {text!r}")
+        raise ValueError(f"option {name} must be a number of at least 1, not {text!r}")
     return None if text is None else int(text)
 
 

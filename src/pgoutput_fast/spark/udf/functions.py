@@ -13,6 +13,7 @@ import pyarrow as pa
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, LongType, StringType, StructType
+from pyspark.util import PythonEvalType
 
 from pgoutput_fast.catalog.relations import Catalog, Relation
 from pgoutput_fast.schema.evolution import pin_schema
@@ -161,6 +162,7 @@ def decode_row(
     def decode(payload: Column | str, in_stream: Column | str | None = None) -> Column:
         return _call(task, kind, arrow, payload, in_stream)
 
+    _let_register(decode, task, kind, arrow)
     return decode
 
 
@@ -231,11 +233,7 @@ def _to_pandas(array: pa.Array, kind: DataType) -> Any:
 
 
 def _pandas_function(task: Any, kind: DataType, count: int) -> Any:
-    def run(payload: pd.Series, *more: pd.Series) -> Any:
-        payloads = pa.array(payload, pa.large_binary(), from_pandas=True)
-        flags = [pa.array(each, pa.bool_(), from_pandas=True) for each in more]
-        return _to_pandas(task(payloads, *flags), kind)
-
+    run = _on_pandas(task, kind)
     returned: Any = pd.DataFrame if isinstance(kind, StructType) else pd.Series
     if count == 1:
 
@@ -250,3 +248,43 @@ def _pandas_function(task: Any, kind: DataType, count: int) -> Any:
 
     of_both.__annotations__ = {"payload": pd.Series, "in_stream": pd.Series, "return": returned}
     return _functions.pandas_udf(of_both, kind)
+
+
+def _on_pandas(task: Any, kind: DataType) -> Callable[..., Any]:
+    def run(payload: pd.Series, *more: pd.Series) -> Any:
+        payloads = pa.array(payload, pa.large_binary(), from_pandas=True)
+        flags = [pa.array(each, pa.bool_(), from_pandas=True) for each in more]
+        return _to_pandas(task(payloads, *flags), kind)
+
+    return run
+
+
+def _on_arrow(task: Any) -> Callable[..., pa.Array]:
+    task = shipped(task)
+
+    def run(payload: pa.Array, *more: pa.Array) -> pa.Array:
+        return task(payload, *more)
+
+    return run
+
+
+def _let_register(function: Any, task: Any, kind: DataType, arrow: bool | None = None) -> None:
+    """Lets `spark.udf.register` take a function: it looks for what the functions of Spark have.
+
+    Without that, it would take the function for one that gets single values.
+    """
+    as_arrow = _HAS_ARROW_UDF if arrow is None else arrow
+    if as_arrow:
+        function.func, function.evalType = _on_arrow(task), PythonEvalType.SQL_SCALAR_ARROW_UDF
+    elif isinstance(kind, StructType):
+        # The null of a whole row is made outside of the function: see `_call`. Spark refuses this kind.
+        function.func, function.evalType = None, PythonEvalType.NON_UDF
+    else:
+        function.func, function.evalType = _on_pandas(task, kind), PythonEvalType.SQL_SCALAR_PANDAS_UDF
+    function.returnType, function.deterministic = kind, True
+    function.asNondeterministic = None  # Spark asks only whether it is there
+
+
+_let_register(message_kind, MessageKind("raise"), StringType())
+_let_register(relation_oid, RelationOid("raise"), LongType())
+_let_register(xid, Xid("raise"), LongType())
