@@ -28,7 +28,7 @@ from pgoutput_fast.lake.files import TableFiles, WrittenFile
 from pgoutput_fast.lake.manifest import MANIFEST, ParquetTarget
 from pgoutput_fast.lake.marker import end_marker, left_runs, put_marker, remove_marker
 from pgoutput_fast.lake.partitions import Partitioning
-from pgoutput_fast.lake.statistics import statistics_of
+from pgoutput_fast.lake.statistics import measured, statistics_of
 from pgoutput_fast.storage.stores import open_store
 
 SCHEMA = pa.schema([("_seq", pa.int64()), ("text", pa.string())])
@@ -84,30 +84,43 @@ def test_statistics_are_bounds_of_the_values(tmp_path: Path) -> None:
     values: dict[str, list[Any]] = {
         "small": [3, None, -7],
         "text": ["b", "é", None],
-        "long": ["x" * 40, "y", "z"],
-        "float": [1.5, math.nan, None],
+        "long": ["x" * 40, "y", "z" * 40],
+        "body": ["a" * 9000, "c" * 35 + chr(0xD7FF) + "c" * 9000, "b"],
+        "last": [chr(0x10FFFF) * 40, "", None],
+        "float": [1.5, -2.5, None],
+        "nan": [1.5, math.nan, None],
         "when": [datetime(2024, 2, 29, 1, 2, 3, 456_789, UTC), None, datetime(1, 1, 1, tzinfo=UTC)],
         "local": [datetime(2024, 2, 29, 1, 2, 3, 999_999), None, datetime(1999, 1, 1)],
         "day": [date(2024, 2, 29), date(1, 1, 1), None],
         "price": [Decimal("1.50"), None, Decimal("9.99")],
         "list": [[1, 2], None, [3]],
+        "pair": [{"a": 1}, None, None],
         "none": [None, None, None],
     }
     types = {
-        "small": pa.int32(), "text": pa.string(), "long": pa.string(), "float": pa.float64(),
+        "small": pa.int32(), "text": pa.string(), "long": pa.string(), "body": pa.string(), "last": pa.string(),
+        "float": pa.float64(), "nan": pa.float64(),
         "when": pa.timestamp("us", "UTC"), "local": pa.timestamp("us"), "day": pa.date32(), "price": pa.decimal128(10, 2),
-        "list": pa.list_(pa.int32()), "none": pa.int32(),
+        "list": pa.list_(pa.int32()), "pair": pa.struct({"a": pa.int32()}), "none": pa.int32(),
     }  # fmt: skip
     path = tmp_path / "f.parquet"
-    pq.write_table(pa.table({k: pa.array(v, types[k]) for k, v in values.items()}), path, row_group_size=2)
-    found = json.loads(statistics_of(pq.read_metadata(path)))
+    rows = pa.table({k: pa.array(v, types[k]) for k, v in values.items()})
+    pq.write_table(rows, path, row_group_size=2)
+    groups = [measured(rows.slice(begin, 2)) for begin in (0, 2)]
+    statistics = statistics_of(pq.read_metadata(path), groups, [pa.field("later", pa.int32())])
+    assert '"price": 9.99' in statistics
+    found = json.loads(statistics)
+    assert found["unbounded"] == ["last", "nan"]
     assert found["numRecords"] == 3
-    assert found["nullCount"] == {name: values[name].count(None) for name in values if name != "list"}
+    nulls = {name: values[name].count(None) for name in values if name not in ("list", "pair")}
+    assert found["nullCount"] == {"later": 3, **nulls}
     assert found["minValues"] == {
         "small": -7, "text": "b", "when": "0001-01-01T00:00:00.000Z", "local": "1999-01-01T00:00:00.000", "day": "0001-01-01",
+        "long": "x" * 36, "body": "a" * 36, "float": -2.5, "price": 1.5, "pair": {},
     }  # fmt: skip
     assert found["maxValues"] == {
         "small": 3, "text": "é", "when": "2024-02-29T01:02:03.457Z", "local": "2024-02-29T01:02:04.000", "day": "2024-02-29",
+        "long": "z" * 35 + "{", "body": "c" * 35 + chr(0xE000), "float": 1.5, "price": 9.99, "pair": {},
     }  # fmt: skip
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -12,12 +13,14 @@ from urllib.parse import parse_qs, unquote
 
 import pyarrow as pa
 
+from pgoutput_fast.lake.delta_statistics import complete, mended_actions
 from pgoutput_fast.lake.files import WrittenFile
 from pgoutput_fast.lake.stream import Stream
 from pgoutput_fast.lake.target import Mode, TableTarget, fitted_types, plain_types
 from pgoutput_fast.schema.options import Transactions
 from pgoutput_fast.storage.parquet import SETTINGS
 from pgoutput_fast.storage.paths import is_uri, open_place, shown, split_uri
+from pgoutput_fast.storage.stores import open_store
 
 __all__ = [
     "CONFIGURATION",
@@ -82,6 +85,7 @@ class DeltaTarget(TableTarget):
         except ImportError:
             raise ImportError("format='delta' needs delta-rs: pip install deltalake") from None
         self._delta = deltalake
+        self._store = open_store(place)
         self._place, said = reached(place)
         self._storage = {**said, **(storage_options or {})}
         # Of a version of a table object: (both, its columns).
@@ -189,6 +193,9 @@ class DeltaTarget(TableTarget):
             )
         else:
             if mode != "overwrite":
+                self.mend(
+                    new=pa.schema([field for field in schema if field.name not in self.columns().names])
+                )
                 self._add_columns(whole)
                 whole = self._table.schema()
             elif allow_timestamps(self._table, whole):
@@ -208,6 +215,33 @@ class DeltaTarget(TableTarget):
         try:
             self._table.update_incremental()
         except Exception:  # the commit is done; who needs the table next hears of what is wrong
+            self.__dict__.pop("_table", None)
+
+    def mend(self, *, new: pa.Schema | None = None, suspect: Collection[str] = ()) -> None:
+        """Gives files statistics by which no reader leaves out rows. The rows and the position stay.
+
+        Earlier versions of this package, and other programs, write some by which readers do. If something else commits
+        meanwhile, the next call does it.
+
+        Args:
+            new: columns that the table gets next.
+            suspect: names of files whose statistics are not exact.
+        """
+        table = self._table
+        if table is None:
+            return
+        actions = mended_actions(table, self._store, new=new, suspect=suspect)
+        if actions:
+            # On top of another commit, a file could come back that an OPTIMIZE has removed.
+            properties = self._delta.CommitProperties(max_commit_retries=0)
+            with suppress(self._delta.exceptions.CommitFailedError):
+                table.create_write_transaction(
+                    actions,
+                    "append",
+                    table.schema(),
+                    list(table.metadata().partition_columns),
+                    commit_properties=properties,
+                )
             self.__dict__.pop("_table", None)
 
     def _add_columns(self, schema: Any) -> None:
@@ -232,16 +266,28 @@ class DeltaTarget(TableTarget):
                 compression_level=SETTINGS["compression_level"],
                 dictionary_page_size_limit=SETTINGS["dictionary_pagesize_limit"],
                 max_row_group_size=_JOINED_ROWS,
+                # As `rows_writer`: its own bounds leave out NaN, too.
+                column_properties={
+                    field.name: self._delta.ColumnProperties(statistics_enabled="NONE")
+                    for field in self.columns()
+                    if pa.types.is_floating(field.type)
+                },
             )
+            before = self._paths()
             self._table.optimize.compact(
                 target_size=_JOINED_BYTES, max_concurrent_tasks=1, writer_properties=writer
             )
+            # delta-rs rounds bounds of decimals.
+            self.mend(suspect=self._paths() - before)
             self._table.vacuum(dry_run=False)
             self.__dict__.pop("_table", None)
 
     def count(self) -> int:
         """How many rows the table has, as its log says."""
         return 0 if self._table is None else int(self._table.count())
+
+    def _paths(self) -> set[str]:
+        return set(pa.table(self._table.get_add_actions()).column("path").to_pylist())
 
     def committed(self) -> Collection[str]:
         if self._table is None:
@@ -309,9 +355,5 @@ def add_action(file: WrittenFile, partition_by: tuple[str, ...] = (), *, data_ch
         partition_values=dict(zip(partition_by, json.loads(file.partition), strict=True)),
         modification_time=int(time.time() * 1000),
         data_change=data_change,
-        stats=_with_count(file),
+        stats=complete(file.statistics),
     )
-
-
-def _with_count(file: WrittenFile) -> str:
-    return json.dumps({**json.loads(file.statistics), "numRecords": file.rows})

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from pgoutput_fast.lake.advice import advised
 from pgoutput_fast.lake.marker import check_marker
 from pgoutput_fast.lake.partitions import MOST_PARTITIONS, Partitioning, divide
-from pgoutput_fast.lake.statistics import statistics_of
+from pgoutput_fast.lake.statistics import Measured, measured, statistics_of
 from pgoutput_fast.storage.parquet import Compression, rows_writer
 from pgoutput_fast.storage.stores import Store
 
@@ -215,6 +215,7 @@ class _OpenFile:
         self._first: int | None = None
         self._last: int | None = None
         self._metadata: list[Any] = []
+        self._measured: list[Mapping[str, Measured]] = []
         self._stack = ExitStack()
         self._file: IO[bytes] = self._stack.enter_context(store.write(f"{directory}/{name}"))
         self._writer = rows_writer(self._file, schema, compression, metadata_collector=self._metadata)
@@ -225,6 +226,7 @@ class _OpenFile:
 
     def write(self, rows: pa.Table) -> None:
         self._writer.write_table(rows, row_group_size=max(rows.num_rows, 1))
+        self._measured.append(measured(rows))
         self._rows += rows.num_rows
         if self._seq in rows.schema.names:
             ends = pc.min_max(rows.column(self._seq)).as_py()
@@ -242,7 +244,7 @@ class _OpenFile:
             nbytes,
             self._first,
             self._last,
-            statistics_of(self._metadata[0]),
+            statistics_of(self._metadata[0], self._measured),
             json.dumps(self._values),
         )
 

@@ -112,6 +112,9 @@ class TableTarget(ABC):
             ValueError: if the schema does not fit. The table is as before.
         """
 
+    def mend(self) -> None:  # noqa: B027  (other tables need nothing)
+        """Lets every reader find all rows, also in files that an earlier version of this package wrote."""
+
     @abstractmethod
     def committed(self) -> Collection[str]:
         """The names of the table's files."""

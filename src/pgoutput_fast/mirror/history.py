@@ -150,6 +150,12 @@ class AppendTable:
                 self._target = DeltaTarget(*self._place)
             self._commits = 0
 
+    def mend(self) -> None:
+        """Lets every reader find all rows, as `CurrentTable.mend`."""
+        if self._check is not None:
+            self._check()
+        self._target.mend()
+
     def behind(self, position: int) -> pa.Table:
         """The changes that committed behind a position, in the order in which to apply them."""
         changes = read_changes(self._store, self.directory, self._place[1], position, _LAST_LSN)

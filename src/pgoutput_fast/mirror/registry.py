@@ -85,6 +85,12 @@ class Tables:
             self._rejects[directory] = self._appended(f"{REJECTS}/{directory}")
         return self._rejects[directory]
 
+    def mend(self) -> None:
+        """Lets every reader find all rows, also in files that an earlier version of this package wrote."""
+        for each in self:
+            each.mend()
+            self.rejects(each.facts.table).mend()
+
     def remove_orphans(self, run: str) -> None:
         """Removes the files of histories and rejects that a killed process wrote and did not commit."""
         for each in self:

@@ -117,6 +117,7 @@ class MirrorRun:
         self.tables.settle()
         self._cleaning = Cleaning(store, self._memory, self._points)
         self._cleaning.behind_killed(self.tables)
+        self.tables.mend()
         self._memory.set_run(self._run)
         progress = begin(
             settings,

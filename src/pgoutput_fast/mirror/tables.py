@@ -128,6 +128,14 @@ class MirroredTable:
         """
         self.position, self.version = self.current.reached()
 
+    def mend(self) -> None:
+        """Lets every reader find all rows of the table and its history, as `CurrentTable.mend`."""
+        if self.follows and self.facts.history_error is None:
+            self.history.mend()
+        if self.follows:
+            self.current.mend()
+            self.look()
+
     @property
     def rejects(self) -> AppendTable:
         """What could not be decoded of this table, or has no Arrow form."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pgoutput_fast.lake.delta import CONFIGURATION, add_action, allow_timestamps, columns_error, reached
+from pgoutput_fast.lake.delta_statistics import mended_actions
 from pgoutput_fast.lake.files import WrittenFile
 from pgoutput_fast.lake.target import plain_types
 from pgoutput_fast.mirror.current.damaged import DamagedError
@@ -156,7 +158,7 @@ class DeltaCurrent(FileTable):
             whole = self._delta.Schema.from_arrow(schema)
             if before is None:
                 return self._create(whole, actions, position)
-            table = self._prepared(before, whole, replaced=removed is None)
+            table = self._prepared(before, schema, whole, removed)
             table.create_write_transaction(
                 actions,
                 "overwrite" if removed is None else "append",
@@ -177,21 +179,44 @@ class DeltaCurrent(FileTable):
                 raise
             raise columns_error(problem, str(self)) from problem
 
-    def _prepared(self, before: Version, schema: Any, *, replaced: bool) -> Any:
-        """The table, which has what a commit of this schema needs. That takes a commit of its own, without rows.
+    def _prepared(
+        self, before: Version, schema: pa.Schema, whole: Any, removed: Collection[str] | None
+    ) -> Any:
+        """The table, which has what a commit of this schema needs. That takes commits of their own, without rows.
 
         If the rows are replaced, so are the columns. But a table that had no timestamps without a zone may lack the
         feature that they need.
         """
         table = self._at(before.number)
-        if not replaced:
-            new = [each for each in schema.fields if each.name not in before.schema.names]
-            if not new:
-                return table
+        if removed is None:
+            more = allow_timestamps(table, whole, self._properties(before.position))
+            return self._at(before.number + 1) if more else table
+        new = [field for field in whole.fields if field.name not in before.schema.names]
+        added = pa.schema([field for field in schema if field.name not in before.schema.names])
+        number = before.number + self._mended(table, before.position, added, removed)
+        if new:
+            table = self._at(number)
             table.alter.add_columns(new, commit_properties=self._properties(before.position))
-        elif not allow_timestamps(table, schema, self._properties(before.position)):
-            return table
-        return self._at(before.number + 1)
+            number += 1
+        return table if number == before.number else self._at(number)
+
+    def _mended(self, table: Any, position: int, new: pa.Schema | None, removed: Collection[str]) -> bool:
+        """Gives files statistics by which no reader leaves out rows. Returns whether that took a commit."""
+        files = open_store(str(self._store.at(self._directory)))
+        actions = mended_actions(table, files, new=new, leave=removed)
+        if actions:
+            properties = self._properties(position)
+            table.create_write_transaction(actions, "append", table.schema(), commit_properties=properties)
+        return bool(actions)
+
+    def mend(self) -> None:
+        from deltalake.exceptions import CommitFailedError
+
+        now = self._load()
+        if now is not None:
+            self._expect_own()
+            with suppress(CommitFailedError):  # something else has committed: the next commit does it
+                self._mended(self._at(now.number), now.position, None, ())
 
     def _at(self, number: int) -> Any:
         # Opened anew, although `_table` may be this version: so a log that was damaged meanwhile is noticed.

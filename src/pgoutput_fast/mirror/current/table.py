@@ -135,6 +135,12 @@ class CurrentTable(ABC):
             ValueError: if tables of this kind have no versions but the one of now.
         """
 
+    def mend(self) -> None:  # noqa: B027  (other tables need nothing)
+        """Lets every reader find all rows in files of earlier versions of this package, and of other programs.
+
+        The rows and the position stay.
+        """
+
     def scan(self, columns: Sequence[str]) -> Iterator[pa.Table]:
         """All rows of now, in any order, in pieces that fit into memory.
 

@@ -387,6 +387,7 @@ class _Sink:
             )
             assert isinstance(table, FileTable)
             table.check = self._check
+            table.mend()
             place = Place(settings.format, settings.target, name, settings.storage_options)
             self._tables[name] = table, place
         return self._tables[name]

@@ -302,6 +302,8 @@ def _commit(
         if reached == position and (changed or _lacks_marks(run.table(part.directory), source)):
             columns, kind = part.partitioning.columns, source.transactions
             run.commit(part.directory, found, position, part.decode.target, mode, columns, stream, kind)
+        else:
+            run.table(part.directory).mend()
         rows.append(_summary(part.directory, found, reached))
     return rows
 
