@@ -26,7 +26,7 @@ from pgoutput_fast.encode import (
     encode_insert,
     encode_relation,
 )
-from pgoutput_fast.schema.column_types import column_type_of
+from pgoutput_fast.schema.column_types import MAX_TABLE_PARTS, column_type_of, column_types_of
 from support import pg
 
 PAIR = UserType(30001, "public", "pair", "composite", fields=(TypeField("a", 23), TypeField("b", 25)))
@@ -331,6 +331,30 @@ def test_types_without_end_stay_unknown() -> None:
         assert type_of(oid, types, "s", "d").unknown
     # One that ends is what it is, however deep its neighbours are.
     assert type_of(60_030, types).arrow.num_fields == 1
+
+
+def test_a_table_of_types_that_double_at_each_level_is_bounded() -> None:
+    """Each type has two fields of the one below: a row of a table would have a million columns of numbers or more."""
+    pairs = [
+        UserType(50_000 + k, "s", f"t{k}", "composite", fields=(TypeField("a", below), TypeField("b", below)))
+        for k in range(40)
+        for below in [50_000 + k - 1 if k else 23]
+    ]
+    types = UserTypes(pairs)
+    columns = tuple(Column(f"c{n}", 50_000 + (n * 7) % 40, -1, False) for n in range(1600))
+    found = column_types_of(columns, Options(), types)
+    assert sum(each.size for each in found) <= MAX_TABLE_PARTS + len(columns)
+    # Each type can be had alone, up to the limit of a column. What comes first is what it would be alone.
+    assert not column_type_of(Column("c", 50_010, -1, False), Options(), types).unknown
+    assert found[0] == column_type_of(columns[0], Options(), types)
+    assert sum(each.kernel == "composite" for each in found) > 10
+    # The types that a decoder makes are the same.
+    table = RelationSpec(16500, "public", "t", tuple(ColumnSpec(c.name, c.type_oid) for c in columns))
+    out = Decoder(catalog=Catalog(types=types)).decode(
+        [encode_begin(1, 0, 1), encode_relation(table), encode_insert(table.oid, [None] * 1600)]
+    )
+    ((_, batch),) = [(each.relation, each.batch) for each in out.changes]
+    assert [batch.schema.field(c.name).type for c in columns] == [each.arrow for each in found]
 
 
 @pytest.mark.parametrize(

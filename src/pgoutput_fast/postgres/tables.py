@@ -12,7 +12,7 @@ from pgoutput_fast.catalog.read_types import read_types
 from pgoutput_fast.catalog.relations import Catalog, Column, Relation, version_of
 from pgoutput_fast.display import no_such_name
 from pgoutput_fast.postgres.plugin import expect_publications
-from pgoutput_fast.schema.column_types import column_type_of
+from pgoutput_fast.schema.column_types import column_types_of
 from pgoutput_fast.schema.options import Options
 
 __all__ = ["SnapshotTable", "TablePart", "describe_tables", "text_columns"]
@@ -310,8 +310,8 @@ def text_columns(table: SnapshotTable, catalog: Catalog, options: Options, major
     These are columns without a binary form, and columns whose binary values differ from those of changes. Changes come
     as text by default.
     """
+    columns = table.relation.columns
+    types = column_types_of(columns, options, catalog.types)
     return table.unsendable | {
-        column.name
-        for column in table.relation.columns
-        if not column_type_of(column, options, catalog.types).binary_agrees(major)
+        column.name for column, kind in zip(columns, types, strict=True) if not kind.binary_agrees(major)
     }

@@ -27,7 +27,7 @@ from pgoutput_fast.catalog.relations import Column
 from pgoutput_fast.catalog.user_types import NO_TYPES, UserType, UserTypes
 from pgoutput_fast.schema.options import Options
 
-__all__ = ["ColumnType", "FieldType", "changed_type", "column_type_of"]
+__all__ = ["ColumnType", "FieldType", "changed_type", "column_type_of", "column_types_of"]
 
 MAX_DECIMAL_PRECISION = 38
 
@@ -49,6 +49,8 @@ class ColumnType:
         binary_agrees_since: the first major version of a server whose binary values become the same as its text. It
             says nothing of the type's parts; `binary_agrees` looks at them, too.
         name: the type's name as far as it is known, with its schema unless that is pg_catalog.
+        size: how many types it is made of, itself included. A part counts as often as it occurs.
+        height: how many levels they have.
     """
 
     arrow: pa.DataType
@@ -62,6 +64,8 @@ class ColumnType:
     delimiter: str = field(default=",", compare=False)
     binary_agrees_since: int = field(default=0, compare=False)
     name: str = field(default="", compare=False)
+    size: int = field(default=1, compare=False)
+    height: int = field(default=1, compare=False)
 
     def leaves(self) -> int:
         """How many columns without fields it is made of."""
@@ -186,9 +190,11 @@ _SCALARS = {OID_OF_NAME[name]: form for name, form in _FORMS.items()}
 # By the delimiter of the elements' type.
 _LIST_KERNELS = {",": "list", ";": "list_of_boxes"}
 
-# A type with more parts, or deeper ones, stays unknown. Then its column costs no more than a column of strings.
+# A type with more parts, or deeper ones, stays unknown. Then its column costs no more than a column of strings. So
+# does a column with which those of its table would have too many parts in all.
 MAX_DEPTH = 32
 MAX_PARTS = 4096
+MAX_TABLE_PARTS = 2 * MAX_PARTS
 
 # Extension types whose binary form is their text: known by their name alone.
 _TEXT_EXTENSIONS = frozenset({"citext"})
@@ -207,15 +213,28 @@ def column_type_of(column: Column, options: Options, types: UserTypes = NO_TYPES
 
     If the Type message gives another name than `types`, the Type message counts.
     """
-    try:
-        column_type = _Resolver(options, types).of_column(column)
-    except _TooLargeError:
-        column_type = _unknown(
-            f"{column.type_namespace}.{column.type_name}" if column.type_name is not None else ""
-        )
-    if options.strings == "string_view" and pa.types.is_string(column_type.arrow):
-        return replace(column_type, arrow=pa.string_view())
-    return column_type
+    return column_types_of([column], options, types)[0]
+
+
+def column_types_of(
+    columns: Sequence[Column], options: Options, types: UserTypes = NO_TYPES
+) -> list[ColumnType]:
+    """The types of all columns of a relation: each as for `column_type_of`, up to a limit for all together."""
+    resolver = _Resolver(options, types)
+    found, size = [], 0
+    for column in columns:
+        try:
+            one = resolver.of_column(column)
+            if one.size > MAX_PARTS or (one.size > 1 and size + one.size > MAX_TABLE_PARTS):
+                raise _TooLargeError
+            size += one.size
+        except _TooLargeError:
+            named = column.type_name is not None
+            one = _unknown(f"{column.type_namespace}.{column.type_name}" if named else "")
+        if options.strings == "string_view" and pa.types.is_string(one.arrow):
+            one = replace(one, arrow=pa.string_view())
+        found.append(one)
+    return found
 
 
 def changed_type(known: Sequence[Column], described: Sequence[Column], options: Options) -> int | None:
@@ -234,12 +253,14 @@ class _TooLargeError(Exception):
 
 
 class _Resolver:
-    """Finds the type of one column, whose parts it counts."""
+    """Finds the types of columns. Columns share the types of their parts, so each of them is made once."""
 
     def __init__(self, options: Options, types: UserTypes) -> None:
         self._options = options
         self._types = types
-        self._parts = 0
+        self._made: dict[tuple[int, int], ColumnType] = {}
+        # The least depth at which a type was too deep or too large.
+        self._refused: dict[tuple[int, int], int] = {}
 
     def of_column(self, column: Column) -> ColumnType:
         oid, name = column.type_oid, (column.type_namespace, column.type_name)
@@ -273,11 +294,22 @@ class _Resolver:
         return _base(namespace, name, "")
 
     def _of_oid(self, oid: int, typmod: int, depth: int = 0) -> ColumnType:
-        self._parts += 1
-        if depth > MAX_DEPTH or self._parts > MAX_PARTS:
-            raise _TooLargeError
         if oid in _SCALARS:
             return _scalar(oid, typmod, self._options)
+        key = oid, typmod
+        if depth > min(MAX_DEPTH, self._refused.get(key, MAX_DEPTH + 1) - 1):
+            raise _TooLargeError
+        try:
+            if key not in self._made:
+                self._made[key] = self._make(oid, typmod, depth)
+            if depth + self._made[key].height - 1 > MAX_DEPTH:
+                raise _TooLargeError
+        except _TooLargeError:
+            self._refused[key] = depth
+            raise
+        return self._made[key]
+
+    def _make(self, oid: int, typmod: int, depth: int) -> ColumnType:
         if oid in ELEMENT_OF_ARRAY:
             return _list(self._of_oid(ELEMENT_OF_ARRAY[oid], typmod, depth + 1), ELEMENT_OF_ARRAY[oid])
         if oid in TYPE_OF_OID:
@@ -299,7 +331,8 @@ class _Resolver:
         if known.kind == "enum":
             return ColumnType(pa.string(), "string", name=name)
         if known.kind == "domain":
-            return self._of_oid(known.of, known.typmod, depth)
+            base = self._of_oid(known.of, known.typmod, depth)
+            return replace(base, height=base.height + 1)
         if known.kind == "array":
             element = self._of_oid(known.of, typmod, depth)
             element_type = self._types.get(known.of)
@@ -312,6 +345,8 @@ class _Resolver:
             return _multirange(name, self._of_oid(known.of, -1, depth))
         if known.kind == "composite":
             fields = [(f.name, f.type_oid, self._of_oid(f.type_oid, f.typmod, depth)) for f in known.fields]
+            if sum(kind.size for _, _, kind in fields) >= MAX_PARTS:
+                raise _TooLargeError
             return _struct(name, "composite", fields)
         return _base(known.namespace, known.name, known.extension)
 
@@ -336,6 +371,8 @@ def _struct(name: str, kernel: str, fields: list[tuple[str, int, ColumnType]]) -
         fields=tuple(FieldType(*each) for each in fields),
         unknown=any(kind.unknown for _, _, kind in fields),
         name=name,
+        size=1 + sum(kind.size for _, _, kind in fields),
+        height=1 + max((kind.height for _, _, kind in fields), default=0),
     )
 
 
@@ -346,7 +383,15 @@ def _range(name: str, bounds: ColumnType) -> ColumnType:
 
 
 def _multirange(name: str, ranges: ColumnType) -> ColumnType:
-    return ColumnType(pa.list_(ranges.arrow), "multirange", child=ranges, unknown=ranges.unknown, name=name)
+    return ColumnType(
+        pa.list_(ranges.arrow),
+        "multirange",
+        child=ranges,
+        unknown=ranges.unknown,
+        name=name,
+        size=1 + ranges.size,
+        height=1 + ranges.height,
+    )
 
 
 def _unknown(name: str) -> ColumnType:
@@ -361,6 +406,8 @@ def _list(element: ColumnType, element_oid: int) -> ColumnType:
         child=element,
         unknown=element.unknown,
         name=f"{element.name}[]",
+        size=1 + element.size,
+        height=1 + element.height,
     )
 
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from pgoutput_fast.catalog.relations import Catalog, Relation
 from pgoutput_fast.catalog.user_types import UserTypes
-from pgoutput_fast.schema.column_types import column_type_of
+from pgoutput_fast.schema.column_types import column_types_of
 from pgoutput_fast.schema.evolution import pin_schema, unify_schemas
 from pgoutput_fast.schema.metadata_columns import metadata_fields, metadata_names
 from pgoutput_fast.schema.options import Options
@@ -83,7 +83,7 @@ def resolves_alone(catalog: Catalog | None, schema_mode: SchemaMode) -> bool:
 
 def decoded_schema(relation: Relation, options: Options, types: UserTypes) -> pa.Schema:
     """Returns the schema that a relation version is decoded into, with metadata columns."""
-    column_types = [column_type_of(column, options, types) for column in relation.columns]
+    column_types = column_types_of(relation.columns, options, types)
     schema = relation_schema(relation, column_types, options)
     if options.plain:
         # Imported when it is needed: it needs pyarrow.compute, which takes long to import.

@@ -8,7 +8,7 @@ import functools
 
 import pyarrow as pa
 
-from pgoutput_fast.schema.column_types import column_type_of
+from pgoutput_fast.schema.column_types import column_types_of
 from pgoutput_fast.schema.tables import relation_schema
 
 # Blocks with arrays of composites are at most this many times smaller than other blocks.
@@ -19,7 +19,7 @@ cdef int64_t WIDEST = 32
 cdef class RowsPlan:
     def __cinit__(self, relation, options, types):
         cdef uint8_t is_selected
-        self.column_types = [column_type_of(column, options, types) for column in relation.columns]
+        self.column_types = column_types_of(relation.columns, options, types)
         self.schema = self.built_schema = relation_schema(relation, self.column_types, options)
         if options.strings == "string_view":
             # These columns are built as strings, and cast when the batch is finished.
