@@ -227,7 +227,7 @@ def test_the_fresh_view_of_repaired_tables(place: Place) -> None:
         latest = fresh(place.target, f"public.{name}").schema.metadata[b"position"].decode()
         gap = memory.Memory(open_store(place.target)).table(directory_of(f"public.{name}"))
         assert gap is not None
-        begin, end = gap.gaps[-1]
+        begin, end, _ = gap.gaps[-1]
         assert known <= begin < end <= parse_lsn(latest)
         with pytest.raises(LookupError, match=r"was loaded or repaired at .* nobody knows"):
             fresh(place.target, f"public.{name}", position=begin + 1)

@@ -353,9 +353,15 @@ class Follower:
         tables = [each for each in self._tables if each.follows]
         position = max(self.read.lsn, self.ahead)
         versions = {each.facts.table: each.version for each in tables if each.version is not None}
-        self._points.add(
-            Point(position, self.read.time, versions, max(self.through, position), self.through_time)
-        )
+        # A table that was loaded after the last commit has that of its load.
+        loads = [
+            gap.time
+            for each in tables
+            for gap in each.facts.gaps[-1:]
+            if gap.end > self.read.lsn and gap.time
+        ]
+        time_of = max([self.read.time or 0, *loads]) or None
+        self._points.add(Point(position, time_of, versions, max(self.through, position), self.through_time))
 
     @property
     def is_common(self) -> bool:

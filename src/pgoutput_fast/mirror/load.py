@@ -13,7 +13,7 @@ from pgoutput_fast.mirror.effect.effect import COMMIT_LSN, UNREPRESENTABLE, curr
 from pgoutput_fast.mirror.errors import LoadStoppedError
 from pgoutput_fast.mirror.fingerprint import lacking
 from pgoutput_fast.mirror.history import HistoryFiles
-from pgoutput_fast.mirror.memory import KnownColumn
+from pgoutput_fast.mirror.memory import Gap, KnownColumn
 from pgoutput_fast.mirror.rejects import LoadRejects
 from pgoutput_fast.mirror.server import ServerView
 from pgoutput_fast.mirror.tables import MirroredTable, relation_columns
@@ -69,7 +69,7 @@ def load_table(
     """
     name, position = table.facts.table, snapshot.consistent_lsn - 1
     # A history that begins again has nothing before.
-    gap = (-1 if fresh or table.position is None else table.position, position)
+    gap = Gap(-1 if fresh or table.position is None else table.position, position, server.now()[0])
     found, fingerprint = columns_of(snapshot, name, server), server.fingerprint_in(snapshot, name)
     relation = snapshot.tables[name].relation
     check_key(relation, snapshot.catalog.types)

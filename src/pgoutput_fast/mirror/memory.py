@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from pgoutput_fast.mirror.fingerprint import Fingerprint
 from pgoutput_fast.mirror.layout import OWN
@@ -113,6 +113,19 @@ class KnownColumn:
     type: str
 
 
+class Gap(NamedTuple):
+    """Between two LSNs, nobody knows what a table was: it was loaded or repaired then.
+
+    Attributes:
+        begin, end: the LSNs.
+        time: the server's time when it was at `end` or later, in microseconds since 1970; None if not known.
+    """
+
+    begin: int
+    end: int
+    time: int | None = None
+
+
 @dataclass(frozen=True)
 class TableFacts:
     """What a mirror knows of one table.
@@ -129,8 +142,7 @@ class TableFacts:
         shapes: (LSN, names of the columns) of each time that columns went: transactions that commit at this LSN or
             later have these columns, up to the next entry. Columns that only came are in the entry before, too. Empty
             if no column ever went.
-        gaps: (LSN, LSN) of each load and each repair: between these two, history and current tables do not give the
-            table.
+        gaps: of each load and each repair: there, history and current tables do not give the table.
         fingerprint: what the server's catalogs said of the table at its load, and what has changed since without a
             change of rows; None if the mirror began before there were fingerprints.
         owns_history: whether this mirror begins, or has begun, the history of the table. If not, there may be one that
@@ -145,7 +157,7 @@ class TableFacts:
     error: str | None = None
     history_error: str | None = None
     keys: Sequence[tuple[int, tuple[str, ...]]] = ()
-    gaps: Sequence[tuple[int, int]] = ()
+    gaps: Sequence[Gap] = ()
     shapes: Sequence[tuple[int, tuple[str, ...]]] = ()
     fingerprint: Fingerprint | None = None
     owns_history: bool = False
@@ -181,16 +193,17 @@ class TableFacts:
 
     def gaps_and_keys_since(
         self, lsn: int
-    ) -> tuple[tuple[tuple[int, int], ...], tuple[tuple[int, tuple[str, ...]], ...]]:
+    ) -> tuple[tuple[Gap, ...], tuple[tuple[int, tuple[str, ...]], ...]]:
         """`gaps` that end behind an LSN, and the `keys` of the changes that commit at this LSN or later.
 
-        >>> facts = TableFacts("public.orders", gaps=[(1, 5), (15, 30)], keys=[(10, ("id",)), (20, ()), (40, ("id",))])
+        >>> keys = [(10, ("id",)), (20, ()), (40, ("id",))]
+        >>> facts = TableFacts("public.orders", gaps=[Gap(1, 5), Gap(15, 30)], keys=keys)
         >>> facts.gaps_and_keys_since(25)
-        (((15, 30),), ((20, ()), (40, ('id',))))
+        ((Gap(begin=15, end=30, time=None),), ((20, ()), (40, ('id',))))
         """
         before = [each for each in self.keys if each[0] <= lsn]
         keys = (*before[-1:], *(each for each in self.keys if each[0] > lsn))
-        return tuple(each for each in self.gaps if each[1] > lsn), keys
+        return tuple(each for each in self.gaps if each.end > lsn), keys
 
     def shape_at(self, lsn: int) -> tuple[int, tuple[str, ...]]:
         """(the LSN since which, the columns that) changes have which commit at an LSN.
@@ -397,7 +410,7 @@ def _table(directory: str) -> str:
 def _facts(values: Mapping[str, Any]) -> TableFacts:
     columns = {key: KnownColumn(**each) for key, each in values["columns"].items()}
     keys = tuple((int(lsn), tuple(key)) for lsn, key in values.get("keys", ()))
-    gaps = tuple((int(begin), int(end)) for begin, end in values.get("gaps", ()))
+    gaps = tuple(Gap(*each) for each in values.get("gaps", ()))
     shapes = tuple((int(lsn), tuple(names)) for lsn, names in values.get("shapes", ()))
     known = values.get("fingerprint")
     fingerprint = None if known is None else Fingerprint.from_dict(known)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from bisect import bisect_right
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
@@ -18,7 +18,19 @@ from pgoutput_fast.mirror.layout import OWN
 from pgoutput_fast.protocol.lsn import Lsn, format_lsn, parse_lsn
 from pgoutput_fast.storage.stores import Store, open_store
 
-__all__ = ["MOST_POINTS", "Point", "Points", "at", "at_time", "lsn_of", "points"]
+__all__ = [
+    "MOST_POINTS",
+    "Point",
+    "Points",
+    "at",
+    "at_time",
+    "end_of",
+    "expect_until",
+    "lsn_of",
+    "microseconds_of",
+    "point_before",
+    "points",
+]
 
 # So many points are kept.
 MOST_POINTS = 100
@@ -209,21 +221,47 @@ def at_time(known: list[Point], time: datetime, place: str) -> Point:
         LookupError: if nothing that old or that new is recorded; the message says what is.
         ValueError: if `time` has no time zone.
     """
+    found = point_before(known, time, place)
+    expect_until(known, time, place)
+    return found
+
+
+def microseconds_of(time: datetime) -> int:
+    """A time in microseconds since 1970.
+
+    Raises:
+        ValueError: if it has no time zone.
+    """
     if time.tzinfo is None:
         raise ValueError("a datetime needs a time zone, such as datetime.now(timezone.utc)")
-    wanted = (time - _EPOCH) // timedelta(microseconds=1)
+    return (time - _EPOCH) // timedelta(microseconds=1)
+
+
+def point_before(known: list[Point], time: datetime, place: str) -> Point:
+    """As `at_time`, but the time may be later than what is recorded."""
     dated = [each for each in known if each.time is not None]
-    index = bisect_right(dated, wanted, key=lambda each: each.time or 0) - 1
+    index = bisect_right(dated, microseconds_of(time), key=lambda each: each.time or 0) - 1
     if index < 0:
         raise LookupError(_too_old(dated, time.isoformat(), place))
-    newest = dated[-1]
-    end = max(newest.time or 0, newest.through_time or 0)
-    if index == len(dated) - 1 and wanted > end:
+    return dated[index]
+
+
+def end_of(known: Sequence[Point]) -> int:
+    """The time up to which the last of some points have everything, in microseconds since 1970."""
+    return max(known[-1].time or 0, known[-1].through_time or 0)
+
+
+def expect_until(known: list[Point], time: datetime, place: str) -> None:
+    """Checks that points go up to a time.
+
+    Raises:
+        LookupError: if they do not.
+    """
+    if microseconds_of(time) > (end := end_of(known)):
         shown = (_EPOCH + timedelta(microseconds=end)).isoformat()
         raise LookupError(
             f"{place} goes up to {shown}, and not to {time.isoformat()}: run the mirror, or take 'latest'"
         )
-    return dated[index]
 
 
 def _too_old(known: list[Point], wanted: str, place: str) -> str:

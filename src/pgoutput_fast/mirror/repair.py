@@ -22,7 +22,7 @@ from pgoutput_fast.mirror.follow import Follower
 from pgoutput_fast.mirror.identity import read_source
 from pgoutput_fast.mirror.layout import CONSUMER, stream_directory
 from pgoutput_fast.mirror.load import load_table, logged
-from pgoutput_fast.mirror.memory import Beginning, Memory, Progress
+from pgoutput_fast.mirror.memory import Beginning, Gap, Memory, Progress
 from pgoutput_fast.mirror.registry import Tables
 from pgoutput_fast.mirror.repair_table import TableRepair, catch_up, repair_table, why_loaded
 from pgoutput_fast.mirror.server import ServerView
@@ -119,7 +119,7 @@ class Repair:
             self._memory.set_beginning(known.at("repair", position))
             done: list[TableRepair] = []
             for name in snapshot.tables:
-                done.append(self._repair(self._tables.named(name), snapshot))
+                done.append(self._repair(self._tables.named(name), snapshot, time))
                 self._further(len(done))
             for each in self._tables:
                 if each.facts.table not in snapshot.tables:
@@ -203,13 +203,13 @@ class Repair:
             raise behind(ahead, lsn)
         return replace(known, made=True).at("new slot", lsn)
 
-    def _repair(self, table: MirroredTable, snapshot: Snapshot) -> TableRepair:
+    def _repair(self, table: MirroredTable, snapshot: Snapshot, time: int) -> TableRepair:
         name, settings = table.facts.table, self._settings
         progress = settings.progress or logged([name])
         try:
             why = why_loaded(table, snapshot, self._server)
             if why is None:
-                table.note_gap(self._follower.histories, snapshot.consistent_lsn - 1)
+                table.note_gap(Gap(self._follower.histories, snapshot.consistent_lsn - 1, time))
                 catch_up(table, snapshot)
                 done = repair_table(
                     table, snapshot, self._store, self._run, self._wanted, settings.threads, progress

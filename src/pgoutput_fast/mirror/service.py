@@ -235,8 +235,9 @@ class Mirror:
         """
         self._expect_open()
         stop = stop if stop is not None else threading.Event()
-        until = None if until_lsn is None else position_of(until_lsn, self._settings.dsn)
+        # The time first: what commits after the position must not count as older.
         now = self._server.now()[0]
+        until = None if until_lsn is None else position_of(until_lsn, self._settings.dsn)
         time_now = now if until_lsn == "now" else None
 
         self._work(lambda: self._begun(stop).until(until, time_now, stop), stop)

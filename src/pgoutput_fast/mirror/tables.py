@@ -18,7 +18,7 @@ from pgoutput_fast.mirror.effect.effect import Effect
 from pgoutput_fast.mirror.effect.net_effect import effect_of
 from pgoutput_fast.mirror.fingerprint import CatalogColumn, Fingerprint
 from pgoutput_fast.mirror.history import AppendTable, HistoryFiles
-from pgoutput_fast.mirror.memory import UNPUBLISHED, KnownColumn, Memory, TableFacts
+from pgoutput_fast.mirror.memory import UNPUBLISHED, Gap, KnownColumn, Memory, TableFacts
 from pgoutput_fast.mirror.versions import columns_of
 from pgoutput_fast.mirror.waiting import WaitingRows
 from pgoutput_fast.schema.metadata_columns import metadata_names
@@ -196,7 +196,7 @@ class MirroredTable:
     def stop(self, why: str) -> None:
         """Stops the current table, until it is loaded again."""
         _log.error(
-            "%s is stopped: %s. Its current table stays as it is. Mirror.reload loads it again",
+            "%s is stopped: %s. Its current table stays as it is. %s loads it again",
             self.facts.table,
             why,
         )
@@ -227,7 +227,7 @@ class MirroredTable:
         self,
         oid: int,
         columns: dict[str, KnownColumn],
-        gap: tuple[int, int],
+        gap: Gap,
         fingerprint: Fingerprint | None,
     ) -> None:
         """Notes that a load is complete: from its position on, the table follows the changes.
@@ -235,13 +235,13 @@ class MirroredTable:
         Args:
             oid: of the relation.
             columns: its columns.
-            gap: between these two LSNs, nobody knows what the table was.
+            gap: where nobody knows what the table was.
             fingerprint: what the catalogs said of it in the snapshot.
         """
         self._waiting, self._version = [], None
         gaps, shapes = (*self.facts.gaps, gap), self.facts.shapes
         if self.facts.columns:
-            shapes = self.facts.shapes_with(columns, gap[1])
+            shapes = self.facts.shapes_with(columns, gap.end)
         self.remember(
             oid=oid,
             columns=columns,
@@ -252,9 +252,9 @@ class MirroredTable:
             fingerprint=fingerprint,
         )
 
-    def note_gap(self, begin: int, end: int) -> None:
+    def note_gap(self, gap: Gap) -> None:
         """Remembers that nobody knows what the table was between two LSNs, for those who read the history."""
-        self.remember(gaps=(*self.facts.gaps, (begin, end)))
+        self.remember(gaps=(*self.facts.gaps, gap))
 
     def clean(self, oldest: int | None) -> None:
         """Removes the files that only versions before `oldest` have, and files of commits that never ended."""

@@ -20,8 +20,9 @@ from pgoutput_fast.mirror.errors import MirrorError
 from pgoutput_fast.mirror.formats import open_current
 from pgoutput_fast.mirror.layout import HISTORY, directory_of
 from pgoutput_fast.mirror.memory import Memory, TableFacts
-from pgoutput_fast.mirror.points import Point, Points, at_time, lsn_of
+from pgoutput_fast.mirror.points import Point, Points, lsn_of
 from pgoutput_fast.mirror.view.changes import Changes, read_changes
+from pgoutput_fast.mirror.view.times import position_at
 from pgoutput_fast.protocol.lsn import Lsn, format_lsn
 from pgoutput_fast.storage.stores import Store, open_store
 
@@ -217,8 +218,9 @@ class _Reader:
         if position == "latest":
             lsn = max(self.reached, base.position)
         else:
-            lsn = self._lsn(position)
-            self._expect_known(lsn, max(self.reached, base.position))
+            end = max(self.reached, base.position)
+            lsn = self._lsn(position, end)
+            self._expect_known(lsn, end)
             if base.position > lsn:
                 point = self._point(lsn)
                 try:
@@ -231,14 +233,22 @@ class _Reader:
                         f"the history of {table} goes up to {format_lsn(max(self.reached, 0))}, and not to "
                         f"{format_lsn(lsn)}: run the mirror, or take 'latest', {format_lsn(newest)} or {point.lsn}"
                     )
-        history = f"{HISTORY}/{self.directory}"
-        changes = read_changes(self.store, history, self.storage_options, base.position, lsn)
+        changes = self._changes(base.position, lsn)
         return Moment(table, lsn, self.format, base, changes.as_in(base.schema), self.facts)
 
-    def _lsn(self, position: Lsn | datetime) -> int:
+    def _lsn(self, position: Lsn | datetime, end: int) -> int:
         if isinstance(position, datetime):
-            return at_time(Points(self.store).read(), position, str(self.store)).position
+            return position_at(
+                position,
+                self.facts,
+                Points(self.store).read(),
+                lambda after: self._changes(after, end),
+                str(self.store),
+            )
         return lsn_of(position)
+
+    def _changes(self, after: int, through: int) -> Changes:
+        return read_changes(self.store, f"{HISTORY}/{self.directory}", self.storage_options, after, through)
 
     def _expect_known(self, lsn: int, end: int) -> None:
         if lsn > end:
@@ -246,7 +256,7 @@ class _Reader:
                 f"{self.store} goes up to {format_lsn(end)}, and not to {format_lsn(lsn)}: run the mirror, or take "
                 "'latest'"
             )
-        for begin, behind in self.facts.gaps:
+        for begin, behind, _ in self.facts.gaps:
             if begin < lsn < behind:
                 raise LookupError(
                     f"{self.facts.table} was loaded or repaired at {format_lsn(behind)}. What it was between "

@@ -40,8 +40,8 @@ def fresh(
         target: of the mirror: a path or a URI.
         table: qualified name, quoted as in SQL.
         columns: which columns; None for all.
-        position: `"latest"`; an LSN, as for `parse_lsn`; or a datetime with a time zone, for the newest recorded point
-            that is not later. Tables that are read at the same LSN belong together.
+        position: `"latest"`; an LSN, as for `parse_lsn`; or a datetime with a time zone, for all that committed until
+            then. Tables that are read at the same LSN, or at the same time, belong together.
         storage_options: what delta-rs needs to reach the store, beside what the URI says.
         iceberg_catalog: that of the mirror, if it was given one.
 

@@ -47,8 +47,8 @@ def read_fresh(
             Spark must be able to read the URI, too. Spark gets it without its query and its password.
         table: qualified name, quoted as in SQL.
         columns: which columns; None for all.
-        position: `"latest"`; an LSN, as for `parse_lsn`; or a datetime with a time zone, for the newest recorded point
-            that is not later. Tables that are read at the same LSN belong together.
+        position: `"latest"`; an LSN, as for `parse_lsn`; or a datetime with a time zone, for all that committed until
+            then. Tables that are read at the same LSN belong together.
         spark: the session. Default: the active session.
         storage_options: what delta-rs needs to reach the store, beside what the URI says.
         iceberg_catalog: that of the mirror, if it was given one.

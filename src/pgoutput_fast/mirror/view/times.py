@@ -1,0 +1,124 @@
+"""The position of a table at a time: exact, or an error that says what can be read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from pgoutput_fast.mirror.effect.effect import COMMIT_LSN
+from pgoutput_fast.mirror.memory import Gap, TableFacts
+from pgoutput_fast.mirror.points import Point, end_of, expect_until, microseconds_of, point_before
+from pgoutput_fast.mirror.view.changes import Changes
+from pgoutput_fast.protocol.lsn import format_lsn
+from pgoutput_fast.storage.paths import open_file
+
+__all__ = ["position_at"]
+
+
+def position_at(
+    time: datetime,
+    facts: TableFacts,
+    known: list[Point],
+    changes_behind: Callable[[int], Changes],
+    place: str,
+) -> int:
+    """The LSN up to which a table has all that committed until a time, and nothing else.
+
+    The order of commits is that of their LSNs. Their times may differ from it a little, because a transaction gets its
+    time before its place in the log.
+
+    Args:
+        time: with a time zone.
+        facts: what the mirror knows of the table.
+        known: the points, the oldest first.
+        changes_behind: the changes of the history behind an LSN.
+        place: names the target, for errors.
+
+    Raises:
+        LookupError: if nothing that old or that new is recorded, if the table was loaded about then, or if the
+            transactions of that time committed in another order; the message says what can be read.
+        ValueError: if `time` has no time zone.
+    """
+    wanted = microseconds_of(time)
+    point = point_before(known, time, place)
+    last = _last(changes_behind(point.position), wanted)
+    later = _first_later(changes_behind(-1), wanted)
+    if later is None:
+        expect_until(known, time, place)
+    loads = [gap.end for gap in facts.gaps if gap.time is not None and gap.time <= wanted]
+    found = max(point.position, *loads, -1 if last is None else last)
+    if later is not None and later <= found:
+        raise LookupError(
+            f"transactions of {facts.table} committed in another order than their times say, about "
+            f"{time.isoformat()}: take an LSN, such as {format_lsn(found)}"
+        )
+    for gap in facts.gaps:
+        if not _is_before(gap, last, wanted) and not _is_behind(gap, found, later, known, wanted):
+            raise LookupError(
+                f"{facts.table} was loaded or repaired at {format_lsn(gap.end)}, and nobody knows what it was at "
+                f"{time.isoformat()}: take {format_lsn(gap.end)} or a later time"
+            )
+    return found
+
+
+def _is_before(gap: Gap, last: int | None, wanted: int) -> bool:
+    """Whether a gap ends before a time.
+
+    Args:
+        gap: of the table.
+        last: where the last commit until that time is in the history.
+        wanted: the time.
+    """
+    return (gap.time is not None and gap.time <= wanted) or (last is not None and last > gap.end)
+
+
+def _is_behind(gap: Gap, found: int, later: int | None, known: Sequence[Point], wanted: int) -> bool:
+    """Whether a gap begins after a time: the history before it has all of that time."""
+    if found > gap.begin:
+        return False
+    before = [each for each in known if each.position <= gap.begin]
+    return (later is not None and later <= gap.begin) or (bool(before) and end_of(before) >= wanted)
+
+
+def _last(changes: Changes, wanted: int) -> int | None:
+    """The LSN of the last commit until a time."""
+    until = pc.field("_commit_timestamp") <= _timestamp(wanted)
+    for part in reversed(changes.parts):
+        if (found := pc.max(_commits(changes, part, until)).as_py()) is not None:
+            return int(found)
+    return None
+
+
+def _first_later(changes: Changes, wanted: int) -> int | None:
+    """The LSN of the first commit after a time."""
+    after = pc.field("_commit_timestamp") > _timestamp(wanted)
+    for part in changes.parts:
+        if (found := pc.min(_commits(changes, part, after)).as_py()) is not None:
+            return int(found)
+    return None
+
+
+def _commits(changes: Changes, files: Iterable[str], condition: pc.Expression) -> pa.ChunkedArray:
+    """The LSNs of the commits for which a condition is true. Statistics tell which row groups to read."""
+    commits = pc.field(COMMIT_LSN)
+    within = (commits > changes.after) & (commits <= changes.through)
+    return pa.chunked_array(
+        [
+            chunk
+            for file in files
+            for chunk in pq.read_table(
+                open_file(file), columns=[COMMIT_LSN], filters=within & condition, partitioning=None
+            )
+            .column(COMMIT_LSN)
+            .chunks
+        ],
+        pa.int64(),
+    )
+
+
+def _timestamp(wanted: int) -> pa.Scalar:
+    return pa.scalar(wanted, pa.timestamp("us", "UTC"))
