@@ -90,7 +90,10 @@ def test_a_server_says_the_same(database: pg.Database) -> None:
             f"SELECT '{text}'::pg_lsn::text, '{text}'::pg_lsn - '0/0'::pg_lsn"
         )
         assert isinstance(number, Decimal)
-        assert (pgo.format_lsn(number), pgo.parse_lsn(text)) == (shown, int(number))
+        assert pgo.parse_lsn(text) == pgo.parse_lsn(shown) == int(number)
+        assert pgo.format_lsn(number) == pgo.format_lsn(shown)
+        if database.version < 19:  # later servers fill the digits after the slash up with zeros
+            assert pgo.format_lsn(number) == shown
 
 
 # --- decode and tag -----------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 from pgoutput_fast.demo.servers import Installation, Server, find_installations
 
-TESTED_VERSIONS = (10, 14, 15, 16, 17, 18)
+TESTED_VERSIONS = (10, 14, 15, 16, 17, 18, 19)
 FIRST_BINARY_VERSION = 14
 # The versions that CI must test. For other architectures, 10 and 14 are not available as packages.
 REQUIRED_IN_CI = (10, 14, 15, 16, 18) if platform.machine() == "x86_64" else (15, 16, 18)

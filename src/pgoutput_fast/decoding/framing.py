@@ -26,7 +26,7 @@ class Unframed(NamedTuple):
         keepalives: a row per `k` frame, with KEEPALIVES_SCHEMA: `after` (int64, number of `payloads` before the
             frame), `wal_end` (int64, the server's position), `sent_at` (timestamp), `reply_requested` (bool: if true,
             reply at once, or the server closes the connection).
-        wal_end: int64 per payload: the frame's end position. Servers from 10 to 18 repeat the start LSN there.
+        wal_end: int64 per payload: the frame's end position. Servers from 10 to 19 repeat the start LSN there.
         sent_at: timestamp (microseconds, UTC) per payload: when the server sent the frame.
 
     >>> from struct import pack

@@ -59,7 +59,7 @@ def _number(lsn: object) -> int | None:
 
 
 def format_lsn(lsn: Lsn) -> str:
-    """The position as PostgreSQL shows it.
+    """The position as PostgreSQL shows it; from 19 on, it also fills the second number up with zeros.
 
     Args:
         lsn: as `parse_lsn` takes it.
