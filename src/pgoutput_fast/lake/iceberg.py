@@ -10,10 +10,10 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 from pgoutput_fast.lake.files import WrittenFile
-from pgoutput_fast.lake.iceberg_bounds import leave_out_bounds, with_bounds_or_without
+from pgoutput_fast.lake.iceberg_bounds import choose_bounds, with_bounds_or_without
+from pgoutput_fast.lake.iceberg_fields import can_widen, change_columns, check_iceberg_names, with_field_ids
 from pgoutput_fast.lake.stream import Stream
 from pgoutput_fast.lake.target import Mode, TableTarget, fitted_types, plain_types
-from pgoutput_fast.schema.evolution import widen
 from pgoutput_fast.schema.options import Transactions
 from pgoutput_fast.storage.paths import split_uri
 from pgoutput_fast.storage.stores import Store
@@ -21,8 +21,6 @@ from pgoutput_fast.storage.table_directories import table_of
 
 __all__ = [
     "IcebergTarget",
-    "can_become",
-    "can_widen",
     "iceberg_name",
     "iceberg_root",
     "may_be_committed",
@@ -149,6 +147,13 @@ class IcebergTarget(TableTarget):
         place = f"the Iceberg table {'.'.join(self._identifier)}"
         return fitted_types(there, plain_types(schema), place, can_widen)
 
+    def stored(self, schema: pa.Schema, mode: Mode) -> pa.Schema:
+        schema = plain_types(schema)
+        check_iceberg_names(schema, f"the Iceberg table {'.'.join(self._identifier)}")
+        # It is not committed. The commit does the same again, and pyiceberg compares the ids.
+        transaction = self._changed(schema, mode == "overwrite")
+        return with_field_ids(schema, transaction.table_metadata.schema())
+
     def column_names(self) -> list[str]:
         return [] if self._table is None else list(self._table.schema().as_arrow().names)
 
@@ -173,8 +178,7 @@ class IcebergTarget(TableTarget):
 
         def commit(has_bounds: bool) -> None:
             with self._begin(schema, partition_by, replaced) as transaction:
-                if not has_bounds:
-                    leave_out_bounds(transaction)
+                choose_bounds(transaction, of_dates=has_bounds)
                 transaction.set_properties(known)
                 if replaced and self._table is not None:
                     gone = {_STREAM, _TRANSACTIONS}.intersection(self._table.properties) - known.keys()
@@ -195,27 +199,23 @@ class IcebergTarget(TableTarget):
         """A transaction in which the table has the columns that it needs, and no rows if they are replaced."""
         if self._table is None:
             self._catalog.create_namespace_if_not_exists(self._identifier[:-1])
-            transaction = self._catalog.create_table_transaction(
-                self._identifier, schema, location=self._location
-            )
-            if partition_by:
-                with transaction.update_spec() as spec:
-                    for name in partition_by:
-                        spec.add_identity(name)
-            return transaction
+        transaction = self._changed(schema, replaced)
+        if self._table is None and partition_by:
+            with transaction.update_spec() as spec:
+                for name in partition_by:
+                    spec.add_identity(name)
+        if replaced and self.committed():
+            transaction.delete("true")
+        return transaction
+
+    def _changed(self, schema: pa.Schema, replaced: bool) -> Any:
+        """A transaction in which the table has the columns of the rows."""
+        if self._table is None:
+            return self._catalog.create_table_transaction(self._identifier, schema, location=self._location)
         # pyiceberg would add the same files again, on top of another run's commit. This changes only our copy.
         self._table.metadata.properties[_RETRIES] = "0"
         transaction = self._table.transaction()
-        if replaced:
-            if self.committed():
-                transaction.delete("true")
-            there = plain_types(self._table.schema().as_arrow())
-            with transaction.update_schema() as update:
-                for field in there:
-                    if not can_become(field, schema):
-                        update.delete_column((field.name,))
-        with transaction.update_schema() as update:
-            update.union_by_name(schema)
+        change_columns(transaction, plain_types(self._table.schema().as_arrow()), schema, replaced=replaced)
         return transaction
 
     def committed(self) -> Collection[str]:
@@ -237,30 +237,12 @@ def iceberg_name(directory: str) -> tuple[str, str]:
 
     >>> iceberg_name("public.orders"), iceberg_name("a+2Eb.C+2Fd")
     (('public', 'orders'), ('a.b', 'C/d'))
+    >>> iceberg_name("+2E+2E.orders")
+    ('pgoutput_fast', '+2E+2E.orders')
     """
     below, _, directory = directory.rpartition("/")
     found = table_of(directory.replace("+", "%"))
-    if found is None:  # a table of this package, or a name that was shortened
+    # A table of this package, a name that was shortened, or a schema such as `..`, which catalogs take for empty parts.
+    if found is None or not all(part.strip() for part in found[0].split(".")):
         return _NAME, f"{below}{directory}"
     return (f"{_NAME}{below}", ".".join(found)) if below else found
-
-
-def can_become(field: pa.Field, schema: pa.Schema) -> bool:
-    """Whether a column can stay, if the table gets the columns of this schema."""
-    if field.name not in schema.names:
-        return False
-    wide = widen(field.type, schema.field(field.name).type)
-    return wide is not None and wide.equals(schema.field(field.name).type) and can_widen(field.type, wide)
-
-
-def can_widen(there: pa.DataType, wide: pa.DataType) -> bool:
-    """Whether Iceberg lets a column become wider in this way."""
-    if wide.equals(there):
-        return True
-    if pa.types.is_decimal128(there):
-        return bool(pa.types.is_decimal128(wide) and there.scale == wide.scale)
-    if pa.types.is_list(there):
-        return can_widen(there.value_type, wide.value_type)
-    if pa.types.is_struct(there):
-        return all(can_widen(a.type, b.type) for a, b in zip(there, wide, strict=True))
-    return True

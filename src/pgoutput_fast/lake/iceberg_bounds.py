@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["leave_out_bounds", "with_bounds_or_without"]
+__all__ = ["choose_bounds", "with_bounds_or_without"]
 
 
 def with_bounds_or_without(commit: Callable[[bool], None]) -> None:
@@ -22,12 +22,25 @@ def with_bounds_or_without(commit: Callable[[bool], None]) -> None:
         commit(False)
 
 
-def leave_out_bounds(transaction: Any) -> None:
-    """Lets the snapshots of a table, this one and those behind it, have no bounds of dates and times."""
-    from pyiceberg.types import DateType, TimestampType, TimestamptzType
+def choose_bounds(transaction: Any, *, of_dates: bool) -> None:
+    """Says of which columns the snapshots of a table, this one and those behind it, have bounds.
 
-    schema, properties = transaction.table_metadata.schema(), {}
+    Floats have none, as files have none of them (`rows_writer`).
+
+    Args:
+        transaction: of pyiceberg.
+        of_dates: whether dates and times have some.
+    """
+    from pyiceberg.types import DateType, DoubleType, FloatType, TimestampType, TimestamptzType
+
+    schema, modes = transaction.table_metadata.schema(), {}
     for name in schema.column_names:
-        if isinstance(schema.find_type(name), DateType | TimestampType | TimestamptzType):
-            properties[f"write.metadata.metrics.column.{name}"] = "counts"
-    transaction.set_properties(properties)
+        kind = schema.find_type(name)
+        if isinstance(kind, FloatType | DoubleType):
+            modes[f"write.metadata.metrics.column.{name}"] = "none"
+        elif not of_dates and isinstance(kind, DateType | TimestampType | TimestamptzType):
+            modes[f"write.metadata.metrics.column.{name}"] = "counts"
+    known = transaction.table_metadata.properties
+    modes = {name: mode for name, mode in modes.items() if known.get(name) != mode}
+    if modes:
+        transaction.set_properties(modes)

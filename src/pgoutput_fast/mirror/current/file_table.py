@@ -132,6 +132,14 @@ class FileTable(CurrentTable):
         types = fitted(None if before is None else before.schema, rows, str(self), self._can_widen)
         schema = types if before is None else merged(before.schema, types)
         check_names(schema.names, str(self), folded=self._folded)
+        return self._in_files(before, schema)
+
+    def _in_files(self, before: Version | None, schema: pa.Schema) -> pa.Schema:
+        """Columns with all that files of this kind say of them. Without `before`, all rows that were there go.
+
+        Raises:
+            ValueError: if the table cannot have these columns.
+        """
         return schema
 
     def short(self, version: Version) -> list[int]:
@@ -244,6 +252,7 @@ class FileTable(CurrentTable):
         stored = stored_schema(schema)
         check_names(stored.names, str(self), folded=self._folded)
         self._load()  # refuses a table that something else made, before the long work
+        stored = self._in_files(None, stored)
         with NewFiles(self._store, self._directory, self._file_bytes) as files:
             files.write(in_schema(pa.Table.from_batches([each]), stored) for each in rows)
             self._tried(lambda before: self._committed(files, before, stored, position, None))

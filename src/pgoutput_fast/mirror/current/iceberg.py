@@ -10,8 +10,9 @@ from typing import Any
 import pyarrow as pa
 
 from pgoutput_fast.lake.files import WrittenFile
-from pgoutput_fast.lake.iceberg import can_become, can_widen, iceberg_name, iceberg_root, open_catalog
-from pgoutput_fast.lake.iceberg_bounds import leave_out_bounds, with_bounds_or_without
+from pgoutput_fast.lake.iceberg import iceberg_name, iceberg_root, open_catalog
+from pgoutput_fast.lake.iceberg_bounds import choose_bounds, with_bounds_or_without
+from pgoutput_fast.lake.iceberg_fields import can_widen, change_columns, check_iceberg_names, with_field_ids
 from pgoutput_fast.lake.target import plain_types
 from pgoutput_fast.mirror.current.columns import stored_schema
 from pgoutput_fast.mirror.current.damaged import DamagedError
@@ -137,7 +138,7 @@ class IcebergCurrent(FileTable):
                 )
             files[name] = task.file
         schema = table.schemas()[snapshot.schema_id]
-        columns = stored_schema(plain_types(schema.as_arrow()))
+        columns = with_field_ids(stored_schema(plain_types(schema.as_arrow())), schema)
 
         def bounds(column: str) -> tuple[pa.Array, pa.Array]:
             field, kind = schema.find_field(column), columns.field(column).type
@@ -168,9 +169,7 @@ class IcebergCurrent(FileTable):
             gone: list[Any] = []
             if before is None:
                 self._catalog.create_namespace_if_not_exists(self._identifier[:-1])
-                transaction = self._catalog.create_table_transaction(
-                    self._identifier, schema, location=self._location, properties=_PROPERTIES
-                )
+                transaction = self._created(schema)
             else:
                 table = self._table()
                 if self._load() is not before or self._known is None or table is None:
@@ -179,10 +178,10 @@ class IcebergCurrent(FileTable):
                 # pyiceberg would put the same files on top of another commit. This changes only our copy.
                 table.metadata.properties[_RETRIES] = "0"
                 transaction = table.transaction()
-                self._alter(transaction, before.schema, schema, replaced=removed is None)
+                if not before.schema.equals(schema):
+                    change_columns(transaction, before.schema, plain_types(schema), replaced=removed is None)
             with transaction:
-                if not has_bounds:
-                    leave_out_bounds(transaction)
+                choose_bounds(transaction, of_dates=has_bounds)
                 self._overwrite(transaction, position, added, gone)
 
         try:
@@ -192,16 +191,26 @@ class IcebergCurrent(FileTable):
         finally:
             self._catalog.close()
 
-    def _alter(self, transaction: Any, there: pa.Schema, schema: pa.Schema, *, replaced: bool) -> None:
-        if there.equals(schema):
-            return
-        if replaced:
-            with transaction.update_schema() as update:
-                for field in there:
-                    if not can_become(field, schema):
-                        update.delete_column((field.name,))
-        with transaction.update_schema() as update:
-            update.union_by_name(schema)
+    def _created(self, schema: pa.Schema) -> Any:
+        """A transaction that makes the table."""
+        return self._catalog.create_table_transaction(
+            self._identifier, plain_types(schema), location=self._location, properties=_PROPERTIES
+        )
+
+    def _in_files(self, before: Version | None, schema: pa.Schema) -> pa.Schema:
+        check_iceberg_names(schema, str(self))
+        if before is not None and before.schema.equals(schema):
+            return before.schema
+        table = self._table()
+        # It is not committed. The commit does the same again, and pyiceberg compares the ids.
+        if table is None:
+            transaction = self._created(schema)
+        else:
+            transaction, there = table.transaction(), plain_types(table.schema().as_arrow())
+            if before is not None or not there.equals(plain_types(schema)):
+                change_columns(transaction, there, plain_types(schema), replaced=before is None)
+        self._catalog.close()
+        return with_field_ids(schema, transaction.table_metadata.schema())
 
     def _overwrite(
         self, transaction: Any, position: int, added: Sequence[WrittenFile], gone: Sequence[Any]

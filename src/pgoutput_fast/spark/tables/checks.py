@@ -75,7 +75,9 @@ def checked_targets(run: Run, parts: Sequence[TablePart], mode: Mode, source: So
                 "or use another target"
             )
         target = part.decode.target if mode == "overwrite" else table.fitted(part.decode.target)
-        checked.append(replace(part, decode=replace(part.decode, target=target)))
+        target = table.stored(target, mode)
+        rejects = run.table(rejects_of(part.directory)).stored(part.rejects, mode)
+        checked.append(replace(part, decode=replace(part.decode, target=target), rejects=rejects))
     return checked
 
 

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from pgoutput_fast.catalog.relations import Catalog
 from pgoutput_fast.lake.files import TableFiles, WrittenFile
 from pgoutput_fast.lake.partitions import Partitioning
-from pgoutput_fast.schema.tables import TAGGED_SCHEMA
+from pgoutput_fast.schema.tables import REJECTS_SCHEMA, TAGGED_SCHEMA
 from pgoutput_fast.spark.tasks.changes import DecodeChanges
 from pgoutput_fast.spark.tasks.rows import chosen_rows, rows_of_relations, rows_of_segment, unpack_batch
 from pgoutput_fast.storage.parquet import Compression
@@ -67,6 +67,7 @@ class TablePart:
         rejects_after: the position of its rejects, as `after`. They are ahead if the table was lost, or if a run was
             killed before it committed the table.
         partitioning: how the table is divided.
+        rejects: the columns of its rejects.
     """
 
     directory: str
@@ -76,6 +77,7 @@ class TablePart:
     after: int | None
     rejects_after: int | None
     partitioning: Partitioning
+    rejects: pa.Schema = REJECTS_SCHEMA
 
 
 @dataclass(frozen=True)
@@ -132,7 +134,8 @@ class WriteTables:
                         known = rows_behind(rows, outcomes, table.rejects_after, self.last)["seq"]
                         rejected = [each.filter(pc.is_in(each["seq"], known)) for each in rejected]
                     for each in rejected:
-                        files.add(rejects_of(table.directory), each)
+                        rejects = pa.RecordBatch.from_arrays(each.columns, schema=table.rejects)
+                        files.add(rejects_of(table.directory), rejects)
                 pa.default_memory_pool().release_unused()
         return _as_batch(files.written)
 

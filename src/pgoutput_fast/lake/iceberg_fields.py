@@ -1,0 +1,109 @@
+"""The ids that the columns of an Iceberg table have, which its files say, too: readers find columns by them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from pgoutput_fast.schema.evolution import widen
+
+__all__ = ["can_become", "can_widen", "change_columns", "check_iceberg_names", "with_field_ids"]
+
+_ID = "PARQUET:field_id"
+
+
+def with_field_ids(schema: pa.Schema, table: Any) -> pa.Schema:
+    """Columns with the ids that a table gives them. A file with these columns says the ids.
+
+    Args:
+        schema: the columns.
+        table: the columns of the table, a `pyiceberg.schema.Schema`.
+    """
+    return pa.schema([_numbered(field, table.fields) for field in schema])
+
+
+def _numbered(field: pa.Field, known: Any) -> pa.Field:
+    found = next(each for each in known if each.name == field.name)
+    kind = _with_inner_ids(field.type, found.field_type)
+    return pa.field(field.name, kind, metadata={_ID: str(found.field_id)})
+
+
+def _with_inner_ids(kind: pa.DataType, known: Any) -> pa.DataType:
+    if pa.types.is_struct(kind):
+        return pa.struct([_numbered(field, known.fields) for field in kind])
+    if pa.types.is_list(kind):
+        inner = _with_inner_ids(kind.value_type, known.element_type)
+        return pa.list_(pa.field("element", inner, metadata={_ID: str(known.element_id)}))
+    return kind
+
+
+def change_columns(transaction: Any, there: pa.Schema, schema: pa.Schema, *, replaced: bool) -> None:
+    """Gives a table the columns that it needs, in a transaction.
+
+    Args:
+        transaction: of pyiceberg.
+        there: the columns of the table.
+        schema: the columns of the rows.
+        replaced: whether all rows that were there go.
+    """
+    if replaced:
+        with transaction.update_schema() as update:
+            for field in there:
+                if not can_become(field, schema):
+                    update.delete_column((field.name,))
+    with transaction.update_schema() as update:
+        update.union_by_name(schema)
+
+
+def can_become(field: pa.Field, schema: pa.Schema) -> bool:
+    """Whether a column can stay, if the table gets the columns of this schema."""
+    if field.name not in schema.names:
+        return False
+    wide = widen(field.type, schema.field(field.name).type)
+    return wide is not None and wide.equals(schema.field(field.name).type) and can_widen(field.type, wide)
+
+
+def can_widen(there: pa.DataType, wide: pa.DataType) -> bool:
+    """Whether Iceberg lets a column become wider in this way."""
+    if wide.equals(there):
+        return True
+    if pa.types.is_decimal128(there):
+        return bool(pa.types.is_decimal128(wide) and there.scale == wide.scale)
+    if pa.types.is_list(there):
+        return can_widen(there.value_type, wide.value_type)
+    if pa.types.is_struct(there):
+        return all(can_widen(a.type, b.type) for a, b in zip(there, wide, strict=True))
+    return True
+
+
+def check_iceberg_names(schema: pa.Schema, place: str) -> None:
+    """Checks that Iceberg can tell the columns apart. It joins the names of nested columns with dots.
+
+    Args:
+        schema: the columns.
+        place: names the table, for errors.
+
+    Raises:
+        ValueError: if not.
+    """
+    owners: dict[str, str] = {}
+    for field in schema:
+        for path in _paths(field.name, field.type):
+            other = owners.setdefault(path, field.name)
+            if other != field.name:
+                raise ValueError(
+                    f"{place} cannot have both columns {other!r} and {field.name!r}: in Iceberg, {path!r} is the name "
+                    "of both, or of a part of one. Rename one on the server, leave one out of the publication, or use "
+                    "another format"
+                )
+
+
+def _paths(path: str, kind: pa.DataType) -> Iterator[str]:
+    yield path
+    if pa.types.is_struct(kind):
+        for field in kind:
+            yield from _paths(f"{path}.{field.name}", field.type)
+    elif pa.types.is_list(kind):
+        yield from _paths(f"{path}.element", kind.value_type)
