@@ -74,6 +74,14 @@ class TableTarget(ABC):
             ValueError: if a column has a type in the table that does not fit.
         """
 
+    def stored(self, schema: pa.Schema, mode: Mode) -> pa.Schema:
+        """The columns of `fitted` with all that files of this kind say of them.
+
+        Raises:
+            ValueError: if the table cannot have these columns.
+        """
+        return schema
+
     @abstractmethod
     def column_names(self) -> list[str]:
         """The names of the table's columns; none if there is no table."""
@@ -164,14 +172,16 @@ def _fitted_field(
 
 
 def plain_types(schema: pa.Schema) -> pa.Schema:
-    """The schema with one form of each type: no large types, no views, no field metadata."""
+    """The schema with one form of each type: no large types, no views, no fixed sizes, no field metadata."""
     return pa.schema([pa.field(field.name, _plain_type(field.type)) for field in schema])
 
 
 def _plain_type(kind: pa.DataType) -> pa.DataType:
+    if isinstance(kind, pa.BaseExtensionType):
+        return _plain_type(kind.storage_type)
     if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
         return pa.string()
-    if pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind):
+    if pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind) or pa.types.is_fixed_size_binary(kind):
         return pa.binary()
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return pa.list_(pa.field("element", _plain_type(kind.value_type)))

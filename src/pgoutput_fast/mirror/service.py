@@ -68,7 +68,8 @@ class Mirror:
             takes longer.
         merge_seconds: the same for current tables alone. Histories may be ahead of them (see `fresh`). None for
             `seconds`. Changes wait in memory until they are in the current table.
-        options: how to decode. `transactions` and `metadata_prefix` must be the default.
+        options: how to decode: numeric, uuid, strings, on_error, unrepresentable, and those of memory and threads. The
+            others must be the default. A uuid that is not a text is stored as a binary value.
         adopt: take over a slot that exists, and its segments, if there are some. Nobody else may read the slot.
         retention: which segments are removed; None for none. With `Retention(consumed=True)` they stay until all
             tables have them.
@@ -421,7 +422,7 @@ class Mirror:
 def _decoding(options: Options | None) -> Options:
     """The options of decoding. By default, what is damaged goes to the rejects, and its table stops."""
     options = Options(on_error="quarantine") if options is None else options
-    for name in ("transactions", "metadata_prefix", "tables", "columns", "plain"):
+    for name in ("transactions", "metadata_prefix", "tables", "columns", "plain", "schemas", "extra_columns"):
         if getattr(options, name) != getattr(Options(), name):
-            raise ValueError(f"a mirror needs the default of the option {name}")
+            raise ValueError(f"a mirror needs the default of the option {name}: leave it out")
     return options
