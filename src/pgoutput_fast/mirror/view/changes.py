@@ -120,17 +120,19 @@ def read_changes(
         )
     table = deltalake.DeltaTable(place, storage_options=options)
     files = pa.table(table.get_add_actions(flatten=True))
-    found = [
-        _File(str(store.at(f"{directory}/{name}")), low, high, rows)
-        for name, low, high, rows in zip(
-            files["path"].to_pylist(),
-            _bounds(files, "min"),
-            _bounds(files, "max"),
-            files["num_records"].to_pylist(),
-            strict=True,
-        )
-        if (low is None or low <= through) and (high is None or high > after)
-    ]
+    found = []
+    for name, low, high, rows in zip(
+        files["path"].to_pylist(),
+        _bounds(files, "min"),
+        _bounds(files, "max"),
+        files["num_records"].to_pylist(),
+        strict=True,
+    ):
+        file = str(store.at(f"{directory}/{name}"))
+        if low is None or high is None:
+            low, high = _bounds_in(file)
+        if (low is None or low <= through) and (high is None or high > after):
+            found.append(_File(file, low, high, rows))
     schema = plain_types(pa.schema(table.schema().to_arrow()))
     return Changes(table.version(), schema, _parts(found), after, through)
 
@@ -165,6 +167,16 @@ def _parts(files: Sequence[_File]) -> list[list[str]]:
 def _has_grown(before: pa.DataType, now: pa.DataType) -> bool:
     """Whether structs have more fields now."""
     return widen(before, now) is None and widen(before, now, more_fields=True) is not None
+
+
+def _bounds_in(place: str) -> tuple[int | None, int | None]:
+    """The least and the largest LSN in a file, as its footer says: in the log, a file may have no bounds at all."""
+    with pq.ParquetFile(open_file(place)) as file:
+        at = file.schema_arrow.names.index("_commit_lsn")
+        groups = [file.metadata.row_group(k).column(at).statistics for k in range(file.num_row_groups)]
+    if not groups or not all(each is not None and each.has_min_max for each in groups):
+        return None, None
+    return min(each.min for each in groups), max(each.max for each in groups)
 
 
 def _bounds(files: pa.Table, which: str) -> list[int | None]:
