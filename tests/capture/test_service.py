@@ -294,3 +294,26 @@ def test_a_slot_is_made_only_if_it_can_be_used(database: pg.Database, tmp_path: 
         assert [(each.level, each.advice) for each in found] == [("error", "Choose another name")]
     finally:
         database.execute(f"SELECT pg_drop_replication_slot('{name}')", "DROP PUBLICATION unmade")
+
+
+def test_a_capture_that_cannot_begin_leaves_no_directory(database: pg.Database, tmp_path: Path) -> None:
+    """A directory that was there stays, and so does one with anything in it."""
+    database.execute("CREATE PUBLICATION begun")
+    name = f"{database.name}_begun"
+    away = f"{database.dsn} port=1"
+    for dsn, publication in ((away, "begun"), (database.dsn, "wrong")):
+        with pytest.raises(Exception, match=r"\w"):
+            Capture(dsn, name, [publication], tmp_path / "above" / "segments").run(
+                until_lsn=1, retry_seconds=0
+            )
+        assert list(tmp_path.iterdir()) == []
+    (tmp_path / "above" / "segments").mkdir(parents=True)
+    with pytest.raises(CaptureError, match="wrong"):
+        Capture(database.dsn, name, ["wrong"], tmp_path / "above" / "segments").run(until_lsn=1)
+    assert (tmp_path / "above" / "segments").exists()
+    try:
+        Capture(database.dsn, name, ["begun"], tmp_path / "good").run(until_lsn="now")
+        assert (tmp_path / "good").exists()
+    finally:
+        drop_slot(database.dsn, name)
+        database.execute("DROP PUBLICATION begun")

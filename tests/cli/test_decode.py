@@ -167,6 +167,18 @@ def test_rejects(tmp_path: Path, capsys: Shown) -> None:
     assert "without an Arrow form: 1 value: see _rejects" in said
 
 
+@pytest.mark.parametrize("form", ["parquet", "duckdb"])
+def test_a_place_that_cannot_be_written(tmp_path: Path, capsys: Shown, form: str) -> None:
+    """The error names what was asked for, and no temporary name."""
+    path = tmp_path / "changes"
+    path.write_bytes(lines(Writer().begin(7, 100, 0)))
+    said = error([str(path), "--out", "/proc/no/out", "--to", form], capsys)
+    assert "/proc/no" in said
+    said = error([str(path), "--out", "/proc/out", "--to", form], capsys)
+    assert "/proc/out" in said
+    assert "/." not in said
+
+
 def test_a_table_that_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Versions become one table, also where they come in different pieces, and by turns."""
     monkeypatch.setattr(parts, "_MOST_BYTES", 1)

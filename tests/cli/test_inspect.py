@@ -130,7 +130,9 @@ def test_filters(tmp_path: Path, capsys: Shown) -> None:
         assert (shown.out, shown.err) == ("", "no message matches the filters\n")
     said = error(["inspect", path, "--table", "public.order"], capsys)
     assert "there is public.customers, public.orders" in said
-    assert "public.orders" in error(["inspect", path, "--table", "orders"], capsys, 2)
+    assert "--table public.orders" in error(["inspect", path, "--table", "orders"], capsys, 2)
+    said = error(["inspect", path, "--table", "public.Legacy Data"], capsys, 2)
+    assert """--table 'public."Legacy Data"'""" in said
     assert "insert" in error(["inspect", path, "--kind", "inserts"], capsys, 2)
     assert "0/1B0D988.." in error(["inspect", path, "--lsn", "12"], capsys, 2)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,9 @@ from pgoutput_fast.mirror.__main__ import main
 from pgoutput_fast.mirror.memory import Memory
 from pgoutput_fast.postgres.walsender import Walsender
 from pgoutput_fast.storage.stores import open_store
+from support import pg
 from support.capturing import wait_until
-from support.mirrors import Place, expect_equal, place, recorded
+from support.mirrors import Following, Place, expect_equal, opened, place, recorded
 
 __all__ = ["place"]
 
@@ -101,7 +103,7 @@ def test_a_role_without_rights(small: Place) -> None:
                 "CREATE TABLE u (id int PRIMARY KEY)", "ALTER PUBLICATION mirrored ADD TABLE u"
             )
             # One sentence for all tables, which can be run.
-            advice = r"\. Run GRANT SELECT ON public\.t, public\.u TO \.\.\. for"
+            advice = rf"\. Run GRANT SELECT ON public\.t, public\.u TO {role}\."
             with pytest.raises(
                 MirrorError, match=r"public\.t, public\.u: the user has no right to read: .*" + advice
             ) as refused:
@@ -172,6 +174,78 @@ def test_a_slot_of_somebody_else(small: Place) -> None:
     small.run(adopt=True)
     small.database.execute("INSERT INTO t VALUES (3)")
     small.run()
+    expect_equal(small, "public.t")
+
+
+@pytest.mark.parametrize("adopt", [False, True])
+def test_a_slot_of_another_plugin(servers: pg.Servers, tmp_path: Path, adopt: bool) -> None:
+    """Nobody is told to adopt it."""
+    for version in sorted(servers, reverse=True):
+        with opened(servers[version], tmp_path) as place, suppress(psycopg2.errors.UndefinedFile):
+            place.database.execute(
+                f"SELECT pg_create_logical_replication_slot('{place.slot}', 'test_decoding')",
+                "CREATE PUBLICATION mirrored FOR ALL TABLES",
+            )
+            with (
+                place.mirror(adopt=adopt) as mirror,
+                pytest.raises(MirrorError, match=r"plugin test_decoding .* Choose another name") as caught,
+            ):
+                mirror.run(until_lsn="now")
+            assert "adopt" not in str(caught.value)
+            assert not place.target.exists()
+            return
+    pytest.skip("no server has the plugin test_decoding")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_first_load_that_is_stopped_names_its_slot(place: Place, number: int) -> None:
+    """The slot stays on the server, and keeps WAL. The exit status says that the work is not done."""
+    tables = [f"t{n}" for n in range(40)]
+    place.database.execute(
+        *(f"CREATE TABLE {t} AS SELECT generate_series(1, 20000) id" for t in tables),
+        *(f"ALTER TABLE {t} ADD PRIMARY KEY (id)" for t in tables),
+        "CREATE PUBLICATION mirrored FOR ALL TABLES",
+    )
+    process = place.start()
+
+    def loads() -> bool:
+        known = Memory(open_store(place.target)).beginning()
+        return process.poll() is not None or (known is not None and known.stage == "load")
+
+    try:
+        wait_until(loads)
+        process.send_signal(number)
+        _, said = process.communicate(timeout=240)
+    finally:
+        process.kill()
+    assert process.returncode == 1, said
+    last = said.splitlines()[-1]
+    assert last.startswith(
+        "MirrorError: it was stopped. The first load is not complete: run the mirror again"
+    )
+    assert f"Slot {place.slot} may stay" in last
+    assert find_slot(place.database.dsn, place.slot) is not None
+
+
+def test_killed_while_the_first_slot_waits(small: Place) -> None:
+    """The server goes on to make the slot, and does not notice that nobody waits for it. The next run ends that."""
+    small.database.execute("CREATE TABLE other (id int)")
+    slot = f"SELECT active_pid FROM pg_replication_slots WHERE slot_name = '{small.slot}' AND active"
+    with small.database.session() as connection, connection.cursor() as cursor:
+        cursor.execute("BEGIN")
+        cursor.execute("INSERT INTO other VALUES (1)")
+        process = small.start()
+        try:
+            wait_until(lambda: process.poll() is not None or small.database.execute(slot))
+        finally:
+            process.kill()
+            process.communicate()
+        left = small.database.execute(slot)
+        assert left
+        with small.mirror() as mirror, Following(mirror) as following:
+            following.until(lambda: small.database.execute(slot) not in ([], left))
+            cursor.execute("COMMIT")
+            following.until(lambda: recorded(small.target))
     expect_equal(small, "public.t")
 
 

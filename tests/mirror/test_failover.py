@@ -6,6 +6,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,10 +15,11 @@ from typing import Any
 import psycopg2.extras
 import pytest
 
+from pgoutput_fast.capture import create_slot, find_slot
 from pgoutput_fast.demo.servers import Installation, Server
 from pgoutput_fast.mirror import Mirror, SlotLostError
 from support import pg
-from support.capturing import drop_when_free
+from support.capturing import drop_when_free, wait_until
 from support.mirrors import Following, current_of
 from support.paths import DOCS
 
@@ -27,15 +29,25 @@ _SYNCED = 17
 
 
 class Pair:
-    """A primary and its standby, with the settings of the page."""
+    """A primary and its standby, with the settings of the page.
 
-    def __init__(self, installation: Installation, directory: Path, **primary: str) -> None:
+    Args:
+        installation: of both.
+        directory: for a copy.
+        is_synced: whether the standby gets the slots of the primary, and tells which rows it needs.
+        primary: settings of the primary.
+    """
+
+    def __init__(
+        self, installation: Installation, directory: Path, *, is_synced: bool = True, **primary: str
+    ) -> None:
+        self._is_synced = is_synced
+        synced = {"sync_replication_slots": True, "hot_standby_feedback": True} if is_synced else {}
         self.primary = Server(installation, primary)
         self.standby = Server(
             installation,
             {
-                "sync_replication_slots": True,
-                "hot_standby_feedback": True,
+                **synced,
                 "primary_slot_name": "standby_1",
                 "wal_receiver_status_interval": 1,
                 "wal_retrieve_retry_interval": 100,
@@ -45,12 +57,13 @@ class Pair:
 
     def start(self) -> None:
         self.primary.start()
-        self.execute(
-            self.primary,
-            "SELECT pg_create_physical_replication_slot('standby_1')",
-            "ALTER SYSTEM SET synchronized_standby_slots = 'standby_1'",
-            "SELECT pg_reload_conf()",
-        )
+        self.execute(self.primary, "SELECT pg_create_physical_replication_slot('standby_1')")
+        if self._is_synced:
+            self.execute(
+                self.primary,
+                "ALTER SYSTEM SET synchronized_standby_slots = 'standby_1'",
+                "SELECT pg_reload_conf()",
+            )
         copy = self._directory / "copy"
         program = self.primary.installation.bindir / "pg_basebackup"
         subprocess.run(
@@ -173,3 +186,32 @@ def test_a_standby_takes_over(pair: Pair, tmp_path: Path) -> None:
         (repaired,) = mirror.repair()
         assert "1 deleted" in str(repaired)
     assert ids() == [2, 3]
+
+
+@pytest.mark.parametrize("version", [16, 18])
+def test_a_slot_of_a_standby_that_conflicts_with_recovery(tmp_path: Path, version: int) -> None:
+    """The reason is not lost WAL: the primary removed catalog rows that the slot needs. 16 does not say it in words."""
+    installation = pg.installations().get(version)
+    if installation is None or not (installation.bindir / "pg_basebackup").exists():
+        pytest.skip(f"no PostgreSQL {version} with pg_basebackup")
+    pair = Pair(installation, tmp_path, is_synced=False)
+    try:
+        pair.start()
+        made = threading.Thread(target=lambda: create_slot(pair.standby.dsn, "conflicts"))
+        made.start()
+        while made.is_alive():
+            pair.execute(pair.primary, "SELECT pg_log_standby_snapshot()")
+            made.join(0.2)
+        assert (slot := find_slot(pair.standby.dsn, "conflicts")) is not None
+        assert slot.invalidated is None
+        pair.execute(pair.primary, "CREATE TABLE gone (id int)", "DROP TABLE gone", "VACUUM pg_class")
+
+        def why() -> str | None:
+            found = find_slot(pair.standby.dsn, "conflicts")
+            assert found is not None
+            return found.invalidated
+
+        wait_until(why)
+        assert why() == ("conflicting with recovery" if version == 16 else "rows_removed")
+    finally:
+        pair.close()

@@ -127,6 +127,52 @@ def test_column_lists_row_filters_and_generated_columns(database: pg.Database, s
             database.execute("INSERT INTO checked.plain VALUES (1, 1, 1)", "UPDATE checked.plain SET a = 2")
 
 
+def test_identities_with_columns_that_are_not_sent(database: pg.Database, schema: str) -> None:
+    """Where the server refuses updates, it is an error that says how they become possible."""
+    if database.version < 12:
+        pytest.skip("generated columns exist from 12 on")
+    kinds = ["STORED", "VIRTUAL"] if database.version >= 18 else ["STORED"]
+    for kind in kinds:
+        database.execute(
+            f"CREATE TABLE checked.full_{kind} (id int, twice int GENERATED ALWAYS AS (id * 2) {kind})",
+            f"ALTER TABLE checked.full_{kind} REPLICA IDENTITY FULL",
+        )
+    database.execute(
+        "CREATE TABLE checked.keyed (id int, k int GENERATED ALWAYS AS (id) STORED PRIMARY KEY)",
+        "CREATE TABLE checked.full_listed (id int, more int)",
+        "ALTER TABLE checked.full_listed REPLICA IDENTITY FULL",
+        "CREATE PUBLICATION p FOR ALL TABLES",
+    )
+    names = [*(f"full_{kind}".lower() for kind in kinds), "keyed", "full_listed"]
+
+    def expect_said() -> None:
+        report = check(database.dsn, ["p"])
+        for name in names:
+            refused = False
+            try:
+                database.execute(
+                    f"INSERT INTO checked.{name} (id) VALUES (1)", f"UPDATE checked.{name} SET id = 2"
+                )
+            except psycopg2.Error:
+                refused = True
+            database.execute(f"TRUNCATE checked.{name}")
+            assert ("error" in _table(report, name)) == refused, (name, str(report))
+
+    expect_said()
+    if database.version >= 18:
+        database.execute("ALTER PUBLICATION p SET (publish_generated_columns = stored)")
+        expect_said()
+        assert "full_virtual" in str(check(database.dsn, ["p"]))
+    if database.version >= 15:
+        database.execute(
+            "DROP PUBLICATION p",
+            "CREATE PUBLICATION p FOR TABLE checked.full_listed (id), checked.keyed",
+        )
+        expect_said()
+        database.execute("ALTER PUBLICATION p SET (publish = 'insert')")
+        expect_said()
+
+
 def test_partition_roots_whose_partitions_differ(database: pg.Database, schema: str) -> None:
     if database.version < 13:
         pytest.skip("changes are published as the root's from 13 on")
@@ -221,6 +267,9 @@ def test_privileges(database: pg.Database, schema: str) -> None:
         with pytest.raises(psycopg2.Error):
             create_slot(dsn, "refused")
         assert _table(report, "t").startswith("warning: the user has no right to read")
+        advice = {finding.subject: finding.advice for finding in report.findings}
+        assert advice["checked.t"] == f"Run GRANT SELECT ON checked.t TO {role}"
+        assert f"ALTER ROLE {role} REPLICATION" in advice[f"user {role}"]
         database.execute(f"ALTER ROLE {role} REPLICATION", f"GRANT SELECT ON checked.t TO {role}")
         report = check(dsn, ["p"])
         assert report.ok, str(report)

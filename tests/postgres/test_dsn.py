@@ -35,6 +35,9 @@ MALFORMED = {
     "postgresql://u:open/sesame@h/db": "%2F",
     "postgresql://u:sesame/open@h/db": "%2F",
     "postgresql://u:12/sesame@h/db": "%2F",
+    "jdbc:postgresql://h:5432/db?user=u&password=sesame": "libpq's begins with postgresql://",
+    "JDBC:postgresql://h/db": "libpq's begins with postgresql://",
+    "postgresql+psycopg2://u:sesame@h/db": "libpq's begins with postgresql://",
 }
 
 

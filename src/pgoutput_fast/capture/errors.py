@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from pgoutput_fast.postgres.errors import CaptureError, SilentError
+from pgoutput_fast.postgres.errors import LOAD_TABLES, CaptureError, SilentError
 
 __all__ = [
     "CANNOT_GO_ON",
+    "LOAD_TABLES",
     "NEW_SLOT",
     "START_OVER",
     "AwayError",
@@ -18,7 +19,7 @@ __all__ = [
 ]
 
 # What to do when a slot cannot give all changes after the segments.
-START_OVER = "Create a new slot, load the tables again, and capture into another directory"
+START_OVER = f"Create a new slot, {LOAD_TABLES}, and capture into another directory"
 # The same, if a publication was missing.
 NEW_SLOT = f"Drop the slot and create the publication first. {START_OVER}"
 # What errors say if the slot can never go on: a change without its publication, a message that is too large.

@@ -342,7 +342,7 @@ def _put(meter: Reporter, file: Path) -> None:
         os.replace(hidden, file)
     except OSError as problem:
         # The work does not depend on this file.
-        _log.warning("the metrics cannot be written to %s: %s", file, problem)
+        _log.warning("the metrics cannot be written to %s: %s", file, problem.strerror or problem)
         with contextlib.suppress(OSError):
             hidden.unlink(missing_ok=True)
 

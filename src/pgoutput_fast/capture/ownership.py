@@ -14,17 +14,18 @@ import secrets
 import socket
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from pgoutput_fast.capture.errors import CaptureBusyError, CaptureError
 from pgoutput_fast.storage.locks import try_lock
-from pgoutput_fast.storage.stores import Store
+from pgoutput_fast.storage.stores import Store, remove_directories
 
 __all__ = ["Owner", "owned"]
 
 MARK = "_writer.json"
+_LOCK = ".lock"
 
 
 class Owner(ABC):
@@ -53,7 +54,7 @@ def owned(store: Store) -> Iterator[Owner]:
     if not store.local:
         yield _Marked(store)
         return
-    with open(Path(store.at(".lock")), "a+") as file:
+    with open(Path(store.at(_LOCK)), "a+") as file:
         if not try_lock(file):
             raise CaptureBusyError(f"another process captures into {store}")
         file.seek(0)
@@ -61,6 +62,23 @@ def owned(store: Store) -> Iterator[Owner]:
         file.write(f"{os.getpid()} since {_now()}\n")
         file.flush()
         yield _Locked()
+
+
+@contextmanager
+def removed_after_error(store: Store, missing: Sequence[Path]) -> Iterator[None]:
+    """After an error of the block, removes the directories that were made for it, if only the lock is in them.
+
+    Args:
+        store: the directory, which is owned.
+        missing: the directories that did not exist, the deepest first.
+    """
+    try:
+        yield
+    except BaseException:
+        if missing and os.listdir(missing[0]) == [_LOCK]:
+            os.unlink(missing[0] / _LOCK)
+            remove_directories(missing)
+        raise
 
 
 class _Locked(Owner):

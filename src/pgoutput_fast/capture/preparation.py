@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from pgoutput_fast.capture.confirmed_position import FILE
-from pgoutput_fast.capture.errors import START_OVER, BehindError, CaptureError
+from pgoutput_fast.capture.errors import LOAD_TABLES, START_OVER, BehindError, CaptureError
 from pgoutput_fast.capture.prerequisites import Prerequisites, expect_own_plugin
 from pgoutput_fast.capture.segment_directory import SegmentDirectory
 from pgoutput_fast.capture.watch import Watch
@@ -151,7 +151,7 @@ class Preparation:
             raise CaptureError(
                 f"slot {self._settings.slot} is confirmed up to {format_lsn(slot_lsn)}, but this capture confirmed it "
                 f"only up to {format_lsn(reached)}: somebody else read from the slot, or dropped it and created it "
-                "again. The changes in between may be lost. Load the tables again, and capture into another directory. "
+                f"again. The changes in between may be lost. L{LOAD_TABLES[1:]}, and capture into another directory. "
                 f"(If you moved {self._directory} without its {FILE}, put that file back)"
             )
 

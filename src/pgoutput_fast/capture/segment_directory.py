@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from pgoutput_fast.capture.confirmed_position import ConfirmedPosition
 from pgoutput_fast.capture.errors import CaptureError, MovedOnError
-from pgoutput_fast.capture.ownership import Owner, owned
+from pgoutput_fast.capture.ownership import Owner, owned, removed_after_error
 from pgoutput_fast.capture.retention import Retention, retain, retain_typed
 from pgoutput_fast.committed.spill import is_spill_name
 from pgoutput_fast.decoding.state import StreamState
@@ -25,7 +25,7 @@ from pgoutput_fast.segments.read import newest_segment
 from pgoutput_fast.segments.segment import Segment, Source
 from pgoutput_fast.segments.write import write_segment
 from pgoutput_fast.storage.paths import shown
-from pgoutput_fast.storage.stores import is_unfinished, make_target, open_store
+from pgoutput_fast.storage.stores import is_unfinished, make_target, missing_directories, open_store
 from pgoutput_fast.typed_files.files import TypedFiles
 from pgoutput_fast.typed_files.progress import PROGRESS, TYPED, read_progress
 
@@ -94,13 +94,15 @@ class SegmentDirectory:
     def owned(self) -> Iterator[None]:
         """Holds the right to write during the block.
 
-        Creates the directory, removes unfinished files of a killed process, and makes missing typed files.
+        Creates the directory, removes unfinished files of a killed process, and makes missing typed files. After an
+        error, a directory that was made for it goes again, if nothing is in it.
 
         Raises:
             CaptureError: if another process has the right, or typed files cannot be made.
         """
+        missing = missing_directories(self._store)
         make_target(self._store)
-        with owned(self._store) as owner:
+        with owned(self._store) as owner, removed_after_error(self._store, missing):
             self._owner = owner
             # The capture continues from the existing files, so they must be durable.
             self._store.harden()

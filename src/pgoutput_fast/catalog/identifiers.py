@@ -5,7 +5,13 @@ from __future__ import annotations
 import re
 import string
 
-__all__ = ["parse_qualified_name", "quote_identifier", "quote_qualified_name", "split_names"]
+__all__ = [
+    "parse_qualified_name",
+    "qualified_like",
+    "quote_identifier",
+    "quote_qualified_name",
+    "split_names",
+]
 
 _LISTED = re.compile(r'\s*(?:"((?:[^"]|"")+)"|([^",\s](?:[^,]*[^,\s])?)?)\s*(?=,|$)')
 
@@ -230,6 +236,18 @@ def split_names(text: str) -> list[str]:
 def quote_qualified_name(namespace: str, name: str) -> str:
     """Schema and relation with a dot between, each quoted if needed."""
     return f"{quote_identifier(namespace)}.{quote_identifier(name)}"
+
+
+def qualified_like(text: str) -> str:
+    """The qualified name that was probably meant by a text that is none.
+
+    >>> qualified_like("public.Legacy Data"), qualified_like("orders"), qualified_like('"Order Lines"')
+    ('public."Legacy Data"', 'public.orders', 'public."Order Lines"')
+    """
+    if _PART.fullmatch(text):
+        return f"public.{text}"
+    schema, dot, name = text.partition(".")
+    return quote_qualified_name(schema, name) if dot else quote_qualified_name("public", text)
 
 
 def parse_qualified_name(text: str) -> tuple[str, str] | None:

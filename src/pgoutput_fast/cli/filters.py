@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-from pgoutput_fast.catalog.identifiers import parse_qualified_name, quote_qualified_name
+from pgoutput_fast.catalog.identifiers import parse_qualified_name, qualified_like, quote_qualified_name
 from pgoutput_fast.catalog.relations import Relation, no_such_table
 from pgoutput_fast.cli.context import Message
 from pgoutput_fast.cli.payloads import InputError
@@ -32,7 +33,8 @@ def table_names(given: Sequence[str] | None) -> frozenset[str] | None:
     parsed = {each: parse_qualified_name(each) for each in given}
     for each, parts in parsed.items():
         if parts is None:
-            raise UsageError(f"--table {each}: name the schema, too, as in public.{each}")
+            meant = shlex.quote(qualified_like(each))
+            raise UsageError(f"--table {each}: name schema and table as SQL does, as in --table {meant}")
     return frozenset(quote_qualified_name(*parts) for parts in parsed.values() if parts is not None)
 
 

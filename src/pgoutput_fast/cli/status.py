@@ -84,6 +84,8 @@ def status(
         for what, error in (("", each.error), ("its history does not go on: ", each.history_error)):
             if error is not None:
                 line(f"{escaped(each.table)}: {what}{escaped(error)}", "bold red", error=True)
+    if not json and any(each.state != "load" for each in wrong):
+        line("when that is mended: pgoutput-fast mirror ... --reload TABLE loads a table again", error=True)
     if wrong:
         raise typer.Exit(PROBLEM)
 

@@ -20,7 +20,7 @@ from pgoutput_fast.cli.payloads import InputError
 from pgoutput_fast.cli.problems import UsageError
 from pgoutput_fast.display import escaped
 from pgoutput_fast.storage.parquet import rows_writer
-from pgoutput_fast.storage.stores import hidden_name
+from pgoutput_fast.storage.stores import hidden_name, name_target
 from pgoutput_fast.storage.table_directories import table_directory
 
 __all__ = ["Format", "format_of", "name_of", "replaced", "shown_table", "write_tables"]
@@ -105,7 +105,8 @@ def replaced(target: Path, *, overwrite: bool) -> Iterator[Path]:
             # A directory cannot take the place of another one in one step.
             os.rename(target, old)
         os.rename(hidden, target)
-    except BaseException:
+    except BaseException as problem:
+        name_target(problem, target)
         if os.path.lexists(old) and not os.path.lexists(target):
             os.rename(old, target)
         raise

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Literal
 
 from pgoutput_fast.capture.confirmation import confirm
-from pgoutput_fast.capture.errors import BehindError, CaptureError
+from pgoutput_fast.capture.errors import LOAD_TABLES, BehindError, CaptureError
 from pgoutput_fast.capture.preparation import SlotSettings, create_own_slot
 from pgoutput_fast.capture.prerequisites import Prerequisites, expect_own_plugin
 from pgoutput_fast.capture.retries import Retries
@@ -41,7 +41,7 @@ _OFFER_SECONDS = 0.2
 # What waits for the decoder; a batch has some MB. When it is full, nothing more is read from the server.
 _MOST_WAITING = 4
 
-_LOST = "The changes in between are lost: create a new slot, and load the tables again"
+_LOST = f"The changes in between are lost: create a new slot, and {LOAD_TABLES}"
 
 
 class Reader:
@@ -270,7 +270,7 @@ class Reader:
             raise problem(
                 f"the WAL of the server ends at {format_lsn(server_lsn)}, but changes up to {format_lsn(given)} were "
                 "given: somebody restored the server from an older copy, or a standby took over that lacked the last "
-                "changes. Create a new slot, and load the tables again"
+                f"changes. Create a new slot, and {LOAD_TABLES}"
             )
 
     def _note_own_slot(self) -> None:

@@ -75,6 +75,11 @@ def _run(given: argparse.Namespace, stop: threading.Event) -> None:
         for table in given.forget:
             mirror.forget(table)
         mirror.run(until_lsn=None if given.until is None else _position(given.until, dsn), stop=stop)
+        if (left := mirror.unfinished) is not None:
+            before = (
+                "" if given.until is None else f" before all tables had what committed up to {given.until}"
+            )
+            raise MirrorError(f"it was stopped{before}. {left[0].upper()}{left[1:]}")
         states = mirror.status()
         for each in states if not given.quiet else ():
             _log.info("%s", each)

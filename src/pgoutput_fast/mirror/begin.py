@@ -17,7 +17,7 @@ from pgoutput_fast.mirror.server import ServerView
 from pgoutput_fast.mirror.settings import MirrorSettings
 from pgoutput_fast.postgres.check import check
 from pgoutput_fast.postgres.findings import Finding
-from pgoutput_fast.postgres.slots import Slot, drop_slot, find_slot, is_physical
+from pgoutput_fast.postgres.slots import Slot, drop_slot, end_making, find_slot, is_physical
 from pgoutput_fast.protocol.lsn import format_lsn
 from pgoutput_fast.segments.names import named_segments, newest_named
 from pgoutput_fast.segments.read import newest_segment
@@ -177,11 +177,13 @@ def _undo(settings: MirrorSettings, known: Beginning, memory: Memory, points: Po
 def drop_own(dsn: str, known: Beginning) -> None:
     """Drops the slot of a first load, or of a repair, that was interrupted, if the mirror made it for that."""
     slot = find_slot(dsn, known.slot)
-    # A process that was killed while it made the slot does not know how that went.
+    # A process that was killed while it made the slot does not know how that went. If the slot has no position, the
+    # server still makes it: it does not notice that its client is gone while it waits for open transactions.
     is_old = (
         known.stage in ("slot", "new slot")
         and slot is not None
-        and (slot.confirmed_flush_lsn or 0) < known.lsn
+        and slot.confirmed_flush_lsn is not None
+        and slot.confirmed_flush_lsn < known.lsn
     )
     if slot is not None and known.made and not is_old:
         _drop(dsn, known.slot)
@@ -192,6 +194,9 @@ def _drop(dsn: str, name: str) -> None:
     while (slot := find_slot(dsn, name)) is not None:
         if slot.active_pid is None:
             drop_slot(dsn, name)
+        elif slot.confirmed_flush_lsn is None:
+            end_making(dsn, slot.active_pid)
+            time.sleep(0.1)
         elif time.monotonic() > deadline:
             raise MirrorError(
                 f"slot {name} of an interrupted load is in use by process {slot.active_pid} of the server: end "
@@ -252,6 +257,8 @@ def _expect_free(settings: MirrorSettings, source: tuple[str, str]) -> bool:
             f"slot {settings.slot} is a physical slot, perhaps that of a standby. Choose another name for the slot of "
             "the mirror"
         )
+    if slot is not None:
+        _expect_suitable(slot, source)
     if settings.adopt:
         _expect_adoptable(settings, slot, source)
         return slot is None
@@ -268,14 +275,18 @@ def _expect_free(settings: MirrorSettings, source: tuple[str, str]) -> bool:
     return True
 
 
+def _expect_suitable(slot: Slot, source: tuple[str, str]) -> None:
+    """Checks that a mirror of this database can read a slot that exists."""
+    if (slot.plugin, slot.database) != ("pgoutput", source[1]):
+        raise MirrorError(
+            f"slot {slot.name} exists. It has plugin {slot.plugin} and decodes database {slot.database}, but a mirror "
+            f"of database {source[1]} needs a slot of this database with plugin pgoutput. Choose another name for the "
+            "slot"
+        )
+
+
 def _expect_adoptable(settings: MirrorSettings, slot: Slot | None, source: tuple[str, str]) -> None:
     """Checks that a mirror of this database can go on with a slot and its segments."""
-    if slot is not None and (slot.plugin, slot.database) != ("pgoutput", source[1]):
-        raise MirrorError(
-            f"slot {slot.name} cannot be adopted: it has plugin {slot.plugin} and decodes database {slot.database}, "
-            f"but a mirror of database {source[1]} needs a slot of this database with plugin pgoutput. Choose another "
-            "name for the slot"
-        )
     if slot is not None and slot.active_pid is not None:
         raise MirrorError(
             f"slot {slot.name} cannot be adopted now: process {slot.active_pid} of the server sends its changes to "

@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-__all__ = ["LoadStoppedError", "MirrorBusyError", "MirrorError", "SegmentsGoneError", "SlotLostError"]
+__all__ = [
+    "LOAD_AGAIN",
+    "RELOAD",
+    "LoadStoppedError",
+    "MirrorBusyError",
+    "MirrorError",
+    "SegmentsGoneError",
+    "SlotLostError",
+]
+
+RELOAD = "Mirror.reload (--reload)"
+LOAD_AGAIN = f"load the table again with {RELOAD}"
 
 
 class MirrorError(RuntimeError):

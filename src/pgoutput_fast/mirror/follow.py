@@ -11,7 +11,7 @@ import pyarrow as pa
 from pgoutput_fast.capture.segment_directory import SegmentDirectory
 from pgoutput_fast.decoding.state import StreamState
 from pgoutput_fast.mirror.changes import Rejected, Run, decodable, decoded_runs
-from pgoutput_fast.mirror.errors import SegmentsGoneError
+from pgoutput_fast.mirror.errors import LOAD_AGAIN, SegmentsGoneError
 from pgoutput_fast.mirror.expect_segments import expect_newest, expect_segments
 from pgoutput_fast.mirror.history import HistoryFiles
 from pgoutput_fast.mirror.in_step import expect_in_step, prepare
@@ -35,7 +35,7 @@ _log = logging.getLogger("pgoutput_fast.mirror")
 
 _TAKEN = (
     "a column has the name of a metadata column, such as _seq or _lsn: rename the column, or leave it out with a "
-    "column list of the publication, and load the table again"
+    f"column list of the publication, and {LOAD_AGAIN}"
 )
 # So often a segment is looked for again, if it was joined into another one meanwhile.
 _TRIES = 3

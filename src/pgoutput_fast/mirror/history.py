@@ -12,7 +12,7 @@ from pgoutput_fast.lake.delta import DeltaTarget, columns_error
 from pgoutput_fast.lake.files import TableFiles, WrittenFile, file_prefix
 from pgoutput_fast.lake.target import fitted_types, plain_types
 from pgoutput_fast.mirror.current.files import row_groups
-from pgoutput_fast.mirror.errors import MirrorBusyError
+from pgoutput_fast.mirror.errors import LOAD_AGAIN, MirrorBusyError
 from pgoutput_fast.mirror.view.changes import read_changes
 from pgoutput_fast.schema.evolution import widest
 from pgoutput_fast.schema.plain import to_types
@@ -90,7 +90,7 @@ class AppendTable:
             return fitted_types(there, plain_types(schema), place, lambda *_: True, more_fields=True)
         except ValueError as problem:
             what = str(problem).partition(": write to another target")[0]
-            raise ValueError(f"{what}. Load the table again: then a new history begins") from None
+            raise ValueError(f"{what}. L{LOAD_AGAIN[1:]}: then a new history begins") from None
 
     def widened(self, schema: pa.Schema) -> pa.Schema:
         """The columns of the table with rows of a schema, in types that have the values of both."""

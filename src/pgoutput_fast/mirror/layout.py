@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from pgoutput_fast.catalog.identifiers import parse_qualified_name
+from pgoutput_fast.catalog.identifiers import parse_qualified_name, qualified_like
 from pgoutput_fast.lake.delta import delta_directory
 from pgoutput_fast.storage.stores import open_store
 from pgoutput_fast.storage.table_directories import table_directory
@@ -44,7 +44,7 @@ def directory_of(table: str) -> str:
     """
     parts = parse_qualified_name(table)
     if parts is None:
-        raise ValueError(f"{table!r} is not a qualified name such as public.orders")
+        raise ValueError(f"{table!r} is not a qualified name such as {qualified_like(table)}")
     return delta_directory(table_directory(*parts))
 
 

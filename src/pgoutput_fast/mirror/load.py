@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from pgoutput_fast.mirror.changes import check_key, key_of
 from pgoutput_fast.mirror.effect.effect import COMMIT_LSN, UNREPRESENTABLE, current_schema
-from pgoutput_fast.mirror.errors import LoadStoppedError
+from pgoutput_fast.mirror.errors import LOAD_AGAIN, LoadStoppedError
 from pgoutput_fast.mirror.fingerprint import lacking
 from pgoutput_fast.mirror.history import HistoryFiles
 from pgoutput_fast.mirror.memory import Gap, KnownColumn
@@ -112,7 +112,7 @@ def columns_of(snapshot: Snapshot, name: str, server: ServerView) -> dict[str, K
     if taken:
         raise ValueError(
             f"column {taken[0]!r} of {name} has the name of a metadata column: rename the column, or leave it out with "
-            "a column list of the publication, and load the table again"
+            f"a column list of the publication, and {LOAD_AGAIN}"
         )
     fingerprint = server.fingerprint_in(snapshot, name)
     numbers = {} if fingerprint is None else fingerprint.columns

@@ -258,8 +258,26 @@ class Mirror:
             try:
                 with suppress(LoadStoppedError):
                     self._outages.outlast(attempt, stop)
+                if (why := self.unfinished) is not None:
+                    _log.warning("%s", why)
             finally:
                 self._is_running = False
+
+    @property
+    def unfinished(self) -> str | None:
+        """Which work was stopped and must begin again, and what stays on the server; None without such work.
+
+        Raises:
+            OSError: if the target cannot be read.
+        """
+        known = Memory(self._store).beginning()
+        if known is None or known.stage == "done":
+            return None
+        what = "first load" if known.stage in ("slot", "load") else "repair"
+        return (
+            f"the {what} is not complete: run the mirror again, and it begins again. Slot {known.slot} may stay on the "
+            "server and keep WAL: if you give the mirror up, drop it with drop_slot"
+        )
 
     def repair(
         self, *, stop: threading.Event | None = None, another_source: bool = False

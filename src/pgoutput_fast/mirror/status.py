@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from pgoutput_fast.mirror.errors import RELOAD
 from pgoutput_fast.protocol.lsn import format_lsn
 
 if TYPE_CHECKING:
@@ -68,7 +69,11 @@ class TableStatus:
         rejects = f", {self.rejects:,} values or changes are in its rejects" if self.rejects else ""
         error = self.error or self.history_error
         state = f"{_STATES[self.state]}{position}{lag}{seconds}{rejects}"
-        return f"{self.table}: {state}{'' if error is None else f': {error}'}"
+        return f"{self.table}: {state}{'' if error is None else f': {self._with_remedy(error)}'}"
+
+    def _with_remedy(self, error: str) -> str:
+        """An error, and what helps when its cause is gone. A table that is to be loaded is loaded without that."""
+        return error if self.state == "load" or RELOAD in error else f"{error}. {RELOAD} loads it again"
 
 
 def table_status(

@@ -16,6 +16,7 @@ from pgoutput_fast.mirror.current.file_table import FileTable
 from pgoutput_fast.mirror.current.table import CurrentTable
 from pgoutput_fast.mirror.effect.effect import Effect
 from pgoutput_fast.mirror.effect.net_effect import effect_of
+from pgoutput_fast.mirror.errors import LOAD_AGAIN, RELOAD
 from pgoutput_fast.mirror.fingerprint import CatalogColumn, Fingerprint
 from pgoutput_fast.mirror.history import AppendTable, HistoryFiles
 from pgoutput_fast.mirror.memory import UNPUBLISHED, Gap, KnownColumn, Memory, TableFacts
@@ -30,7 +31,7 @@ _log = logging.getLogger("pgoutput_fast.mirror")
 _ALTERED = "its replica identity was altered in a transaction that changed rows, too"
 _DROPPED = "it has no key, and a column was dropped in a transaction that changed rows, too"
 # Another history would begin in the middle, and nobody would see that.
-_NO_HISTORY = "it is gone: somebody removed it. Load the table again: then a new history begins"
+_NO_HISTORY = f"it is gone: somebody removed it. L{LOAD_AGAIN[1:]}: then a new history begins"
 _METADATA = metadata_names("_")
 
 
@@ -199,6 +200,7 @@ class MirroredTable:
             "%s is stopped: %s. Its current table stays as it is. %s loads it again",
             self.facts.table,
             why,
+            RELOAD,
         )
         self._waiting = []
         self.remember(stage="stopped", error=why)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from pgoutput_fast.arguments import expect_list
-from pgoutput_fast.postgres.errors import CaptureError
+from pgoutput_fast.catalog.identifiers import quote_identifier
+from pgoutput_fast.postgres.errors import LOAD_TABLES, CaptureError
 from pgoutput_fast.postgres.findings import Finding
 from pgoutput_fast.postgres.heaps import is_superuser
 from pgoutput_fast.postgres.money import of_money
@@ -86,7 +87,7 @@ def check(
         tables = read_tables(cursor, publications) if publications else []
         found += of_publications(cursor, publications, tables)
         for table in tables:
-            found += of_table(table)
+            found += of_table(table, server.user)
         found += of_money(cursor, dsn, publications, tables)
     order = ("error", "warning", "note")
     names = tuple(dict.fromkeys(table.name for table in tables))
@@ -107,23 +108,23 @@ def _of_server(cursor: Any, server: Server) -> Iterator[Finding]:
             stops=True,
         )
     cursor.execute(
-        "SELECT rolname::pg_catalog.text, rolsuper OR rolreplication OR EXISTS (SELECT 1 FROM pg_catalog.pg_roles g "
+        "SELECT rolsuper OR rolreplication OR EXISTS (SELECT 1 FROM pg_catalog.pg_roles g "
         "WHERE g.rolname OPERATOR(pg_catalog.=) ANY (ARRAY['rds_replication', 'cloudsqlsuperuser', 'azure_pg_admin']) "
         "AND pg_catalog.pg_has_role(r.oid, g.oid, 'MEMBER')) "
         "FROM pg_catalog.pg_roles r WHERE rolname OPERATOR(pg_catalog.=) current_user"
     )
-    user, may = cursor.fetchone()
+    (may,) = cursor.fetchone()
     if not may:
         yield Finding(
             "error",
-            f"user {user}",
+            f"user {server.user}",
             "it does not have the attribute REPLICATION, so the server refuses slots and walsenders",
-            f"Run ALTER ROLE {user} REPLICATION as a superuser",
+            f"Run ALTER ROLE {quote_identifier(server.user)} REPLICATION as a superuser",
         )
     if is_superuser(cursor.connection):
         yield Finding(
             "note",
-            f"user {user}",
+            f"user {server.user}",
             "it is a superuser, so a function that the owner of a table wrote may run as one when the table is loaded",
             "Use a role that only may replicate, and read the tables",
         )
@@ -224,7 +225,7 @@ def _of_slot(cursor: Any, server: Server, name: str, slot: Slot | None) -> Itera
             "error",
             subject,
             f"the server invalidated it ({slot.invalidated}): changes are lost",
-            "Drop it, create a new one, and load the tables again",
+            f"Drop it, create a new one, and {LOAD_TABLES}",
         )
     if slot.active_pid is not None:
         yield Finding(

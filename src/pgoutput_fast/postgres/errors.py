@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import psycopg2
 
-__all__ = ["CaptureError", "SilentError"]
+__all__ = ["LOAD_TABLES", "CaptureError", "SilentError"]
+
+# What the program calls, and the command that does the same.
+LOAD_TABLES = "load the tables again with Snapshot (pgoutput-fast snapshot)"
 
 
 class CaptureError(RuntimeError):

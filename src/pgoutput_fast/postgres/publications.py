@@ -29,6 +29,8 @@ class PublishedTable:
         generated: generated columns that are not sent.
         leaves: (name, identity) of partitions whose changes are published as changes of this root.
         unsent: partitions of this root whose changes the server never sends: unlogged and foreign tables.
+        refused: generated columns of the replica identity that are not sent: the server refuses updates and deletes (18
+            and later).
     """
 
     publication: str
@@ -42,6 +44,7 @@ class PublishedTable:
     generated: tuple[str, ...]
     leaves: tuple[tuple[str, str], ...]
     unsent: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
 
 
 # Columns that only later versions have are read as JSON: attnames and rowfilter of 15, pubviaroot of 13, pubgencols of
@@ -72,7 +75,11 @@ SELECT p.pubname::pg_catalog.text, n.nspname::pg_catalog.text, c.relname::pg_cat
                AND NOT a.attisdropped
                AND coalesce(pg_catalog.to_json(a) OPERATOR(pg_catalog.->>) 'attgenerated', '')
                    OPERATOR(pg_catalog.<>) '' ORDER BY a.attnum),
-       coalesce(pg_catalog.to_json(p) OPERATOR(pg_catalog.->>) 'pubgencols', 'n'),
+       ARRAY(SELECT a.attname::pg_catalog.text FROM pg_catalog.pg_attribute a
+             WHERE a.attrelid OPERATOR(pg_catalog.=) c.oid AND a.attnum OPERATOR(pg_catalog.>) 0
+               AND NOT a.attisdropped
+               AND (pg_catalog.to_json(a) OPERATOR(pg_catalog.->>) 'attgenerated') OPERATOR(pg_catalog.=) 'v'),
+       pg_catalog.to_json(p) OPERATOR(pg_catalog.->>) 'pubgencols',
        c.relkind OPERATOR(pg_catalog.=) 'p'
        AND coalesce((pg_catalog.to_json(p) OPERATOR(pg_catalog.->>) 'pubviaroot')::pg_catalog.bool, false),
        c.oid::pg_catalog.int8
@@ -107,7 +114,7 @@ def read_tables(cursor: Any, publications: Sequence[str]) -> list[PublishedTable
     found = []
     for row in cursor.fetchall():
         publication, schema, name, identity, key, columns, has_list, every, *more = row
-        filtered, may_read, changes, generated, sent, root, oid = more
+        filtered, may_read, changes, generated, virtual, sent, root, oid = more
         leaves: list[tuple[str, str]] = []
         lost: list[str] = []
         if root:
@@ -119,6 +126,10 @@ def read_tables(cursor: Any, publications: Sequence[str]) -> list[PublishedTable
         is_list = columns is not None and (has_list or not set(every) - set(generated) <= set(columns))
         listed = tuple(columns) if is_list else None
         unsent = tuple(generated) if sent != "s" else ()
+        # Columns of a list are sent, also if they are generated. Before 18, no server looks at generated columns.
+        hidden = set(virtual) if sent == "s" else set(generated)
+        is_looked_at = sent is not None and not is_list
+        refused = [name for name in generated if name in hidden and (identity == "f" or name in key)]
         found.append(
             PublishedTable(
                 publication,
@@ -132,6 +143,7 @@ def read_tables(cursor: Any, publications: Sequence[str]) -> list[PublishedTable
                 unsent,
                 tuple(leaves),
                 tuple(lost),
+                tuple(refused) if is_looked_at else (),
             )
         )
     return found
@@ -187,7 +199,13 @@ def of_publications(
 _IDENTITIES = {"d": "the primary key", "n": "nothing", "f": "full", "i": "an index"}
 
 
-def of_table(table: PublishedTable) -> Iterator[Finding]:
+def of_table(table: PublishedTable, user: str) -> Iterator[Finding]:
+    """What is to say of a table.
+
+    Args:
+        table: the table.
+        user: of the capture.
+    """
     yield from _of_key(table)
     yield from _of_columns(table)
     if table.filtered:
@@ -203,7 +221,7 @@ def of_table(table: PublishedTable) -> Iterator[Finding]:
             "warning",
             table.name,
             "the user has no right to read: the server sends changes, but an initial load fails",
-            f"Run GRANT SELECT ON {table.name} TO ... for the user of the capture",
+            f"Run GRANT SELECT ON {table.name} TO {quote_identifier(user)}",
         )
 
 
@@ -226,7 +244,15 @@ def _of_key(table: PublishedTable) -> Iterator[Finding]:
 def _of_columns(table: PublishedTable) -> Iterator[Finding]:
     if table.columns is not None:
         hidden = sorted(set(table.key) - set(table.columns))
-        if hidden and table.changes:
+        if table.identity == "f" and table.changes:
+            yield Finding(
+                "error",
+                table.name,
+                "it has a column list, and its replica identity is full: the server refuses updates and deletes",
+                f"Take the column list away. Or run ALTER TABLE {table.name} REPLICA IDENTITY DEFAULT, if it has a "
+                "primary key",
+            )
+        elif hidden and table.changes:
             yield Finding(
                 "error",
                 table.name,
@@ -241,6 +267,15 @@ def _of_columns(table: PublishedTable) -> Iterator[Finding]:
                 f"only {', '.join(table.columns)} are published",
                 "The server never sends the other columns",
             )
+    elif table.refused and table.changes:
+        yield Finding(
+            "error",
+            table.name,
+            f"the server refuses its updates and deletes: its replica identity has generated columns that are not "
+            f"published: {', '.join(table.refused)}",
+            f"Run ALTER PUBLICATION {quote_identifier(table.publication)} SET (publish_generated_columns = stored), "
+            "which suffices if they are stored. Or give the table an identity without them",
+        )
     elif table.generated:
         yield Finding(
             "note",

@@ -15,6 +15,7 @@ import psycopg2
 import psycopg2.extensions
 import psycopg2.extras
 
+from pgoutput_fast.catalog.identifiers import quote_identifier
 from pgoutput_fast.postgres.errors import CaptureError
 from pgoutput_fast.protocol.lsn import Lsn, parse_lsn
 
@@ -79,6 +80,7 @@ class Server:
         database: the database's name.
         in_recovery: whether the server is a standby.
         settings: the settings that matter for decoding, as `SHOW` prints them.
+        user: the role of the session.
     """
 
     version: int
@@ -86,6 +88,7 @@ class Server:
     database: str
     in_recovery: bool
     settings: dict[str, str]
+    user: str = ""
 
     @property
     def major(self) -> int:
@@ -123,6 +126,13 @@ _WRONG = (
 )
 
 
+# How URLs for Java and for SQLAlchemy begin.
+_OTHER_URL = re.compile(r"\s*(jdbc:|postgres(ql)?\+\w+:)", re.IGNORECASE)
+_OTHER_KIND = (
+    "it is a URL for another library, such as jdbc:postgresql: of Java. libpq's begins with postgresql:// and has user "
+    "and password before the host, as in postgresql://user:password@host:5432/database"
+)
+
 # Names of databases and hosts, and numbers of ports. A connection string in place of a database has a =.
 _HARMLESS = re.compile(r"[\w.,:/-]*")
 
@@ -138,9 +148,13 @@ def _parsed(dsn: str) -> dict[str, str]:
         given: dict[str, str] = psycopg2.extensions.parse_dsn(dsn)
     except psycopg2.ProgrammingError as problem:
         said = str(problem)
-        wrong = next(
-            (what for sign, what in _WRONG if sign in said),
-            "libpq gives no other reason without repeating its text",
+        wrong = (
+            _OTHER_KIND
+            if _OTHER_URL.match(dsn)
+            else next(
+                (what for sign, what in _WRONG if sign in said),
+                "libpq gives no other reason without repeating its text",
+            )
         )
     else:
         wrong = _misread(given, is_uri="://" in dsn)
@@ -269,16 +283,16 @@ def read_server(cursor: Any) -> Server:
     settings = dict(cursor.fetchall())
     cursor.execute(
         "SELECT pg_catalog.current_setting('server_version_num')::pg_catalog.int4, pg_catalog.current_database(), "
-        "pg_catalog.pg_is_in_recovery()"
+        "pg_catalog.pg_is_in_recovery(), current_user::pg_catalog.text"
     )
-    version, database, in_recovery = cursor.fetchone()
+    version, database, in_recovery, user = cursor.fetchone()
     # From PostgreSQL 10 on every user may call this function, unless an administrator revoked the right.
     cursor.execute("SELECT pg_catalog.has_function_privilege('pg_catalog.pg_control_system()', 'EXECUTE')")
     identifier = ""
     if cursor.fetchone()[0]:
         cursor.execute("SELECT system_identifier::pg_catalog.text FROM pg_catalog.pg_control_system()")
         identifier = cursor.fetchone()[0]
-    return Server(version, identifier, database, in_recovery, settings)
+    return Server(version, identifier, database, in_recovery, settings, user)
 
 
 def with_identifier(server: Server, dsn: str, replication: Any = None) -> Server:
@@ -304,9 +318,9 @@ def with_identifier(server: Server, dsn: str, replication: Any = None) -> Server
     except psycopg2.Error as problem:
         raise CaptureError(
             "the server does not tell its system identifier, so the capture could confuse it with another server. As a "
-            "superuser in this database, run GRANT EXECUTE ON FUNCTION pg_catalog.pg_control_system() TO ... for the "
-            "user of the capture. Or give this user the attribute REPLICATION and allow it a walsender, which tells "
-            f"the identifier, too (the server says: {str(problem).strip()})"
+            "superuser in this database, run GRANT EXECUTE ON FUNCTION pg_catalog.pg_control_system() TO "
+            f"{quote_identifier(server.user)}. Or give this user the attribute REPLICATION and allow it a walsender, "
+            f"which tells the identifier, too (the server says: {str(problem).strip()})"
         ) from None
     finally:
         if connection is not None and replication is None:

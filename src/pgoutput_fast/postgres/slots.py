@@ -7,13 +7,24 @@ import os
 import re
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
+import psycopg2.errors
+
 from pgoutput_fast.postgres.session import read_server, session
 
-__all__ = ["Slot", "create_slot", "drop_slot", "find_slot", "is_physical", "list_slots", "temporary_slot"]
+__all__ = [
+    "Slot",
+    "create_slot",
+    "drop_slot",
+    "end_making",
+    "find_slot",
+    "is_physical",
+    "list_slots",
+    "temporary_slot",
+]
 
 _log = logging.getLogger("pgoutput_fast.capture")
 
@@ -161,10 +172,12 @@ def _slot(
     confirmed: int | None, kept: int | None, wal_status: str | None, safe: int | None, two_phase: bool, failover: bool,
     reason: str | None, conflicting: bool,
 ) -> Slot:  # fmt: skip
+    # PostgreSQL 16 has no reason, and says of each invalidated slot that it conflicts. One whose WAL is removed keeps
+    # no position.
+    if reason is None and conflicting and restart is not None:
+        reason = "conflicting with recovery"
     if reason is None and (wal_status == "lost" or (restart is None and confirmed is not None)):
         reason = "wal_removed"
-    if reason is None and conflicting:
-        reason = "conflicting with recovery"
     return Slot(
         name, plugin, database, temporary, pid if active else None, restart, confirmed, kept, wal_status, safe,
         two_phase, failover, reason,
@@ -260,6 +273,12 @@ def _create(cursor: Any, name: str, *, temporary: bool, two_phase: bool, failove
     slot = read_slot(cursor, name)
     assert slot is not None
     return slot
+
+
+def end_making(dsn: str, pid: int) -> None:
+    """Ends a server process that makes a slot for a client that is gone, if the user may. The slot goes with it."""
+    with session(dsn) as cursor, suppress(psycopg2.errors.InsufficientPrivilege):
+        cursor.execute("SELECT pg_catalog.pg_terminate_backend(%s)", (pid,))
 
 
 def drop_slot(dsn: str, name: str) -> bool:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from pgoutput_fast.arguments import expect_list
-from pgoutput_fast.catalog.identifiers import parse_qualified_name, quote_qualified_name
+from pgoutput_fast.catalog.identifiers import parse_qualified_name, qualified_like, quote_qualified_name
 from pgoutput_fast.catalog.relations import Relation
 
 __all__ = ["Options", "Transactions"]
@@ -204,7 +204,7 @@ def _table(table: Any, option: str = "schemas") -> str | int:
         return operator.index(table)
     parts = parse_qualified_name(table)
     if parts is None:
-        raise ValueError(f"{option}: {table!r} is not a qualified name such as public.orders")
+        raise ValueError(f"{option}: {table!r} is not a qualified name such as {qualified_like(table)}")
     return quote_qualified_name(*parts)
 
 

@@ -15,7 +15,7 @@ import secrets
 import stat
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -35,7 +35,17 @@ from pgoutput_fast.storage.paths import (
     split_uri,
 )
 
-__all__ = ["Entry", "Store", "hidden_name", "is_unfinished", "make_target", "open_store"]
+__all__ = [
+    "Entry",
+    "Store",
+    "hidden_name",
+    "is_unfinished",
+    "make_target",
+    "missing_directories",
+    "name_target",
+    "open_store",
+    "remove_directories",
+]
 
 # In these stores a prefix exists as soon as a file below it exists.
 _WITHOUT_DIRECTORIES = ("s3", "gcs", "abfs")
@@ -159,6 +169,21 @@ class Store(ABC):
             file.write(content)
 
 
+def missing_directories(store: Store, below: str = "") -> list[Path]:
+    """The directories of a local store, or of a name in it, that do not exist, the deepest first."""
+    if not store.local:
+        return []
+    directory = Path(store.at(below))
+    return [each for each in (directory, *directory.parents) if not each.exists()]
+
+
+def remove_directories(directories: Iterable[Path]) -> None:
+    """Removes directories that are empty, up to the first one that is not."""
+    with contextlib.suppress(OSError):
+        for each in directories:
+            each.rmdir()
+
+
 def hidden_name(name: str) -> str:
     """A new name for a file that is not finished. Readers ignore it, and `is_unfinished` knows it.
 
@@ -166,6 +191,22 @@ def hidden_name(name: str) -> str:
     (True, False)
     """
     return f".{name}.{secrets.token_hex(8)}"
+
+
+def name_target(problem: BaseException, target: Path) -> None:
+    """Lets an error that names a temporary file name the file that it would have become, beside it.
+
+    >>> problem = PermissionError(13, "Permission denied", "/lake/.t.parquet.0123456789abcdef")
+    >>> name_target(problem, Path("/lake/t.parquet"))
+    >>> problem.filename
+    '/lake/t.parquet'
+    """
+    if not isinstance(problem, OSError) or not isinstance(problem.filename, str | os.PathLike):
+        return
+    parent = target.absolute().parent
+    below = Path(problem.filename).absolute()
+    if parent in below.parents and below.relative_to(parent).parts[0].startswith("."):
+        problem.filename = os.fspath(target)
 
 
 def is_unfinished(name: str) -> bool:
@@ -306,6 +347,7 @@ class _Directory(Store):
         except BaseException as problem:
             if isinstance(problem, OSError) and problem.errno in _NO_SPACE and problem.filename is None:
                 problem.filename = os.fspath(target)
+            name_target(problem, target)
             with contextlib.suppress(FileNotFoundError):
                 hidden.unlink()
             raise

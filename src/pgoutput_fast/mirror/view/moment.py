@@ -16,7 +16,7 @@ from pgoutput_fast.catalog.identifiers import parse_qualified_name, quote_qualif
 from pgoutput_fast.mirror.current.columns import merged
 from pgoutput_fast.mirror.current.table import HeldVersion
 from pgoutput_fast.mirror.effect.effect import COMMIT_LSN, UNREPRESENTABLE
-from pgoutput_fast.mirror.errors import MirrorError
+from pgoutput_fast.mirror.errors import LOAD_AGAIN, RELOAD, MirrorError
 from pgoutput_fast.mirror.formats import open_current
 from pgoutput_fast.mirror.layout import HISTORY, directory_of
 from pgoutput_fast.mirror.memory import Memory, TableFacts
@@ -124,7 +124,7 @@ class Moment:
         if rows["_seq"].slice(begin, end - begin).to_numpy().max() >= 0:
             raise MirrorError(
                 f"{self.table}: its history has changes from before this version of pgoutput_fast, which does not know "
-                "their key: run the mirror until it has applied them, or load the table again"
+                f"their key: run the mirror until it has applied them, or {LOAD_AGAIN}"
             )
         return ()
 
@@ -188,11 +188,11 @@ def _expect_good(facts: TableFacts) -> None:
             "stays as it was, or publish it again"
         )
     if facts.stage == "stopped":
-        raise MirrorError(f"{facts.table} is stopped: {facts.error}. Mirror.reload loads it again")
+        raise MirrorError(f"{facts.table} is stopped: {facts.error}. {RELOAD} loads it again")
     if facts.history_error is not None:
         raise MirrorError(
-            f"the history of {facts.table} does not go on: {facts.history_error}. Read its current table, or load it "
-            "again with Mirror.reload"
+            f"the history of {facts.table} does not go on: {facts.history_error}. Read its current table, or "
+            f"{LOAD_AGAIN}"
         )
 
 

@@ -13,11 +13,12 @@ from pgoutput_fast.mirror.apply_order import ORDER
 from pgoutput_fast.mirror.dialects import Dialect
 from pgoutput_fast.mirror.effect.column_names import naming_rows
 from pgoutput_fast.mirror.effect.effect import COMMIT_LSN, UNREPRESENTABLE
+from pgoutput_fast.mirror.errors import LOAD_AGAIN
 from pgoutput_fast.mirror.view.moment import Moment
 
 __all__ = ["Sources", "statement"]
 
-_LOST = "changes are missing: load the table again"
+_LOST = f"changes are missing: {LOAD_AGAIN}"
 
 
 @dataclass(frozen=True)

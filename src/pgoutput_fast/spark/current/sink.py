@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
 from pgoutput_fast.arguments import expect_list
-from pgoutput_fast.catalog.identifiers import parse_qualified_name, quote_qualified_name
+from pgoutput_fast.catalog.identifiers import parse_qualified_name, qualified_like, quote_qualified_name
 from pgoutput_fast.catalog.relations import Catalog
 from pgoutput_fast.mirror.current.file_table import FileTable
 from pgoutput_fast.mirror.current.files import FILE_BYTES
@@ -143,7 +143,7 @@ def _quoted(tables: Sequence[str]) -> frozenset[str]:
     for name in tables:
         parts = parse_qualified_name(name)
         if parts is None:
-            raise ValueError(f"{name!r} is not a qualified name such as public.orders")
+            raise ValueError(f"{name!r} is not a qualified name such as {qualified_like(name)}")
         found.add(quote_qualified_name(*parts))
     return frozenset(found)
 

@@ -24,7 +24,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructField, StructType
 
 from pgoutput_fast._core.copy.table_rows import CopyRows
-from pgoutput_fast.catalog.identifiers import parse_qualified_name
+from pgoutput_fast.catalog.identifiers import parse_qualified_name, qualified_like
 from pgoutput_fast.catalog.relations import Catalog
 from pgoutput_fast.postgres.money import expect_cents
 from pgoutput_fast.postgres.session import read_server, session
@@ -131,7 +131,9 @@ def _parse_options(given: Mapping[str, str]) -> _Request:
     (table,) = listed("table", given["table"])
     named = parse_qualified_name(table)
     if named is None:
-        raise ValueError(f"option table must be a qualified name, such as public.orders; not {table!r}")
+        raise ValueError(
+            f"option table must be a qualified name, such as {qualified_like(table)}; not {table!r}"
+        )
     columns = tuple(listed("columns", given["columns"])) if "columns" in given else None
     decoding: dict[str, Any] = {key: given[key] for key in _DECODING if key in given}
     options = Options(batch_rows=SPARK_BATCH_ROWS, batch_bytes=SPARK_BATCH_BYTES, **decoding)
