@@ -42,7 +42,19 @@ LAYERS: tuple[dict[str, tuple[str, ...]], ...] = (
     {"_core": ("_core", "_core.*")},
     {"schema": ("schema", "schema.*"), "encode": ("encode", "encode.*")},
     {"catalog": ("catalog", "catalog.*"), "storage": ("storage", "storage.*")},
-    {"base": ("arguments", "display", "errors", "extras", "programs", "stopping", "protocol", "protocol.*")},
+    {
+        "base": (
+            "arguments",
+            "display",
+            "documents",
+            "errors",
+            "extras",
+            "programs",
+            "stopping",
+            "protocol",
+            "protocol.*",
+        )
+    },
 )
 
 _IMPORT = re.compile(

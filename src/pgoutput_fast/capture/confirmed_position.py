@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import time
 
+from pgoutput_fast.documents import parsed_json
 from pgoutput_fast.storage.stores import Store
 
 __all__ = ["ConfirmedPosition"]
@@ -46,7 +47,7 @@ class ConfirmedPosition:
         self._next = 0.0
         self.lsn: int | None = None
         try:
-            self.lsn = int(json.loads(store.read(FILE))["lsn"])
+            self.lsn = int(parsed_json(store.read(FILE))["lsn"])
         except FileNotFoundError:
             pass
         except (ValueError, KeyError, TypeError):

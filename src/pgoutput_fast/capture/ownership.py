@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pgoutput_fast.capture.errors import CaptureBusyError, CaptureError
+from pgoutput_fast.documents import parsed_json
 from pgoutput_fast.storage.locks import try_lock
 from pgoutput_fast.storage.stores import Store, remove_directories
 
@@ -100,9 +101,13 @@ class _Marked(Owner):
 
     def check(self) -> None:
         try:
-            mark = json.loads(self._store.read(MARK))
+            mark = parsed_json(self._store.read(MARK))
         except FileNotFoundError:
             raise CaptureError(f"somebody removed {self._store}/{MARK}: start the capture again") from None
+        except ValueError:
+            mark = None
+        if not isinstance(mark, dict) or not {"token", "pid", "host", "since"} <= mark.keys():
+            raise CaptureError(f"{self._store}/{MARK} is damaged: start the capture again")
         if mark["token"] != self._token:
             raise CaptureBusyError(
                 f"another process captures into {self._store}: {mark['pid']} on {mark['host']} since {mark['since']}. "

@@ -12,6 +12,7 @@ from os import PathLike
 from pathlib import Path
 from urllib.parse import quote, unquote
 
+from pgoutput_fast.documents import parsed_json
 from pgoutput_fast.segments.joined import removal_lock
 from pgoutput_fast.segments.known import sweep_unused
 from pgoutput_fast.segments.names import Named, cover, dated_segments
@@ -71,7 +72,7 @@ class Consumers:
             if file.startswith(".") or not file.endswith(".json"):
                 continue
             try:
-                seq = json.loads(self._store.read(entry.name))["seq"]
+                seq = parsed_json(self._store.read(entry.name))["seq"]
             except FileNotFoundError:
                 continue  # removed in the meantime
             except (ValueError, KeyError, TypeError):

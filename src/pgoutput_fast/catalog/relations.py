@@ -17,6 +17,7 @@ from pgoutput_fast.catalog.read_types import read_types
 from pgoutput_fast.catalog.shown import shown_name, shown_type
 from pgoutput_fast.catalog.user_types import NO_TYPES, UserType, UserTypes
 from pgoutput_fast.display import escaped, html_table, some_of
+from pgoutput_fast.documents import parsed_json
 from pgoutput_fast.protocol.limits import LAST_UINT32
 
 __all__ = ["Catalog", "Column", "Relation"]
@@ -402,14 +403,6 @@ class Catalog:
             ValueError: if the text is not a catalog of a known format.
         """
         return cls.from_dict(parsed_json(text, "catalog"))
-
-
-def parsed_json(text: str, what: str) -> Any:
-    """The values of a JSON document. Raises ValueError if it is not JSON, or nested deeper than any `what` is."""
-    try:
-        return json.loads(text)
-    except RecursionError:
-        raise ValueError(f"not a {what}: it is nested too deeply") from None
 
 
 def no_such_table(table: str | int, relations: Iterable[Relation]) -> str:

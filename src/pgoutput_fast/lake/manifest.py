@@ -15,6 +15,7 @@ from typing import Any, get_args
 
 import pyarrow as pa
 
+from pgoutput_fast.documents import parsed_json
 from pgoutput_fast.lake.files import WrittenFile
 from pgoutput_fast.lake.stream import Stream
 from pgoutput_fast.lake.target import Mode, TableTarget, fitted_types
@@ -216,7 +217,7 @@ def _read(store: Store, path: str) -> dict[str, Any] | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     try:
-        values = json.loads(text)
+        values = parsed_json(text)
         known = values["version"] == _VERSION
         manifest = values.get("manifest", values)
         names = [each["name"] for each in manifest["files"]]

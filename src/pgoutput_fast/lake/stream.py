@@ -6,6 +6,8 @@ import hashlib
 import json
 from dataclasses import dataclass, field
 
+from pgoutput_fast.documents import parsed_json
+
 __all__ = ["Stream"]
 
 
@@ -76,7 +78,7 @@ class Stream:
         True
         """
         try:
-            values = json.loads(text)
+            values = parsed_json(text)
             names = (str(values["system_identifier"]), str(values["database"]), str(values["slot"]))
             low, high = (None if values[k] is None else int(values[k]) for k in ("low_lsn", "high_lsn"))
             return cls.of(names, int(values["seq"]), low, high)

@@ -24,6 +24,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from pgoutput_fast.documents import parsed_json
 from pgoutput_fast.mirror.errors import MirrorBusyError
 from pgoutput_fast.mirror.layout import OWN
 from pgoutput_fast.storage.stores import Store
@@ -106,7 +107,7 @@ class Lease:
 
     def _writer(self) -> Mapping[str, Any] | None:
         try:
-            found = json.loads(self._store.read(_WRITER))
+            found = parsed_json(self._store.read(_WRITER))
             return {name: found[name] for name in ("token", "host", "pid", "machine", "since")}
         except FileNotFoundError:
             return None

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, NamedTuple, TypeAlias
 
+from pgoutput_fast.documents import parsed_json
 from pgoutput_fast.mirror.fingerprint import Fingerprint
 from pgoutput_fast.mirror.layout import OWN
 from pgoutput_fast.storage.stores import Store
@@ -397,7 +398,7 @@ class Memory:
         except FileNotFoundError:
             return None
         with _damaged(self._store, name):
-            values = json.loads(content)
+            values = parsed_json(content)
             if not isinstance(values, dict):
                 raise ValueError
             return values

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
+from pgoutput_fast.documents import parsed_json
 from pgoutput_fast.mirror.layout import OWN
 from pgoutput_fast.protocol.lsn import Lsn, format_lsn, parse_lsn
 from pgoutput_fast.storage.stores import Store, open_store
@@ -92,7 +93,7 @@ class Points:
             ValueError: if the file is damaged.
         """
         try:
-            values = json.loads(self._store.read(_FILE))
+            values = parsed_json(self._store.read(_FILE))
             return _unpacked(values["points"])
         except FileNotFoundError:
             return []

@@ -25,6 +25,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from pgoutput_fast.arguments import expect_count
+from pgoutput_fast.documents import parsed_json
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 from pgoutput_fast.segments.footer import OUTCOMES, WRITER, footer_texts, seal, segment_of
 from pgoutput_fast.segments.join import Member, count_rows, opened, write_joined
@@ -260,7 +261,7 @@ class _Mark(_Alone):
 
     def _read(self) -> dict[str, object]:
         try:
-            values = json.loads(self._store.read(_MARK))
+            values = parsed_json(self._store.read(_MARK))
         except (FileNotFoundError, ValueError):
             return {}
         return values if isinstance(values, dict) else {}

@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from pgoutput_fast._core.files.crc32 import crc32
+from pgoutput_fast.documents import parsed_json
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 from pgoutput_fast.segments.joined import Joined
 from pgoutput_fast.segments.known import Footing, Known, Part
@@ -108,7 +109,7 @@ def segment_of(path: Path | str, metadata: pq.FileMetaData) -> Segment:
     try:
         if _CHECKSUM in texts and texts[_CHECKSUM] != json.dumps(_checksum(texts)).encode():
             raise ValueError("it is damaged: the texts of its footer have another checksum")
-        values = {name: json.loads(text) for name, text in texts.items() if name not in _APART}
+        values = {name: parsed_json(text) for name, text in texts.items() if name not in _APART}
         if values["format"] not in (_FORMAT, _WITH_PARTS):
             raise ValueError(f"another version of pgoutput_fast wrote it: format {values['format']!r}")
         parts = [Part.from_dict(each) for each in values["parts"]] if values["format"] == _WITH_PARTS else []
@@ -136,7 +137,7 @@ def segment_of(path: Path | str, metadata: pq.FileMetaData) -> Segment:
 
 @lru_cache(maxsize=16)
 def _source(text: bytes) -> Source:
-    return Source.from_dict(json.loads(text))
+    return Source.from_dict(parsed_json(text))
 
 
 def no_segment(path: str | os.PathLike[str], problem: Exception) -> ValueError:

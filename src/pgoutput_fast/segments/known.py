@@ -37,6 +37,7 @@ import pyarrow as pa
 from pgoutput_fast.catalog.relations import Catalog, Relation
 from pgoutput_fast.catalog.user_types import NO_TYPES, UserType, UserTypes
 from pgoutput_fast.decoding.state import News, StreamState
+from pgoutput_fast.documents import parsed_json
 from pgoutput_fast.storage.stores import Store
 
 __all__ = [
@@ -125,18 +126,18 @@ class _Said:
             if kind == "version":
                 self.versions[int(key)] = value
             elif kind == "relation":
-                self.news.relations[key] = json.loads(value)
+                self.news.relations[key] = parsed_json(value)
             elif kind == "type":
-                self.news.types[key] = json.loads(value)
+                self.news.types[key] = parsed_json(value)
             elif kind == "user_type":
-                self.user_types[key] = json.loads(value)
+                self.user_types[key] = parsed_json(value)
             else:
                 raise ValueError(f"it has an item of an unknown kind: {kind!r}")
 
     @cached_property
     def relations(self) -> dict[int, Relation]:
         """Relation versions by their ids. They are parsed at the first use."""
-        return {version: Relation.from_dict(json.loads(text)) for version, text in self.versions.items()}
+        return {version: Relation.from_dict(parsed_json(text)) for version, text in self.versions.items()}
 
 
 # Contents of the parts that are in use. Segments share most of their parts.
@@ -186,7 +187,7 @@ class Known:
 
     @cached_property
     def _own(self) -> StreamState:
-        own = StreamState.from_dict(json.loads(self.text), self._shared.catalog)
+        own = StreamState.from_dict(parsed_json(self.text), self._shared.catalog)
         if self.parts and own.values is None:
             raise ValueError("it has part files, but its state is empty")
         return own
@@ -374,7 +375,7 @@ class KnownLog:
                 _overlay(together, dict(_items(_text(self._store, part))))
             _overlay(together, own)
             own, size = together, _size(together)
-        current = {json.loads(said)[0] for (kind, _), said in own.items() if kind == "relation"}
+        current = {parsed_json(said)[0] for (kind, _), said in own.items() if kind == "relation"}
         kept: Items = {}
         for (kind, key), said in own.items():
             if kind == "version" and key not in current and int(key) not in needed:
@@ -613,7 +614,7 @@ def _for_footer(own: Items, state: StreamState) -> tuple[str, str]:
     if document["state"] is None:
         return catalog, _json(document)
     said = {
-        name: {key: json.loads(value) for key, value in sorted(of_kind[kind], key=lambda each: int(each[0]))}
+        name: {key: parsed_json(value) for key, value in sorted(of_kind[kind], key=lambda each: int(each[0]))}
         for name, kind in (("relations", "relation"), ("types", "type"))
     }
     return catalog, _json({**document, "state": {**(state.position or {}), **said}})

@@ -15,6 +15,7 @@ import pyarrow as pa
 from pgoutput_fast.arguments import expect_list
 from pgoutput_fast.catalog.relations import Catalog
 from pgoutput_fast.decoding.decoder import decode_tagged
+from pgoutput_fast.documents import parsed_json
 from pgoutput_fast.errors import DecodeError
 from pgoutput_fast.protocol.kinds import OUTCOMES
 from pgoutput_fast.schema.tables import OUTCOMES_SCHEMA, TAGGED_SCHEMA
@@ -55,7 +56,7 @@ def joined_text(first: str | None, second: str | None) -> str | None:
     if first is None or second is None:
         return None
     try:
-        columns = [one + other for one, other in zip(json.loads(first), json.loads(second), strict=True)]
+        columns = [one + other for one, other in zip(parsed_json(first), parsed_json(second), strict=True)]
     except (TypeError, ValueError):  # damaged: the rows have the outcomes, too
         return None
     return json.dumps(columns) if len(columns[0]) <= _MOST else None
@@ -73,7 +74,7 @@ def outcomes_of_texts(texts: Sequence[str]) -> list[pa.RecordBatch]:
     counts = []
     try:
         for text in texts:
-            found = json.loads(text)
+            found = parsed_json(text)
             if len({len(each) for each in found}) != 1:
                 raise ValueError("its columns differ in length")
             counts.append(len(found[0]))

@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pgoutput_fast.documents import parsed_json
 from pgoutput_fast.postgres.tables import SnapshotTable
 from pgoutput_fast.protocol.lsn import format_lsn
 from pgoutput_fast.schema.plain import plain_schema, to_types
@@ -150,7 +151,7 @@ class TableFiles:
     @staticmethod
     def _read(directory: Path) -> dict[str, Any] | None:
         try:
-            found = json.loads((directory / _ABOUT).read_text())
+            found = parsed_json((directory / _ABOUT).read_text())
         except (OSError, ValueError):
             return None
         return found if isinstance(found, dict) and found.get("format") == FORMAT else None

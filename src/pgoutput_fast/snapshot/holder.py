@@ -25,6 +25,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from pgoutput_fast.documents import parsed_json
 from pgoutput_fast.snapshot.export import SnapshotError, export_snapshot
 
 __all__ = ["OpenSnapshot", "hold_snapshot"]
@@ -83,7 +84,7 @@ def hold_snapshot(dsn: str, slot: str | None, seconds: float, for_pid: int | Non
     with _registered(dsn, slot, for_pid) as file:
         known = file.read()
         if known:
-            held = OpenSnapshot(**json.loads(known))
+            held = OpenSnapshot(**parsed_json(known))
             if held.is_held:
                 return held
         held = _start(dsn, slot, seconds, for_pid)
@@ -132,7 +133,7 @@ def _start(dsn: str, slot: str | None, seconds: float, for_pid: int | None) -> O
     code = process.wait()
     if not said:
         raise RuntimeError(f"the process for the snapshot ended with status {code}: try again")
-    answer = json.loads(said)
+    answer = parsed_json(said)
     if "error" in answer:
         raise (SnapshotError if answer["refused"] else RuntimeError)(answer["error"])
     return OpenSnapshot(**answer)
@@ -195,7 +196,7 @@ def _field(pid: int, name: str) -> str | None:
 
 
 def main() -> None:
-    task: dict[str, Any] = json.loads(sys.stdin.readline())
+    task: dict[str, Any] = parsed_json(sys.stdin.readline())
     if os.fork():
         # The parent ends, so the requester has no child process left.
         os._exit(0)

@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass
 
 from pgoutput_fast.catalog.relations import Relation
+from pgoutput_fast.documents import parsed_json
 from pgoutput_fast.storage.stores import Entry, Store
 from pgoutput_fast.storage.table_directories import table_directory
 
@@ -45,7 +46,7 @@ def read_progress(store: Store) -> Progress | None:
         ValueError: if the progress file is damaged.
     """
     try:
-        values = json.loads(store.read(PROGRESS))
+        values = parsed_json(store.read(PROGRESS))
         return Progress(int(values["last_seq"]), int(values["next_seq"]))
     except FileNotFoundError:
         return None

@@ -18,6 +18,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from pgoutput_fast.documents import parsed_json
 from pgoutput_fast.lake.files import WrittenFile
 from pgoutput_fast.mirror.current.damaged import DamagedError
 from pgoutput_fast.mirror.current.file_table import ChangedError, FileTable
@@ -81,7 +82,7 @@ class ParquetCurrent(FileTable):
 
     def _parsed(self, number: int, content: bytes) -> tuple[Version, list[dict[str, Any]]]:
         try:
-            values = json.loads(content)
+            values = parsed_json(content)
             if values["format"] != _FORMAT:
                 raise NotImplementedError
             schema = pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(values["schema"])))
@@ -100,7 +101,7 @@ class ParquetCurrent(FileTable):
 
         def bounds(column: str) -> tuple[pa.Array, pa.Array]:
             kind = schema.field(column).type
-            statistics = [json.loads(each["statistics"]) for each in entries]
+            statistics = [parsed_json(each["statistics"]) for each in entries]
             low, high = (
                 [each[which].get(column) for each in statistics] for which in ("minValues", "maxValues")
             )

@@ -6,6 +6,7 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
+from pgoutput_fast.documents import parsed_json
 from pgoutput_fast.mirror.layout import OWN
 from pgoutput_fast.storage.stores import Store
 
@@ -72,7 +73,7 @@ def read_notes(store: Store) -> Notes:
         ValueError: if the file is damaged.
     """
     try:
-        return Notes(**json.loads(store.read(NOTES_FILE)))
+        return Notes(**parsed_json(store.read(NOTES_FILE)))
     except FileNotFoundError:
         return Notes()
     except (ValueError, TypeError):

@@ -7,7 +7,6 @@ Options: `path` (the argument of `load`), `table` (one name, or several separate
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,6 +17,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
 from pgoutput_fast.catalog.relations import Catalog
+from pgoutput_fast.documents import parsed_json
 from pgoutput_fast.protocol.limits import SPARK_BATCH_BYTES, SPARK_BATCH_ROWS, SPARK_PARTITION_BYTES
 from pgoutput_fast.schema.metadata_columns import choose_metadata, metadata_fields
 from pgoutput_fast.schema.options import Options
@@ -110,7 +110,7 @@ def plan_source(
         raise ValueError(
             f"format pgoutput has no option {', '.join(map(repr, unknown))}; there is {', '.join(_KNOWN)}"
         )
-    paths = tuple(json.loads(given["paths"])) if "paths" in given else (given.get("path", ""),)
+    paths = tuple(parsed_json(given["paths"])) if "paths" in given else (given.get("path", ""),)
     if not all(paths):
         raise ValueError("format pgoutput needs the path of segments: load(path)")
     names = listed("table", given.get("table", ""))

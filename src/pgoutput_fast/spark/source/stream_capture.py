@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -10,6 +9,7 @@ from dataclasses import replace
 from pgoutput_fast.capture.process import CaptureProcess, Settings
 from pgoutput_fast.catalog.identifiers import split_names
 from pgoutput_fast.catalog.relations import Catalog
+from pgoutput_fast.documents import parsed_json
 from pgoutput_fast.postgres.describe import describe_missing
 from pgoutput_fast.postgres.session import current_lsn
 from pgoutput_fast.segments.listing import catalog_of
@@ -41,7 +41,7 @@ def settings_of(given: Mapping[str, str]) -> Settings:
     except ValueError as problem:
         raise ValueError(f"option publication: {problem}") from None
     try:
-        more = json.loads(given.get("capture", "{}"))
+        more = parsed_json(given.get("capture", "{}"))
         limits = {name: more.pop(name) for name in _LIMITS if name in more}
         retry = more.pop("retry_seconds", None)
         settings = Settings(

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from pyspark.sql import DataFrame
 
 from pgoutput_fast.decoding.state import StreamState
+from pgoutput_fast.documents import parsed_json
 from pgoutput_fast.spark.dataframes.tagged import Ends, ends_of
 from pgoutput_fast.spark.tagging.states import given_state
 from pgoutput_fast.spark.tagging.tag import tag
@@ -149,7 +150,7 @@ class _States:
 
     def put(self, batch_id: int, state: StreamState, last: int | None) -> None:
         """Stores the state behind a batch. It is durable when this returns."""
-        document = {"format": FORMAT, "batch": batch_id, "last": last, "state": json.loads(state.to_json())}
+        document = {"format": FORMAT, "batch": batch_id, "last": last, "state": parsed_json(state.to_json())}
         self._store.make()
         self._store.put(f"{batch_id:020}.json", json.dumps(document, ensure_ascii=False).encode())
 
@@ -167,7 +168,7 @@ class _States:
     def _read(self, batch_id: int) -> tuple[StreamState, int | None]:
         name = f"{batch_id:020}.json"
         try:
-            document = json.loads(self._store.read(name))
+            document = parsed_json(self._store.read(name))
             if document["format"] != FORMAT or document["batch"] != batch_id:
                 raise ValueError("another version of pgoutput_fast wrote it, or it was renamed")
             return StreamState.from_json(json.dumps(document["state"])), document["last"]

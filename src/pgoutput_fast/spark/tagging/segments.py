@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 
 from pgoutput_fast.arguments import expect_count
 from pgoutput_fast.decoding.state import StreamState
+from pgoutput_fast.documents import parsed_json
 from pgoutput_fast.protocol.kinds import SESSION_MARK
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 from pgoutput_fast.segments.names import named_segments
@@ -181,7 +182,7 @@ class _Note:
 def _note_behind(store: Store, newest: Segment) -> _Note:
     nothing = _Note(newest.state.next_seq, False)
     try:
-        found = json.loads(store.read(_NEXT))
+        found = parsed_json(store.read(_NEXT))
         if found["last_seq"] != newest.last_seq:  # segments have come since
             return nothing
         return _Note(max(nothing.next_seq, int(found["next_seq"])), bool(found["new_session"]))

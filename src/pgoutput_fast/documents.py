@@ -1,0 +1,23 @@
+"""JSON that somebody else may have written: files beside the data, footers, options."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+__all__ = ["parsed_json"]
+
+
+def parsed_json(text: str | bytes, what: str = "document") -> Any:
+    """The values of a JSON document.
+
+    Raises:
+        ValueError: if it is not JSON, or nested deeper than any `what` is.
+
+    >>> parsed_json(b'{"lsn": 7}')
+    {'lsn': 7}
+    """
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError(f"not a {what}: it is nested too deeply") from None
