@@ -334,7 +334,7 @@ def test_one_that_waits_for_what_goes_elsewhere(base: pg.Database, slot: str, tm
                 if directory == elsewhere:  # this one waits for the other, which has it already
                     process.wait()
                     continue
-                with pytest.raises(CaptureError, match=rf"captures slot {slot} into another directory"):
+                with pytest.raises(CaptureError, match=r"another (client|directory)"):
                     process.wait()
         assert not list_segments(here)
     finally:

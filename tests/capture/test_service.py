@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import random
+import subprocess
 import sys
 import threading
 import time
@@ -81,19 +81,59 @@ def test_a_directory_without_segments_is_told_once(
     assert not [each for each in caplog.messages if "somebody has read" in each]
 
 
+def _confirmed(database: pg.Database, slot: str) -> int | None:
+    found = find_slot(database.dsn, slot)
+    assert found is not None
+    return found.confirmed_flush_lsn
+
+
 def test_a_slot_that_somebody_else_reads(
     database: pg.Database, slot: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The server cannot tell a capture's slot from one that nobody needs. So the capture only says it."""
+    """It is refused, unless it is adopted: the server cannot tell a capture's slot from one that nobody needs."""
     database.execute("INSERT INTO counted VALUES (1, 1)")
     Capture(database.dsn, slot, ["captured"], tmp_path / "one").run(until_lsn=now(database))
     if database.version < 14:
         pytest.skip("servers count what a slot has sent since 14")
     read = f"SELECT total_txns > 0 FROM pg_stat_replication_slots WHERE slot_name = '{slot}'"
     wait_until(lambda: database.execute(read) == [(True,)])
-    Capture(database.dsn, slot, ["captured"], tmp_path / "two").run(until_lsn=now(database))
-    told = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
-    assert len([each for each in told if each.startswith(f"somebody has read from slot {slot} before")]) == 1
+    before = _confirmed(database, slot)
+    with pytest.raises(CaptureError, match=r"another client has read from it.*another name.*--adopt"):
+        Capture(database.dsn, slot, ["captured"], tmp_path / "two").run(until_lsn=now(database))
+    assert _confirmed(database, slot) == before
+    lsn = now(database)
+    Capture(database.dsn, slot, ["captured"], tmp_path / "two", adopt=True).run(until_lsn=lsn)
+    # From then on it is the slot of this capture.
+    Capture(database.dsn, slot, ["captured"], tmp_path / "two").run(until_lsn=lsn)
+
+
+def test_a_slot_that_sends_to_somebody_else(database: pg.Database, slot: str, tmp_path: Path) -> None:
+    """A capture that begins does not wait until that client makes a pause."""
+    stop = threading.Event()
+    first = Capture(database.dsn, slot, ["captured"], tmp_path / "one")
+    thread = threading.Thread(target=first.run, kwargs={"stop": stop})
+    thread.start()
+    try:
+        wait_until(lambda: (found := find_slot(database.dsn, slot)) is not None and found.active_pid)
+        with pytest.raises(CaptureError, match="of the server sends its changes to another client"):
+            Capture(database.dsn, slot, ["captured"], tmp_path / "two").run(until_lsn=now(database))
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_inspect_reads_nothing_from_a_slot(database: pg.Database, slot: str, tmp_path: Path) -> None:
+    """So a capture may begin behind it, and the changes come again."""
+    database.execute("INSERT INTO counted VALUES (1, 1)")
+    before = _confirmed(database, slot)
+    arguments = ["inspect", "--slot", slot, "--publication", "captured", "--dsn", database.dsn]
+    done = subprocess.run(
+        [sys.executable, "-m", "pgoutput_fast", *arguments], capture_output=True, check=True
+    )
+    assert b"Insert" in done.stdout
+    assert _confirmed(database, slot) == before
+    Capture(database.dsn, slot, ["captured"], tmp_path).run(until_lsn=now(database))
+    expect_exactly_once(database, tmp_path)
 
 
 def test_an_acknowledgement_that_never_arrived(database: pg.Database, slot: str, tmp_path: Path) -> None:

@@ -153,6 +153,11 @@ def _add_slot_options(parser: argparse.ArgumentParser) -> None:
         help="a slot that the capture creates decodes prepared transactions when they are prepared",
     )
     group.add_argument(
+        "--adopt",
+        action="store_true",
+        help="begin with a slot from which somebody else has read; nobody else may read it any more",
+    )
+    group.add_argument(
         "--plugin-option",
         action="append",
         default=[],
@@ -237,6 +242,7 @@ def _settings(given: argparse.Namespace) -> Settings:
         "typed": given.typed,
         "retention": retention if kept else None,
         "two_phase": given.two_phase,
+        "adopt": given.adopt,
         "through": given.through,
         "file_mode": None if given.file_mode is None else _mode(given.file_mode),
         "log_seconds": given.log_seconds,

@@ -34,6 +34,7 @@ class SlotSettings:
     through: Literal["walsender", "sql"]
     two_phase: bool
     overrides: Mapping[str, str | None]
+    adopt: bool = False
 
 
 @dataclass(frozen=True)
@@ -108,11 +109,13 @@ class Preparation:
             slot = read_slot(cursor, settings.slot)
             read_by_others = is_first and was_read(cursor, settings.slot)
         if is_first:
+            self._directory.expect_no_mirror()
             self._prerequisites.check()
             if slot is None:
                 slot = create_own_slot(settings, server)
                 _log.info("created slot %s", settings.slot)
             else:
+                self._expect_free(slot, read_by_others)
                 # Nobody can tell a first start from one after all segments were lost.
                 _log.info(
                     "%s has no segments. They begin where slot %s is: what committed before %s is not in them",
@@ -120,12 +123,6 @@ class Preparation:
                     settings.slot,
                     format_lsn(slot.confirmed_flush_lsn or 0),
                 )
-                if read_by_others:
-                    _log.warning(
-                        "somebody has read from slot %s before. If a mirror or another capture needs it, give "
-                        "this one a slot of its own: what it confirms, the server sends to nobody else",
-                        settings.slot,
-                    )
         slot = expect_usable(slot, settings.slot, self._directory)
         expect_own_plugin(slot, server)
         slot_lsn = slot.confirmed_flush_lsn or 0
@@ -142,6 +139,27 @@ class Preparation:
         start = StartPoint(source, None, 0) if newest is None else self._continue_after(newest, source)
         self._prerequisites.check()
         return start
+
+    def _expect_free(self, slot: Slot, was_read: bool) -> None:
+        """Checks that a slot has no other reader, as far as the server knows, or that it is adopted.
+
+        Raises:
+            CaptureError: if it has one.
+        """
+        name = self._settings.slot
+        if slot.active_pid is not None:
+            said = f"process {slot.active_pid} of the server sends its changes to another client"
+        elif was_read and not self._settings.adopt:
+            said = "another client has read from it, or looked at its changes, before"
+        else:
+            return
+        raise CaptureError(
+            f"{self._directory} has no segments of slot {name}, and {said}. A slot has one reader, such as a mirror or "
+            "another capture: what one confirms, the server sends to nobody else. Choose another name for the slot of "
+            "this capture, which makes it. If nobody else needs the slot any more, end that client, and let the "
+            f"capture adopt the slot where it is, at {format_lsn(slot.confirmed_flush_lsn or 0)} (adopt=True, or "
+            "--adopt)"
+        )
 
     def _expect_own_position(self, server: Server, slot_lsn: int, reached: int) -> None:
         """Checks that only this capture has confirmed positions of the slot."""

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from pgoutput_fast.capture.confirmed_position import ConfirmedPosition
 from pgoutput_fast.capture.errors import CaptureError, MovedOnError
-from pgoutput_fast.capture.ownership import Owner, owned, removed_after_error
+from pgoutput_fast.capture.ownership import MIRROR, Owner, owned, removed_after_error
 from pgoutput_fast.capture.retention import Retention, retain, retain_typed
 from pgoutput_fast.committed.spill import is_spill_name
 from pgoutput_fast.decoding.state import StreamState
@@ -113,6 +113,18 @@ class SegmentDirectory:
             else:
                 self._say_what_is_kept()
             yield
+
+    def expect_no_mirror(self) -> None:
+        """Checks that this is not the target of a mirror, which keeps its segments in a directory below it.
+
+        Raises:
+            CaptureError: if it is.
+        """
+        if self._store.names(MIRROR):
+            raise CaptureError(
+                f"{self} is the target of a mirror, which captures for itself. Capture into another directory, from a "
+                "slot of its own"
+            )
 
     @property
     def confirmed(self) -> ConfirmedPosition:

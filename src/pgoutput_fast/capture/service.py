@@ -43,6 +43,8 @@ class Capture:
         directory: of the segments; it is created. A path, or a URI that `pyarrow.fs` knows, such as
             `s3://bucket/prefix`.
         two_phase: whether a new slot decodes prepared transactions when they are prepared.
+        adopt: whether a capture that begins may take a slot from which somebody else has read. The segments begin where
+            the slot is.
         overrides: plugin options that replace those of `plugin_options`.
         limits: when a segment is cut.
         through: `walsender` for a replication connection; `sql` for peeks through an ordinary connection, one each time
@@ -77,6 +79,7 @@ class Capture:
         directory: str | os.PathLike[str],
         *,
         two_phase: bool = False,
+        adopt: bool = False,
         overrides: Mapping[str, str | None] | None = None,
         limits: Limits | None = None,
         through: Literal["walsender", "sql"] = "walsender",
@@ -95,7 +98,7 @@ class Capture:
         if receive_timeout is not None and not receive_timeout > 0:
             raise ValueError("receive_timeout must be positive, or None for never")
         self._settings = SlotSettings(
-            dsn, slot, tuple(publications), through, two_phase, dict(overrides or {})
+            dsn, slot, tuple(publications), through, two_phase, dict(overrides or {}), adopt
         )
         self._directory = SegmentDirectory(
             directory, retention, _typed_options(typed), file_mode, compressed=compressed

@@ -18,7 +18,7 @@ from pgoutput_fast.capture.watch import Watch
 from pgoutput_fast.errors import DecodeError, reason_text
 from pgoutput_fast.postgres.copy_stream import CopyLink
 from pgoutput_fast.postgres.session import connect, read_flushed_position
-from pgoutput_fast.postgres.slots import Slot, read_slot
+from pgoutput_fast.postgres.slots import Slot, read_slot, temporary_copy
 from pgoutput_fast.postgres.walsender import Received
 from pgoutput_fast.protocol.limits import RECEIVED_BYTES
 from pgoutput_fast.protocol.lsn import format_lsn
@@ -66,6 +66,8 @@ class SqlSource:
         options: the plugin's options, as from `plugin_options`. Streaming is left out: a peek gives only complete
             transactions, so each peek gets further.
         hear: as in `CopyLink`: receives what the server sends beside the changes.
+        as_copy: whether to peek at copies of the slot, if the server can make them. Then it does not count this as
+            reading from the slot.
 
     Raises:
         psycopg2.Error: if the server cannot be reached or refuses; ObjectInUse if another session reads the slot.
@@ -77,9 +79,11 @@ class SqlSource:
         slot: str,
         options: Mapping[str, str],
         hear: Callable[[str, str], object] | None = None,
+        *,
+        as_copy: bool = False,
     ) -> None:
         self._dsn = dsn
-        self._slot = slot
+        self._slot, self._as_copy = slot, as_copy
         self._options = [text for pair in options.items() if pair[0] != "streaming" for text in pair]
         self._hear = hear
         self._peeks = 0
@@ -145,14 +149,14 @@ class SqlSource:
             DecodeError: if the server sends something that is no COPY in binary format.
         """
         rows = CopiedRows()
-        arguments = {
-            "slot": self._slot,
-            "lsn": format_lsn(upto_lsn),
-            "most": most_changes,
-            "options": self._options,
-        }
         with self._decoding() as connection:
             with connection.cursor() as cursor:
+                arguments = {
+                    "slot": (self._as_copy and temporary_copy(cursor, self._slot)) or self._slot,
+                    "lsn": format_lsn(upto_lsn),
+                    "most": most_changes,
+                    "options": self._options,
+                }
                 query = cursor.mogrify(_PEEK, arguments).decode()
             link = CopyLink(connection, self._hear)
             complete = False

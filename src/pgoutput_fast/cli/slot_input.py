@@ -74,7 +74,7 @@ class SlotPayloads:
         seen = -1
         while True:
             # The slot is free between two looks, so its own reader can go on.
-            with SqlSource(self.dsn, self.slot, options) as source:
+            with SqlSource(self.dsn, self.slot, options, as_copy=True) as source:
                 end = source.position()
                 first = True
                 for received in source.peek(end, self.most) if end > seen else ():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from pgoutput_fast.capture.ownership import MIRROR
 from pgoutput_fast.catalog.identifiers import parse_qualified_name, qualified_like
 from pgoutput_fast.lake.delta import delta_directory
 from pgoutput_fast.storage.stores import open_store
@@ -25,7 +26,7 @@ CURRENT, HISTORY, REJECTS, SEGMENTS = "current", "history", "_rejects", "_segmen
 # The name of the mirror among the consumers of the segments.
 CONSUMER = "mirror"
 # What the mirror remembers.
-OWN = "_mirror"
+OWN = MIRROR
 # Rows of open transactions wait here.
 SPILL = f"{OWN}/spill"
 

@@ -153,7 +153,8 @@ class Repair:
         elif known.stage != "done":
             drop_own(settings.dsn, known)
         elif lost(settings.slot, slot) is None:
-            expect_slot(settings, last_change(self._follower, self._tables))
+            ahead = last_change(self._follower, self._tables)
+            expect_slot(settings.dsn, settings.slot, settings.segments, ahead)
             if known.lost is not None:
                 raise SlotLostError(known.lost)
             return False

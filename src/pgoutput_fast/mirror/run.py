@@ -296,7 +296,8 @@ class MirrorRun:
             raise said from problem
 
     def _expect_slot(self) -> None:
-        expect_slot(self._settings, last_change(self.follower, self.tables))
+        settings = self._settings
+        expect_slot(settings.dsn, settings.slot, settings.segments, last_change(self.follower, self.tables))
 
     def _look_at_outage(self) -> None:
         """Notes that an outage is over: this run has applied what there was, and the server sends changes.
@@ -418,6 +419,7 @@ def _capture_settings(mirror: MirrorSettings, until: int | None) -> Settings:
     """What the process of the capture is told, which ends at the LSN `until`."""
     retention = mirror.retention
     more: dict[str, Any] = {} if retention is None else {"retention": asdict(retention)}
+    more["adopt"] = mirror.adopt
     # It does not pay to compress a segment that is read once and removed, unless it has to be sent to a store.
     if retention is not None and retention.consumed and not is_uri(mirror.segments):
         more["compressed"] = False

@@ -32,8 +32,9 @@ from pgoutput_fast.mirror.repair_table import TableRepair
 from pgoutput_fast.mirror.run import MirrorRun
 from pgoutput_fast.mirror.server import ServerView
 from pgoutput_fast.mirror.settings import MirrorSettings
+from pgoutput_fast.mirror.slot import slot_problem
 from pgoutput_fast.mirror.start import Start
-from pgoutput_fast.mirror.status import TableStatus, table_status
+from pgoutput_fast.mirror.status import TableStatus, table_status, without_slot
 from pgoutput_fast.mirror.stored import stored_status
 from pgoutput_fast.postgres.session import position_of, shown_database
 from pgoutput_fast.protocol.lsn import Lsn
@@ -391,15 +392,22 @@ class Mirror:
             MirrorError: if the target has another mirror, such as one with another format.
         """
         server = self._server_now()
+        memory, settings = Memory(self._store), self._settings
+        known = memory.beginning()
         if self._run is not None:
             follower = self._run.follower
             common = follower.common, follower.through_time
-            return [table_status(each, follower.applied, common, server) for each in self._run.tables]
-        memory, settings = Memory(self._store), self._settings
-        if (known := memory.beginning()) is not None:
-            expect_same(settings, known, self._store)
-        options, catalog = settings.storage_options, settings.iceberg_catalog
-        return stored_status(self._store, settings.format, options, catalog, memory, self._server, server)
+            found = [table_status(each, follower.applied, common, server) for each in self._run.tables]
+        else:
+            if known is not None:
+                expect_same(settings, known, self._store)
+            options, catalog = settings.storage_options, settings.iceberg_catalog
+            found = stored_status(
+                self._store, settings.format, options, catalog, memory, self._server, server
+            )
+        if server is None:
+            return found
+        return without_slot(found, slot_problem(settings.dsn, known, memory.progress(), settings.segments))
 
     @property
     def metrics(self) -> MirrorMetrics:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from pgoutput_fast.capture.errors import CANNOT_GO_ON, NEW_SLOT, START_OVER, AwayError, CaptureError
 from pgoutput_fast.capture.segment_directory import SegmentDirectory
 from pgoutput_fast.mirror.errors import MirrorError, SlotLostError
-from pgoutput_fast.mirror.settings import MirrorSettings
+from pgoutput_fast.mirror.layout import stream_directory
+from pgoutput_fast.mirror.memory import Beginning, Progress
 from pgoutput_fast.postgres.session import read_position, read_server, session
 from pgoutput_fast.postgres.slots import Slot, read_slot
 from pgoutput_fast.protocol.lsn import format_lsn
 
-__all__ = ["behind", "expect_slot", "in_mirror", "lost"]
+__all__ = ["behind", "expect_slot", "in_mirror", "lost", "slot_problem"]
 
 _REPAIR = "Mirror.repair() (--repair) makes another slot, compares the tables with the server, and repairs what differs"
 
@@ -22,11 +25,13 @@ def lost(name: str, slot: Slot | None) -> str | None:
     return None if slot.invalidated is None else f"the server invalidated slot {name} ({slot.invalidated})"
 
 
-def expect_slot(settings: MirrorSettings, ahead: int) -> None:
+def expect_slot(dsn: str, name: str, segments: str, ahead: int) -> None:
     """Checks that the slot was not lost, and that the server has everything that the target has.
 
     Args:
-        settings: of the mirror, with the directory that has the segments of the slot.
+        dsn: of the database.
+        name: the slot's.
+        segments: the directory that has the segments of the slot.
         ahead: the tables have changes up to this LSN.
 
     Raises:
@@ -34,22 +39,44 @@ def expect_slot(settings: MirrorSettings, ahead: int) -> None:
         MirrorError: if the server is behind.
         psycopg2.Error: if the server cannot be asked.
     """
-    with session(settings.dsn) as cursor:
-        slot, server, end = read_slot(cursor, settings.slot), read_server(cursor), read_position(cursor)
-    why = lost(settings.slot, slot)
+    with session(dsn) as cursor:
+        slot, server, end = read_slot(cursor, name), read_server(cursor), read_position(cursor)
+    why = lost(name, slot)
     if why is not None:
         raise SlotLostError(f"{why}: the changes since then do not come any more. {_REPAIR}")
-    reached = SegmentDirectory(settings.segments).reached()
+    # Later than the slot: a capture makes durable what it confirms before it confirms it.
+    reached = SegmentDirectory(segments).reached()
     # A standby may only have to replay more: the capture waits for that.
     if end < (most := max(ahead, reached)) and not server.in_recovery:
         raise behind(most, end)
     # Before PostgreSQL 11, reading from a slot confirms its position, which may go one record further than requested.
     if slot is not None and reached and (slot.confirmed_flush_lsn or 0) > reached and server.major >= 11:
         raise SlotLostError(
-            f"somebody else has advanced slot {settings.slot}, or made another one with this name: the changes from "
+            f"somebody else has advanced slot {name}, or made another one with this name: the changes from "
             f"{format_lsn(reached)} on do not come any more. If nobody else reads the slot, drop it with drop_slot. "
             f"Then repair the mirror. {_REPAIR}"
         )
+
+
+def slot_problem(dsn: str, known: Beginning | None, progress: Progress | None, segments: str) -> str | None:
+    """Why a mirror cannot go on with its slot; None if it can, or if nobody knows.
+
+    Args:
+        dsn: of the database.
+        known: how the mirror began.
+        progress: how far its tables are.
+        segments: the directory of all its segments.
+    """
+    if known is None or progress is None or known.stage != "done":
+        return None
+    if known.lost is not None:
+        return known.lost
+    with suppress(Exception):  # the server does not answer
+        try:
+            expect_slot(dsn, known.slot, stream_directory(segments, progress.stream), progress.lsn)
+        except MirrorError as problem:
+            return str(problem)
+    return None
 
 
 def behind(ahead: int, end: int) -> MirrorError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from pgoutput_fast.mirror.errors import RELOAD
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pgoutput_fast.mirror.memory import Progress
     from pgoutput_fast.mirror.tables import MirroredTable
 
-__all__ = ["TableStatus", "table_status"]
+__all__ = ["TableStatus", "table_status", "without_slot"]
 
 
 _STATES = {
@@ -30,7 +30,8 @@ class TableStatus:
     Attributes:
         table: qualified name, quoted as in SQL.
         state: `load` while it must be loaded, `follow` while changes are applied, `stopped` after an error,
-            `unpublished` if no publication publishes it any more: it stays as it is.
+            or if the mirror cannot go on with its slot, `unpublished` if no publication publishes it any more: it stays
+            as it is.
         position: everything that committed up to this LSN is in the current table; None before its first load.
         history_position: everything that committed up to this LSN is in the history; None before its first load.
         version: the version of the current table.
@@ -74,6 +75,18 @@ class TableStatus:
     def _with_remedy(self, error: str) -> str:
         """An error, and what helps when its cause is gone. A table that is to be loaded is loaded without that."""
         return error if self.state == "load" or RELOAD in error else f"{error}. {RELOAD} loads it again"
+
+
+def without_slot(found: list[TableStatus], why: str | None) -> list[TableStatus]:
+    """The states if the mirror cannot go on with its slot: no table follows then.
+
+    Args:
+        found: the states otherwise.
+        why: why it cannot; None if it can.
+    """
+    if why is None:
+        return found
+    return [replace(each, state="stopped", error=why) if each.state == "follow" else each for each in found]
 
 
 def table_status(

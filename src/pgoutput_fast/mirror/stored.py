@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 
+from pgoutput_fast.mirror.layout import SEGMENTS
 from pgoutput_fast.mirror.memory import Memory
 from pgoutput_fast.mirror.registry import Tables
 from pgoutput_fast.mirror.server import ServerView
-from pgoutput_fast.mirror.status import TableStatus, table_status
+from pgoutput_fast.mirror.slot import slot_problem
+from pgoutput_fast.mirror.status import TableStatus, table_status, without_slot
 from pgoutput_fast.mirror.tables import MirroredTable
 from pgoutput_fast.storage.stores import Store, open_store
 
@@ -49,7 +51,11 @@ def status_of(
     if dsn is not None:
         with suppress(Exception):
             server = view.now()
-    return stored_status(store, known.format, storage_options or {}, iceberg_catalog, memory, view, server)
+    found = stored_status(store, known.format, storage_options or {}, iceberg_catalog, memory, view, server)
+    if dsn is None or server is None:
+        return found
+    segments = known.segments or os.fspath(store.at(SEGMENTS))
+    return without_slot(found, slot_problem(dsn, known, memory.progress(), segments))
 
 
 def slot_of(target: str | os.PathLike[str]) -> str:

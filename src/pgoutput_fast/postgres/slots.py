@@ -258,6 +258,23 @@ def temporary_slot(
         yield _create(cursor, name, temporary=True, two_phase=two_phase, failover=False), cursor
 
 
+def temporary_copy(cursor: Any, name: str) -> str | None:
+    """Makes a copy of a slot that ends with the cursor's session, and returns its name.
+
+    Returns:
+        None if the server makes none that sends the same: before 12, for a slot with prepared transactions, or without
+        room for one more slot.
+    """
+    slot = read_slot(cursor, name)
+    if slot is None or slot.two_phase or cursor.connection.server_version < 120000:
+        return None
+    copy = temporary_name()
+    with suppress(psycopg2.errors.ConfigurationLimitExceeded):
+        cursor.execute("SELECT pg_catalog.pg_copy_logical_replication_slot(%s, %s, true)", (name, copy))
+        return copy
+    return None
+
+
 def _create(cursor: Any, name: str, *, temporary: bool, two_phase: bool, failover: bool) -> Slot:
     major = read_server(cursor).major
     check_slot(major, two_phase=two_phase, failover=failover)
