@@ -11,7 +11,7 @@ from pgoutput_fast.catalog.identifiers import quote_qualified_name
 from pgoutput_fast.catalog.read_types import read_types
 from pgoutput_fast.catalog.user_types import NO_TYPES, UserTypes
 from pgoutput_fast.mirror.fingerprint import CatalogColumn, Fingerprint, Leaf
-from pgoutput_fast.postgres.publications import OPERATIONS
+from pgoutput_fast.postgres.publications import OPERATIONS, partitions_below
 
 __all__ = ["EXCEPT_SINCE", "read_columns", "read_fingerprints"]
 
@@ -149,6 +149,8 @@ def read_fingerprints(
     rows: dict[int, list[Any]] = {}
     for row in cursor.fetchall():
         rows.setdefault(row[3], []).append(row)
+    for oid in partitions_below(cursor, list(rows)):
+        rows.pop(oid, None)
     oids = list(rows)
     operations, members = _published(cursor, publications, rows, unseen)
     columns, generated = _columns(cursor, oids)

@@ -7,7 +7,6 @@ from contextlib import suppress
 from typing import Any
 
 from pgoutput_fast.catalog.builtin_types import FIRST_USER_OID
-from pgoutput_fast.catalog.identifiers import quote_qualified_name
 from pgoutput_fast.catalog.read_types import read_types
 from pgoutput_fast.catalog.relations import Catalog
 from pgoutput_fast.catalog.user_types import NO_TYPES, UserTypes
@@ -21,11 +20,6 @@ from pgoutput_fast.snapshot.read import in_snapshot
 from pgoutput_fast.snapshot.snapshot import Snapshot
 
 __all__ = ["ServerView"]
-
-_PUBLISHED = """
-SELECT DISTINCT schemaname::pg_catalog.text, tablename::pg_catalog.text FROM pg_catalog.pg_publication_tables
-WHERE pubname OPERATOR(pg_catalog.=) ANY (%s) ORDER BY 1, 2
-"""
 
 _CLOCK = """
 SELECT (pg_catalog.date_part('epoch', pg_catalog.clock_timestamp())
@@ -52,12 +46,6 @@ class ServerView:
         self._seen: set[int] = set()
         self._typed: tuple[Catalog, Catalog] | None = None
         self._loaded: tuple[Snapshot, dict[str, Fingerprint]] | None = None
-
-    def published(self) -> list[str]:
-        """The qualified names of the published tables."""
-        with session(self.dsn) as cursor:
-            cursor.execute(_PUBLISHED, (list(self.publications),))
-            return [quote_qualified_name(*row) for row in cursor.fetchall()]
 
     def fingerprints(self) -> dict[str, Fingerprint]:
         """{qualified name: what the catalogs say} of the published tables. From now on, types are those of now."""

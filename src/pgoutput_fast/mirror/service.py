@@ -335,7 +335,7 @@ class Mirror:
         self._expect_open()
         parts = parse_qualified_name(table)
         name = table if parts is None else quote_qualified_name(*parts)
-        published = self._server.published()
+        published = sorted(self._server.fingerprints())
         if name not in published:
             alike = [each for each in published if each.endswith(f".{table}")]
             hint = (

@@ -10,7 +10,7 @@ from pgoutput_fast.catalog.identifiers import quote_identifier, quote_qualified_
 from pgoutput_fast.display import escaped, nearest
 from pgoutput_fast.postgres.findings import Finding
 
-__all__ = ["OPERATIONS", "PublishedTable", "of_publications", "of_table", "read_tables"]
+__all__ = ["OPERATIONS", "PublishedTable", "of_publications", "of_table", "partitions_below", "read_tables"]
 
 
 @dataclass(frozen=True)
@@ -105,6 +105,17 @@ WHERE c.relkind OPERATOR(pg_catalog.=) ANY (ARRAY['r', 'f']::pg_catalog."char"[]
 """
 
 
+_BELOW = """
+WITH RECURSIVE below (oid) AS (
+    SELECT i.inhrelid FROM pg_catalog.pg_inherits i
+    JOIN pg_catalog.pg_class p ON p.oid OPERATOR(pg_catalog.=) i.inhparent AND p.relkind OPERATOR(pg_catalog.=) 'p'
+    WHERE i.inhparent OPERATOR(pg_catalog.=) ANY (%s::pg_catalog.oid[])
+    UNION
+    SELECT i.inhrelid FROM below b
+    JOIN pg_catalog.pg_inherits i ON i.inhparent OPERATOR(pg_catalog.=) b.oid)
+SELECT oid::pg_catalog.int8 FROM below
+"""
+
 OPERATIONS = ("insert", "update", "delete", "truncate")
 """What a publication can publish."""
 
@@ -147,6 +158,16 @@ def read_tables(cursor: Any, publications: Sequence[str]) -> list[PublishedTable
             )
         )
     return found
+
+
+def partitions_below(cursor: Any, oids: Sequence[int]) -> set[int]:
+    """The oids of all partitions of tables, on every level.
+
+    One publication may publish a partition's changes as its root's, and another one may publish the partition itself.
+    The server then sends them as those of the topmost table that is published.
+    """
+    cursor.execute(_BELOW, (list(oids),))
+    return {oid for (oid,) in cursor.fetchall()}
 
 
 def of_publications(

@@ -12,6 +12,7 @@ from pgoutput_fast.catalog.read_types import read_types
 from pgoutput_fast.catalog.relations import Catalog, Column, Relation, version_of
 from pgoutput_fast.display import no_such_name
 from pgoutput_fast.postgres.plugin import expect_publications
+from pgoutput_fast.postgres.publications import partitions_below
 from pgoutput_fast.schema.column_types import column_types_of
 from pgoutput_fast.schema.options import Options
 
@@ -194,11 +195,9 @@ def describe_tables(
     published: dict[int, list[Any]] = {}
     for row in _published(cursor, publications, named):
         published.setdefault(row[1], []).append(row)
-    parts = _parts_of(cursor, list(published))
-    # One publication may publish a partition's changes as its root's, and another one may publish the partition itself.
-    # The server then sends them as the root's.
-    within = {oid for root, below in parts.items() for oid, *_ in below if oid != root}
+    within = partitions_below(cursor, list(published))
     chosen = [oid for oid in published if oid not in within]
+    parts = _parts_of(cursor, chosen)
     columns = _columns_of(cursor, chosen)
     oids = sorted({column.type_oid for each in columns.values() for column, _ in each})
     cursor.execute(_UNSENDABLE, (oids,))
@@ -209,7 +208,7 @@ def describe_tables(
         _table(
             published[oid],
             columns[oid],
-            [each[1] for each in parts[oid]],
+            parts[oid],
             major,
             unsendable,
             type_names,
@@ -238,17 +237,13 @@ def _published(cursor: Any, publications: Sequence[str], named: Sequence[tuple[s
     return list(cursor.fetchall())
 
 
-def _parts_of(cursor: Any, oids: Sequence[int]) -> dict[int, list[tuple[int, TablePart | None]]]:
-    """Returns (oid, part) of everything below each table; the part is None if it has no rows of its own."""
+def _parts_of(cursor: Any, oids: Sequence[int]) -> dict[int, list[TablePart]]:
+    """Returns what has rows of each table."""
     cursor.execute(_PARTS, (list(oids),))
-    found: dict[int, list[tuple[int, TablePart | None]]] = {oid: [] for oid in oids}
+    found: dict[int, list[TablePart]] = {oid: [] for oid in oids}
     for root, oid, schema, name, kind, filenode, nbytes, is_heap in cursor.fetchall():
-        part = (
-            TablePart(oid, quote_qualified_name(schema, name), filenode, nbytes, is_heap)
-            if kind == "r"
-            else None
-        )
-        found[root].append((oid, part))
+        if kind == "r":
+            found[root].append(TablePart(oid, quote_qualified_name(schema, name), filenode, nbytes, is_heap))
     return found
 
 
@@ -264,7 +259,7 @@ def _columns_of(cursor: Any, oids: Sequence[int]) -> dict[int, list[tuple[Column
 def _table(
     rows: Sequence[Any],
     columns: Sequence[tuple[Column, bool]],
-    parts: Sequence[TablePart | None],
+    parts: Sequence[TablePart],
     major: int,
     unsendable: set[int],
     type_names: dict[int, tuple[str, str]],
@@ -288,7 +283,7 @@ def _table(
     filters = [row[7] for row in rows]
     return SnapshotTable(
         relation,
-        tuple(part for part in parts if part is not None),
+        tuple(parts),
         None if None in filters else " OR ".join(f"({each})" for each in dict.fromkeys(filters)),
         frozenset(column.name for column in described if column.type_oid in unsendable),
         consistent_lsn,
