@@ -37,13 +37,16 @@ def ask_for_alterations(table: MirroredTable, server: ServerView) -> None:
         table.want_load(f"its partitions cannot be read now: {str(problem).strip()}")
 
 
-def note_alterations(table: MirroredTable, now: Fingerprint, server: ServerView) -> None:
+def note_alterations(
+    table: MirroredTable, now: Fingerprint, server: ServerView, through: int | None = None
+) -> None:
     """Compares what the catalogs say now with what they said before. If rows may differ, the table does not follow.
 
     Args:
         table: the table. If it is stopped because its publications lacked an operation, it may be loaded now.
         now: what the catalogs say.
         server: answers doubts.
+        through: the table has taken what committed up to this LSN. None: it must be decided now.
 
     Raises:
         RowAgeError: if a partition cannot be read now, such as behind a lock.
@@ -63,7 +66,36 @@ def note_alterations(table: MirroredTable, now: Fingerprint, server: ServerView)
     why = difference(before, now)
     for doubt in () if why is not None else doubts(before, now):
         why = why or doubt.why(server.answer(doubt))
+    if why is None and now.filenode != before.filenode:
+        if not _is_decidable(table, now, server, through):
+            return  # the next look asks again
+        why = _why_rewritten(table, server)
     if why is not None:
         table.want_load(why)
     elif (found := now.behind(before)) != before:
-        table.remember(fingerprint=found)
+        table.remember(fingerprint=found, truncated=False, new_file=None)
+    table.horizon = now.horizon
+
+
+def _is_decidable(table: MirroredTable, now: Fingerprint, server: ServerView, through: int | None) -> bool:
+    """Whether the stream has told by now if it was TRUNCATE that gave a table another file."""
+    known = table.facts.new_file
+    if known is None or known[0] != now.filenode:
+        horizon = now.horizon if table.horizon is None else table.horizon
+        table.remember(new_file=(now.filenode, server.now()[1], horizon))
+        return through is None
+    return through is None or through >= known[1]
+
+
+def _why_rewritten(table: MirroredTable, server: ServerView) -> str | None:
+    """Why a table with another file must be loaded; None if it need not.
+
+    VACUUM FULL and CLUSTER keep the transactions of the rows. ALTER TABLE does not, such as SET LOGGED: while a table
+    is not logged, its changes do not come.
+    """
+    assert table.facts.new_file is not None
+    if table.facts.truncated or server.has_row(table.facts.table, table.facts.new_file[2]) is not False:
+        return None
+    return (
+        "its rows were written again by ALTER TABLE, or it was emptied in a way that the server does not send"
+    )

@@ -15,7 +15,9 @@ __all__ = ["look_at_publications"]
 _log = logging.getLogger("pgoutput_fast.mirror")
 
 
-def look_at_publications(tables: Tables, server: ServerView, missing: Collection[str]) -> set[str]:
+def look_at_publications(
+    tables: Tables, server: ServerView, missing: Collection[str], through: int
+) -> set[str]:
     """Notes published tables that are not mirrored, and those whose rows may differ: they are loaded soon.
 
     The mirror leaves a table that is not published any more as it is.
@@ -24,6 +26,7 @@ def look_at_publications(tables: Tables, server: ServerView, missing: Collection
         tables: of the mirror.
         server: tells what is published.
         missing: the tables that were not published at the last look.
+        through: the tables have taken what committed up to this LSN.
 
     Returns:
         The tables that are not published now.
@@ -41,7 +44,7 @@ def look_at_publications(tables: Tables, server: ServerView, missing: Collection
             table.want_load("it was not published for a while")
         else:
             try:
-                note_alterations(table, now, server)
+                note_alterations(table, now, server, through)
             except RowAgeError as problem:  # such as behind a lock: the next look asks again
                 _log.warning("%s: its partitions cannot be read now: %s", name, str(problem).strip())
     gone = {each.facts.table for each in tables if not each.facts.is_unpublished} - set(published)

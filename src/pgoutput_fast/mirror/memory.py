@@ -149,6 +149,10 @@ class TableFacts:
         owns_history: whether this mirror begins, or has begun, the history of the table. If not, there may be one that
             it does not know.
         rejects: how many values and changes its rejects have.
+        truncated: whether the stream had a TRUNCATE of it since the fingerprint.
+        new_file: (its file, the end of the server's log, a horizon) when a look first saw another file than that of the
+            fingerprint. A TRUNCATE that made the file is in the stream up to that LSN. Rows of transactions before the
+            horizon were in the old file.
     """
 
     table: str
@@ -163,6 +167,8 @@ class TableFacts:
     fingerprint: Fingerprint | None = None
     owns_history: bool = False
     rejects: int = 0
+    truncated: bool = False
+    new_file: tuple[int, int, int] | None = None
 
     @property
     def knows_history(self) -> bool:
@@ -413,7 +419,7 @@ def _facts(values: Mapping[str, Any]) -> TableFacts:
     keys = tuple((int(lsn), tuple(key)) for lsn, key in values.get("keys", ()))
     gaps = tuple(Gap(*each) for each in values.get("gaps", ()))
     shapes = tuple((int(lsn), tuple(names)) for lsn, names in values.get("shapes", ()))
-    known = values.get("fingerprint")
+    known, new_file = values.get("fingerprint"), values.get("new_file")
     fingerprint = None if known is None else Fingerprint.from_dict(known)
     return TableFacts(
         **{
@@ -423,6 +429,7 @@ def _facts(values: Mapping[str, Any]) -> TableFacts:
             "gaps": gaps,
             "shapes": shapes,
             "fingerprint": fingerprint,
+            "new_file": new_file and tuple(new_file),
         }
     )
 

@@ -348,7 +348,7 @@ class MirrorRun:
 
     def _look_at_publications(self) -> None:
         """Notes tables that must be loaded, and those that are not published any more."""
-        self._missing = look_at_publications(self.tables, self._server, self._missing)
+        self._missing = look_at_publications(self.tables, self._server, self._missing, self.follower.through)
 
     def _load_tables(self) -> None:
         """Loads the tables that must be loaded."""

@@ -84,7 +84,11 @@ class ServerView:
 
     def answer(self, doubt: Doubt) -> bool | None:
         """Whether the partition of a doubt has such a row; None if nobody can tell."""
-        return has_row(self.dsn, doubt.leaf.name, doubt.xid)
+        return self.has_row(doubt.leaf.name, doubt.xid)
+
+    def has_row(self, table: str, before: int | None) -> bool | None:
+        """Whether a table has a row of a transaction before this one; None if nobody can tell."""
+        return has_row(self.dsn, table, before)
 
     def columns(self, oid: int) -> dict[str, CatalogColumn]:
         """{name: column} of a table; empty if it is gone. Column lists of publications are not looked at."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pgoutput_fast.catalog.relations import Relation
 from pgoutput_fast.mirror.changes import Run, behind, commits_of, key_of, unchecked_array
@@ -73,6 +74,7 @@ class MirroredTable:
         applied: how many changes were applied by this process.
         merges: how often this process has changed the current table.
         merge_seconds: the time that took.
+        horizon: of the last look that saw the file of the fingerprint.
     """
 
     def __init__(
@@ -99,6 +101,7 @@ class MirroredTable:
         self._version: int | None = None
         self.applied = self.merges = 0
         self.merge_seconds = 0.0
+        self.horizon = None if facts.fingerprint is None else facts.fingerprint.horizon
         self.position: int | None = None
         self.version: int | None = None
         try:
@@ -252,7 +255,10 @@ class MirroredTable:
             gaps=gaps,
             shapes=shapes,
             fingerprint=fingerprint,
+            truncated=False,
+            new_file=None,
         )
+        self.horizon = None if fingerprint is None else fingerprint.horizon
 
     def note_gap(self, gap: Gap) -> None:
         """Remembers that nobody knows what the table was between two LSNs, for those who read the history."""
@@ -305,6 +311,8 @@ class MirroredTable:
         # Before the history is committed: readers of both apply what it has to a table that is not stopped.
         if run.unclear is not None and run.unclear[1] > self.position:
             return self.stop(run.unclear[0])
+        if not self.facts.truncated and pc.any(pc.equal(rows["_change_type"], "truncate")).as_py():
+            self.remember(truncated=True)
         first = int(commits_of(rows)[0])
         # A version that comes back may have another column with an old name, so all versions are not remembered.
         if run.relation.version != self._version:
