@@ -23,12 +23,10 @@ from pgoutput_fast.documents import parsed_json
 from pgoutput_fast.storage.locks import try_lock
 from pgoutput_fast.storage.stores import Store, remove_directories
 
-__all__ = ["MIRROR", "Owner", "owned"]
+__all__ = ["Owner", "owned"]
 
 MARK = "_writer.json"
 _LOCK = ".lock"
-# The target of a mirror has this directory.
-MIRROR = "_mirror"
 
 
 class Owner(ABC):

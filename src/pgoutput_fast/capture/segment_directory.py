@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from pgoutput_fast.capture.confirmed_position import ConfirmedPosition
 from pgoutput_fast.capture.errors import CaptureError, MovedOnError
-from pgoutput_fast.capture.ownership import MIRROR, Owner, owned, removed_after_error
+from pgoutput_fast.capture.ownership import Owner, owned, removed_after_error
 from pgoutput_fast.capture.retention import Retention, retain, retain_typed
 from pgoutput_fast.committed.spill import is_spill_name
 from pgoutput_fast.decoding.state import StreamState
@@ -26,6 +26,7 @@ from pgoutput_fast.segments.segment import Segment, Source
 from pgoutput_fast.segments.write import write_segment
 from pgoutput_fast.storage.paths import shown
 from pgoutput_fast.storage.stores import is_unfinished, make_target, missing_directories, open_store
+from pgoutput_fast.storage.table_directories import MIRROR
 from pgoutput_fast.typed_files.files import TypedFiles
 from pgoutput_fast.typed_files.progress import PROGRESS, TYPED, read_progress
 

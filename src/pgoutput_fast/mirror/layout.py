@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 
-from pgoutput_fast.capture.ownership import MIRROR
 from pgoutput_fast.catalog.identifiers import parse_qualified_name, qualified_like
 from pgoutput_fast.lake.delta import delta_directory
 from pgoutput_fast.storage.stores import open_store
-from pgoutput_fast.storage.table_directories import table_directory
+from pgoutput_fast.storage.table_directories import MIRROR, table_directory
 
 __all__ = [
     "CONSUMER",

@@ -39,7 +39,7 @@ SELECT p.pubname::pg_catalog.text, p.oid::pg_catalog.int8, p.xmin::pg_catalog.te
 FROM pg_catalog.pg_publication p WHERE pubname OPERATOR(pg_catalog.=) ANY (%s)
 """
 
-# Why a table is published: itself, or a table of which it is a partition.
+# Each table, and those of which it is a partition. Only SET SCHEMA changes the dependency of a table on its schema.
 _ABOVE = """
 WITH RECURSIVE above (leaf, oid, links) AS (
     SELECT oid, oid, ''::pg_catalog.text FROM pg_catalog.unnest(%s::pg_catalog.oid[]) AS u (oid)
@@ -48,24 +48,22 @@ WITH RECURSIVE above (leaf, oid, links) AS (
     FROM above a JOIN pg_catalog.pg_inherits i ON i.inhrelid OPERATOR(pg_catalog.=) a.oid
     JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) i.inhparent
      AND c.relkind OPERATOR(pg_catalog.=) 'p')
-"""
-_MEMBERS = f"""{_ABOVE}
-SELECT a.leaf::pg_catalog.int8, pg_catalog.concat('table ', r.oid, ' ', r.xmin::pg_catalog.text, a.links)
-FROM above a JOIN pg_catalog.pg_publication_rel r ON r.prrelid OPERATOR(pg_catalog.=) a.oid
-WHERE r.prpubid OPERATOR(pg_catalog.=) ANY (%s::pg_catalog.oid[])
-"""
-
-# From 15 on. Only SET SCHEMA changes the dependency of a table on its schema.
-_SCHEMAS = f"""{_ABOVE}
-SELECT a.leaf::pg_catalog.int8, pg_catalog.unnest(ARRAY[
-    pg_catalog.concat('schema ', s.oid, ' ', s.xmin::pg_catalog.text),
-    pg_catalog.concat('in schema ', s.oid, ' ', d.xmin::pg_catalog.text, a.links)])
+SELECT a.leaf::pg_catalog.int8, a.oid::pg_catalog.int8, c.relnamespace::pg_catalog.int8,
+       d.xmin::pg_catalog.text, a.links
 FROM above a JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) a.oid
-JOIN pg_catalog.pg_publication_namespace s ON s.pnnspid OPERATOR(pg_catalog.=) c.relnamespace
 LEFT JOIN pg_catalog.pg_depend d ON d.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_class'::pg_catalog.regclass
  AND d.objid OPERATOR(pg_catalog.=) c.oid AND d.objsubid OPERATOR(pg_catalog.=) 0
  AND d.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.pg_namespace'::pg_catalog.regclass
-WHERE s.pnpubid OPERATOR(pg_catalog.=) ANY (%s::pg_catalog.oid[])
+"""
+
+# Why tables are published: themselves, or, from 15 on, their schema.
+_MEMBERS = """
+SELECT r.prrelid::pg_catalog.int8, r.oid::pg_catalog.int8, r.xmin::pg_catalog.text
+FROM pg_catalog.pg_publication_rel r WHERE r.prpubid OPERATOR(pg_catalog.=) ANY (%s::pg_catalog.oid[])
+"""
+_SCHEMAS = """
+SELECT s.pnnspid::pg_catalog.int8, s.oid::pg_catalog.int8, s.xmin::pg_catalog.text
+FROM pg_catalog.pg_publication_namespace s WHERE s.pnpubid OPERATOR(pg_catalog.=) ANY (%s::pg_catalog.oid[])
 """
 
 # atthasmissing came with 11, attidentity with 10, attgenerated with 12.
@@ -201,11 +199,23 @@ def _published(
             if has_all and cursor.connection.server_version >= EXCEPT_SINCE:
                 members[oid].add(f"exceptions {pub} {unseen}")
             operations[oid] |= {what for what, is_sent in zip(OPERATIONS, sent, strict=True) if is_sent}
-    for query in (_MEMBERS, _SCHEMAS)[: 2 if cursor.connection.server_version >= 150000 else 1]:
-        cursor.execute(query, (list(rows), pubs))
-        for oid, entry in cursor.fetchall():
-            members[oid].add(entry)
+    tables = _entries(cursor, _MEMBERS, pubs)
+    schemas = _entries(cursor, _SCHEMAS, pubs) if cursor.connection.server_version >= 150000 else {}
+    cursor.execute(_ABOVE, (list(rows),))
+    for leaf, oid, schema, moved, links in cursor.fetchall():
+        members[leaf] |= {f"table {entry} {xmin}{links}" for entry, xmin in tables.get(oid, ())}
+        for entry, xmin in schemas.get(schema, ()):
+            members[leaf] |= {f"schema {entry} {xmin}", f"in schema {entry} {moved}{links}"}
     return operations, members
+
+
+def _entries(cursor: Any, query: str, publications: Sequence[int]) -> dict[int, list[tuple[int, str]]]:
+    """{oid of a table or a schema: (oid, transaction) of each entry that publishes it}."""
+    cursor.execute(query, (list(publications),))
+    found: dict[int, list[tuple[int, str]]] = {}
+    for what, oid, xmin in cursor.fetchall():
+        found.setdefault(what, []).append((oid, xmin))
+    return found
 
 
 def _columns(

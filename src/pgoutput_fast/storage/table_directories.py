@@ -6,7 +6,10 @@ import hashlib
 import re
 from urllib.parse import quote, unquote
 
-__all__ = ["table_directory", "table_of"]
+__all__ = ["MIRROR", "table_directory", "table_of"]
+
+# The target of a mirror has this directory beside those of tables.
+MIRROR = "_mirror"
 
 # File systems allow 255 bytes. An unfinished file or directory has a longer name: a dot and some 50 characters more.
 _MOST = 200
