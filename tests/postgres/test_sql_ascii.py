@@ -10,7 +10,7 @@ import psycopg2
 import pytest
 
 import pgoutput_fast as pgo
-from pgoutput_fast.capture import Capture, create_slot, drop_slot
+from pgoutput_fast.capture import Capture, check, create_slot, drop_slot
 from pgoutput_fast.mirror import Mirror
 from pgoutput_fast.segments import list_segments, read_segment, segment_catalog
 from pgoutput_fast.snapshot import Snapshot
@@ -42,7 +42,7 @@ _ROWS = (r"INSERT INTO té VALUES (1, E'caf\xc3\xa9')", r"INSERT INTO té VALUES
 _EXPECTED = {1: "café", 2: None}
 
 
-def _execute(dsn: str, *statements: str) -> None:
+def _execute(dsn: str, *statements: str | bytes) -> None:
     connection = psycopg2.connect(dsn, client_encoding="UTF8")
     connection.autocommit = True
     with connection.cursor() as cursor:
@@ -95,6 +95,23 @@ def test_a_mirror(dsn: str, tmp_path: Path, database: pg.Database) -> None:
     rows = current_of(tmp_path, 'public."té"').to_pylist()
     assert _values(rows) == {2: None, 3: None}
     assert [row["_unrepresentable"] for row in rows] == [["v"], ["v"]]
+
+
+def test_names_of_others_that_are_not_utf_8(dsn: str) -> None:
+    """Of a table, a column, a label and a field that nobody publishes. Those in use have escapes for such bytes."""
+    _execute(
+        dsn,
+        b'CREATE TABLE "x\xe9" (id int)',
+        b'CREATE TABLE unpublished ("c\xe9" int)',
+        b"CREATE TYPE label AS ENUM ('l\xe9', 'l\xe8', 'caf\xc3\xa9')",
+        b'CREATE TYPE pair AS ("f\xe9" int)',
+    )
+    assert check(dsn, ["p"]).ok
+    with Snapshot(dsn, ["p"]) as snapshot:
+        types = {each.name: each for each in snapshot.catalog.types.values()}
+        assert sum(batch.num_rows for _, batch in snapshot.read()) == len(_EXPECTED)
+    assert types["label"].labels == ("l\\xe9", "l\\xe8", "café")
+    assert [each.name for each in types["pair"].fields] == ["f\\xe9"]
 
 
 @pytest.mark.parametrize("through", ["walsender", "sql"])

@@ -11,18 +11,30 @@ from pgoutput_fast.catalog.user_types import Kind, TypeField, UserType, UserType
 
 __all__ = ["read_types"]
 
+# A server sends no text that is not valid in the client's encoding, and a database of the encoding SQL_ASCII may have
+# such names. So names come as bytes.
+_NAME = """pg_catalog.convert_to({}, (CASE WHEN pg_catalog.getdatabaseencoding() OPERATOR(pg_catalog.=) 'SQL_ASCII'
+    THEN 'SQL_ASCII' ELSE 'UTF8' END)::pg_catalog.name)"""
+
 # One statement, so that all of it is of one moment. pg_range names multiranges from 14 on: as JSON the column may lack.
-_QUERY = """
-SELECT t.oid::pg_catalog.int8, n.nspname::pg_catalog.text, t.typname::pg_catalog.text, t.typtype::pg_catalog.text,
+_QUERY = f"""
+SELECT t.oid::pg_catalog.int8, {_NAME.format("n.nspname::pg_catalog.text")},
+       {_NAME.format("t.typname::pg_catalog.text")}, t.typtype::pg_catalog.text,
        t.typbasetype::pg_catalog.int8, t.typtypmod::pg_catalog.int8, t.typdelim::pg_catalog.text,
        coalesce(e.oid, 0)::pg_catalog.int8, coalesce(r.rngsubtype, 0)::pg_catalog.int8,
-       coalesce(m.rngtypid, 0)::pg_catalog.int8, coalesce(x.extname::pg_catalog.text, ''),
-       (SELECT pg_catalog.json_agg(l.enumlabel::pg_catalog.text ORDER BY l.enumsortorder)::pg_catalog.text
-        FROM pg_catalog.pg_enum l WHERE l.enumtypid OPERATOR(pg_catalog.=) t.oid),
-       (SELECT pg_catalog.json_agg(pg_catalog.json_build_array(
-                   a.attname::pg_catalog.text, a.atttypid::pg_catalog.int8, a.atttypmod::pg_catalog.int8)
-               ORDER BY a.attnum)::pg_catalog.text
-        FROM pg_catalog.pg_attribute a WHERE a.attrelid OPERATOR(pg_catalog.=) t.typrelid
+       coalesce(m.rngtypid, 0)::pg_catalog.int8,
+       {_NAME.format("coalesce(x.extname::pg_catalog.text, '')")},
+       (SELECT {
+    _NAME.format(
+        "pg_catalog.json_agg(l.enumlabel::pg_catalog.text ORDER BY l.enumsortorder)::pg_catalog.text"
+    )
+} FROM pg_catalog.pg_enum l WHERE l.enumtypid OPERATOR(pg_catalog.=) t.oid),
+       (SELECT {
+    _NAME.format(
+        "pg_catalog.json_agg(pg_catalog.json_build_array(a.attname::pg_catalog.text, a.atttypid::pg_catalog.int8, "
+        "a.atttypmod::pg_catalog.int8) ORDER BY a.attnum)::pg_catalog.text"
+    )
+} FROM pg_catalog.pg_attribute a WHERE a.attrelid OPERATOR(pg_catalog.=) t.typrelid
          AND a.attnum OPERATOR(pg_catalog.>) 0 AND NOT a.attisdropped),
        t.oid OPERATOR(pg_catalog.=) ANY (
            SELECT a.atttypid
@@ -91,8 +103,8 @@ def read_types(connection: Any) -> UserTypes:
 
 def _type_of(
     oid: int,
-    namespace: str,
-    name: str,
+    namespace: bytes,
+    name: bytes,
     typtype: str,
     base: int,
     typmod: int,
@@ -100,22 +112,33 @@ def _type_of(
     element: int,
     bounds: int,
     range_of_multirange: int,
-    extension: str,
-    labels: str | None,
-    fields: str | None,
+    extension: bytes,
+    labels: bytes | None,
+    fields: bytes | None,
 ) -> UserType:
     return UserType(
         oid,
-        namespace,
-        name,
+        _shown(_text(namespace)),
+        _shown(_text(name)),
         "array" if element else _KINDS[typtype],
         element or base or bounds or range_of_multirange,
         typmod,
-        tuple(json.loads(labels)) if labels else (),
-        tuple(TypeField(*field) for field in json.loads(fields)) if fields else (),
+        tuple(_shown(label) for label in json.loads(_text(labels))) if labels else (),
+        tuple(TypeField(_shown(field), *more) for field, *more in json.loads(_text(fields)))
+        if fields
+        else (),
         delimiter,
-        extension,
+        _shown(_text(extension)),
     )
+
+
+def _text(name: bytes) -> str:
+    return bytes(name).decode("utf-8", "surrogateescape")
+
+
+def _shown(text: str) -> str:
+    """A name with an escape such as \\xe9 for each byte that is not UTF-8."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def _reached(oids: Iterable[int], known: dict[int, UserType]) -> list[UserType]:
