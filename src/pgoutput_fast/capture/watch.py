@@ -21,9 +21,10 @@ from typing import Any
 
 import psycopg2.errors
 
-from pgoutput_fast.capture.errors import CANNOT_GO_ON, NEW_SLOT, CaptureError, SilentError
+from pgoutput_fast.capture.errors import CANNOT_GO_ON, NEW_SLOT, START_OVER, CaptureError, SilentError
 from pgoutput_fast.catalog.identifiers import quote_identifier
 from pgoutput_fast.postgres.copy_stream import CopyLink
+from pgoutput_fast.postgres.refusals import find_unsendable
 from pgoutput_fast.postgres.session import connect
 from pgoutput_fast.protocol.lsn import format_lsn
 
@@ -193,7 +194,9 @@ class Watch:
 
     @contextmanager
     def explained(self) -> Iterator[None]:
-        """Explains the server's error if the stream in the block ends because a publication did not exist.
+        """Explains the server's error if the stream in the block ends because the slot can never go on.
+
+        A publication did not exist, or a value cannot be sent.
 
         Raises:
             CaptureError: instead of the server's error.
@@ -206,6 +209,13 @@ class Watch:
             if "pgoutput" in said and any(name in said for name in self._names):
                 raise CaptureError(self._missed(said.splitlines()[0])) from problem
             raise
+        except psycopg2.errors.UntranslatableCharacter:
+            # The server's error has a part of the value.
+            raise CaptureError(
+                f"slot {self._slot} cannot go on: a changed row has a character without a form in UTF-8, so the server "
+                f"cannot send the change. {self._confirmed()}. {CANNOT_GO_ON[1]}: the WAL keeps the value after you "
+                f"mend the row. {find_unsendable('the tables')}. Mend them. {START_OVER}"
+            ) from None
 
     def _missed(self, said: str) -> str:
         return (

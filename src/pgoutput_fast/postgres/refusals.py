@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["advice"]
+__all__ = ["advice", "find_unsendable"]
 
 
 def advice(said: str) -> str:
@@ -22,3 +22,11 @@ def advice(said: str) -> str:
             "FORCE ROW LEVEL SECURITY"
         )
     return "Let its user read it (GRANT SELECT)"
+
+
+def find_unsendable(table: str) -> str:
+    """How to find rows with a text that the server cannot send as UTF-8, as a sentence without its full stop."""
+    return (
+        f"To find the rows of {table}, run SELECT convert_to(column, 'UTF8') for each column of text and parts of the "
+        "rows: it fails for them"
+    )

@@ -16,6 +16,7 @@ from pgoutput_fast.catalog.identifiers import quote_identifier
 from pgoutput_fast.catalog.relations import Catalog
 from pgoutput_fast.postgres.copy_stream import CopyLink
 from pgoutput_fast.postgres.heaps import hold_schema, is_superuser, lock_heap, refuse_views
+from pgoutput_fast.postgres.refusals import find_unsendable
 from pgoutput_fast.postgres.session import connect
 from pgoutput_fast.postgres.tables import SnapshotTable, text_columns
 from pgoutput_fast.schema.flat import flatten
@@ -184,6 +185,7 @@ class SnapshotReader:
         Raises:
             TableLostError: if the table was dropped, altered, rewritten or truncated after the snapshot.
             SnapshotError: if nobody holds the snapshot any more.
+            ValueError: if a value has a character without a form in UTF-8.
             DecodeError: for an invalid value, and for one without an Arrow form if the options say so.
             psycopg2.Error: if the server refuses, or the connection is lost.
         """
@@ -220,6 +222,12 @@ class SnapshotReader:
             except _RENAMED:
                 cursor.execute("ROLLBACK")
                 raise TableLostError(table.name, _was("dropped or renamed", table, each)) from None
+            except psycopg2.errors.UntranslatableCharacter:
+                # The server's error has a part of the value.
+                raise ValueError(
+                    f"the server cannot send the rows of {table.name}: one has a character without a form in UTF-8. "
+                    f"{find_unsendable(each.part.name)}. Mend them, or do not publish the table"
+                ) from None
             except _REPLACED:
                 cursor.execute("ROLLBACK")
                 raise TableLostError(table.name, _was("replaced", table, each)) from None
