@@ -11,12 +11,14 @@ import sys
 import time
 from collections.abc import Callable
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
-__all__ = ["STOPPED", "expect_program", "stop_at_once", "stop_by_exception", "stop_no_more"]
+__all__ = ["STOPPED", "expect_program", "leave", "stop_at_once", "stop_by_exception", "stop_no_more"]
 
 # The exit status that a shell gives for a program that Ctrl-C has ended.
 STOPPED = 130
+# The exit status that Python gives if the last output cannot be written.
+_UNWRITTEN = 120
 
 _COMMAND = "pgoutput-fast"
 _MODULES = frozenset(f"pgoutput_fast{name}" for name in ("", ".capture", ".mirror"))
@@ -57,6 +59,25 @@ def stop_no_more() -> None:
     """Ctrl-C does nothing from here on, if `stop_at_once` was called before: the process ends by itself."""
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         _replace(signal.SIG_IGN)
+
+
+def leave(status: int) -> NoReturn:
+    """Ends this process. What it has written is flushed. Call this when a program has closed what it opened.
+
+    A usual exit takes the interpreter down while threads of Arrow, delta-rs and DuckDB still run. Such a thread, and a
+    thread of Python in one of these libraries, may then ask for Python's lock, does not get it any more, and is ended
+    within a destructor: `terminate called without an active exception`, and SIGABRT in place of the exit status.
+    """
+    import logging
+
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None:
+                stream.flush()
+        except (OSError, ValueError):
+            status = status or _UNWRITTEN
+    os._exit(status)
 
 
 def _replace(handler: Callable[[int, FrameType | None], Any] | signal.Handlers) -> None:

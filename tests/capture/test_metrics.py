@@ -263,3 +263,32 @@ def test_pages_share_a_look_at_the_server(database: pg.Database, slot: str) -> N
     meter.read()
     meter.read()
     assert len(looks) == at_least
+
+
+def test_no_thread_lives_on() -> None:
+    """A thread that uses Arrow while the interpreter ends would abort the process."""
+    asked = threading.Semaphore(0)
+
+    class Slow:
+        """Takes a while for each answer."""
+
+        def read(self, within_seconds: float = 0.0) -> Any:
+            asked.release()
+            time.sleep(0.3)
+            return self
+
+        def to_prometheus(self) -> str:
+            return ""
+
+    before = set(threading.enumerate())
+    with closing(socket.socket()) as free:
+        free.bind(("127.0.0.1", 0))
+        address = "127.0.0.1:{1}".format(*free.getsockname())
+    with reporting(Slow(), log_seconds=0.01, file=None, address=address):
+        host, _, port = address.rpartition(":")
+        client = socket.create_connection((host, int(port)))
+        client.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+        for _ in range(2):
+            assert asked.acquire(timeout=60)
+    client.close()
+    assert set(threading.enumerate()) <= before

@@ -90,3 +90,37 @@ def test_pressed_again_and_again(script: list[str], tmp_path: Path) -> None:
 
         ended = _interrupted([*script, "bench", "--messages", "3000000"], is_due, tmp_path, times=100)
         assert ended == (130, STOPPED)
+
+
+# Threads that use a library while the process ends. The interpreter takes its time to end, so that it meets them.
+_BUSY = """
+import builtins, runpy, sys, threading, time
+import pyarrow as pa
+
+class Late:
+    def __del__(self, sleep=time.sleep):
+        sleep(0.5)
+
+def use():
+    while True:
+        pa.RecordBatchReader.from_batches(table.schema, table.to_batches()).read_all()
+
+builtins.late, table = Late(), pa.table({"a": list(range(100))})
+for _ in range(40):
+    threading.Thread(target=use, daemon=True).start()
+sys.argv = sys.argv[1:]
+runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+"""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["pgoutput_fast.mirror", "--target", "lake"], ["pgoutput_fast.capture"], ["pgoutput_fast", "mirror"]],
+    ids=" ".join,
+)
+def test_threads_of_a_library_at_the_end(words: list[str]) -> None:
+    """The process ends with its own exit status, and not with `terminate called without an active exception`."""
+    done = subprocess.run([sys.executable, "-c", _BUSY, *words], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 2, done.stderr
+    assert "these arguments are missing" in done.stderr
+    assert "terminate" not in done.stderr

@@ -22,6 +22,7 @@ from pgoutput_fast.display import error_text
 from pgoutput_fast.postgres.session import DsnError, position_of
 from pgoutput_fast.programs import Program
 from pgoutput_fast.protocol.lsn import format_lsn, parse_lsn
+from pgoutput_fast.stopping import leave
 from pgoutput_fast.storage.stores import open_store
 
 _PROGRAM = "python -m pgoutput_fast.capture"
@@ -283,4 +284,4 @@ def _position(text: str, dsn: str) -> int:
 if __name__ == "__main__":
     leave_out_pandas()
     interrupt_nobody()
-    sys.exit(main())
+    leave(main())

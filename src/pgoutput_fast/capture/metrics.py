@@ -10,7 +10,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -39,6 +39,8 @@ _SHARED_SECONDS = 1.0
 # This many clients of the page have a thread. A client may be silent for this long.
 _MOST_CLIENTS, _CLIENT_SECONDS = 16, 5.0
 _LAST_PORT = (1 << 16) - 1
+# At the end, threads that still ask a server or a store are waited for so long.
+_END_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
@@ -303,8 +305,9 @@ def reporting(
         OSError: if the address cannot be used.
     """
     stop = threading.Event()
-    threads = []
+    threads: list[threading.Thread] = []
     with contextlib.ExitStack() as stack:
+        stack.callback(_join, threads)
         if address is not None:
             threads.append(
                 threading.Thread(target=_serve, args=(stack.enter_context(_server(meter, address)),))
@@ -324,6 +327,13 @@ def reporting(
             stop.set()
     if file is not None:
         _put(meter, file)
+
+
+def _join(threads: Sequence[threading.Thread]) -> None:
+    """Waits for threads, but not for as long as a server or a store that is away can take to answer."""
+    deadline = time.monotonic() + _END_SECONDS
+    for thread in filter(threading.Thread.is_alive, threads):
+        thread.join(max(0.0, deadline - time.monotonic()))
 
 
 def _repeat(stop: threading.Event, seconds: float, act: Callable[[], None]) -> None:
@@ -407,6 +417,18 @@ class _PageServer(http.server.ThreadingHTTPServer):
         with self._changing:
             self._clients.pop(request, None)
         self._free_places.release()
+
+    def server_close(self) -> None:
+        """Ends the connections, and waits for their threads, as `_join` does."""
+        super().server_close()
+        with self._changing:
+            for each in self._clients:
+                with contextlib.suppress(OSError):
+                    each.shutdown(socket.SHUT_RDWR)
+        deadline = time.monotonic() + _END_SECONDS
+        for _ in range(_MOST_CLIENTS):
+            if not self._free_places.acquire(timeout=max(0.0, deadline - time.monotonic())):
+                return
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Logs nothing: clients may disconnect at any time."""

@@ -13,12 +13,14 @@ from typing import Any
 
 from pgoutput_fast.cli.passwords import passwords_in, without_passwords
 from pgoutput_fast.cli.problems import DONE, INTERRUPTED, PROBLEM, WRONG_USAGE, UsageError, said
-from pgoutput_fast.stopping import stop_by_exception, stop_no_more
+from pgoutput_fast.stopping import leave, stop_by_exception, stop_no_more
 
 __all__ = ["main"]
 
 _NAME = "pgoutput-fast"
 _DEBUG = "--debug"
+# Commands that run for long, and use the libraries whose threads `leave` is about.
+_SERVICES = ("capture", "mirror")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -35,10 +37,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     end = given.index("--") if "--" in given else len(given)
     debug = _DEBUG in given[:end]
     given = [each for each in given[:end] if each != _DEBUG] + given[end:]
-    if arguments is None:
-        _open_streams()
+    if arguments is not None:
+        return _status(given, debug=debug, own_process=False)
+    _open_streams()
+    status = _status(given, debug=debug, own_process=True)
+    return leave(status) if given[:1] and given[0] in _SERVICES else status
+
+
+def _status(given: list[str], *, debug: bool, own_process: bool) -> int:
     try:
-        return _run(given, own_process=arguments is None)
+        return _run(given, own_process=own_process)
     except KeyboardInterrupt:
         return _tell("stopped", INTERRUPTED)
     except BrokenPipeError:
@@ -50,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         status, text = _meaning(problem)
         return _tell(without_passwords(text, hidden), status)
     finally:
-        if arguments is None:
+        if own_process:
             stop_no_more()
 
 

@@ -24,6 +24,7 @@ from pgoutput_fast.mirror.service import Mirror
 from pgoutput_fast.mirror.status import TableStatus
 from pgoutput_fast.postgres.session import DsnError, position_of
 from pgoutput_fast.programs import Program
+from pgoutput_fast.stopping import leave
 
 _PROGRAM = "python -m pgoutput_fast.mirror"
 
@@ -285,4 +286,4 @@ def _position(text: str, dsn: str) -> int | str:
 
 if __name__ == "__main__":
     leave_out_pandas()
-    sys.exit(main())
+    leave(main())
