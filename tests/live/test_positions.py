@@ -199,7 +199,7 @@ def own() -> Iterator[pg.Database]:
     versions = sorted(pg.installations())
     if not versions:
         pytest.skip(f"no PostgreSQL found: {pg.HOW_TO_GET_SERVERS}")
-    with Server(pg.installations()[versions[-1]]) as server:
+    with Server(pg.installations()[versions[-1]], {"max_prepared_transactions": "8"}) as server:
         database = pg.Database(server)
         prepare(database, "own")
         yield database
@@ -267,6 +267,101 @@ def test_an_idle_slot_of_a_reader_of_positions(own: pg.Database) -> None:
     own.execute("INSERT INTO noted VALUES (2, 'b')")
     rest = pgo.follow(own.dsn, "own", ["captured"], after=reached[-1], until_lsn="now")
     assert [_events(decoded)[0][0][1:] for decoded, _ in rest] == [("noted", "insert", 2)]
+
+
+@pytest.mark.parametrize("copied", [False, True])
+def test_a_position_that_is_read_late(own: pg.Database, copied: bool) -> None:
+    """Another thread or process may ask for it when the slot has gone on with the server's log."""
+    own.execute("INSERT INTO noted VALUES (1, 'a')")
+    stop = threading.Event()
+    following = pgo.follow(own.dsn, "own", ["captured"], stop=stop)
+    decoded, acknowledge = next(following)
+    thread = threading.Thread(target=lambda: list(following))
+    thread.start()
+    try:
+        acknowledge()
+        own.execute("CREATE TABLE unpublished AS SELECT 1 AS x", "DROP TABLE unpublished")
+        end = now(own)
+        wait_until(lambda: _confirmed(own) >= end)
+        if copied:
+            decoded = pickle.loads(pickle.dumps(decoded))
+        position = decoded.position
+    finally:
+        stop.set()
+        thread.join(120)
+    own.execute("INSERT INTO noted VALUES (2, 'b')")
+    rest = list(pgo.follow(own.dsn, "own", ["captured"], after=position, until_lsn="now"))
+    assert [_events(decoded)[0][0][1:] for decoded, _ in rest] == [("noted", "insert", 2)]
+
+
+def test_small_transactions_in_the_batch_of_a_large_one(
+    own: pg.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They end in later pieces than the large one; a prepared one is not confirmed away."""
+    monkeypatch.setattr("pgoutput_fast.committed.view._PIECE_ROWS", 200)
+    monkeypatch.setattr("pgoutput_fast.committed.view._LEAST_COMPLETE", 8)
+    monkeypatch.setattr("pgoutput_fast.committed.view._SHORT_MESSAGES", 100)
+    monkeypatch.setattr("pgoutput_fast.committed.reorder_buffer._SMALL_ROWS", 100)
+    monkeypatch.setattr("pgoutput_fast.live.reader.RECEIVED_BYTES", 1 << 16)
+    create_slot(own.dsn, "two", two_phase=True)
+    own.execute("INSERT INTO counted SELECT g, 1, repeat('y', 100) FROM generate_series(1, 3000) g")
+    names = [f"g{number}" for number in range(6)]
+    for number, name in enumerate(names):
+        own.execute(*[f"INSERT INTO noted VALUES ({100 * number + k}, 'v')" for k in range(30)])
+        own.execute(f"BEGIN; INSERT INTO noted VALUES ({9000 + number}, 'p'); PREPARE TRANSACTION '{name}'")
+    seen: Counter[Any] = Counter()
+    after = None
+    for end in ("PREPARE", "COMMIT"):
+        if end == "COMMIT":
+            own.execute(*[f"COMMIT PREPARED '{name}'" for name in names])
+        dsn = f"{own.dsn} options='-c logical_decoding_work_mem=64MB'"
+        for decoded, acknowledge in pgo.follow(dsn, "two", ["captured"], after=after, until_lsn="now"):
+            seen.update(_events(decoded)[0])
+            after = decoded.position
+            acknowledge()
+    assert set(seen.values()) == {1}
+    assert sorted(id for _, name, _, id in seen if name == "noted") == sorted(
+        id for (id,) in own.execute("SELECT id FROM noted")
+    )
+    assert after is not None
+    assert after.slot_lsn == find_slot(own.dsn, "two").confirmed_flush_lsn  # type: ignore[union-attr]
+
+
+def test_a_large_transaction_first(own: pg.Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its last piece acknowledges it, also if it has nothing for the reader, and its position is not too old."""
+    monkeypatch.setattr("pgoutput_fast.committed.view._PIECE_ROWS", 200)
+    monkeypatch.setattr("pgoutput_fast.committed.reorder_buffer._SMALL_ROWS", 100)
+    options = pgo.Options(transactions="committed", tables=["public.noted"])
+    own.execute(
+        "BEGIN; INSERT INTO noted SELECT g, 'v' FROM generate_series(1, 1000) g; "
+        "INSERT INTO counted SELECT g, 1 FROM generate_series(1, 1000) g; COMMIT"
+    )
+    seen: list[int] = []
+    after = None
+    while True:
+        for decoded, acknowledge in pgo.follow(
+            streaming_dsn(own), "own", ["captured"], options, after=after, until_lsn="now"
+        ):
+            seen += [id for *_, id in _events(decoded)[0]]
+            after = str(decoded.position)
+            acknowledge()
+            break  # as if it was killed after each piece
+        else:
+            break
+        if decoded.is_complete:
+            assert _confirmed(own) == decoded.position.slot_lsn > 0  # type: ignore[union-attr, operator]
+    assert seen == list(range(1, 1001))
+
+
+def test_a_transaction_that_lacks_what_was_given(database: pg.Database, slot: str) -> None:
+    """A slot that somebody has moved within a prepared transaction sends less of it."""
+    database.execute("INSERT INTO noted VALUES (1, 'a'), (2, 'b')", "INSERT INTO noted VALUES (3, 'c')")
+    (first, *_), *_ = pgo.follow(database.dsn, slot, ["captured"], until_lsn="now")
+    lsns = sorted({lsn for lsn, *_ in _events(first)[0]})
+    with pytest.raises(
+        CaptureError, match=r"sent 2 changes of the transaction at .*, but 5 are before position"
+    ):
+        list(pgo.follow(database.dsn, slot, ["captured"], after=pgo.Position(lsns[0], 5), until_lsn="now"))
 
 
 # ---- kills -------------------------------------------------------------------------------------------------------

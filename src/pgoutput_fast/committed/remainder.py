@@ -11,8 +11,9 @@ import pyarrow as pa
 
 from pgoutput_fast._core.tagging.waiting import WaitingRows
 from pgoutput_fast.committed.outcomes import values_of
-from pgoutput_fast.decoding.position import Position
+from pgoutput_fast.decoding.position import Position, PositionError
 from pgoutput_fast.protocol.kinds import CHANGES, MSG_MESSAGE
+from pgoutput_fast.protocol.lsn import format_lsn
 
 __all__ = ["Remainder", "count_changes", "last_message_lsn"]
 
@@ -39,6 +40,9 @@ class Remainder:
 
         Args:
             rows: committed rows with their commit's position, in the order of the commits.
+
+        Raises:
+            PositionError: if the position's transaction has ended and has fewer changes than were given of it.
         """
         if rows.num_rows == 0 or self.is_over:
             return rows, self
@@ -48,11 +52,14 @@ class Remainder:
         counted = np.cumsum(_begins_change(rows) & here)
         if self.position.slot_lsn is None:
             chosen |= here & self._is_after(rows, self.passed + counted)
-        after = replace(
-            self,
-            passed=self.passed + int(counted[-1]),
-            is_over=bool((commits > self.position.commit_lsn).any()),
-        )
+        passed, is_over = self.passed + int(counted[-1]), bool((commits > self.position.commit_lsn).any())
+        if is_over and self.position.slot_lsn is None and passed < self.position.changes:
+            raise PositionError(
+                f"the server sent {passed:,} changes of the transaction at {format_lsn(self.position.commit_lsn)}, but "
+                f"{self.position.changes:,} are before position {self.position}: somebody has read from the slot, or "
+                "the position is of another slot, or of other publications. Changes are lost: load the tables again"
+            )
+        after = replace(self, passed=passed, is_over=is_over)
         return rows if chosen.all() else rows.filter(pa.array(chosen)), after
 
     def _is_after(self, rows: pa.Table, ordinals: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -181,9 +181,10 @@ class Decoder:
     def stream(self, batches: Iterable[Any]) -> Iterator[Decoded]:
         """Decodes batches as they come. Yields the result for each; a transaction may span several batches.
 
-        In the committed view, the end of a large transaction gives several pieces of bounded size. The first has the
-        `transactions` and `outcomes` of the batch. Between two pieces, `state` is the state after the first of them: a
-        decoder that continues from it gives the others, and then needs the payloads from ordinal `state.next_seq` on.
+        In the committed view, the end of a large transaction gives several pieces of bounded size. `transactions` and
+        `outcomes` of what was read until then come with the piece before its changes. Between two pieces, `state` is
+        the state after the first of them: a decoder that continues from it gives the others, and then needs the
+        payloads from ordinal `state.next_seq` on.
 
         Args:
             batches: payloads as for `decode`; or record batches and tables with a column `payload` (or `data`) and

@@ -8,7 +8,11 @@ from functools import total_ordering
 from pgoutput_fast.protocol.limits import LAST_INT64
 from pgoutput_fast.protocol.lsn import format_lsn, parse_lsn
 
-__all__ = ["Position"]
+__all__ = ["Position", "PositionError"]
+
+
+class PositionError(ValueError):
+    """A stream lacks changes that were given before the position from which a reader goes on."""
 
 
 @total_ordering

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
@@ -136,12 +136,15 @@ class Decoded:
         self._changes = _plain(changes) if options.plain else list(changes)
         self._records = records
         self._options = options
-        self._position = position  # without the changes here, if it is behind a whole transaction
-        self._has_given_position = False
+        self._position = position  # without the changes here, if it is after a whole transaction
+        self._slot: Callable[[], int] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         # What decoded the changes has memory of its own, which another process cannot have.
-        return {**vars(self), "_records": _Records.of(self._records)}
+        position = self._position
+        if position is not None and self._slot is not None:
+            position = replace(position, slot_lsn=self._slot())
+        return {**vars(self), "_records": _Records.of(self._records), "_position": position, "_slot": None}
 
     def __repr__(self) -> str:
         names = [escaped(name) for name in self.tables]
@@ -198,11 +201,12 @@ class Decoded:
 
         Store it together with the changes. None with `transactions="as_sent"`, where commits are not known.
         """
-        self._has_given_position = True
         position = self._position
         if position is None or position.slot_lsn is None:
             return position
-        return replace(position, changes=position.changes + self._count_changes(position.commit_lsn))
+        changes = position.changes + self._count_changes(position.commit_lsn)
+        slot_lsn = position.slot_lsn if self._slot is None else self._slot()
+        return replace(position, changes=changes, slot_lsn=slot_lsn)
 
     def _count_changes(self, commit_lsn: int) -> int:
         """How many change messages of one transaction have rows here."""
@@ -228,21 +232,25 @@ class Decoded:
             or not (position.changes or position.last_message_lsn)
         )
 
-    def at_slot(self, lsn: int, before: Position | None) -> Decoded:
-        """Notes from where the slot may go on, if this is after a whole transaction, and the position before this."""
+    @property
+    def is_between_transactions(self) -> bool:
+        """Whether everything that committed so far is given: no part of a transaction waits for the next result."""
+        return self._position is None or self._position.slot_lsn is not None
+
+    def at_slot(self, lsn: Callable[[], int], before: Position | None) -> Decoded:
+        """Notes the reader's slot, and the position before this result.
+
+        Args:
+            lsn: gives the LSN from which the slot may go on after this result. It is asked when somebody wants the
+                position.
+            before: of the result before; None if nobody wanted it.
+        """
         position = self._position
         if position is not None and position.slot_lsn is not None:
-            same = before is not None and before.commit_lsn == position.commit_lsn
-            changes = (
-                before.changes if before is not None and same and not self._changes else position.changes
-            )
-            self._position = replace(position, slot_lsn=lsn, changes=changes)
+            self._slot = lsn
+            if before is not None and before.commit_lsn == position.commit_lsn and not self._changes:
+                self._position = replace(position, changes=before.changes)
         return self
-
-    @property
-    def has_given_position(self) -> bool:
-        """Whether somebody has read `position`."""
-        return self._has_given_position
 
     @property
     def transactions(self) -> pa.RecordBatch:

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from pgoutput_fast.arguments import expect_list
 from pgoutput_fast.decoding.decoder import Decoder
-from pgoutput_fast.decoding.position import Position
+from pgoutput_fast.decoding.position import Position, PositionError
 from pgoutput_fast.decoding.result import Decoded
 from pgoutput_fast.live.positions import Acknowledged, Pause, StreamPosition
 from pgoutput_fast.protocol.lsn import Lsn
@@ -115,26 +115,26 @@ brackets around it: ["..."]
     reader = Reader(
         settings,
         StreamPosition(keeps_prepared=options.transactions == "committed"),
-        Acknowledged(0 if after is None else after.slot_lsn or after.commit_lsn),
+        Acknowledged(
+            0 if after is None else after.slot_lsn or after.commit_lsn, stores_positions=after is not None
+        ),
         until_lsn=until_lsn,
         stop=stop if stop is not None else threading.Event(),
         retry_seconds=retry_seconds,
         receive_timeout=receive_timeout or 0.0,
         after=after,
     )
-    return _decoded(reader, decoder, stores_positions=after is not None)
+    return _decoded(reader, decoder)
 
 
-def _decoded(
-    reader: Reader, decoder: Decoder, stores_positions: bool
-) -> Iterator[tuple[Decoded, Callable[[], None]]]:
+def _decoded(reader: Reader, decoder: Decoder) -> Iterator[tuple[Decoded, Callable[[], None]]]:
     """Decodes what the reader receives.
 
-    Whoever stores positions goes on from a stored one, so the slot may not be further. It goes on only with what is
-    acknowledged then. So that an idle slot goes on, too, results without changes come now and then.
+    For a reader that stores positions, results without changes come now and then, so that an idle slot goes on.
     """
     position, acknowledged = reader.position, reader.acknowledged
-    last: Position | None = None
+    before: Position | None = None  # of the result before, if positions are stored
+    is_open = False  # whether the result before is a part of a transaction
     with reader, decoder:
         for received in reader:
             if received is None:
@@ -149,14 +149,16 @@ def _decoded(
                 least = 1 if received.is_urgent else _IDLE_BYTES
             else:
                 batch = pa.record_batch({"payload": received.payloads, "lsn": received.lsns})
-                pieces = _with_positions(decoder.stream([batch]), position)
+                pieces = _with_slot_lsns(decoder.stream([batch]), position)
                 del batch
             for decoded, lsn in pieces:
-                if _has_something(decoded) or (stores_positions and acknowledged.lags(lsn, least)):
-                    yield decoded.at_slot(lsn, last), acknowledged.hand_out(lsn)
-                    stores_positions = stores_positions or decoded.has_given_position
-                    last = decoded.position if stores_positions else None
-                elif not stores_positions:
+                is_due = acknowledged.stores_positions and acknowledged.lags(lsn, least)
+                if _has_something(decoded) or (is_open and decoded.is_complete) or is_due:
+                    place = acknowledged.hand_out(lsn)
+                    yield decoded.at_slot(place.stored, before), place.acknowledge
+                    is_open = not decoded.is_complete
+                    before = decoded.position if acknowledged.stores_positions else None
+                else:
                     acknowledged.extend(lsn)
                 del decoded  # otherwise it stays in memory while the next one is made
             del received, pieces
@@ -164,18 +166,26 @@ def _decoded(
                 return
 
 
-def _with_positions(pieces: Iterator[Decoded], position: StreamPosition) -> Iterator[tuple[Decoded, int]]:
-    """Yields each piece of a batch with the position from which the slot may go on behind it.
+def _with_slot_lsns(pieces: Iterator[Decoded], position: StreamPosition) -> Iterator[tuple[Decoded, int]]:
+    """Yields each piece of a batch with the LSN from which the slot may go on after it.
 
-    The first piece has the boundary messages of the whole batch. So only behind the last piece the batch is given.
+    The ends of transactions come with a piece before their changes, so this LSN goes on when all of them are given.
+
+    Raises:
+        CaptureError: if the server does not send the changes before the position from which this goes on.
     """
-    before, last = position.given, next(pieces, None)
-    if last is not None:
-        position.follow(last.transactions)
-    while last is not None:
-        following = next(pieces, None)
-        yield last, position.given if following is None else before
-        last = following
+    lsn = position.given
+    try:
+        for piece in pieces:
+            position.follow(piece.transactions)
+            if piece.is_between_transactions:
+                lsn = position.given
+            yield piece, lsn
+            del piece
+    except PositionError as problem:
+        from pgoutput_fast.capture.errors import CaptureError
+
+        raise CaptureError(str(problem)) from None
 
 
 def _has_something(decoded: Decoded) -> bool:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from pgoutput_fast.protocol.kinds import KIND_NAMES, MSG_PREPARE, MSG_STREAM_PREPARE, OPENINGS, SENT_IN_FULL
 
-__all__ = ["Acknowledged", "Pause", "StreamPosition"]
+__all__ = ["Acknowledged", "HandedOut", "Pause", "StreamPosition"]
 
 _OPENINGS = {KIND_NAMES[kind] for kind in OPENINGS}
 _ENDS = {KIND_NAMES[kind] for kind in SENT_IN_FULL}
@@ -81,17 +80,20 @@ class StreamPosition:
 class Acknowledged:
     """The position that the reader of the changes has acknowledged. Threads may share it.
 
+    Whoever stores positions goes on from a stored one, so the slot may not be past it. As soon as somebody asks for the
+    position of a result, the slot goes on only with what is acknowledged.
+
     Args:
         start_lsn: where the reader begins; 0 for the slot's position.
+        stores_positions: whether the reader stores positions from the beginning.
     """
 
-    def __init__(self, start_lsn: int = 0) -> None:
+    def __init__(self, start_lsn: int = 0, *, stores_positions: bool = False) -> None:
         self._lock = threading.Lock()
         self._lsn = 0
-        self._handed_out = start_lsn
-        self._newest: list[int] | None = (
-            None  # the position of the newest changes, while they are not acknowledged
-        )
+        self._newest = HandedOut(self, start_lsn)
+        self._newest.is_acknowledged = True
+        self._stores_positions = stores_positions
         self._has_ended = False
 
     @property
@@ -100,43 +102,65 @@ class Acknowledged:
         with self._lock:
             return self._lsn
 
-    def hand_out(self, lsn: int) -> Callable[[], None]:
-        """Returns the function that acknowledges the next changes, and all before them.
+    @property
+    def stores_positions(self) -> bool:
+        """Whether somebody has asked for a position."""
+        with self._lock:
+            return self._stores_positions
+
+    def hand_out(self, lsn: int) -> HandedOut:
+        """Notes the next result.
 
         Args:
-            lsn: the slot may go on from this LSN when the changes are acknowledged.
+            lsn: the slot may go on from this LSN when the result is acknowledged.
         """
-        place = [lsn]
         with self._lock:
-            self._newest = place
-            self._handed_out = max(self._handed_out, lsn)
-
-        def acknowledge() -> None:
-            with self._lock:
-                if self._has_ended:
-                    raise ValueError(
-                        "this connection to the slot has ended, so nothing can be acknowledged: acknowledge changes "
-                        "before you take the next ones or end the loop. The slot sends them again"
-                    )
-                self._lsn = max(self._lsn, place[0])
-                if self._newest is place:
-                    self._newest = None
-
-        return acknowledge
+            self._newest = HandedOut(self, lsn)
+            return self._newest
 
     def extend(self, lsn: int) -> None:
-        """Notes that nothing had to be handed out up to this LSN. It belongs to the newest changes."""
+        """Notes that nothing had to be handed out up to this LSN. It belongs to the newest result."""
         with self._lock:
-            if self._newest is None:
-                self._lsn = max(self._lsn, lsn)
-            else:
-                self._newest[0] = max(self._newest[0], lsn)
+            if not self._stores_positions:
+                self._newest.lsn = max(self._newest.lsn, lsn)
+                if self._newest.is_acknowledged:
+                    self._lsn = max(self._lsn, lsn)
 
     def lags(self, lsn: int, least: int) -> bool:
-        """Whether an LSN is at least so many bytes after those that were handed out."""
-        return lsn - self._handed_out >= least
+        """Whether an LSN is at least so many bytes after the newest result."""
+        return lsn - self._newest.lsn >= least
 
     def end(self) -> None:
         """From now on nothing can be acknowledged."""
         with self._lock:
             self._has_ended = True
+
+
+class HandedOut:
+    """The place of a result in its slot."""
+
+    def __init__(self, acknowledged: Acknowledged, lsn: int) -> None:
+        self._of = acknowledged
+        self.lsn = lsn
+        self.is_acknowledged = False
+
+    def acknowledge(self) -> None:
+        """Acknowledges the result, and all before it.
+
+        Raises:
+            ValueError: if the connection to the slot has ended.
+        """
+        with self._of._lock:
+            if self._of._has_ended:
+                raise ValueError(
+                    "this connection to the slot has ended, so nothing can be acknowledged: acknowledge changes "
+                    "before you take the next ones or end the loop. The slot sends them again"
+                )
+            self._of._lsn = max(self._of._lsn, self.lsn)
+            self.is_acknowledged = True
+
+    def stored(self) -> int:
+        """The LSN from which the slot may go on after the result. It does not change any more."""
+        with self._of._lock:
+            self._of._stores_positions = True
+            return self.lsn

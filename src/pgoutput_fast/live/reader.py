@@ -161,7 +161,7 @@ class Reader:
                 hear=self._watch.hear,
             ) as sender:
                 self._retries.mark_connected()
-                self._note_own_slot()
+                self._note_own_slot(server)
                 self._give(None, sender)
                 self._read(sender)
 
@@ -273,8 +273,14 @@ class Reader:
                 f"changes. Create a new slot, and {LOAD_TABLES}"
             )
 
-    def _note_own_slot(self) -> None:
-        """Notes the position of the slot when no other client can change it any more."""
+    def _note_own_slot(self, server: Server) -> None:
+        """Notes the position of the slot when no other client can change it any more.
+
+        Raises:
+            CaptureError: if another client has moved the slot since `_find_server` looked.
+        """
         if self._slot_lsn is None:
-            slot = find_slot(self._settings.dsn, self._settings.slot)
-            self._slot_lsn = (slot.confirmed_flush_lsn or 0) if slot is not None else 0
+            slot = self._usable(find_slot(self._settings.dsn, self._settings.slot))
+            self._expect_position(server, slot)
+            self._slot_lsn = slot.confirmed_flush_lsn or 0
+            self.position.advance(self._slot_lsn)
