@@ -96,6 +96,7 @@ def test_pressed_again_and_again(script: list[str], tmp_path: Path) -> None:
 _BUSY = """
 import builtins, runpy, sys, threading, time
 import pyarrow as pa
+import pgoutput_fast.capture.__main__, pgoutput_fast.cli.app, pgoutput_fast.mirror.__main__
 
 class Late:
     def __del__(self, sleep=time.sleep):
