@@ -274,9 +274,9 @@ class Catalog:
         There, an oid is enough to know a type. Its name need not be the one that the stream gives: the stream names a
         type as it was when a row was changed, and `types` as it was when they were read.
 
-        >>> pair = UserType(16400, "public", "pair", "composite", fields=(TypeField("x", 23),))
-        >>> table = Relation(16401, 7, "public", "t", "d", (Column("p", 16400, type_namespace="s", type_name="old"),))
-        >>> Catalog([table]).explained(UserTypes([pair])).relations[0].columns[0].type_name is None
+        >>> mood = UserType(16400, "public", "mood", "enum", labels=("sad", "ok"))
+        >>> table = Relation(16401, 7, "public", "t", "d", (Column("m", 16400, type_namespace="s", type_name="old"),))
+        >>> Catalog([table]).explained(UserTypes([mood])).relations[0].columns[0].type_name is None
         True
         """
         explained = self.types.merged(types)
