@@ -14,6 +14,7 @@ from pgoutput_fast.mirror import Mirror
 from pgoutput_fast.postgres.session import current_lsn
 from pgoutput_fast.postgres.slots import drop_slot, find_slot
 from support import pg
+from support.capturing import drop_when_free
 from support.mirrors import Place, current_of, history_of, opened
 
 TABLES = (
@@ -58,10 +59,15 @@ def test_a_mirror_has_one_text_of_a_pg_lsn(server: Server, tmp_path: Path) -> No
         _expect_all(place, place.database)
         for row in history_of(place.target, "public.keyed").to_pylist():
             assert row["at"] == format_lsn(row["at"])
+        # A repair compares rows of the stream with what it reads in binary.
+        drop_when_free(place.database.dsn, place.slot)
+        with place.mirror() as mirror:
+            done = {each.table: str(each) for each in mirror.repair()}
+        assert "0 inserted, 0 updated, 0 deleted" in done["public.keyed"]
 
 
 def test_a_mirror_moves_from_18_to_19(servers: pg.Servers, tmp_path: Path) -> None:
-    """With the same rows, the repair finds nothing to change in them."""
+    """With the same rows. A table of the same oid, as after `pg_upgrade`, needs no change."""
     if not {18, 19} <= set(servers):
         pytest.skip("needs servers of both versions")
     with opened(servers[18], tmp_path) as place, opened(servers[19], tmp_path) as there:
@@ -77,8 +83,9 @@ def test_a_mirror_moves_from_18_to_19(servers: pg.Servers, tmp_path: Path) -> No
             )
         try:
             with Mirror(there.database.dsn, place.slot, ["mirrored"], place.target, seconds=0.5) as mirror:
-                done = {each.table: each for each in mirror.repair(another_source=True)}
-                assert "0 inserted, 0 updated, 0 deleted" in str(done["public.keyed"])
+                for done in mirror.repair(another_source=True):
+                    # It loads a table whose oid is another one on this server.
+                    assert done.loaded or "0 inserted, 0 updated, 0 deleted" in str(done)
                 _change(there.database, 2)
                 mirror.run(until_lsn="now")
             _expect_all(place, there.database)
