@@ -79,7 +79,19 @@ _NAMED_BEFORE = ("as", "recursive", "into", "table", ")")
 _HIDDEN_OPERATORS = {
     "in", "like", "ilike", "similar", "between", "nullif", "overlaps", "natural", "cast", "collate", "using"
 }  # fmt: skip
-_RELATION_WORDS = ("filled_in", "lateral", "rows", "only", "select", "stdout")
+# `pgoutput_fast.postgres.published` puts a WITH before some statements.
+_BEFORE_STATEMENTS = (
+    "pub",
+    "publishable",
+    "named",
+    "below",
+    "within",
+    "excepted",
+    "published",
+    "money",
+    "above",
+)
+_RELATION_WORDS = (*_BEFORE_STATEMENTS, "filled_in", "lateral", "rows", "only", "select", "stdout")
 
 
 def tokens_of(sql: str) -> list[tuple[str, str, int]]:

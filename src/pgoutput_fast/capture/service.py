@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
@@ -19,6 +20,8 @@ from pgoutput_fast.capture.retries import RETRY_SECONDS, Retries
 from pgoutput_fast.capture.segment_directory import SegmentDirectory
 from pgoutput_fast.capture.watch import Watch
 from pgoutput_fast.display import escaped, html_table, some_of
+from pgoutput_fast.postgres.answers import stopping
+from pgoutput_fast.postgres.errors import StoppedError
 from pgoutput_fast.postgres.session import position_of, shown_database
 from pgoutput_fast.protocol.lsn import Lsn
 from pgoutput_fast.schema.options import Options
@@ -158,9 +161,16 @@ class Capture:
             DecodeError: if the server sends something that is no message.
             ValueError, TypeError: if `until_lsn` is no position.
         """
+        stop = stop if stop is not None else threading.Event()
+        pause = pause if pause is not None else threading.Event()
+        with suppress(StoppedError), stopping(stop):
+            self._run(until_lsn, stop, retry_seconds, pause)
+
+    def _run(
+        self, until_lsn: Lsn | None, stop: threading.Event, retry_seconds: float, pause: threading.Event
+    ) -> None:
         settings = self._settings
         until = None if until_lsn is None else position_of(until_lsn, settings.dsn)
-        stop = stop if stop is not None else threading.Event()
         watch = Watch(settings.dsn, settings.publications, settings.slot, self._receive_timeout)
         preparation = Preparation(settings, self._directory, watch)
         retries = Retries(self._directory, self._receive_timeout, lambda: preparation.findings)
@@ -173,7 +183,7 @@ class Capture:
             retries,
             until_lsn=until,
             stop=stop,
-            pause=pause if pause is not None else threading.Event(),
+            pause=pause,
         )
         with (
             self._directory.owned(),

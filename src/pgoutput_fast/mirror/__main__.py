@@ -72,7 +72,7 @@ def _run(given: argparse.Namespace, stop: threading.Event) -> None:
         if given.repair:
             mirror.repair(stop=stop, another_source=given.another_source)
         for table in given.reload:
-            mirror.reload(table)
+            mirror.reload(table, stop=stop)
         for table in given.forget:
             mirror.forget(table)
         mirror.run(until_lsn=None if given.until is None else _position(given.until, dsn), stop=stop)

@@ -87,13 +87,7 @@ def begin(
     )
     memory.set_beginning(beginning)
     try:
-        snapshot = Snapshot(
-            settings.dsn,
-            settings.publications,
-            settings.slot if made else None,
-            options=settings.options,
-            wanted=wanted,
-        )
+        snapshot = settings.snapshot(settings.slot if made else None, wanted)
     except Exception as problem:
         memory.set_beginning(None)  # the slot was not made, or is dropped again
         if isinstance(problem, SnapshotError) and not wanted():

@@ -81,7 +81,8 @@ class Fingerprint:
         toast: oid of its TOAST table, 0 for none. ALTER TABLE makes another one when it rewrites the table;
             VACUUM FULL, CLUSTER and TRUNCATE do not.
         columns: by name, also those that are not published.
-        filters: the row filters of the publications; empty if one of them sends all rows.
+        filters: the row filters of the publications; empty if one of them sends all rows. None while somebody has
+            locked the table: nobody can read them then.
         operations: what is published: insert, update, delete, truncate.
         members: the entries of the catalog that make it published, each with the transaction that last changed it.
         leaves: its partitions, by oid as text, if it is published as a root.
@@ -93,7 +94,7 @@ class Fingerprint:
     filenode: int
     toast: int
     columns: Mapping[str, CatalogColumn]
-    filters: Sequence[str]
+    filters: Sequence[str] | None
     operations: Sequence[str]
     members: Sequence[str]
     leaves: Mapping[str, Leaf] = field(default_factory=dict)

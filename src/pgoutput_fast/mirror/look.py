@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from pgoutput_fast.mirror.alterations import note_alterations
 from pgoutput_fast.mirror.registry import Tables
@@ -16,7 +16,11 @@ _log = logging.getLogger("pgoutput_fast.mirror")
 
 
 def look_at_publications(
-    tables: Tables, server: ServerView, missing: Collection[str], through: int
+    tables: Tables,
+    server: ServerView,
+    missing: Collection[str],
+    through: int,
+    wanted: Callable[[], bool],
 ) -> set[str]:
     """Notes published tables that are not mirrored, and those whose rows may differ: they are loaded soon.
 
@@ -27,6 +31,7 @@ def look_at_publications(
         server: tells what is published.
         missing: the tables that were not published at the last look.
         through: the tables have taken what committed up to this LSN.
+        wanted: whether to go on. A table whose partitions somebody has locked takes seconds.
 
     Returns:
         The tables that are not published now.
@@ -36,6 +41,8 @@ def look_at_publications(
     """
     published = server.fingerprints()
     for name, now in published.items():
+        if not wanted():
+            return set(missing)
         if name not in tables:
             tables.named(name)
         elif (table := tables.named(name)).facts.is_unpublished:

@@ -12,25 +12,22 @@ from pgoutput_fast.catalog.read_types import read_types
 from pgoutput_fast.catalog.user_types import NO_TYPES, UserTypes
 from pgoutput_fast.mirror.fingerprint import CatalogColumn, Fingerprint, Leaf
 from pgoutput_fast.postgres.publications import OPERATIONS, partitions_below
+from pgoutput_fast.postgres.published import published, unlocked_filters
 
 __all__ = ["EXCEPT_SINCE", "read_columns", "read_fingerprints"]
 
 EXCEPT_SINCE = 190000
 """From this version on, a publication of all tables can except some."""
 
-# Columns that only later versions have are read as JSON: attnames and rowfilter of 15, pubtruncate of 11.
 _TABLES = """
-SELECT t.pubname::pg_catalog.text, n.nspname::pg_catalog.text, c.relname::pg_catalog.text, c.oid::pg_catalog.int8,
+SELECT t.pubname::pg_catalog.text, t.nspname::pg_catalog.text, t.relname::pg_catalog.text, c.oid::pg_catalog.int8,
        c.relnamespace::pg_catalog.int8, c.relfilenode::pg_catalog.int8, c.reltoastrelid::pg_catalog.int8,
-       pg_catalog.to_json(t) OPERATOR(pg_catalog.->) 'attnames',
-       pg_catalog.to_json(t) OPERATOR(pg_catalog.->>) 'rowfilter'
-FROM pg_catalog.pg_publication_tables t
-JOIN pg_catalog.pg_namespace n ON n.nspname OPERATOR(pg_catalog.=) t.schemaname
-JOIN pg_catalog.pg_class c ON c.relnamespace OPERATOR(pg_catalog.=) n.oid
- AND c.relname OPERATOR(pg_catalog.=) t.tablename
-WHERE t.pubname OPERATOR(pg_catalog.=) ANY (%s)
-ORDER BY n.nspname, c.relname, t.pubname
+       t.attnames, t.filter
+FROM published t JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) t.oid
+ORDER BY t.nspname, t.relname, t.pubname
 """
+
+# pubtruncate came with 11: it is read as JSON.
 
 _PUBLICATIONS = """
 SELECT p.pubname::pg_catalog.text, p.oid::pg_catalog.int8, p.xmin::pg_catalog.text,
@@ -143,13 +140,16 @@ def read_fingerprints(
     Raises:
         psycopg2.Error: if the server cannot be asked.
     """
-    cursor.execute(_TABLES, (list(publications),))
+    major = cursor.connection.server_version // 10000
+    cursor.execute(published(major) + _TABLES, (list(publications),))
     rows: dict[int, list[Any]] = {}
     for row in cursor.fetchall():
         rows.setdefault(row[3], []).append(row)
     for oid in partitions_below(cursor, list(rows)):
         rows.pop(oid, None)
     oids = list(rows)
+    entries = {row[8] for each in rows.values() for row in each}
+    filters = unlocked_filters(cursor, entries - {None})
     operations, members = _published(cursor, publications, rows, unseen)
     columns, generated = _columns(cursor, oids)
     leaves = _leaves(cursor, oids)
@@ -157,17 +157,16 @@ def read_fingerprints(
     horizon = cursor.fetchone()[0] % (1 << 32)
     used = {column.type_oid for each in columns.values() for column in each.values()}
     types = read_types(cursor.connection) if any(oid >= FIRST_USER_OID for oid in used) else None
-    major, found = cursor.connection.server_version // 10000, {}
+    found = {}
     for oid, each in rows.items():
         _, schema, name, _, _, filenode, toast, *_ = each[0]
-        filters = [row[8] for row in each]
         sent = _sent(columns[oid], generated[oid], [row[7] for row in each], major)
         found[quote_qualified_name(schema, name)] = Fingerprint(
             oid,
             filenode,
             toast,
             sent,
-            () if None in filters else tuple(sorted(set(filters))),
+            _filters([row[8] for row in each], filters),
             tuple(what for what in OPERATIONS if what in operations[oid]),
             tuple(sorted(members[oid])),
             leaves.get(oid, {}),
@@ -175,6 +174,13 @@ def read_fingerprints(
             horizon,
         )
     return found, types
+
+
+def _filters(entries: Sequence[int | None], known: Mapping[int, str]) -> tuple[str, ...] | None:
+    if None in entries:
+        return ()
+    texts = {known.get(each) for each in entries if each is not None}
+    return None if None in texts else tuple(sorted(filter(None, texts)))
 
 
 def read_columns(cursor: Any, oid: int) -> dict[str, CatalogColumn]:

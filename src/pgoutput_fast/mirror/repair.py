@@ -166,13 +166,7 @@ class Repair:
         settings = self._settings
         self._server.look()
         try:
-            return Snapshot(
-                settings.dsn,
-                settings.publications,
-                settings.slot,
-                options=settings.options,
-                wanted=self._wanted,
-            )
+            return settings.snapshot(settings.slot, self._wanted)
         except SnapshotError as problem:
             if not self._wanted():
                 raise LoadStoppedError from problem

@@ -16,12 +16,12 @@ from pgoutput_fast.capture.retention import Consumers
 from pgoutput_fast.mirror.backlog import Backlog
 from pgoutput_fast.mirror.begin import begin
 from pgoutput_fast.mirror.cleaning import Cleaning
-from pgoutput_fast.mirror.errors import LoadStoppedError, MirrorError, SlotLostError
+from pgoutput_fast.mirror.errors import MirrorError, SlotLostError
 from pgoutput_fast.mirror.follow import Follower, Pace
 from pgoutput_fast.mirror.identity import expect_same, expect_source
 from pgoutput_fast.mirror.in_step import expect_in_step
 from pgoutput_fast.mirror.layout import CONSUMER, SPILL
-from pgoutput_fast.mirror.load import load_table, logged
+from pgoutput_fast.mirror.loads import Loads
 from pgoutput_fast.mirror.look import look_at_publications
 from pgoutput_fast.mirror.memory import Memory, Progress
 from pgoutput_fast.mirror.outages import Outages
@@ -36,8 +36,6 @@ from pgoutput_fast.mirror.tables import MirroredTable
 from pgoutput_fast.mirror.unseen import UnseenEntries
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.segments.names import bytes_behind
-from pgoutput_fast.snapshot.export import SnapshotError
-from pgoutput_fast.snapshot.snapshot import Snapshot
 from pgoutput_fast.storage.paths import is_uri
 from pgoutput_fast.storage.stores import Store, open_store
 
@@ -109,8 +107,7 @@ class MirrorRun:
         self._server = ServerView(settings.dsn, settings.publications, UnseenEntries(self._memory))
         # When to ask next whether a capture is connected; whether this run has applied all that there was.
         self._next_question, self._caught_up = 0.0, False
-        # Directory of a table -> when to try again to load it.
-        self._next_try: dict[str, float] = {}
+        self._loads = Loads(store, self._server, self._run)
         # The tables that were not published at the last look.
         self._missing: set[str] = set()
         self.tables = self._open()
@@ -127,7 +124,7 @@ class MirrorRun:
             self._server,
             self._reopened,
             self._run,
-            lambda: not self._stop.is_set(),
+            self._wanted,
         )
         self.follower = self._follower(progress)
         beginning = self._memory.beginning()
@@ -172,7 +169,7 @@ class MirrorRun:
             self._server,
             self.follower,
             self._run,
-            lambda: not self._stop.is_set(),
+            self._wanted,
             self._outages.further,
         )
         progress, done = task.all_tables()
@@ -237,6 +234,7 @@ class MirrorRun:
             with self._backlog:
                 self._follow(capture)
         finally:
+            self._loads.close()
             capture.stop()
         self.follower.finish()
         if not stop.is_set():
@@ -313,7 +311,8 @@ class MirrorRun:
 
     def _take(self) -> None:
         follower, stop = self.follower, self._stop
-        follower.take(lambda: not stop.is_set())
+        # What commits behind a snapshot must come behind its load.
+        follower.take(lambda: not stop.is_set() and not self._loads.is_ready)
         follower.apply_if_due()
         self._load_tables()
         if follower.consumed is not None:
@@ -348,65 +347,20 @@ class MirrorRun:
 
     def _look_at_publications(self) -> None:
         """Notes tables that must be loaded, and those that are not published any more."""
-        self._missing = look_at_publications(self.tables, self._server, self._missing, self.follower.through)
+        self._missing = look_at_publications(
+            self.tables, self._server, self._missing, self.follower.through, self._wanted
+        )
 
     def _load_tables(self) -> None:
         """Loads the tables that must be loaded."""
-        wanting = [each for each in self.tables if each.wants_load and self._may_try(each)]
-        for each in wanting:
-            if self._stop.is_set():
-                return
-            self.load(each, fresh=False)
-        if wanting:
-            self.follower.mark()
-
-    def _may_try(self, table: MirroredTable) -> bool:
-        return time.monotonic() >= self._next_try.get(table.directory, 0.0)
+        self._loads.load_all(self.tables, self._settings, self.follower, self._wanted)
 
     def load(self, table: MirroredTable, *, fresh: bool) -> None:
-        """Loads one table with a snapshot of its own. If this cannot be, the table says why.
+        """As `Loads.load`."""
+        self._loads.load(table, self._settings, self.follower, self._wanted, fresh=fresh)
 
-        Args:
-            table: the table.
-            fresh: whether the history begins again, without the changes that it has.
-
-        Raises:
-            LoadStoppedError: if it is told to stop.
-        """
-        settings, name = self._settings, table.facts.table
-        _log.info("loading %s: %s", name, table.facts.error)
-        try:
-            try:
-                snapshot = Snapshot(
-                    settings.dsn,
-                    settings.publications,
-                    tables=[name],
-                    options=settings.options,
-                    wanted=lambda: not self._stop.is_set(),
-                )
-            except KeyError:
-                return table.leave()
-            with snapshot:
-                progress = settings.progress or logged([name])
-                load_table(
-                    table,
-                    snapshot,
-                    self._server,
-                    self._store,
-                    self._run,
-                    fresh=fresh,
-                    wanted=lambda: not self._stop.is_set(),
-                    threads=settings.threads,
-                    progress=progress,
-                )
-        except SnapshotError as problem:
-            if self._stop.is_set():
-                raise LoadStoppedError from problem
-            # Somebody alters it right now.
-            self._next_try[table.directory] = time.monotonic() + _RETRY_SECONDS
-            table.want_load(str(problem))
-        except ValueError as problem:
-            table.stop(str(problem))
+    def _wanted(self) -> bool:
+        return not self._stop.is_set()
 
 
 def _pace(mirror: MirrorSettings) -> Pace:

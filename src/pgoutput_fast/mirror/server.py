@@ -16,6 +16,7 @@ from pgoutput_fast.mirror.unseen import UnseenEntries
 from pgoutput_fast.postgres.row_age import has_row
 from pgoutput_fast.postgres.session import read_position, session
 from pgoutput_fast.postgres.slots import find_slot
+from pgoutput_fast.snapshot.export import SnapshotError
 from pgoutput_fast.snapshot.read import in_snapshot
 from pgoutput_fast.snapshot.snapshot import Snapshot
 
@@ -62,12 +63,17 @@ class ServerView:
         """What the catalogs say of a table in a snapshot; None if the publications do not publish it there.
 
         Raises:
-            SnapshotError: if the snapshot is gone.
+            SnapshotError: if the snapshot is gone, or somebody has locked the table.
         """
         if self._loaded is None or self._loaded[0] is not snapshot:
             with session(self.dsn) as cursor, in_snapshot(cursor, snapshot.name):
                 self._loaded = snapshot, read_fingerprints(cursor, self.publications, self._number)[0]
-        return self._loaded[1].get(table)
+        found = self._loaded[1].get(table)
+        if found is not None and found.filters is None:
+            raise SnapshotError(
+                f"{table}: its row filter cannot be read now, because somebody has locked the table"
+            )
+        return found
 
     def look(self) -> None:
         """Looks, before there is a snapshot, at what its fingerprints cannot show."""

@@ -36,6 +36,8 @@ from pgoutput_fast.mirror.slot import slot_problem
 from pgoutput_fast.mirror.start import Start
 from pgoutput_fast.mirror.status import TableStatus, table_status, without_slot
 from pgoutput_fast.mirror.stored import stored_status
+from pgoutput_fast.postgres.answers import stopping
+from pgoutput_fast.postgres.errors import StoppedError
 from pgoutput_fast.postgres.session import position_of, shown_database
 from pgoutput_fast.protocol.lsn import Lsn
 from pgoutput_fast.schema.options import Options
@@ -237,12 +239,12 @@ class Mirror:
         """
         self._expect_open()
         stop = stop if stop is not None else threading.Event()
-        # The time first: what commits after the position must not count as older.
-        now = self._server.now()[0]
-        until = None if until_lsn is None else position_of(until_lsn, self._settings.dsn)
-        time_now = now if until_lsn == "now" else None
-
-        self._work(lambda: self._begun(stop).until(until, time_now, stop), stop)
+        with suppress(StoppedError), stopping(stop):
+            # The time first: what commits after the position must not count as older.
+            now = self._server.now()[0]
+            until = None if until_lsn is None else position_of(until_lsn, self._settings.dsn)
+            time_now = now if until_lsn == "now" else None
+            self._work(lambda: self._begun(stop).until(until, time_now, stop), stop)
 
     def _work(self, task: Callable[[], object], stop: threading.Event) -> None:
         """Does a task of a run, again after each outage, and lets Prometheus see it."""
@@ -257,7 +259,7 @@ class Mirror:
         with reporting(self._meter, log_seconds=None, file=self._metrics_file, address=self._metrics_address):
             self._is_running = True
             try:
-                with suppress(LoadStoppedError):
+                with suppress(LoadStoppedError, StoppedError), stopping(stop):
                     self._outages.outlast(attempt, stop)
                 if (why := self.unfinished) is not None:
                     _log.warning("%s", why)
@@ -321,11 +323,12 @@ class Mirror:
 
     # ---- tables --------------------------------------------------------------------------------------------------
 
-    def reload(self, table: str) -> None:
+    def reload(self, table: str, *, stop: threading.Event | None = None) -> None:
         """Loads a table again, as it is on the server now. If the table is stopped, it goes on then.
 
         Args:
             table: qualified name, quoted as in SQL.
+            stop: give up when this event is set. The next run loads the table then.
 
         Raises:
             MirrorError: if it cannot be loaded now; the message says why.
@@ -333,6 +336,11 @@ class Mirror:
             psycopg2.Error: if the server refuses.
         """
         self._expect_open()
+        stop = stop if stop is not None else threading.Event()
+        with suppress(LoadStoppedError, StoppedError), stopping(stop):
+            self._reload(table, stop)
+
+    def _reload(self, table: str, stop: threading.Event) -> None:
         parts = parse_qualified_name(table)
         name = table if parts is None else quote_qualified_name(*parts)
         published = sorted(self._server.fingerprints())
@@ -345,7 +353,7 @@ class Mirror:
             )
             raise KeyError(f"{table} is not published{hint}")
         try:
-            run = self._begun(threading.Event())
+            run = self._begun(stop)
             found = run.tables.named(name)
             found.want_load("reload was called")
             run.load(found, fresh=found.facts.history_error is not None)

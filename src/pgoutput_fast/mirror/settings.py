@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pgoutput_fast.capture.retention import Retention
@@ -10,9 +10,13 @@ from pgoutput_fast.capture.retries import RETRY_SECONDS
 from pgoutput_fast.mirror.backlog import BACKLOG_BYTES
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.snapshot.progress import LoadProgress
+from pgoutput_fast.snapshot.snapshot import Snapshot
 from pgoutput_fast.storage.paths import shown
 
 __all__ = ["MirrorSettings"]
+
+# How long a load waits for a lock of a table. Meanwhile the other tables wait, too.
+_LOCK_SECONDS = 3.0
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,29 @@ class MirrorSettings:
     retry_seconds: float = RETRY_SECONDS
     backlog_bytes: int | None = BACKLOG_BYTES
     iceberg_catalog: Mapping[str, str] | None = field(default=None, repr=False)
+
+    def snapshot(
+        self, slot: str | None, wanted: Callable[[], bool], tables: Sequence[str] | None = None
+    ) -> Snapshot:
+        """Takes a snapshot of published tables. A table that somebody has locked is lost: it can be loaded later.
+
+        Args:
+            slot: the slot that begins there; None for none.
+            wanted: whether to keep waiting.
+            tables: qualified names; None for all.
+
+        Raises:
+            As `Snapshot`.
+        """
+        return Snapshot(
+            self.dsn,
+            self.publications,
+            slot,
+            tables=tables,
+            options=self.options,
+            wanted=wanted,
+            lock_seconds=_LOCK_SECONDS,
+        )
 
     @property
     def iceberg_place(self) -> str | None:

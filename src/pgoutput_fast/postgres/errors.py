@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import psycopg2
 
-__all__ = ["LOAD_TABLES", "CaptureError", "SilentError"]
+__all__ = ["LOAD_TABLES", "CaptureError", "SilentError", "StoppedError"]
 
 # What the program calls, and the command that does the same.
 LOAD_TABLES = "load the tables again with Snapshot (pgoutput-fast snapshot)"
@@ -12,6 +12,10 @@ LOAD_TABLES = "load the tables again with Snapshot (pgoutput-fast snapshot)"
 
 class CaptureError(RuntimeError):
     """A capture cannot continue; the message says why and what to do."""
+
+
+class StoppedError(RuntimeError):
+    """Work was told to stop while it waited for an answer of the server."""
 
 
 class SilentError(psycopg2.OperationalError):  # type: ignore[misc]

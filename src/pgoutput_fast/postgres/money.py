@@ -11,6 +11,7 @@ from pgoutput_fast.catalog.relations import Relation
 from pgoutput_fast.catalog.user_types import UserTypes
 from pgoutput_fast.postgres.findings import Finding
 from pgoutput_fast.postgres.publications import PublishedTable
+from pgoutput_fast.postgres.published import published
 from pgoutput_fast.postgres.session import connect
 from pgoutput_fast.schema.column_types import column_type_of
 from pgoutput_fast.schema.options import Options
@@ -23,8 +24,8 @@ _ADVICE = "Use the type numeric in place of money, or leave it out with a column
 
 # Columns of type money, and of types that have money in them: domains, arrays, composites, ranges and multiranges.
 _COLUMNS = """
-WITH RECURSIVE money (oid) AS (
-    SELECT 790::pg_catalog.oid
+, money AS (
+    SELECT 790::pg_catalog.oid AS oid
     UNION
     SELECT p.whole FROM money m JOIN (
         SELECT t.typbasetype AS part, t.oid AS whole FROM pg_catalog.pg_type t
@@ -41,14 +42,10 @@ WITH RECURSIVE money (oid) AS (
         SELECT r.rngtypid, (pg_catalog.to_jsonb(r) OPERATOR(pg_catalog.->>) 'rngmultitypid')::pg_catalog.oid
         FROM pg_catalog.pg_range r
     ) p ON p.part OPERATOR(pg_catalog.=) m.oid)
-SELECT DISTINCT n.nspname::pg_catalog.text, c.relname::pg_catalog.text, a.attname::pg_catalog.text
-FROM pg_catalog.pg_publication_tables t
-JOIN pg_catalog.pg_namespace n ON n.nspname OPERATOR(pg_catalog.=) t.schemaname
-JOIN pg_catalog.pg_class c ON c.relnamespace OPERATOR(pg_catalog.=) n.oid
- AND c.relname OPERATOR(pg_catalog.=) t.tablename
-JOIN pg_catalog.pg_attribute a ON a.attrelid OPERATOR(pg_catalog.=) c.oid AND NOT a.attisdropped
+SELECT DISTINCT t.nspname::pg_catalog.text, t.relname::pg_catalog.text, a.attname::pg_catalog.text
+FROM published t
+JOIN pg_catalog.pg_attribute a ON a.attrelid OPERATOR(pg_catalog.=) t.oid AND NOT a.attisdropped
 JOIN money m ON m.oid OPERATOR(pg_catalog.=) a.atttypid
-WHERE t.pubname OPERATOR(pg_catalog.=) ANY (%s)
 ORDER BY 1, 2, 3
 """
 
@@ -88,13 +85,13 @@ def of_money(
     cursor: Any, dsn: str, publications: Sequence[str], tables: Sequence[PublishedTable]
 ) -> Iterator[Finding]:
     """What a check finds about columns of type money."""
-    cursor.execute(_COLUMNS, (list(publications),))
+    cursor.execute(published(cursor.connection.server_version // 10000) + _COLUMNS, (list(publications),))
     found = cursor.fetchall()
-    published = {table.name: table for table in tables}
+    known = {table.name: table for table in tables}
     if found and (digits := digits_of_money(dsn)) != _DIGITS:
         for schema, table, column in found:
             name = quote_qualified_name(schema, table)
-            sent = published[name]
+            sent = known[name]
             if column not in sent.generated and (sent.columns is None or column in sent.columns):
                 yield Finding("error", name, _problem(column, digits), _ADVICE)
 

@@ -9,6 +9,7 @@ from typing import Any
 from pgoutput_fast.catalog.identifiers import quote_identifier, quote_qualified_name
 from pgoutput_fast.display import escaped, nearest
 from pgoutput_fast.postgres.findings import Finding
+from pgoutput_fast.postgres.published import published
 
 __all__ = ["OPERATIONS", "PublishedTable", "of_publications", "of_table", "partitions_below", "read_tables"]
 
@@ -47,10 +48,9 @@ class PublishedTable:
     refused: tuple[str, ...] = ()
 
 
-# Columns that only later versions have are read as JSON: attnames and rowfilter of 15, pubviaroot of 13, pubgencols of
-# 18.
+# Columns that only later versions have are read as JSON: pubviaroot of 13, pubgencols of 18.
 _TABLES = """
-SELECT p.pubname::pg_catalog.text, n.nspname::pg_catalog.text, c.relname::pg_catalog.text,
+SELECT t.pubname::pg_catalog.text, t.nspname::pg_catalog.text, t.relname::pg_catalog.text,
        c.relreplident::pg_catalog.text,
        ARRAY(SELECT a.attname::pg_catalog.text FROM pg_catalog.pg_index i
              JOIN pg_catalog.pg_attribute a ON a.attrelid OPERATOR(pg_catalog.=) c.oid
@@ -58,16 +58,7 @@ SELECT p.pubname::pg_catalog.text, n.nspname::pg_catalog.text, c.relname::pg_cat
              WHERE i.indrelid OPERATOR(pg_catalog.=) c.oid
                AND CASE WHEN c.relreplident OPERATOR(pg_catalog.=) 'd' THEN i.indisprimary
                         WHEN c.relreplident OPERATOR(pg_catalog.=) 'i' THEN i.indisreplident ELSE false END),
-       CASE WHEN (pg_catalog.to_json(t) OPERATOR(pg_catalog.->>) 'attnames') IS NULL THEN NULL
-            ELSE ARRAY(SELECT pg_catalog.json_array_elements_text(
-                pg_catalog.to_json(t) OPERATOR(pg_catalog.->) 'attnames')) END,
-       EXISTS (SELECT 1 FROM pg_catalog.pg_publication_rel r
-               WHERE r.prpubid OPERATOR(pg_catalog.=) p.oid AND r.prrelid OPERATOR(pg_catalog.=) c.oid
-                 AND (pg_catalog.to_json(r) OPERATOR(pg_catalog.->>) 'prattrs') IS NOT NULL),
-       ARRAY(SELECT a.attname::pg_catalog.text FROM pg_catalog.pg_attribute a
-             WHERE a.attrelid OPERATOR(pg_catalog.=) c.oid AND a.attnum OPERATOR(pg_catalog.>) 0
-               AND NOT a.attisdropped),
-       (pg_catalog.to_json(t) OPERATOR(pg_catalog.->>) 'rowfilter') IS NOT NULL,
+       CASE WHEN t.is_listed THEN t.attnames END, t.filter IS NOT NULL,
        pg_catalog.has_table_privilege(c.oid, 'SELECT'),
        p.pubupdate OR p.pubdelete,
        ARRAY(SELECT a.attname::pg_catalog.text FROM pg_catalog.pg_attribute a
@@ -83,12 +74,9 @@ SELECT p.pubname::pg_catalog.text, n.nspname::pg_catalog.text, c.relname::pg_cat
        c.relkind OPERATOR(pg_catalog.=) 'p'
        AND coalesce((pg_catalog.to_json(p) OPERATOR(pg_catalog.->>) 'pubviaroot')::pg_catalog.bool, false),
        c.oid::pg_catalog.int8
-FROM pg_catalog.pg_publication p
-JOIN pg_catalog.pg_publication_tables t ON t.pubname OPERATOR(pg_catalog.=) p.pubname
-JOIN pg_catalog.pg_namespace n ON n.nspname OPERATOR(pg_catalog.=) t.schemaname
-JOIN pg_catalog.pg_class c ON c.relnamespace OPERATOR(pg_catalog.=) n.oid
- AND c.relname OPERATOR(pg_catalog.=) t.tablename
-WHERE p.pubname OPERATOR(pg_catalog.=) ANY (%s)
+FROM published t
+JOIN pg_catalog.pg_publication p ON p.oid OPERATOR(pg_catalog.=) t.publication
+JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) t.oid
 ORDER BY 1, 2, 3
 """
 
@@ -121,11 +109,11 @@ OPERATIONS = ("insert", "update", "delete", "truncate")
 
 
 def read_tables(cursor: Any, publications: Sequence[str]) -> list[PublishedTable]:
-    cursor.execute(_TABLES, (list(publications),))
+    cursor.execute(published(cursor.connection.server_version // 10000) + _TABLES, (list(publications),))
     found = []
     for row in cursor.fetchall():
-        publication, schema, name, identity, key, columns, has_list, every, *more = row
-        filtered, may_read, changes, generated, virtual, sent, root, oid = more
+        publication, schema, name, identity, key, columns, filtered, *more = row
+        may_read, changes, generated, virtual, sent, root, oid = more
         leaves: list[tuple[str, str]] = []
         lost: list[str] = []
         if root:
@@ -133,13 +121,10 @@ def read_tables(cursor: Any, publications: Sequence[str]) -> list[PublishedTable
             below = cursor.fetchall()
             leaves = [(quote_qualified_name(s, n), i) for s, n, i, is_sent in below if is_sent]
             lost = [quote_qualified_name(s, n) for s, n, _, is_sent in below if not is_sent]
-        # From 15 on the view names columns for every table. On 15 these include generated columns that are not sent.
-        is_list = columns is not None and (has_list or not set(every) - set(generated) <= set(columns))
-        listed = tuple(columns) if is_list else None
         unsent = tuple(generated) if sent != "s" else ()
         # Columns of a list are sent, also if they are generated. Before 18, no server looks at generated columns.
         hidden = set(virtual) if sent == "s" else set(generated)
-        is_looked_at = sent is not None and not is_list
+        is_looked_at = sent is not None and columns is None
         refused = [name for name in generated if name in hidden and (identity == "f" or name in key)]
         found.append(
             PublishedTable(
@@ -147,7 +132,7 @@ def read_tables(cursor: Any, publications: Sequence[str]) -> list[PublishedTable
                 quote_qualified_name(schema, name),
                 identity,
                 tuple(key),
-                listed,
+                None if columns is None else tuple(columns),
                 filtered,
                 may_read,
                 changes,

@@ -15,7 +15,7 @@ from pgoutput_fast.postgres.session import session
 __all__ = ["RowAgeError", "has_row", "of_one_table"]
 
 # Somebody may hold a lock for long; the caller asks again.
-_LOCK_MS = 5000
+_LOCK_MS = 2000
 
 _OLDER = (
     "WHERE pg_catalog.age(xmin) OPERATOR(pg_catalog.>) "

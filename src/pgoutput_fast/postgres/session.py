@@ -13,9 +13,9 @@ from typing import Any
 
 import psycopg2
 import psycopg2.extensions
-import psycopg2.extras
 
 from pgoutput_fast.catalog.identifiers import quote_identifier
+from pgoutput_fast.postgres.answers import ReplicationSession, Session, answer
 from pgoutput_fast.postgres.errors import CaptureError
 from pgoutput_fast.protocol.lsn import Lsn, parse_lsn
 
@@ -221,6 +221,7 @@ def connect(
 
     Raises:
         psycopg2.OperationalError: if the server cannot be reached or refuses.
+        StoppedError: as `answer`; statements raise it, too.
         DsnError: for a string that cannot be read.
     """
     given = _parsed(dsn)
@@ -231,9 +232,10 @@ def connect(
     if psycopg2.extensions.libpq_version() >= _USER_TIMEOUT_LIBPQ:
         cut["tcp_user_timeout"] = _UNACKNOWLEDGED_MS
     merged = {"application_name": "pgoutput_fast", **cut, **parameters, **given, "options": options}
-    if replication:
-        merged["connection_factory"] = psycopg2.extras.LogicalReplicationConnection
-    connection = psycopg2.connect(**merged)
+    factory = ReplicationSession if replication else Session
+    connection = answer(
+        lambda: psycopg2.connect(connection_factory=factory, **merged), late=lambda made: made.close()
+    )
     try:
         if not replication:
             connection.autocommit = True

@@ -6,13 +6,15 @@ import logging
 import os
 import re
 import secrets
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
 import psycopg2.errors
 
+from pgoutput_fast.postgres.locks import open_transactions
 from pgoutput_fast.postgres.session import read_server, session
 
 __all__ = [
@@ -28,6 +30,8 @@ __all__ = [
 
 _log = logging.getLogger("pgoutput_fast.capture")
 
+# After how long it is logged for whom a new slot waits.
+_LOG_SECONDS = 2.0
 _NAME = re.compile(r"[a-z0-9_]{1,63}")
 
 # Read as JSON, because a server may lack columns: wal_status came with 13, two_phase with 14, failover with 17.
@@ -231,7 +235,7 @@ def create_slot(dsn: str, name: str, *, two_phase: bool = False, failover: bool 
     """
     check_name(name)
     with session(dsn) as cursor:
-        return _create(cursor, name, temporary=False, two_phase=two_phase, failover=failover)
+        return _create(cursor, dsn, name, temporary=False, two_phase=two_phase, failover=failover)
 
 
 @contextmanager
@@ -255,7 +259,7 @@ def temporary_slot(
     name = name if name is not None else temporary_name()
     check_name(name)
     with session(dsn) as cursor:
-        yield _create(cursor, name, temporary=True, two_phase=two_phase, failover=False), cursor
+        yield _create(cursor, dsn, name, temporary=True, two_phase=two_phase, failover=False), cursor
 
 
 def temporary_copy(cursor: Any, name: str) -> str | None:
@@ -275,7 +279,7 @@ def temporary_copy(cursor: Any, name: str) -> str | None:
     return None
 
 
-def _create(cursor: Any, name: str, *, temporary: bool, two_phase: bool, failover: bool) -> Slot:
+def _create(cursor: Any, dsn: str, name: str, *, temporary: bool, two_phase: bool, failover: bool) -> Slot:
     major = read_server(cursor).major
     check_slot(major, two_phase=two_phase, failover=failover)
     arguments: list[Any] = [name, temporary]
@@ -284,9 +288,8 @@ def _create(cursor: Any, name: str, *, temporary: bool, two_phase: bool, failove
     if major >= 17:
         arguments.append(failover)
     places = ", ".join(["%s"] * (len(arguments) - 1))
-    cursor.execute(
-        f"SELECT pg_catalog.pg_create_logical_replication_slot(%s, 'pgoutput', {places})", arguments
-    )
+    query = f"SELECT pg_catalog.pg_create_logical_replication_slot(%s, 'pgoutput', {places})"
+    cursor.connection.call(lambda: cursor.execute(query, arguments), logged_wait(dsn, name))
     slot = read_slot(cursor, name)
     assert slot is not None
     return slot
@@ -296,6 +299,32 @@ def end_making(dsn: str, pid: int) -> None:
     """Ends a server process that makes a slot for a client that is gone, if the user may. The slot goes with it."""
     with session(dsn) as cursor, suppress(psycopg2.errors.InsufficientPrivilege):
         cursor.execute("SELECT pg_catalog.pg_terminate_backend(%s)", (pid,))
+
+
+def logged_wait(dsn: str, name: str, wanted: Callable[[], bool] | None = None) -> Callable[[], bool]:
+    """A function to call while the server makes a slot. If that takes long, it logs for whom the server waits.
+
+    Args:
+        dsn: of the database.
+        name: of the slot.
+        wanted: tells what the function returns; None for always true.
+    """
+    at = time.monotonic() + _LOG_SECONDS
+    is_logged = False
+
+    def look() -> bool:
+        nonlocal is_logged
+        if not is_logged and time.monotonic() > at:
+            is_logged = True
+            with suppress(psycopg2.Error), session(dsn) as cursor:
+                _log.warning(
+                    "the server makes slot %s when the transactions have ended that are open now: %s",
+                    name,
+                    open_transactions(cursor) or "it does not tell which",
+                )
+        return wanted is None or wanted()
+
+    return look
 
 
 def drop_slot(dsn: str, name: str) -> bool:

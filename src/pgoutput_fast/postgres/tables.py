@@ -11,8 +11,10 @@ from pgoutput_fast.catalog.identifiers import quote_qualified_name
 from pgoutput_fast.catalog.read_types import read_types
 from pgoutput_fast.catalog.relations import Catalog, Column, Relation, version_of
 from pgoutput_fast.display import no_such_name
+from pgoutput_fast.postgres.locks import LOCKED, unlocked_rows
 from pgoutput_fast.postgres.plugin import expect_publications
 from pgoutput_fast.postgres.publications import partitions_below
+from pgoutput_fast.postgres.published import published
 from pgoutput_fast.schema.column_types import column_types_of
 from pgoutput_fast.schema.options import Options
 
@@ -44,14 +46,14 @@ class SnapshotTable:
     Attributes:
         relation: the table as its Relation message describes it.
         parts: the heaps with its rows.
-        row_filter: SQL, None for all rows.
+        filters: the entries of the catalog with the row filters, one of which is true for each row; empty for all rows.
         unsendable: columns whose type, or a type within it, has no binary form.
         consistent_lsn: the snapshot lacks changes of this table that committed at this LSN or later.
     """
 
     relation: Relation
     parts: tuple[TablePart, ...]
-    row_filter: str | None
+    filters: tuple[int, ...]
     unsendable: frozenset[str]
     consistent_lsn: int
 
@@ -66,21 +68,11 @@ class SnapshotTable:
         return sum(part.nbytes for part in self.parts)
 
 
-# Columns that only later versions have are read as JSON: attnames and rowfilter of 15, attgenerated of 12, indnkeyatts
-# of 11.
 _TABLES = """
-SELECT t.pubname::pg_catalog.text, c.oid::pg_catalog.int8, n.nspname::pg_catalog.text, c.relname::pg_catalog.text,
-       c.relreplident::pg_catalog.text, c.relkind::pg_catalog.text,
-       CASE WHEN (pg_catalog.to_json(t) OPERATOR(pg_catalog.->>) 'attnames') IS NULL THEN NULL
-            ELSE ARRAY(SELECT pg_catalog.json_array_elements_text(
-                pg_catalog.to_json(t) OPERATOR(pg_catalog.->) 'attnames')) END,
-       pg_catalog.to_json(t) OPERATOR(pg_catalog.->>) 'rowfilter'
-FROM pg_catalog.pg_publication_tables t
-JOIN pg_catalog.pg_namespace n ON n.nspname OPERATOR(pg_catalog.=) t.schemaname
-JOIN pg_catalog.pg_class c ON c.relnamespace OPERATOR(pg_catalog.=) n.oid
- AND c.relname OPERATOR(pg_catalog.=) t.tablename
-WHERE t.pubname OPERATOR(pg_catalog.=) ANY (%s)
-ORDER BY n.nspname, c.relname, t.pubname
+SELECT t.pubname::pg_catalog.text, c.oid::pg_catalog.int8, t.nspname::pg_catalog.text, t.relname::pg_catalog.text,
+       c.relreplident::pg_catalog.text, c.relkind::pg_catalog.text, t.attnames, t.filter
+FROM published t JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) t.oid
+ORDER BY t.nspname, t.relname, t.pubname
 """
 
 # The same for named tables, as if a publication published all of their columns and rows that it can.
@@ -95,6 +87,7 @@ WHERE c.relkind OPERATOR(pg_catalog.=) ANY (ARRAY['r', 'p'])
               WHERE n.nspname OPERATOR(pg_catalog.=) w.schema AND c.relname OPERATOR(pg_catalog.=) w.name)
 """
 
+# Columns that only later versions have are read as JSON: attgenerated of 12, indnkeyatts of 11.
 _COLUMNS = """
 SELECT a.attrelid::pg_catalog.int8, a.attname::pg_catalog.text, a.atttypid::pg_catalog.int8,
        a.atttypmod::pg_catalog.int8,
@@ -125,12 +118,18 @@ WITH RECURSIVE below (root, oid) AS (
     JOIN pg_catalog.pg_inherits i ON i.inhparent OPERATOR(pg_catalog.=) b.oid)
 SELECT b.root::pg_catalog.int8, c.oid::pg_catalog.int8, n.nspname::pg_catalog.text, c.relname::pg_catalog.text,
        c.relkind::pg_catalog.text, c.relfilenode::pg_catalog.int8,
-       CASE WHEN c.relkind OPERATOR(pg_catalog.=) 'r' THEN coalesce(pg_catalog.pg_relation_size(c.oid), 0) ELSE 0 END,
+       c.relpages::pg_catalog.int8 OPERATOR(pg_catalog.*) pg_catalog.current_setting('block_size')::pg_catalog.int8,
        coalesce((pg_catalog.to_json(c) OPERATOR(pg_catalog.->>) 'relam')::pg_catalog.int8, 0)
            OPERATOR(pg_catalog.=) ANY (ARRAY[0, 2]::pg_catalog.int8[])
 FROM below b JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) b.oid
 JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace
 ORDER BY n.nspname, c.relname
+"""
+
+# The size opens a table. While somebody has locked one, its pages are those of the last VACUUM or ANALYZE.
+_SIZES = f"""
+SELECT u.oid::pg_catalog.int8, coalesce(pg_catalog.pg_relation_size(u.oid), 0)
+FROM pg_catalog.unnest(%s::pg_catalog.oid[]) AS u (oid) WHERE u.oid OPERATOR(pg_catalog.<>) ALL ({LOCKED})
 """
 
 # The names in Type messages. A domain has the name of its base type.
@@ -192,11 +191,11 @@ def describe_tables(
         ValueError: for a publication that does not exist, and for column lists that the server cannot combine.
         psycopg2.Error: if the server cannot be asked.
     """
-    published: dict[int, list[Any]] = {}
+    found: dict[int, list[Any]] = {}
     for row in _published(cursor, publications, named):
-        published.setdefault(row[1], []).append(row)
-    within = partitions_below(cursor, list(published))
-    chosen = [oid for oid in published if oid not in within]
+        found.setdefault(row[1], []).append(row)
+    within = partitions_below(cursor, list(found))
+    chosen = [oid for oid in found if oid not in within]
     parts = _parts_of(cursor, chosen)
     columns = _columns_of(cursor, chosen)
     oids = sorted({column.type_oid for each in columns.values() for column, _ in each})
@@ -206,7 +205,7 @@ def describe_tables(
     type_names = {oid: (schema, name) for oid, schema, name in cursor.fetchall()}
     tables = tuple(
         _table(
-            published[oid],
+            found[oid],
             columns[oid],
             parts[oid],
             major,
@@ -233,7 +232,7 @@ def _published(cursor: Any, publications: Sequence[str], named: Sequence[tuple[s
     for each in publications:
         if each not in known:
             raise ValueError(f"{no_such_name('publication', each, known)}. Create the publication first")
-    cursor.execute(_TABLES, (list(publications),))
+    cursor.execute(published(cursor.connection.server_version // 10000) + _TABLES, (list(publications),))
     return list(cursor.fetchall())
 
 
@@ -241,9 +240,11 @@ def _parts_of(cursor: Any, oids: Sequence[int]) -> dict[int, list[TablePart]]:
     """Returns what has rows of each table."""
     cursor.execute(_PARTS, (list(oids),))
     found: dict[int, list[TablePart]] = {oid: [] for oid in oids}
-    for root, oid, schema, name, kind, filenode, nbytes, is_heap in cursor.fetchall():
-        if kind == "r":
-            found[root].append(TablePart(oid, quote_qualified_name(schema, name), filenode, nbytes, is_heap))
+    rows = [row for row in cursor.fetchall() if row[4] == "r"]
+    sizes = dict(unlocked_rows(cursor, _SIZES, ([row[1] for row in rows],)))
+    for root, oid, schema, name, _, filenode, nbytes, is_heap in rows:
+        name = quote_qualified_name(schema, name)
+        found[root].append(TablePart(oid, name, filenode, sizes.get(oid, nbytes), is_heap))
     return found
 
 
@@ -284,7 +285,7 @@ def _table(
     return SnapshotTable(
         relation,
         tuple(parts),
-        None if None in filters else " OR ".join(f"({each})" for each in dict.fromkeys(filters)),
+        () if None in filters else tuple(dict.fromkeys(filters)),
         frozenset(column.name for column in described if column.type_oid in unsendable),
         consistent_lsn,
     )

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any
 
 import psycopg2
 import psycopg2.errors
 
+from pgoutput_fast.postgres.errors import StoppedError
 from pgoutput_fast.postgres.session import Server, connect, read_server, session, with_identifier
-from pgoutput_fast.postgres.slots import check_name, check_slot, drop_slot, temporary_name
+from pgoutput_fast.postgres.slots import check_name, check_slot, drop_slot, logged_wait, temporary_name
 from pgoutput_fast.protocol.lsn import parse_lsn
 
 __all__ = ["Export", "SnapshotError", "SnapshotHolder", "export_snapshot"]
 
 _log = logging.getLogger("pgoutput_fast.capture")
 
-_LOOK_SECONDS = 0.5
 # How long a server may take to notice that a connection is gone.
 _DROP_SECONDS = 60.0
 
@@ -105,7 +103,7 @@ def export_snapshot(
     try:
         server = with_identifier(server, dsn, connection)
         command = _command(name, server.major, slot is None, two_phase, failover)
-        created, point, snapshot, _ = _made(connection, command, wanted, name)
+        created, point, snapshot, _ = _made(connection, command, logged_wait(dsn, name, wanted), name)
     except psycopg2.errors.DuplicateObject:
         connection.close()
         raise SnapshotError(
@@ -119,11 +117,10 @@ def export_snapshot(
     return SnapshotHolder(Export(snapshot, parse_lsn(point), created, slot is None, server), connection, dsn)
 
 
-def _made(connection: Any, command: str, wanted: Callable[[], bool] | None, slot: str) -> Any:
+def _made(connection: Any, command: str, wanted: Callable[[], bool], slot: str) -> Any:
     """Runs the command that makes a slot, and returns its row. Cancels it if it is no longer wanted.
 
-    It runs in another thread, because this one would not handle a signal while it waits for the server. The server
-    does not notice by itself that nobody wants the slot.
+    The server does not notice by itself that nobody wants the slot.
 
     Raises:
         SnapshotError: if it was cancelled.
@@ -134,26 +131,13 @@ def _made(connection: Any, command: str, wanted: Callable[[], bool] | None, slot
             cursor.execute(command)
             return cursor.fetchone()
 
-    given_up = False
-    with ThreadPoolExecutor(1, "pgoutput_fast-snapshot") as pool:
-        made = pool.submit(make)
-        try:
-            while not wait([made], _LOOK_SECONDS).done:
-                if wanted is not None and not wanted():
-                    given_up = True
-                    with contextlib.suppress(psycopg2.Error):
-                        connection.cancel()
-            return made.result()
-        except psycopg2.errors.QueryCanceled:
-            if not given_up:
-                raise
-            raise SnapshotError(
-                f"slot {slot} was not created: the transactions that were open did not end in time, or before the "
-                "program that waited for the slot ended. Try again with more time"
-            ) from None
-        finally:
-            if not made.done():
-                connection.cancel()
+    try:
+        return connection.call(make, wanted)
+    except StoppedError:
+        raise SnapshotError(
+            f"slot {slot} was not created: the transactions that were open did not end in time, or before the "
+            "program that waited for the slot ended. Try again with more time"
+        ) from None
 
 
 def _drop_at_once(dsn: str, slot: str) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import psycopg2
 import pyarrow as pa
 
+from pgoutput_fast.postgres.errors import StoppedError
 from pgoutput_fast.snapshot.ranges import ReadRange
 from pgoutput_fast.snapshot.read import SnapshotReader, TableLostError
 
@@ -137,7 +138,9 @@ class _ReaderPool:
 
 
 def streamed(
-    run: Callable[[Callable[[str, pa.RecordBatch], None], threading.Event], None], most_waiting: int
+    run: Callable[[Callable[[str, pa.RecordBatch], None], threading.Event], None],
+    most_waiting: int,
+    wanted: Callable[[], bool] | None = None,
 ) -> Iterator[tuple[str, pa.RecordBatch]]:
     """Yields, in this thread, what `run` produces in its threads. At most `most_waiting` batches wait.
 
@@ -145,8 +148,10 @@ def streamed(
         run: receives a function that puts (table, batch) and waits for space, and an event that says that no more is
             wanted.
         most_waiting: limit of waiting batches.
+        wanted: called while nothing comes: whether to keep waiting. None to wait as long as it takes.
 
     Raises:
+        StoppedError: if `wanted` became false.
         The error of `run`.
     """
     waiting: queue.Queue[Any] = queue.Queue(most_waiting)
@@ -176,6 +181,8 @@ def streamed(
             try:
                 item = waiting.get(timeout=0.05)
             except queue.Empty:
+                if wanted is not None and not wanted():
+                    raise StoppedError("the read of the snapshot was told to stop") from None
                 continue
             yield item
             del item

@@ -63,7 +63,7 @@ def ranges_of(table: SnapshotTable, major: int, block_size: int, range_bytes: in
 
     >>> from pgoutput_fast.catalog.relations import Relation
     >>> part = TablePart(16400, "public.t", 1, 8192 * 5, True)
-    >>> table = SnapshotTable(Relation(16400, 1, "public", "t", "d", ()), (part,), None, frozenset(), 0)
+    >>> table = SnapshotTable(Relation(16400, 1, "public", "t", "d", ()), (part,), (), frozenset(), 0)
     >>> [(each.first, each.end) for each in ranges_of(table, 18, 8192, 8192 * 2)]
     [(0, 2), (2, 4), (4, None)]
     >>> [(each.first, each.end) for each in ranges_of(table, 13, 8192, 8192 * 2)]

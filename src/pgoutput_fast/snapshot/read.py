@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ from pgoutput_fast.catalog.identifiers import quote_identifier
 from pgoutput_fast.catalog.relations import Catalog
 from pgoutput_fast.postgres.copy_stream import CopyLink
 from pgoutput_fast.postgres.heaps import hold_schema, is_superuser, lock_heap, refuse_views
+from pgoutput_fast.postgres.locks import holders
+from pgoutput_fast.postgres.published import row_filters
 from pgoutput_fast.postgres.refusals import find_unsendable
 from pgoutput_fast.postgres.session import connect
 from pgoutput_fast.postgres.tables import SnapshotTable, text_columns
@@ -24,12 +27,16 @@ from pgoutput_fast.schema.options import Options
 from pgoutput_fast.snapshot.export import SnapshotError
 from pgoutput_fast.snapshot.ranges import ReadRange
 
-__all__ = ["RangeRead", "SnapshotReader", "TableLostError", "copy_query", "in_snapshot"]
+__all__ = ["RangeRead", "SnapshotReader", "TableLockedError", "TableLostError", "copy_query", "in_snapshot"]
+
+_log = logging.getLogger("pgoutput_fast.capture")
 
 # The most bytes that are taken from the connection before they are decoded. The waits for the first row and for more
 # rows after it.
 _MOST_BYTES = 1 << 20
 _WAIT_SECONDS, _FILL_SECONDS = 0.2, 0.02
+# After how long a wait for a lock is logged, if nothing ends it.
+_LOCK_SECONDS = 10.0
 
 
 # Errors of a server that does not find the table. The third one comes if a schema cannot be held.
@@ -59,6 +66,22 @@ class TableLostError(SnapshotError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (TableLostError, (self.table, self._what))
+
+
+class TableLockedError(TableLostError):
+    """Somebody has locked a table for longer than the reader waits. The other tables can still be read.
+
+    Attributes:
+        table: the table's qualified, quoted name.
+    """
+
+    def __init__(self, table: str, what: str) -> None:
+        SnapshotError.__init__(self, f"{table} cannot be read now: {what}")
+        self.table = table
+        self._what = what
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (TableLockedError, (self.table, self._what))
 
 
 @dataclass(frozen=True)
@@ -112,12 +135,13 @@ def copy_query(
     each: ReadRange,
     as_text: frozenset[str],
     wanted: Sequence[str] | None,
+    row_filter: str | None = None,
     search_path: str | None = None,
 ) -> str:
     """Returns the COPY of a range: all columns in order; unwanted ones as nulls.
 
-    If `search_path` (an SQL literal) is given, the query sets it before it reads a row, because it affects how values
-    are printed.
+    `row_filter` is the SQL of the table's filter. If `search_path` (an SQL literal) is given, the query sets it before
+    it reads a row, because it affects how values are printed.
     """
     columns = []
     for column in table.relation.columns:
@@ -136,7 +160,7 @@ def copy_query(
     # The condition refers to no column, so the server evaluates it once, before it reads.
     sets_path = f"(SELECT pg_catalog.set_config('search_path', {search_path}, true)) IS NOT NULL"
     before = sets_path if search_path is not None else None
-    conditions = [f"({sql})" for sql in (before, each.condition(), table.row_filter) if sql is not None]
+    conditions = [f"({sql})" for sql in (before, each.condition(), row_filter) if sql is not None]
     where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
     return f"COPY (SELECT {', '.join(columns)} FROM ONLY {each.part.name}{where}) TO STDOUT (FORMAT binary)"
 
@@ -149,13 +173,22 @@ class SnapshotReader:
         snapshot: the name of the exported snapshot.
         catalog: types that the server described.
         options: how to decode.
+        lock_seconds: how long to wait for a lock that somebody holds on a table; None to wait as long as it takes.
 
     Raises:
         psycopg2.Error: if the server cannot be reached.
     """
 
-    def __init__(self, dsn: str, snapshot: str, catalog: Catalog, options: Options) -> None:
+    def __init__(
+        self,
+        dsn: str,
+        snapshot: str,
+        catalog: Catalog,
+        options: Options,
+        lock_seconds: float | None = None,
+    ) -> None:
         self._snapshot = snapshot
+        self._lock_seconds = lock_seconds
         self._catalog = catalog
         self._options = options
         self._cancelled = False
@@ -164,6 +197,7 @@ class SnapshotReader:
             # A row security policy would silently leave rows out. With this setting it is an error.
             cursor.execute("SET row_security = off")
             self._refuses_views = refuse_views(cursor)
+            cursor.execute(f"SET lock_timeout = {int((lock_seconds or _LOCK_SECONDS) * 1000)}")
 
     def close(self) -> None:
         """Ends the session, even during a read."""
@@ -184,11 +218,32 @@ class SnapshotReader:
 
         Raises:
             TableLostError: if the table was dropped, altered, rewritten or truncated after the snapshot.
+            TableLockedError: if somebody has locked it for `lock_seconds`.
             SnapshotError: if nobody holds the snapshot any more.
             ValueError: if a value has a character without a form in UTF-8.
             DecodeError: for an invalid value, and for one without an Arrow form if the options say so.
             psycopg2.Error: if the server refuses, or the connection is lost.
         """
+        is_logged = False
+        while True:
+            try:
+                return self._read(table, each, on_batch)
+            except psycopg2.errors.LockNotAvailable:
+                what = self._holders(each)
+            if self._lock_seconds is not None:
+                raise TableLockedError(table.name, what)
+            if not is_logged:
+                _log.warning("the load waits for %s: %s", each.part.name, what)
+                is_logged = True
+
+    def _holders(self, each: ReadRange) -> str:
+        with self._connection.cursor() as cursor:
+            cursor.execute("ROLLBACK")
+            return holders(cursor, each.part.oid)
+
+    def _read(
+        self, table: SnapshotTable, each: ReadRange, on_batch: Callable[[pa.RecordBatch], object]
+    ) -> RangeRead:
         relation = table.relation
         major = self._connection.server_version // 10000
         as_text = text_columns(table, self._catalog, self._options, major)
@@ -208,8 +263,15 @@ class SnapshotReader:
                 # With the lock, a file that is the same now stays the same during the read.
                 is_same = lock_heap(cursor, each.part.name) == (each.part.oid, each.part.filenode)
                 if is_same:
-                    path = None if table.row_filter is None else _without_path(cursor)
-                    query = copy_query(table, each, as_text, None if wanted is None else list(wanted), path)
+                    # With the lock of the table its filter can be read, and cannot change.
+                    filters = row_filters(cursor, table.filters).values()
+                    row_filter = " OR ".join(f"({sql})" for sql in filters) or None
+                    path = None if row_filter is None else _without_path(cursor)
+                    names = None if wanted is None else list(wanted)
+                    if self._lock_seconds is None:
+                        # A lock of an index may come when rows were given already, which nobody may give again.
+                        cursor.execute("SET LOCAL lock_timeout = 0")
+                    query = copy_query(table, each, as_text, names, row_filter, path)
                     try:
                         self._copy(query, rows)
                     except psycopg2.Error:
@@ -248,7 +310,7 @@ class SnapshotReader:
         A server that refuses views reads another table, and its columns may have other types. A condition on them would
         call the casts of these types.
         """
-        has_condition = table.row_filter is not None or each.where is not None
+        has_condition = bool(table.filters) or each.where is not None
         return is_superuser(self._connection) and (has_condition or not self._refuses_views)
 
     def _copy(self, query: str, rows: CopyRows) -> None:

@@ -92,8 +92,10 @@ class Snapshot:
         user_types: whether to ask the server about types that are not built in, as `Catalog.enriched` does. False
             decodes as if only the stream were known.
         range_bytes: tables are read in ranges of about this many bytes.
-        wanted: called while the server waits for open transactions; it tells whether to keep waiting. None to wait as
-            long as it takes.
+        wanted: called while the server waits for open transactions, and while nothing comes of a table; it tells
+            whether to keep waiting. None to wait as long as it takes.
+        lock_seconds: how long a read waits for a lock that somebody holds on a table: the table is lost then. None to
+            wait as long as it takes, which is logged.
 
     Attributes:
         name: the name for `SET TRANSACTION SNAPSHOT`.
@@ -122,12 +124,16 @@ class Snapshot:
         user_types: bool = True,
         range_bytes: int = RANGE_BYTES,
         wanted: Callable[[], bool] | None = None,
+        lock_seconds: float | None = None,
     ) -> None:
         expect_list("publications", publications)
         expect_list("tables", tables)
         if range_bytes < 1:
             raise ValueError("range_bytes must be a positive number of bytes")
+        if lock_seconds is not None and not lock_seconds > 0:
+            raise ValueError("lock_seconds must be positive, or None for no limit")
         self._dsn = dsn
+        self._wanted, self._lock_seconds = wanted, lock_seconds
         self._publications = tuple(publications)
         self.options = options if options is not None else Options()
         self._holder = export_snapshot(dsn, slot, two_phase=two_phase, failover=failover, wanted=wanted)
@@ -252,7 +258,7 @@ class Snapshot:
     def _connect(self) -> SnapshotReader:
         if self._holder.closed:  # the server may not have noticed it yet
             raise gone(self.name)
-        return SnapshotReader(self._dsn, self.export.name, self.catalog, self.options)
+        return SnapshotReader(self._dsn, self.export.name, self.catalog, self.options, self._lock_seconds)
 
     def _all_ranges(self, tables: Collection[str] | None = None, where: str | None = None) -> list[ReadRange]:
         # The largest tables come first. The last reads are then short, and no thread waits for long.
@@ -297,6 +303,7 @@ class Snapshot:
 
         Raises (while iterating):
             SnapshotError: if the snapshot is gone.
+            StoppedError: if `wanted` became false.
             DecodeError, psycopg2.Error: as for `SnapshotReader.read`.
         """
         expect_list("tables", tables)
@@ -313,7 +320,7 @@ class Snapshot:
 
             run_readers(self._connect, ranges, threads, work, found._lost, stop)
 
-        found._batches = streamed(run, 2 * threads)
+        found._batches = streamed(run, 2 * threads, self._wanted)
         return found
 
     def load_to(

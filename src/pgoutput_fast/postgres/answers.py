@@ -1,0 +1,168 @@
+"""Answers of a server that nobody need wait for: a signal is handled meanwhile, and whoever shall stop gives up.
+
+libpq waits in a call that no Python signal handler interrupts. A server may let a session wait for a lock, or for other
+transactions, for as long as these last. So the call runs in a thread of its own, and the caller waits for the thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psycopg2
+import psycopg2.extensions
+import psycopg2.extras
+
+from pgoutput_fast.postgres.errors import StoppedError
+
+__all__ = ["ReplicationSession", "Session", "answer", "stopping"]
+
+_LOOK_SECONDS = 0.2
+# What a server may still take to answer when the work shall stop: to end in good order, it is asked for something, too.
+_GRACE_SECONDS = 2.0
+# What a server may take to cancel a query.
+_CANCEL_SECONDS = 1.0
+
+_context = threading.local()
+
+
+@contextlib.contextmanager
+def stopping(stop: threading.Event) -> Iterator[None]:
+    """In the block, this thread gives up soon after the event is set, instead of waiting for an answer of a server."""
+    before = getattr(_context, "stop", None)
+    _context.stop = stop
+    try:
+        yield
+    finally:
+        _context.stop = before
+
+
+def answer(
+    ask: Callable[[], Any],
+    cancel: Callable[[], object] = lambda: None,
+    *,
+    late: Callable[[Any], object] = lambda _: None,
+    wanted: Callable[[], bool] | None = None,
+) -> Any:
+    """Returns what `ask` returns, which waits for a server.
+
+    Args:
+        ask: the call.
+        cancel: called in another thread if the answer is not wanted any more: it should end the call.
+        late: called with what `ask` returns after this function has given up.
+        wanted: whether to keep waiting, beside `stopping`.
+
+    Raises:
+        StoppedError: if the answer is not wanted any more, and did not come.
+        BaseException: the error of `ask`; or of a signal handler, such as KeyboardInterrupt.
+    """
+    stop = getattr(_context, "stop", None)
+    if stop is None and wanted is None and threading.current_thread() is not threading.main_thread():
+        return ask()  # no signal comes here
+    call = _Call(ask, late)
+    try:
+        call.wait(stop, wanted)
+    except BaseException as problem:
+        # The answer may have come all the same.
+        threading.Thread(target=_ignoring, args=(cancel,), name="pgoutput_fast-cancel", daemon=True).start()
+        if call.give_up() or call.error is not None or not isinstance(problem, StoppedError):
+            raise
+    return call.result()
+
+
+class _Call:
+    """A call in a thread of its own."""
+
+    def __init__(self, ask: Callable[[], Any], late: Callable[[Any], object]) -> None:
+        self._ask, self._late = ask, late
+        self._done, self._lock = threading.Event(), threading.Lock()
+        self._is_given_up = False
+        self._value: Any = None
+        self.error: BaseException | None = None
+        threading.Thread(target=self._run, name="pgoutput_fast-answer", daemon=True).start()
+
+    def _run(self) -> None:
+        try:
+            self._value = self._ask()
+        except BaseException as problem:
+            self.error = problem
+        with self._lock:
+            self._done.set()
+            is_given_up = self._is_given_up
+        if is_given_up and self.error is None:
+            _ignoring(lambda: self._late(self._value))
+
+    def wait(self, stop: threading.Event | None, wanted: Callable[[], bool] | None) -> None:
+        end = None
+        while not self._done.wait(_LOOK_SECONDS):
+            if stop is not None and stop.is_set():
+                end = end or time.monotonic() + _GRACE_SECONDS
+            if (end is not None and time.monotonic() >= end) or (wanted is not None and not wanted()):
+                raise StoppedError("it was told to stop before the server answered")
+
+    def give_up(self) -> bool:
+        """Whether the call does not end soon: then it goes on without its caller."""
+        self._done.wait(_CANCEL_SECONDS)
+        with self._lock:
+            self._is_given_up = not self._done.is_set()
+        return self._is_given_up
+
+    def result(self) -> Any:
+        if self.error is not None:
+            raise self.error
+        return self._value
+
+
+def _ignoring(call: Callable[[], object]) -> None:
+    with contextlib.suppress(Exception):
+        call()
+
+
+class _Closable:
+    """A connection that may be in a call that nobody waits for any more: then it is closed behind that call."""
+
+    def __init__(self, *arguments: Any, **more: Any) -> None:
+        self._lock, self._is_busy, self._is_left = threading.Lock(), False, False
+        super().__init__(*arguments, **more)
+
+    def call(self, ask: Callable[[], Any], wanted: Callable[[], bool] | None = None) -> Any:
+        """As `answer`, of a call that uses the connection."""
+        return answer(lambda: self._call(ask), self.cancel, wanted=wanted)  # type: ignore[attr-defined]
+
+    def _call(self, ask: Callable[[], Any]) -> Any:
+        self._is_busy = True
+        try:
+            return ask()
+        finally:
+            with self._lock:
+                self._is_busy = False
+                is_left = self._is_left
+            if is_left:
+                super().close()  # type: ignore[misc]
+
+    def close(self) -> None:
+        with self._lock:
+            self._is_left = True
+            is_busy = self._is_busy
+        if not is_busy:  # psycopg2 would wait for the call
+            super().close()  # type: ignore[misc]
+
+
+class _Cursor(psycopg2.extensions.cursor):  # type: ignore[misc]
+    def execute(self, query: Any, arguments: Any = None) -> None:
+        self.connection.call(lambda: super(_Cursor, self).execute(query, arguments))
+
+
+class Session(_Closable, psycopg2.extensions.connection):  # type: ignore[misc]
+    """A connection whose statements end as `answer` says."""
+
+    def __init__(self, *arguments: Any, **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        self.cursor_factory = _Cursor
+
+
+class ReplicationSession(_Closable, psycopg2.extras.LogicalReplicationConnection):  # type: ignore[misc]
+    """A connection to a walsender. Only what uses `call` ends as `answer` says."""
