@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
 from pathlib import Path
 
 import pyarrow as pa
@@ -225,6 +226,7 @@ def test_a_server_truncates_partitions(
     """2,000 of them; and where there is no space for that, the capture stops and does not connect again and again."""
     if database.version != max(pg.installations()):
         pytest.skip("what is done with it is the same on every server")
+    caplog.set_level(logging.INFO)
     database.execute(
         "CREATE TABLE parted (id int) PARTITION BY LIST (id)",
         "DO $$BEGIN FOR k IN 1..2000 LOOP "

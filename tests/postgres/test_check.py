@@ -88,9 +88,10 @@ def test_replica_identities_are_said_as_the_server_sees_them(database: pg.Databa
             refused = True
             database.execute(f"UPDATE checked.{name} SET id = 2")
             refused = False
-        assert ("error" in _table(report, name)) == refused, name
+        assert ("the server refuses its updates" in _table(report, name)) == refused, name
         assert (_table(report, name) == "") != refused, name
-    assert report.ok is False
+    # They may only get inserts.
+    assert report.ok is True
     # Nobody is refused where only inserts are published.
     database.execute(
         "DROP PUBLICATION p", "CREATE PUBLICATION p FOR TABLE checked.keyless WITH (publish = 'insert')"

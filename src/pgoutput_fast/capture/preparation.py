@@ -110,7 +110,7 @@ class Preparation:
             read_by_others = is_first and was_read(cursor, settings.slot)
         if is_first:
             self._directory.expect_no_mirror()
-            self._prerequisites.check()
+            self._prerequisites.check(is_first=True)
             if slot is None:
                 slot = create_own_slot(settings, server)
                 _log.info("created slot %s", settings.slot)

@@ -20,7 +20,7 @@ __all__ = ["Prerequisites", "expect_own_plugin", "explaining_refusals"]
 
 _log = logging.getLogger("pgoutput_fast.capture")
 
-_LEVELS = {"error": logging.ERROR, "warning": logging.WARNING}
+_LEVELS = {"error": logging.ERROR, "warning": logging.WARNING, "note": logging.INFO}
 
 # At most this many tables with the same finding are named.
 _MOST_ALIKE = 5
@@ -54,8 +54,11 @@ class Prerequisites:
         """The errors that the check found. They may be the reason if the server refuses a connection."""
         return self._findings or []
 
-    def check(self) -> None:
+    def check(self, *, is_first: bool = False) -> None:
         """Checks at the first call, and logs what it finds. A later call does nothing.
+
+        Args:
+            is_first: whether nothing was read of the slot yet: only then are notes logged.
 
         Raises:
             CaptureError: if nothing could be read, or changes would be missed silently.
@@ -67,7 +70,7 @@ class Prerequisites:
         stops = [finding for finding in report.findings if finding.stops]
         if stops:
             raise CaptureError("the capture cannot begin: " + " ".join(map(_sentence, stops)))
-        _log_findings([finding for finding in report.findings if finding.level != "note"])
+        _log_findings([finding for finding in report.findings if is_first or finding.level != "note"])
         self._findings = [str(finding) for finding in report.findings if finding.level == "error"]
 
 

@@ -212,6 +212,8 @@ def check_server(settings: MirrorSettings, slot: str | None) -> None:
     """
     report = check(settings.dsn, settings.publications, slot)
     # Rows that were deleted, but not sent as deleted, would stay for ever.
+    for each in _joined([each for each in report.findings if each.level == "note"]):
+        _log.info("%s: %s. %s", each.subject, each.problem, each.advice)
     stops = [
         each
         for each in report.findings
