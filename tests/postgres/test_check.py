@@ -9,9 +9,11 @@ import psycopg2
 import pytest
 
 from pgoutput_fast.capture import Report, check, create_slot, drop_slot, plugin_options
+from pgoutput_fast.demo.servers import Server
 from pgoutput_fast.postgres.session import connect
+from pgoutput_fast.postgres.walsender import Walsender
 from support import pg
-from support.capturing import drop_when_free
+from support.capturing import drop_when_free, wait_until
 
 
 @pytest.fixture
@@ -283,3 +285,37 @@ def test_privileges(database: pg.Database, schema: str) -> None:
             f"REVOKE USAGE ON SCHEMA checked FROM {role}",
             f"DROP ROLE {role}",
         )
+
+
+@pytest.mark.one_version
+def test_a_reader_that_is_a_synchronous_standby(server: Server) -> None:
+    with Server(server.installation) as own:
+        database = pg.Database(own)
+        database.execute("CREATE TABLE t (id int PRIMARY KEY)", "CREATE PUBLICATION p FOR ALL TABLES")
+        create_slot(database.dsn, "synchronous")
+        options = plugin_options(database.version * 10000, ["p"])
+        with Walsender(database.dsn, "synchronous", options) as sender, database.session() as connection:
+            cursor = connection.cursor()
+            cursor.execute("SET synchronous_commit = local")
+            for names, is_counted in (
+                ("*", True),
+                ("FIRST 1 (s1, *)", True),
+                ('ANY 1 ("PGoutput_fast", s1)', True),
+                ("s1, s2", False),
+                ('FIRST 1 ("first")', False),
+                ("", False),
+            ):
+                cursor.execute("ALTER SYSTEM SET synchronous_standby_names = %s", (names,))
+                cursor.execute("SELECT pg_reload_conf()")
+                found = [
+                    each for each in check(database.dsn, ["p"]).findings if each.subject[:11] == "synchronous"
+                ]
+                assert bool(found) == is_counted, names
+
+                def counts() -> bool:
+                    sender.read(1 << 20, 0.05)
+                    sender.confirm(sender.wal_end)  # only who has confirmed something counts
+                    cursor.execute("SELECT sync_priority > 0 FROM pg_stat_replication")
+                    return bool(cursor.fetchone()[0])
+
+                wait_until(lambda is_counted=is_counted: counts() == is_counted)

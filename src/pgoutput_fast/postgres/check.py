@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -20,6 +21,8 @@ __all__ = ["Report", "check"]
 
 # Warn if the slot may be invalidated after fewer bytes of WAL than this.
 _LITTLE_WAL = 1 << 30
+# Words of synchronous_standby_names: among them the names of standbys.
+_STANDBYS = re.compile(r'"(?:[^"]|"")*"|[^\s,()"]+')
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,7 @@ def check(
         found += _of_capacity(cursor, server, known)
         if through == "walsender":
             found += _of_walsenders(cursor, server)
+            found += _of_synchronous(cursor, server)
         tables = read_tables(cursor, publications) if publications else []
         found += of_publications(cursor, publications, tables)
         for table in tables:
@@ -186,6 +190,23 @@ def _of_walsenders(cursor: Any, server: Server) -> Iterator[Finding]:
             "max_wal_senders",
             f"all {most} are in use" if most else "it is 0, so there are no walsenders",
             "Raise max_wal_senders and restart the server, or capture through SQL",
+        )
+
+
+def _of_synchronous(cursor: Any, server: Server) -> Iterator[Finding]:
+    """Checks whether commits of the server wait for a walsender of the package."""
+    setting = "synchronous_standby_names"
+    names = {each.strip('"').lower() for each in _STANDBYS.findall(server.settings[setting])}
+    cursor.execute("SELECT pg_catalog.current_setting('application_name')")
+    (own,) = cursor.fetchone()
+    if names & {"*", own.lower()}:
+        yield Finding(
+            "warning",
+            setting,
+            f"it has {'*' if '*' in names else own}, so the server counts a reader of changes as a synchronous "
+            "standby: commits may wait until the reader has confirmed them, which takes seconds",
+            "Name the standbys in it, such as 'FIRST 1 (standby_1)'"
+            + ("" if "*" in names else ", or set another application_name in the connection string"),
         )
 
 

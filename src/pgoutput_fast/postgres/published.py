@@ -64,7 +64,7 @@ publishable AS (
     SELECT c.oid, c.relkind, c.relnamespace, c.relispartition FROM pg_catalog.pg_class c
     WHERE c.relkind OPERATOR(pg_catalog.=) ANY (ARRAY[{kinds}]::pg_catalog."char"[])
       AND c.relpersistence OPERATOR(pg_catalog.=) 'p' AND c.oid OPERATOR(pg_catalog.>=) 16384::pg_catalog.oid),
--- From 19 on, the tables in an entry of a publication of all tables are those that it leaves out, with their partitions.
+-- From 19 on, the entries of a publication of all tables are those that it leaves out, with all of their partitions.
 excepted AS (
     SELECT p.oid AS publication, r.prrelid AS oid
     FROM pub p JOIN pg_catalog.pg_publication_rel r ON r.prpubid OPERATOR(pg_catalog.=) p.oid WHERE p.all_tables
