@@ -319,3 +319,18 @@ def test_a_reader_that_is_a_synchronous_standby(server: Server) -> None:
                     return bool(cursor.fetchone()[0])
 
                 wait_until(lambda is_counted=is_counted: counts() == is_counted)
+
+
+def test_what_is_new_in_19(servers: pg.Servers) -> None:
+    """Slots of REPACK count against another limit, plugins may be forbidden, and a publication may lack tables."""
+    if 19 not in servers:
+        pytest.skip("no PostgreSQL 19")
+    settings = {"max_replication_slots": 1, "output_plugin_libraries": "test_decoding"}
+    with Server(pg.installations()[19], settings) as own:
+        database = pg.Database(own)
+        database.execute("CREATE SEQUENCE counted", "CREATE PUBLICATION sequences FOR ALL SEQUENCES")
+        report = check(database.dsn, ["sequences"])
+        assert _found(report, "output_plugin_libraries")[0][0] == "error"
+        with pytest.raises(psycopg2.Error, match="pgoutput"):
+            create_slot(database.dsn, "refused")
+        assert "has only sequences" in _found(report, "publication sequences")[0][1]

@@ -21,6 +21,11 @@ __all__ = ["Report", "check"]
 
 # Warn if the slot may be invalidated after fewer bytes of WAL than this.
 _LITTLE_WAL = 1 << 30
+_SLOTS = "SELECT pg_catalog.count(*) FROM pg_catalog.pg_replication_slots s"
+# From 19 on, REPACK (CONCURRENTLY) has slots with a limit of their own.
+_NOT_OF_REPACK = (
+    " WHERE pg_catalog.left(s.slot_name::pg_catalog.text, 10) OPERATOR(pg_catalog.<>) 'pg_repack_'"
+)
 # Words of synchronous_standby_names: among them the names of standbys.
 _STANDBYS = re.compile(r'"(?:[^"]|"")*"|[^\s,()"]+')
 
@@ -103,6 +108,16 @@ def check(
 
 def _of_server(cursor: Any, server: Server) -> Iterator[Finding]:
     yield from _of_wal_level(server)
+    # From 19 on.
+    plugins = server.settings.get("output_plugin_libraries")
+    if plugins is not None and "pgoutput" not in {each.strip(' "') for each in plugins.split(",")}:
+        yield Finding(
+            "error",
+            "output_plugin_libraries",
+            "it lacks pgoutput, so the server refuses slots with this plugin",
+            "Add pgoutput to output_plugin_libraries",
+            stops=True,
+        )
     if server.in_recovery and server.major < 16:
         yield Finding(
             "error",
@@ -158,7 +173,7 @@ def _of_wal_level(server: Server) -> Iterator[Finding]:
 
 def _of_capacity(cursor: Any, server: Server, known: Slot | None) -> Iterator[Finding]:
     """Checks whether one more slot is possible, and how much WAL it may keep."""
-    cursor.execute("SELECT pg_catalog.count(*) FROM pg_catalog.pg_replication_slots")
+    cursor.execute(_SLOTS + (_NOT_OF_REPACK if server.major >= 19 else ""))
     (slots,) = cursor.fetchone()
     most = int(server.settings["max_replication_slots"])
     if known is None and slots >= most:

@@ -163,7 +163,8 @@ def of_publications(
         return
     cursor.execute(
         "SELECT pubname::pg_catalog.text, pubinsert, pubupdate, pubdelete, "
-        "coalesce((pg_catalog.to_json(p) OPERATOR(pg_catalog.->>) 'pubtruncate')::pg_catalog.bool, true) "
+        "coalesce((pg_catalog.to_json(p) OPERATOR(pg_catalog.->>) 'pubtruncate')::pg_catalog.bool, true), "
+        "coalesce((pg_catalog.to_json(p) OPERATOR(pg_catalog.->>) 'puballsequences')::pg_catalog.bool, false) "
         "FROM pg_catalog.pg_publication p"
     )
     known = {name: sent for name, *sent in cursor.fetchall()}
@@ -185,7 +186,8 @@ def of_publications(
                 stops=True,
             )
             continue
-        lacking = [what for what, sent in zip(OPERATIONS, known[name], strict=True) if not sent]
+        *operations, has_sequences = known[name]
+        lacking = [what for what, sent in zip(OPERATIONS, operations, strict=True) if not sent]
         if lacking:
             yield Finding(
                 "warning",
@@ -197,7 +199,9 @@ def of_publications(
             yield Finding(
                 "warning",
                 subject,
-                "it has no tables",
+                "it has only sequences, which the server never sends as changes"
+                if has_sequences
+                else "it has no tables",
                 "Add tables. The server sends their changes from then on",
             )
 

@@ -268,6 +268,7 @@ _SETTINGS = (
     "wal_level", "max_replication_slots", "max_wal_senders", "max_slot_wal_keep_size", "wal_sender_timeout",
     "logical_decoding_work_mem", "max_prepared_transactions", "idle_replication_slot_timeout", "server_encoding",
     "track_commit_timestamp", "max_wal_size", "effective_wal_level", "synchronous_standby_names",
+    "output_plugin_libraries",
 )  # fmt: skip
 
 
