@@ -10,12 +10,15 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+import deltalake
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
 from pgoutput_fast.lake import files, partitions
+from pgoutput_fast.lake.delta import DeltaTarget
 from pgoutput_fast.lake.files import TableFiles
 from pgoutput_fast.lake.partitions import Partitioning, check_partition_columns, divide
 from pgoutput_fast.storage.stores import open_store
@@ -164,3 +167,25 @@ def test_too_many_partitions_are_an_error(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(ValueError, match=r"^t: one task has rows of more than 20 partitions: choose columns"):
         write()
     assert not [each for each in tmp_path.rglob("*") if each.is_file()]
+
+
+def test_partitions_stay_when_statistics_change(tmp_path: Path) -> None:
+    """delta-rs leaves out the bounds of infinities, and a reader then all rows of the file."""
+    rows = pa.table(
+        {
+            "text": ["a/ b", None, "é%="],
+            "day": pa.array([date(2020, 1, 1), None, date(2021, 1, 1)]),
+            "yes": [True, False, None],
+            "x": [float("inf"), float("inf"), 1.5],
+        }
+    )
+    deltalake.write_deltalake(tmp_path, rows, partition_by=["text", "day", "yes"])
+    wanted = pc.field("x") > 1
+    assert deltalake.DeltaTable(tmp_path).to_pyarrow_dataset().to_table(filter=wanted).num_rows == 1
+    for _ in range(2):
+        DeltaTarget(str(tmp_path)).mend()
+        table = deltalake.DeltaTable(tmp_path)
+        assert table.version() == 1
+        assert len(table.file_uris()) == 3
+        found = table.to_pyarrow_dataset().to_table(filter=wanted, columns=rows.schema.names)
+        assert sorted(map(str, found.to_pylist())) == sorted(map(str, rows.to_pylist()))

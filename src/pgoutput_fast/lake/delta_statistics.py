@@ -7,6 +7,7 @@ file has bounds of all columns that have values, or no bounds at all.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Sequence
 from datetime import date, datetime
 from typing import Any
@@ -22,6 +23,8 @@ from pgoutput_fast.storage.stores import Store
 
 __all__ = ["complete", "mended_actions"]
 
+# Of these characters, delta-rs encodes only the percent sign.
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9_.=/%-]+")
 # Days of the dates that Python has. delta-rs cannot read a table with a bound that is another date.
 _DAYS = (
     date.min.toordinal() - date(1970, 1, 1).toordinal(),
@@ -63,19 +66,25 @@ def mended_actions(
     actions = []
     for k, file in enumerate(files.select(["path", "size_bytes", "modification_time"]).to_pylist()):
         name = file["path"]
-        if name in leave or not (added or incomplete[k] or name in suspect):
+        place = unquote(name)
+        if name in leave or not (added or incomplete[k] or name in suspect) or not _keeps_name(place, name):
             continue
         statistics: str | None
         if incomplete[k] or name in suspect:
-            statistics = _read_again(store, unquote(name), columns)
+            statistics = _read_again(store, place, columns)
         else:
             statistics = _with_nulls(files, k, added, bounded=not cut_structs(columns))
         if statistics is not None:
             partition = _partition(files, k)
             actions.append(
-                AddAction(name, file["size_bytes"], partition, file["modification_time"], False, statistics)
+                AddAction(place, file["size_bytes"], partition, file["modification_time"], False, statistics)
             )
     return actions
+
+
+def _keeps_name(place: str, name: str) -> bool:
+    """Whether delta-rs writes the place of a file into the log as its name there. Another name is another file."""
+    return bool(_PLAIN_NAME.fullmatch(place)) and place.replace("%", "%25") == name
 
 
 def _incomplete(files: pa.Table) -> list[bool]:
