@@ -10,6 +10,7 @@ from pgoutput_fast.mirror.formats import open_current
 from pgoutput_fast.mirror.history import AppendTable
 from pgoutput_fast.mirror.layout import HISTORY, REJECTS, directory_of
 from pgoutput_fast.mirror.memory import Memory, TableFacts
+from pgoutput_fast.mirror.rejects import count_rejects
 from pgoutput_fast.mirror.server import ServerView
 from pgoutput_fast.mirror.tables import MirroredTable
 from pgoutput_fast.storage.stores import Store
@@ -96,7 +97,7 @@ class Tables:
         for each in self:
             each.history.remove_orphans(run)
             each.rejects.remove_orphans(run)
-            each.count_rejects()
+            count_rejects(each)
 
     def _open(self, directory: str, facts: TableFacts) -> MirroredTable:
         current = open_current(

@@ -14,7 +14,7 @@ from pgoutput_fast.mirror.history import AppendTable, HistoryFiles
 from pgoutput_fast.mirror.tables import MirroredTable
 from pgoutput_fast.snapshot.snapshot import SnapshotBatches
 
-__all__ = ["UNDECODABLE_ROW", "LoadRejects", "commit_rejects"]
+__all__ = ["UNDECODABLE_ROW", "LoadRejects", "commit_rejects", "count_rejects"]
 
 _log = logging.getLogger("pgoutput_fast.mirror")
 
@@ -39,7 +39,7 @@ def commit_rejects(
     if table is None:
         return
     before = table.facts.rejects
-    table.count_rejects()
+    count_rejects(table)
     if (count := table.facts.rejects).bit_length() > before.bit_length():
         _log.warning(
             "%s: %s values have no Arrow form, or are of changes that cannot be decoded: they are in %s",
@@ -47,6 +47,12 @@ def commit_rejects(
             f"{count:,}",
             rejects.directory,
         )
+
+
+def count_rejects(table: MirroredTable) -> None:
+    """Remembers how many rejects a table has."""
+    if (count := table.rejects.count()) != table.facts.rejects:
+        table.remember(rejects=count)
 
 
 class LoadRejects:

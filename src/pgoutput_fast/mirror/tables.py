@@ -33,6 +33,7 @@ _ALTERED = "its replica identity was altered in a transaction that changed rows,
 _DROPPED = "it has no key, and a column was dropped in a transaction that changed rows, too"
 # Another history would begin in the middle, and nobody would see that.
 _NO_HISTORY = f"it is gone: somebody removed it. L{LOAD_AGAIN[1:]}: then a new history begins"
+_STOPPED = f"%s is stopped: %s. Its current table stays as it is. {RELOAD} loads it again"
 _METADATA = metadata_names("_")
 
 
@@ -145,11 +146,6 @@ class MirroredTable:
         """What could not be decoded of this table, or has no Arrow form."""
         return self._open_rejects()
 
-    def count_rejects(self) -> None:
-        """Remembers how many rejects there are."""
-        if (count := self.rejects.count()) != self.facts.rejects:
-            self.remember(rejects=count)
-
     @property
     def follows(self) -> bool:
         """Whether changes are applied."""
@@ -199,12 +195,7 @@ class MirroredTable:
 
     def stop(self, why: str) -> None:
         """Stops the current table, until it is loaded again."""
-        _log.error(
-            "%s is stopped: %s. Its current table stays as it is. %s loads it again",
-            self.facts.table,
-            why,
-            RELOAD,
-        )
+        _log.error(_STOPPED, self.facts.table, why)
         self._waiting = []
         self.remember(stage="stopped", error=why)
 
