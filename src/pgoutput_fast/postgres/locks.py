@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import psycopg2.errors
-import psycopg2.extensions
-
 from pgoutput_fast.display import escaped
 
 __all__ = ["LOCKED", "holders", "open_transactions", "unlocked_rows"]
@@ -51,6 +48,10 @@ def unlocked_rows(cursor: Any, query: str, arguments: Sequence[Any]) -> list[Any
     Raises:
         psycopg2.Error: if the server cannot be asked.
     """
+    # Those who only read what a mirror wrote import this module, too, and have no psycopg2.
+    import psycopg2.errors
+    import psycopg2.extensions
+
     # A transaction of the caller goes on.
     is_within = cursor.connection.info.transaction_status != psycopg2.extensions.TRANSACTION_STATUS_IDLE
     cursor.execute("SAVEPOINT unlocked" if is_within else "BEGIN")
