@@ -137,10 +137,11 @@ def _captures() -> list[int]:
     """The captures that this process has started."""
     found = []
     for each in Path("/proc/self/task").glob("*/children"):
-        for pid in each.read_text().split():
-            with contextlib.suppress(OSError):
-                if b"pgoutput_fast.capture" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                    found.append(int(pid))
+        with contextlib.suppress(FileNotFoundError):  # a thread has ended
+            for pid in each.read_text().split():
+                with contextlib.suppress(OSError):
+                    if b"pgoutput_fast.capture" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                        found.append(int(pid))
     return found
 
 
