@@ -240,6 +240,23 @@ class TableFacts:
             return (*shapes[:-1], (begin, names)) if self.shapes else ()
         return (*shapes, (lsn, names))
 
+    def loaded(
+        self, oid: int, columns: dict[str, KnownColumn], gap: Gap, fingerprint: Fingerprint | None
+    ) -> TableFacts:
+        """The facts after a load, as for `MirroredTable.loaded`."""
+        return replace(
+            self,
+            oid=oid,
+            columns=columns,
+            stage="follow",
+            error=None,
+            gaps=(*self.gaps, gap),
+            shapes=self.shapes_with(columns, gap.end) if self.columns else self.shapes,
+            fingerprint=fingerprint,
+            truncated=False,
+            new_file=None,
+        )
+
 
 class Memory:
     """The files of a mirror.

@@ -184,8 +184,11 @@ class MirroredTable:
 
     def remember(self, **changed: object) -> None:
         """Changes the facts, durably."""
-        self.facts = replace(self.facts, **changed)  # type: ignore[arg-type]
-        self._memory.set_table(self.directory, self.facts)
+        self._set(replace(self.facts, **changed))  # type: ignore[arg-type]
+
+    def _set(self, facts: TableFacts) -> None:
+        self.facts = facts
+        self._memory.set_table(self.directory, facts)
 
     def want_load(self, why: str) -> None:
         """Stops the current table, until the mirror has loaded it again, which it does soon."""
@@ -235,20 +238,7 @@ class MirroredTable:
             fingerprint: what the catalogs said of it in the snapshot.
         """
         self._waiting, self._version = [], None
-        gaps, shapes = (*self.facts.gaps, gap), self.facts.shapes
-        if self.facts.columns:
-            shapes = self.facts.shapes_with(columns, gap.end)
-        self.remember(
-            oid=oid,
-            columns=columns,
-            stage="follow",
-            error=None,
-            gaps=gaps,
-            shapes=shapes,
-            fingerprint=fingerprint,
-            truncated=False,
-            new_file=None,
-        )
+        self._set(self.facts.loaded(oid, columns, gap, fingerprint))
         self.horizon = None if fingerprint is None else fingerprint.horizon
 
     def note_gap(self, gap: Gap) -> None:

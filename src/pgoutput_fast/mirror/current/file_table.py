@@ -181,12 +181,10 @@ class FileTable(CurrentTable):
     # ---- what a current table can do -----------------------------------------------------------------------------
 
     def position(self) -> int | None:
-        now = self._load()
-        return None if now is None else now.position
+        return self.reached()[0]
 
     def version(self) -> int | None:
-        now = self._load()
-        return None if now is None else now.number
+        return self.reached()[1]
 
     def reached(self) -> tuple[int | None, int | None]:
         now = self._load()
@@ -399,11 +397,8 @@ class FileTable(CurrentTable):
     def _has_all(self, files: Sequence[WrittenFile]) -> bool:
         """Whether the table has all of these files, and there are some."""
         now = self._load()
-        return (
-            bool(files)
-            and now is not None
-            and {each.name for each in files} <= {each.name for each in now.files}
-        )
+        names = {file.name for file in now.files} if now is not None else set()
+        return bool(files) and names.issuperset(file.name for file in files)
 
     def _has_any(self, files: Sequence[WrittenFile]) -> bool:
         """Whether the table has any of these files, or cannot be read."""
