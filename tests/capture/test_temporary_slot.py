@@ -5,11 +5,10 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-import psycopg2
 import pytest
 
 import pgoutput_fast as pgo
-from pgoutput_fast.capture import Capture, find_slot, plugin_options, temporary_slot
+from pgoutput_fast.capture import Capture, CaptureError, find_slot, plugin_options, temporary_slot
 from support import pg
 
 pytestmark = pytest.mark.few_versions
@@ -30,7 +29,7 @@ def test_it_lives_for_a_block(database: pg.Database, tmp_path: Path) -> None:
         )
         out = pgo.decode([bytes(data) for (data,) in cursor.fetchall()])
         assert out.table("public.seen")["id"].to_pylist() == [7]
-        with pytest.raises(psycopg2.errors.ObjectInUse):
+        with pytest.raises(CaptureError, match="sends its changes to another client"):
             Capture(database.dsn, slot.name, ["p"], tmp_path).run(until_lsn=1, retry_seconds=0)
     deadline = time.monotonic() + 120
     while find_slot(database.dsn, slot.name) is not None:

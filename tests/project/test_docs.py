@@ -102,6 +102,9 @@ def test_a_capture_does_what_the_page_says(servers: pg.Servers, tmp_path: Path) 
         (batch,) = rows.combine_chunks().to_batches()
         orders = pgo.decode_tagged(batch, segment.catalog).table("public.orders")
         assert orders.column("id").to_pylist() == [1, 2]
+        # Another directory needs a slot of its own.
+        drop_when_free(database.dsn, "to_lake")
+        capture.create_slot(database.dsn, "to_lake")
         database.execute("INSERT INTO orders VALUES (3)")
         # A directory in place of the store, and an end.
         stored = blocks[3].replace("s3://lake/shop?region=eu-central-1", str(tmp_path / "store"))

@@ -104,7 +104,7 @@ def _queries() -> list[str]:
 
 def test_the_pages_are_complete(told: Told) -> None:
     """Else the tests below would accept a metric, or miss a gauge, by chance."""
-    assert len(told.labels) == 28
+    assert len(told.labels) == 29
     assert told.labels["pgoutput_fast_mirror_lag_seconds"] == {"slot", "table"}
     assert told.labels["pgoutput_fast_capture_lag_seconds"] == {"slot"}
 

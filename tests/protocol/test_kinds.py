@@ -23,7 +23,6 @@ TAGS = "".join(chr(kind) for kind in kinds.MESSAGE_KINDS)
 # Where a letter that is a tag, too, means something else: file -> (what the line has, why).
 OTHER_MEANINGS = {
     "_core/tagging/scan.pyx": ("c'A' <= p[i] <= c'F'", "hex digits"),
-    "postgres/tables.py": ('if kind == "r"', "pg_class.relkind of a table"),
     "encode/printed.py": ('{"A": 8, "B": 4, "C": 2, "D": 1}', "weights in a tsquery"),
     "cli/targets.py": ('_DUCKDB = b"DUCK"', "what a file of DuckDB begins with"),
 }
