@@ -11,7 +11,7 @@ import pytest
 
 import pgoutput_fast as pgo
 from pgoutput_fast import DecodeError, Decoder, Options, StreamState, encode
-from pgoutput_fast.encode import ColumnSpec, RelationSpec
+from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
 from support.streams import RandomChoices, make_stream, rows_of
 
 T = RelationSpec(16384, "public", "t", (ColumnSpec("id", 23, key=True), ColumnSpec("note", 25)))
@@ -316,3 +316,21 @@ def test_many_malformed_values_take_no_longer() -> None:
     out = pgo.decode([BEGIN, R, *[bad, good] * 20_000], options=Options(on_error="quarantine"))
     assert out.rejects.num_rows == 20_000
     assert ids(out) == [1] * 20_000
+
+
+def test_a_relation_that_a_prepared_stream_described() -> None:
+    """It is known from the prepare on: a server may take it for sent, whether the transaction commits or not."""
+    orders, writer = (
+        RelationSpec(16401, "public", "orders", (ColumnSpec("id", 23, key=True),)),
+        Writer(streaming="on", two_phase=True),
+    )
+    wal = writer.stream_start(7)
+    wal += writer.change(orders, "insert", new=["1"], xid=7) + writer.stream_stop()
+    wal += writer.stream_prepare(7, 100, 108, 0, "g")
+    begin, _relation, *rest = (
+        writer.begin(8, 200, 0) + writer.change(orders, "insert", new=["2"]) + writer.commit(200, 208, 0)
+    )
+    wal += [begin, *rest, *writer.rollback_prepared(7, 108, 308, 0, 0, "g")]
+    wal += writer.begin(9, 400, 0) + writer.change(orders, "insert", new=["3"]) + writer.commit(400, 408, 0)
+    out = pgo.decode(wal, options=pgo.Options(transactions="committed"))
+    assert out.table("public.orders")["id"].to_pylist() == [2, 3]

@@ -328,6 +328,7 @@ class Decoder:
         self.end_namesake(gid)
         txn.gid, txn.prepare_timestamp, txn.prepare_end_lsn = gid, timestamp, end_lsn
         self.prepared[xid] = txn
+        self.promote(txn)
         self.boundary(
             frame, "stream_prepare", txn, xid, lsn=lsn, end_lsn=end_lsn, timestamp=timestamp,
             prepare_timestamp=timestamp, gid=gid, ends=True,

@@ -191,11 +191,14 @@ class OpenTransactions:
         self._void_prepared(xid)
         return stream.descriptions()
 
-    def prepare_stream(self, xid: int, message: Message, gid: bytes, end_lsn: int) -> None:
+    def prepare_stream(self, xid: int, message: Message, gid: bytes, end_lsn: int) -> list[Descriptions]:
+        """Prepares an open stream. Returns its descriptions, as `commit_stream`."""
         stream = self._streams.pop(xid)
         self._void_prepared(xid)
+        descriptions = stream.descriptions()
         stream.prepare([message], gid, end_lsn)
         self._prepared[xid] = stream
+        return descriptions
 
     def prepare(self, xid: int, messages: list[Message], gid: bytes, end_lsn: int) -> None:
         """Notes a transaction that was not streamed and is prepared now. `messages` are those to keep of it."""

@@ -180,12 +180,12 @@ class _Effects:
         elif kind == kinds.MSG_STREAM_COMMIT:
             self._add_committed(self.transactions.commit_stream(xid))
         elif kind == kinds.MSG_STREAM_PREPARE:
-            self.transactions.prepare_stream(xid, message, gid, end_lsn)
+            self._add_committed(self.transactions.prepare_stream(xid, message, gid, end_lsn))
         else:
             self.transactions.drop_stream(xid)
 
     def _add_committed(self, committed: list[Descriptions]) -> None:
-        """Adds descriptions of a transaction that committed: they now hold for all transactions."""
+        """Adds descriptions of a stream that was committed or prepared: they now hold for all transactions."""
         for each in committed:
             self.descriptions.add_committed(each)
 

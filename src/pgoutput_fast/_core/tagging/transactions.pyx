@@ -344,7 +344,12 @@ cdef Transaction* _ended_transaction(StreamTracker tracker, const BoundaryRecord
 
 cdef int _prepare_stream(StreamTracker tracker, const BoundaryRecord& b, Transaction* t, const uint8_t* gid,
                          int64_t gid_length) except -1 nogil:
-    """Turns a streamed transaction into a prepared one."""
+    """Turns a streamed transaction into a prepared one.
+
+    Its descriptions hold for all transactions from now on: PostgreSQL 19 does not always send them again. If they are
+    rolled back, the server sends those that they had replaced.
+    """
+    tracker.state.promote(t[0])
     _void_prepared(tracker, <uint32_t> b.xid, b.seq)
     t.gid.assign(<const char*> gid, <size_t> gid_length)
     _void_same_gid(tracker, t.gid)
