@@ -45,6 +45,7 @@ def test_files_are_left_out(place: Place, tables: list[str]) -> None:
         assert len(list(dataset.get_fragments(expression))) < len(dataset.files)
 
 
+@pytest.mark.in_ci
 def test_tables_of_earlier_versions(place: Place, tables: list[str]) -> None:
     for uri in tables:
         forget_bounds(uri)

@@ -75,6 +75,7 @@ def test_such_a_change_says_that_the_slot_cannot_go_on(
     assert "0x81" not in str(caught.value)
 
 
+@pytest.mark.one_version
 def test_a_mirror_is_repaired_after_such_a_change(dsn: str, tmp_path: Path) -> None:
     with Mirror(dsn, _SLOT, ["p"], tmp_path, seconds=0.5) as mirror:
         mirror.run(until_lsn="now")

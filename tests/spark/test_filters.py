@@ -40,6 +40,7 @@ def test_current_sink(spark: Any, place: Place, sent: Sent, tmp_path: Path) -> N
     expect_filters(place.database, uri)
 
 
+@pytest.mark.in_ci
 def test_write_tables(spark: Any, place: Place, sent: Sent, tmp_path: Path) -> None:
     uri = f"{tmp_path}/lake/public.t"
 
