@@ -52,8 +52,9 @@ PINS = {
 }
 """The settings of the sessions that decode, {name: value}. With these settings a text has one meaning."""
 
-# No session writes to tables. So nothing can that somebody planted, and a session would call.
-_READ_ONLY = "-c default_transaction_read_only=on"
+# No session writes to tables. So nothing can that somebody planted, and a session would call. This is set after the
+# connection is made: a server that begins read-only is none for target_session_attrs=read-write.
+_READ_ONLY = "SET default_transaction_read_only = on"
 
 # Timeouts of later versions; earlier versions refuse a session with them. Name -> first version.
 _LATER_TIMEOUTS = {"idle_session_timeout": 140000, "transaction_timeout": 170000}
@@ -227,7 +228,7 @@ def connect(
     given = _parsed(dsn)
     pins = " ".join(f"-c {name}={value}" for name, value in PINS.items())
     # The pins come after the user's own options, so the pins take effect.
-    options = f"{given.pop('options', '')} {pins if pinned else ''} {_READ_ONLY}".strip()
+    options = f"{given.pop('options', '')} {pins if pinned else ''}".strip()
     cut = dict(_CUT, connect_timeout=_CONNECT_SECONDS)
     if psycopg2.extensions.libpq_version() >= _USER_TIMEOUT_LIBPQ:
         cut["tcp_user_timeout"] = _UNACKNOWLEDGED_MS
@@ -240,9 +241,8 @@ def connect(
         if not replication:
             connection.autocommit = True
         known = [name for name, since in _LATER_TIMEOUTS.items() if connection.server_version >= since]
-        if known:
-            with connection.cursor() as cursor:
-                cursor.execute("; ".join(f"SET {name} = 0" for name in known))
+        with connection.cursor() as cursor:
+            cursor.execute("; ".join((_READ_ONLY, *(f"SET {name} = 0" for name in known))))
         if values and connection.get_parameter_status("server_encoding") == "SQL_ASCII":
             # psycopg2 goes on with UTF-8, also for names in statements. Its own function would allow only ASCII there.
             with connection.cursor() as cursor:
