@@ -147,6 +147,20 @@ def test_a_change_with_a_value_that_is_damaged_is_a_change() -> None:
         assert _pairs([encode_begin(100, 0, 7), encode_relation(table), damage, row]) == [(1, 2)]
 
 
+def test_a_reject_gives_the_number_of_cells_sent_and_described() -> None:
+    table = RelationSpec(0x4000, "public", "t", COLUMNS)
+    row = encode_insert(0x4000, ["1"])
+    for sent in (0, 2, 0x8000, 0xFFFF):
+        damage = row[:6] + sent.to_bytes(2, "big") + row[8:]
+        wal = [encode_begin(100, 0, 7), encode_relation(table), damage, encode_commit(100, 108, 0)]
+        options = pgo.Options(on_error="quarantine")
+        tagged, state = pgo.tag(wal)
+        for out in (pgo.decode(wal, options=options), pgo.decode_tagged(tagged, state.catalog, options)):
+            (reject,) = out.rejects.to_pylist()
+            assert reject["reason"] == f"the tuple has {sent} cells, but its Relation describes 1 columns"
+            assert (reject["relation"], reject["byte_offset"]) == ("public.t", 6)
+
+
 def test_a_truncate_empties_the_relations_that_are_known() -> None:
     good, lost = (RelationSpec(oid, "public", name, COLUMNS) for oid, name in ((1, "good"), (2, "lost")))
     wal = [encode_begin(100, 0, 7), encode_relation(good), encode_relation(lost)]

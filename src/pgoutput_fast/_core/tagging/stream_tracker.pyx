@@ -16,6 +16,7 @@ from pgoutput_fast._core.protocol.kinds cimport (
 )
 from pgoutput_fast._core.protocol.limits cimport MAX_PAYLOAD
 from pgoutput_fast._core.protocol.reasons cimport (
+    BAD_CELL_COUNT,
     NO_RELATION,
     OTHER_COMMIT,
     OTHER_PREPARE,
@@ -25,7 +26,7 @@ from pgoutput_fast._core.protocol.reasons cimport (
     TRUNCATED,
     TYPE_CHANGED,
 )
-from pgoutput_fast._core.protocol.wire cimport load32
+from pgoutput_fast._core.protocol.wire cimport load16, load32
 from pgoutput_fast._core.tagging.scan cimport BOUNDARY, CHANGE, IN_STREAM, Window, message_class
 from pgoutput_fast._core.tagging.stream_state cimport (
     NONE64,
@@ -130,6 +131,7 @@ cdef class StreamTracker:
     cdef bint fail_in(self, Window w, int64_t i, uint8_t reason, int64_t offset, int32_t slot,
                       int32_t column) except -1 nogil:
         """Does what `fail` does, for a message whose relation version or column is known."""
+        cdef int32_t described = -1, sent = -1
         self.invalid.message = i
         self.invalid.reason = reason
         self.invalid.offset = offset
@@ -137,8 +139,11 @@ cdef class StreamTracker:
         self.invalid.column = column
         if not self.quarantine:
             return True
+        if reason == BAD_CELL_COUNT:
+            described = self.versions.widths[slot]
+            sent = load16(w.base + w.start[i] + offset)
         self.tags.taken[i] = 0
-        self.tags.reject_into(self.records, w, i, reason, offset, slot, column, -1, -1)
+        self.tags.reject_into(self.records, w, i, reason, offset, slot, column, described, sent)
         if reason != STATE_LOST:
             self._mark_uncertain(w, i, reason)
         return False
