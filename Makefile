@@ -37,11 +37,11 @@ $(VENV)/.dev: $(SOURCES) | $(BIN)/python
 demo: $(VENV)/.demo  ## write the WAL of a real PostgreSQL as Delta tables with a real Spark, and check the result
 	$(BIN)/python -m pgoutput_fast.demo
 
-test: $(VENV)/.dev  ## run the tests, on every PostgreSQL version that is available (some 20 minutes on two cores)
+test: $(VENV)/.dev  ## run the tests, on four PostgreSQL versions, or those that are available (some 15 minutes on two cores)
 	$(BIN)/python ci/fetch_servers.py
 	$(BIN)/python -m pytest -n 3 --dist loadfile -m 'not in_ci' $(PYTEST_ARGS)
 
-test-long: $(VENV)/.dev  ## run the tests that `make test` leaves out to stay short, as CI does (some 20 minutes)
+test-long: $(VENV)/.dev  ## run the tests and the PostgreSQL versions that `make test` leaves out to stay short, as CI does (some 25 minutes)
 	$(BIN)/python ci/fetch_servers.py
 	$(BIN)/python -m pytest -n 3 --dist loadfile -m in_ci $(PYTEST_ARGS)
 

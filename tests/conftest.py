@@ -107,10 +107,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         if fixture in metafunc.fixturenames:
             versions = [version for version in pg.installations() if version >= oldest]
             # `make test` runs a test that is marked so on the newest version alone.
-            others = versions[:-1] if metafunc.definition.get_closest_marker("one_version") else []
+            one = metafunc.definition.get_closest_marker("one_version") is not None
+            first = set(versions[-1:]) if one else pg.first_versions()
             cases: list[Any] = [
                 pytest.param(
-                    version, id=f"pg{version}", marks=[pytest.mark.in_ci] if version in others else []
+                    version, id=f"pg{version}", marks=[] if version in first else [pytest.mark.in_ci]
                 )
                 for version in versions
             ]

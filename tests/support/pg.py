@@ -61,6 +61,11 @@ def few_versions() -> set[int]:
     return {*versions[:1], *versions[-1:], 15}
 
 
+def first_versions() -> set[int]:
+    """The versions of `make test`: those of `few_versions`, and the newest but one. `make test-long` has the others."""
+    return few_versions() | set(list(installations())[-2:])
+
+
 def missing_in_ci() -> list[int]:
     """Versions that CI must test and that this machine lacks. Empty unless CI=true."""
     if os.environ.get("CI") != "true":
