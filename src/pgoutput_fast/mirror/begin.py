@@ -17,7 +17,7 @@ from pgoutput_fast.mirror.server import ServerView
 from pgoutput_fast.mirror.settings import MirrorSettings
 from pgoutput_fast.postgres.check import check
 from pgoutput_fast.postgres.findings import Finding
-from pgoutput_fast.postgres.slots import Slot, drop_slot, end_making, find_slot, is_physical
+from pgoutput_fast.postgres.slots import Slot, drop_slot, end_making, find_slot, is_physical, keep_decoding
 from pgoutput_fast.protocol.lsn import format_lsn
 from pgoutput_fast.segments.names import named_segments, newest_named
 from pgoutput_fast.segments.read import newest_segment
@@ -65,10 +65,36 @@ def begin(
         SnapshotError, ValueError, psycopg2.Error: if the load fails. The next call begins again.
     """
     known = memory.beginning()
-    if known is not None:
-        if known.stage not in ("slot", "load"):
-            return memory.progress() or Progress(-1, 0, known.lsn)
-        _undo(settings, known, memory, points)
+    if known is None:
+        beginning, taken = _begin(settings, memory, server, wanted)
+    elif known.stage in ("slot", "load"):
+        with keep_decoding(settings.dsn, known.slot):
+            _undo(settings, known, memory, points)
+            beginning, taken = _begin(settings, memory, server, wanted)
+    else:
+        return memory.progress() or Progress(-1, 0, known.lsn)
+    with taken as snapshot:
+        position = snapshot.consistent_lsn - 1
+        memory.set_beginning(beginning := beginning.at("load", position))
+        _load(settings, snapshot, tables(), server, store, run, wanted)
+        time_now, _ = server.now()
+    segments = open_store(settings.segments)
+    # An adopted slot may have segments, of which the oldest are removed already.
+    first = next((each.first_seq for each in named_segments(segments)), None)
+    if first is None and beginning.made:
+        save_start(segments, snapshot.consistent_lsn)
+    first = first or 0
+    progress = Progress(first - 1, first, position, time_now)
+    memory.set_progress(progress)
+    memory.set_beginning(beginning.at("done", position))
+    _log.info("the first load is complete up to %s", format_lsn(position))
+    return progress
+
+
+def _begin(
+    settings: MirrorSettings, memory: Memory, server: ServerView, wanted: Callable[[], bool]
+) -> tuple[Beginning, Snapshot]:
+    """Makes the slot, or adopts it. Returns how the mirror begins, and the snapshot for the first load."""
     check_server(settings, settings.slot)
     source = read_source(settings.dsn)
     made = _expect_free(settings, source)
@@ -87,28 +113,12 @@ def begin(
     )
     memory.set_beginning(beginning)
     try:
-        snapshot = settings.snapshot(settings.slot if made else None, wanted)
+        return beginning, settings.snapshot(settings.slot if made else None, wanted)
     except Exception as problem:
         memory.set_beginning(None)  # the slot was not made, or is dropped again
         if isinstance(problem, SnapshotError) and not wanted():
             raise LoadStoppedError from problem
         raise
-    with snapshot:
-        position = snapshot.consistent_lsn - 1
-        memory.set_beginning(beginning := beginning.at("load", position))
-        _load(settings, snapshot, tables(), server, store, run, wanted)
-        time_now, _ = server.now()
-    segments = open_store(settings.segments)
-    # An adopted slot may have segments, of which the oldest are removed already.
-    first = next((each.first_seq for each in named_segments(segments)), None)
-    if first is None and made:
-        save_start(segments, snapshot.consistent_lsn)
-    first = first or 0
-    progress = Progress(first - 1, first, position, time_now)
-    memory.set_progress(progress)
-    memory.set_beginning(beginning.at("done", position))
-    _log.info("the first load is complete up to %s", format_lsn(position))
-    return progress
 
 
 def save_start(segments: Store, lsn: int) -> None:
@@ -189,7 +199,7 @@ def _drop(dsn: str, name: str) -> None:
         if slot.active_pid is None:
             drop_slot(dsn, name)
         elif slot.confirmed_flush_lsn is None:
-            end_making(dsn, slot.active_pid)
+            end_making(dsn, name, slot.active_pid)
             time.sleep(0.1)
         elif time.monotonic() > deadline:
             raise MirrorError(

@@ -29,7 +29,7 @@ from pgoutput_fast.mirror.server import ServerView
 from pgoutput_fast.mirror.settings import MirrorSettings
 from pgoutput_fast.mirror.slot import behind, expect_slot, lost
 from pgoutput_fast.mirror.tables import MirroredTable
-from pgoutput_fast.postgres.slots import drop_slot, find_slot
+from pgoutput_fast.postgres.slots import drop_slot, find_slot, keep_decoding
 from pgoutput_fast.protocol.lsn import format_lsn
 from pgoutput_fast.segments.names import newest_named
 from pgoutput_fast.snapshot.export import SnapshotError
@@ -104,17 +104,14 @@ class Repair:
             MirrorError: if the tables are ahead of the server, or another server has a slot of this name.
             SnapshotError, ValueError, psycopg2.Error: if the tables cannot be read.
         """
-        known, settings = self._memory.beginning(), self._settings
-        assert known is not None
-        source = read_source(settings.dsn)
-        if not self._is_lost(known, source):
+        settings = self._settings
+        with keep_decoding(settings.dsn, settings.slot):
+            begun = self._begin()
+        if begun is None:
             _log.info("slot %s is usable: there is nothing to repair", settings.slot)
             return self._follower.applied, []
-        check_server(settings, None)
-        self._take_segments()
-        known = replace(self._expect_ahead(known), source=source, lost=None)
-        self._memory.set_beginning(known)
-        with self._snapshot() as snapshot:
+        known, taken = begun
+        with taken as snapshot:
             position, (time, _) = snapshot.consistent_lsn - 1, self._server.now()
             self._memory.set_beginning(known.at("repair", position))
             done: list[TableRepair] = []
@@ -134,6 +131,19 @@ class Repair:
             retain(settings.segments, consumed=True)
         _log.info("the repair is complete up to %s", format_lsn(position))
         return progress, done
+
+    def _begin(self) -> tuple[Beginning, Snapshot] | None:
+        """(how the mirror begins with another slot, the snapshot at which that begins); None if the slot is usable."""
+        known, settings = self._memory.beginning(), self._settings
+        assert known is not None
+        source = read_source(settings.dsn)
+        if not self._is_lost(known, source):
+            return None
+        check_server(settings, None)
+        self._take_segments()
+        known = replace(self._expect_ahead(known), source=source, lost=None)
+        self._memory.set_beginning(known)
+        return known, self._snapshot()
 
     def _is_lost(self, known: Beginning, source: tuple[str, str]) -> bool:
         """Whether there must be another slot. Drops what is left of the last one.

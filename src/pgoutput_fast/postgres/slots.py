@@ -8,7 +8,7 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,7 @@ __all__ = [
     "end_making",
     "find_slot",
     "is_physical",
+    "keep_decoding",
     "list_slots",
     "temporary_slot",
 ]
@@ -55,19 +56,20 @@ ORDER BY s.slot_name
 """
 
 
-_STANDBY_AND_NO_OTHER_SLOT = """
+_IS_LAST = """
 SELECT NOT EXISTS (
     SELECT FROM pg_catalog.pg_replication_slots s
     WHERE s.slot_type OPERATOR(pg_catalog.=) 'logical' AND s.slot_name OPERATOR(pg_catalog.<>) %(name)s
       AND s.invalidation_reason IS NULL
-) AND (
-    EXISTS (SELECT FROM pg_catalog.pg_replication_slots s WHERE s.slot_type OPERATOR(pg_catalog.=) 'physical')
+)
+"""
+_HAS_STANDBY = """
+SELECT EXISTS (SELECT FROM pg_catalog.pg_replication_slots s WHERE s.slot_type OPERATOR(pg_catalog.=) 'physical')
     OR EXISTS (
         SELECT FROM pg_catalog.pg_stat_replication r WHERE NOT EXISTS (
             SELECT FROM pg_catalog.pg_replication_slots s WHERE s.active_pid OPERATOR(pg_catalog.=) r.pid
         )
     )
-)
 """
 
 
@@ -295,9 +297,10 @@ def _create(cursor: Any, dsn: str, name: str, *, temporary: bool, two_phase: boo
     return slot
 
 
-def end_making(dsn: str, pid: int) -> None:
+def end_making(dsn: str, name: str, pid: int) -> None:
     """Ends a server process that makes a slot for a client that is gone, if the user may. The slot goes with it."""
     with session(dsn) as cursor, suppress(psycopg2.errors.InsufficientPrivilege):
+        _warn_standbys(cursor, name)
         cursor.execute("SELECT pg_catalog.pg_terminate_backend(%s)", (pid,))
 
 
@@ -337,22 +340,50 @@ def drop_slot(dsn: str, name: str) -> bool:
         slot = read_slot(cursor, name)
         if slot is None:
             return False
-        if slot.invalidated is None and _ends_decoding(cursor, name):
-            _log.warning(
-                "slot %s is the last logical slot of a server with wal_level = replica. Without one, the server ends "
-                "logical decoding, and its standbys invalidate their logical slots. If they have any, set "
-                "wal_level = logical",
-                name,
-            )
+        if slot.invalidated is None:
+            _warn_standbys(cursor, name)
         cursor.execute("SELECT pg_catalog.pg_drop_replication_slot(%s)", (name,))
         return True
 
 
+@contextmanager
+def keep_decoding(dsn: str, name: str) -> Iterator[None]:
+    """Keeps logical decoding on during a block that drops a slot and makes it again.
+
+    A server with wal_level = replica would end it with its last logical slot. A temporary copy of the slot prevents
+    that. Without room for one more slot there is no copy, and `drop_slot` warns.
+
+    Raises:
+        psycopg2.Error: if the server cannot be asked.
+    """
+    with ExitStack() as stack:
+        cursor = stack.enter_context(session(dsn))
+        # The server copies no slot that it still makes, or that is gone by now.
+        with suppress(psycopg2.errors.ObjectNotInPrerequisiteState, psycopg2.errors.UndefinedObject):
+            if not _ends_decoding(cursor, name) or temporary_copy(cursor, name) is None:
+                stack.close()
+        yield
+
+
+def _warn_standbys(cursor: Any, name: str) -> None:
+    """Warns before a slot goes with which logical decoding ends, if the server has standbys that could mind."""
+    if _ends_decoding(cursor, name) and _is_true(cursor, _HAS_STANDBY):
+        _log.warning(
+            "slot %s is the last logical slot of a server with wal_level = replica. Without one, the server ends "
+            "logical decoding, and its standbys invalidate their logical slots. If they have any, set "
+            "wal_level = logical, or make another logical slot before this one goes",
+            name,
+        )
+
+
 def _ends_decoding(cursor: Any, name: str) -> bool:
-    """Whether logical decoding ends with this slot (19 and later), and the server has standbys that could mind."""
+    """Whether logical decoding ends with this slot (19 and later)."""
     server = read_server(cursor)
     if server.major < 19 or server.in_recovery or server.settings["wal_level"] != "replica":
         return False
-    cursor.execute(_STANDBY_AND_NO_OTHER_SLOT, {"name": name})
-    (ends,) = cursor.fetchone()
-    return bool(ends)
+    return _is_true(cursor, _IS_LAST, name=name)
+
+
+def _is_true(cursor: Any, query: str, **arguments: Any) -> bool:
+    cursor.execute(query, arguments)
+    return bool(cursor.fetchone()[0])
