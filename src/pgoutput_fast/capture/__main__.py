@@ -19,6 +19,7 @@ from pgoutput_fast.capture.process import Settings
 from pgoutput_fast.capture.retries import is_outage
 from pgoutput_fast.capture.service import CaptureBusyError
 from pgoutput_fast.display import error_text
+from pgoutput_fast.documents import parsed_json
 from pgoutput_fast.postgres.session import DsnError, position_of
 from pgoutput_fast.programs import Program
 from pgoutput_fast.protocol.lsn import format_lsn, parse_lsn
@@ -54,7 +55,7 @@ def main(arguments: Sequence[str] | None = None, *, prog: str = _PROGRAM, raises
         signal.signal(number, signal.SIG_IGN if given.supervised else lambda *_: stop.set())
     try:
         if given.supervised:
-            settings = Settings.from_dict(json.loads(sys.stdin.readline()))
+            settings = Settings.from_dict(parsed_json(sys.stdin.readline()))
             threading.Thread(target=_follow_parent, args=(stop, pause), daemon=True).start()
         else:
             settings = _settings(given)
@@ -100,7 +101,7 @@ def _run(settings: Settings, stop: threading.Event, pause: threading.Event, *, w
 def _follow_parent(stop: threading.Event, pause: threading.Event) -> None:
     """Pauses as the parent says, and ends this process when the parent closes its end of the pipe, or was killed."""
     for line in sys.stdin:
-        if json.loads(line)["pause"]:
+        if parsed_json(line)["pause"]:
             pause.set()
         else:
             pause.clear()

@@ -22,6 +22,7 @@ from pgoutput_fast.capture.recorder import Limits
 from pgoutput_fast.capture.retention import Retention
 from pgoutput_fast.capture.segment_directory import SegmentDirectory
 from pgoutput_fast.capture.service import Capture, CaptureError
+from pgoutput_fast.documents import parsed_json
 from pgoutput_fast.postgres.slots import find_slot
 from pgoutput_fast.protocol.lsn import Lsn, parse_lsn
 from pgoutput_fast.storage.paths import shown
@@ -170,7 +171,7 @@ class CaptureProcess:
         # Somebody killed it, or a system without memory. That is no fault of the capture.
         is_away = is_killed = self._process.returncode == -signal.SIGKILL
         try:
-            answer = json.loads(said)
+            answer = parsed_json(said)
             why, is_away = answer["error"], answer["away"]
         except (ValueError, KeyError, TypeError):
             why = f"its process ended with status {self._process.returncode}"

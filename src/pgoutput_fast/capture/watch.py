@@ -9,7 +9,6 @@ or is a different one, also while nothing changes.
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import time
@@ -23,6 +22,7 @@ import psycopg2.errors
 
 from pgoutput_fast.capture.errors import CANNOT_GO_ON, NEW_SLOT, START_OVER, CaptureError, SilentError
 from pgoutput_fast.catalog.identifiers import quote_identifier
+from pgoutput_fast.documents import parsed_json
 from pgoutput_fast.postgres.copy_stream import CopyLink
 from pgoutput_fast.postgres.refusals import find_unsendable
 from pgoutput_fast.postgres.session import connect
@@ -144,7 +144,7 @@ class Watch:
         """
         lists = "SELECT pg_catalog.json_build_array(({}), ({}))" if self._has_schemas else "SELECT ({})"
         query = _LOOK.format(lists=lists.format(_TABLES, _SCHEMAS))
-        rows = [json.loads(row) for row in self._copy(query, {"names": list(self._names)}, meanwhile)]
+        rows = [parsed_json(row) for row in self._copy(query, {"names": list(self._names)}, meanwhile)]
         found = {row["name"]: row for row in rows}
         for name in self._names:
             self._compare(name, found.get(name), meanwhile)

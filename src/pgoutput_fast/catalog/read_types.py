@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from typing import Any
 
 from pgoutput_fast.catalog.builtin_types import is_built_in
 from pgoutput_fast.catalog.user_types import Kind, TypeField, UserType, UserTypes
+from pgoutput_fast.documents import parsed_json
 
 __all__ = ["read_types"]
 
@@ -123,8 +123,8 @@ def _type_of(
         "array" if element else _KINDS[typtype],
         element or base or bounds or range_of_multirange,
         typmod,
-        tuple(_shown(label) for label in json.loads(_text(labels))) if labels else (),
-        tuple(TypeField(_shown(field), *more) for field, *more in json.loads(_text(fields)))
+        tuple(_shown(label) for label in parsed_json(_text(labels))) if labels else (),
+        tuple(TypeField(_shown(field), *more) for field, *more in parsed_json(_text(fields)))
         if fields
         else (),
         delimiter,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
@@ -13,6 +12,7 @@ from urllib.parse import parse_qs, unquote
 
 import pyarrow as pa
 
+from pgoutput_fast.documents import parsed_json
 from pgoutput_fast.lake.delta_statistics import complete, mended_actions
 from pgoutput_fast.lake.files import WrittenFile
 from pgoutput_fast.lake.stream import Stream
@@ -352,7 +352,7 @@ def add_action(file: WrittenFile, partition_by: tuple[str, ...] = (), *, data_ch
     return AddAction(
         path=file.name,
         size=file.nbytes,
-        partition_values=dict(zip(partition_by, json.loads(file.partition), strict=True)),
+        partition_values=dict(zip(partition_by, parsed_json(file.partition), strict=True)),
         modification_time=int(time.time() * 1000),
         data_change=data_change,
         stats=complete(file.statistics),

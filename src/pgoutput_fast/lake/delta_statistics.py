@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from pgoutput_fast.documents import parsed_json
 from pgoutput_fast.lake.statistics import as_json, cut_structs, measured, statistics_of, unmeasured
 from pgoutput_fast.storage.paths import open_file
 from pgoutput_fast.storage.stores import Store
@@ -34,7 +35,7 @@ _DAYS = (
 
 def complete(statistics: str) -> str:
     """Statistics that `statistics_of` made, as a Delta table has them: all bounds, or none."""
-    values = json.loads(statistics)
+    values = parsed_json(statistics)
     if "unbounded" not in values:
         return statistics
     return json.dumps({"numRecords": values["numRecords"], "nullCount": values["nullCount"]})

@@ -41,6 +41,7 @@ import pyarrow as pa
 
 from pgoutput_fast._core.rows.decode import NativeDecoder
 from pgoutput_fast.decoding.state import StreamState, native_decoder, state_of
+from pgoutput_fast.documents import parsed_json
 from pgoutput_fast.encode.messages import (
     encode_begin,
     encode_commit,
@@ -167,7 +168,7 @@ class Summary:
     @classmethod
     def from_bytes(cls, data: bytes) -> Summary:
         """The inverse of `to_bytes`."""
-        document = json.loads(zlib.decompress(data))
+        document = parsed_json(zlib.decompress(data))
         for key in _MESSAGE_KEYS:
             document[key] = tuple(
                 Message(seq, lsn, base64.b85decode(payload)) for seq, lsn, payload in document[key]

@@ -33,6 +33,9 @@ _VERSION = re.compile(rf"[0-9]{{{_DIGITS}}}\.json")
 # A version with another name could make us read or remove a file elsewhere.
 _NAME = re.compile(r"part-[0-9a-z]+-[0-9a-f]+-[0-9]+\.parquet")
 
+# What comes of the file of a version that somebody changed.
+_WRONG = (ValueError, KeyError, TypeError, AttributeError, pa.ArrowException)
+
 
 class ParquetCurrent(FileTable):
     """A current table of plain Parquet files.
@@ -95,19 +98,25 @@ class ParquetCurrent(FileTable):
             raise ValueError(
                 f"{self._store}/{self._path(number)} was written by a later version of pgoutput_fast"
             ) from None
-        except (ValueError, KeyError, TypeError, pa.ArrowException):
-            problem = ValueError(f"{self._path(number)} is not what the mirror wrote")
-            raise DamagedError(self, problem, self._remove) from None
+        except _WRONG:
+            raise self._damaged(number) from None
 
         def bounds(column: str) -> tuple[pa.Array, pa.Array]:
             kind = schema.field(column).type
-            statistics = [parsed_json(each["statistics"]) for each in entries]
-            low, high = (
-                [each[which].get(column) for each in statistics] for which in ("minValues", "maxValues")
-            )
-            return typed_bounds(low, kind), typed_bounds(high, kind)
+            try:
+                statistics = [parsed_json(each["statistics"]) for each in entries]
+                low, high = (
+                    [each[which].get(column) for each in statistics] for which in ("minValues", "maxValues")
+                )
+                return typed_bounds(low, kind), typed_bounds(high, kind)
+            except _WRONG:
+                raise self._damaged(number) from None
 
         return Version(number, position, schema, files, bounds), entries
+
+    def _damaged(self, number: int) -> DamagedError:
+        problem = ValueError(f"{self._path(number)} is not what the mirror wrote")
+        return DamagedError(self, problem, self._remove)
 
     def _commit(
         self,

@@ -5,13 +5,13 @@ So the effects of a transaction that is larger than the memory are computed part
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 
+from pgoutput_fast.documents import parsed_json
 from pgoutput_fast.lake.files import WrittenFile
 from pgoutput_fast.mirror.current.files import DataFile, Version, typed_bounds
 
@@ -60,7 +60,7 @@ class Staged:
         old = () if before is None or removed is None else before.files
         kept = [k for k, each in enumerate(old) if removed is not None and each.name not in removed]
         new = [DataFile(each.name, each.rows, each.nbytes) for each in self.added]
-        statistics = [json.loads(each.statistics) for each in self.added]
+        statistics = [parsed_json(each.statistics) for each in self.added]
         schema = self.schema
 
         def bounds(column: str) -> tuple[pa.Array, pa.Array]:

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from pgoutput_fast._core.rows.decode import NativeDecoder
 from pgoutput_fast.catalog.relations import Catalog
 from pgoutput_fast.decoding.state import StreamState, native_decoder
+from pgoutput_fast.documents import parsed_json
 from pgoutput_fast.errors import DecodeError
 from pgoutput_fast.parallel_tag.summarizer import Summarizer
 from pgoutput_fast.schema.options import Options
@@ -292,7 +293,7 @@ class _RangeTagger:
             raise _changed_input_error()
         self._count, self._native = 0, None
         if start.state is not None:
-            state = StreamState(json.loads(zlib.decompress(start.state)), self._catalog)
+            state = StreamState(parsed_json(zlib.decompress(start.state)), self._catalog)
             self._native = native_decoder(Options(), state)
         return start
 
