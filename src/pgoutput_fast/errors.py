@@ -8,7 +8,11 @@ from pgoutput_fast.protocol.kinds import MESSAGE_KINDS
 from pgoutput_fast.protocol.lsn import format_lsn
 from pgoutput_fast.protocol.reasons import Reason
 
-__all__ = ["MESSAGE_KINDS", "DecodeError", "SpillError", "reason_text"]
+__all__ = ["LOAD", "LOAD_TABLES", "MESSAGE_KINDS", "DecodeError", "SpillError", "reason_text"]
+
+# What the program calls, and the command that does the same.
+LOAD = "Snapshot (pgoutput-fast snapshot)"
+LOAD_TABLES = f"load the tables again with {LOAD}"
 
 
 class DecodeError(ValueError):

@@ -12,6 +12,7 @@ import pyarrow as pa
 from pgoutput_fast._core.tagging.waiting import WaitingRows
 from pgoutput_fast.committed.outcomes import values_of
 from pgoutput_fast.decoding.position import Position, PositionError
+from pgoutput_fast.errors import LOAD_TABLES
 from pgoutput_fast.protocol.kinds import CHANGES, MSG_MESSAGE
 from pgoutput_fast.protocol.lsn import format_lsn
 
@@ -57,7 +58,7 @@ class Remainder:
             raise PositionError(
                 f"the server sent {passed:,} changes of the transaction at {format_lsn(self.position.commit_lsn)}, but "
                 f"{self.position.changes:,} are before position {self.position}: somebody has read from the slot, or "
-                "the position is of another slot, or of other publications. Changes are lost: load the tables again"
+                f"the position is of another slot, or of other publications. Changes are lost: {LOAD_TABLES}"
             )
         after = replace(self, passed=passed, is_over=is_over)
         return rows if chosen.all() else rows.filter(pa.array(chosen)), after

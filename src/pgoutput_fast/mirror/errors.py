@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pgoutput_fast.errors import LOAD
+
 __all__ = [
     "LOAD_AGAIN",
+    "LOAD_ANY_AGAIN",
     "RELOAD",
     "LoadStoppedError",
     "MirrorBusyError",
@@ -12,8 +15,14 @@ __all__ = [
     "SlotLostError",
 ]
 
-RELOAD = "Mirror.reload (--reload)"
+# What the program calls, and the command that does the same.
+RELOAD = "Mirror.reload (pgoutput-fast mirror ... --reload)"
 LOAD_AGAIN = f"load the table again with {RELOAD}"
+# The same where nobody knows who keeps the table.
+LOAD_ANY_AGAIN = (
+    f"load the table again (in a mirror: {RELOAD}; with current_sink: a new checkpoint and another target; a table of "
+    f"your own: {LOAD})"
+)
 
 
 class MirrorError(RuntimeError):

@@ -22,7 +22,7 @@ def expect_in_step(tables: Iterable[MirroredTable]) -> None:
         names = " ".join(f"--reload {each.facts.table}" for each in stopped)
         raise MirrorError(
             f"the tables are in step, so none goes on while one is stopped: {said}. Load it again with Mirror.reload "
-            f"({names}), or run the mirror without in_step"
+            f"(pgoutput-fast mirror ... {names}), or run the mirror without in_step"
         )
 
 

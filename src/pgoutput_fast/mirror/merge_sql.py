@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from pgoutput_fast.arguments import expect_list
+from pgoutput_fast.errors import LOAD
 from pgoutput_fast.mirror import dialects
 from pgoutput_fast.mirror.dialects import DIALECTS
 from pgoutput_fast.mirror.effect.effect_rows import OLD, OP, UNFILLED
@@ -15,7 +16,7 @@ __all__ = ["Dialect", "merge_statements"]
 
 Dialect = Literal["delta", "iceberg", "duckdb"]
 
-_LOST = "the table lacks a row that changes refer to: load the table again"
+_LOST = f"the table lacks a row that changes refer to: load the table again with {LOAD}"
 
 
 # Delta's and Iceberg's MERGE INTO are Spark's.

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import psycopg2
 
-__all__ = ["LOAD_TABLES", "CaptureError", "SilentError", "StoppedError"]
+from pgoutput_fast.errors import LOAD_TABLES
 
-# What the program calls, and the command that does the same.
-LOAD_TABLES = "load the tables again with Snapshot (pgoutput-fast snapshot)"
+__all__ = ["LOAD_TABLES", "CaptureError", "SilentError", "StoppedError"]
 
 
 class CaptureError(RuntimeError):

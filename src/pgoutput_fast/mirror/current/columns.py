@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
+from pgoutput_fast.mirror.errors import LOAD_ANY_AGAIN
 from pgoutput_fast.schema.evolution import widen, widest
 from pgoutput_fast.schema.plain import plain_schema, to_types
 
@@ -113,7 +114,7 @@ def fitted(
                 raise ValueError(
                     f"{place} has another type: its column {field.name!r} is {known}, and the rows have {field.type}. "
                     f"{'A column cannot change in this way' if wide is None else 'Tables of this kind cannot widen it'}"
-                    ": load the table again"
+                    f": {LOAD_ANY_AGAIN}"
                 )
             field = field.with_type(wide)
         fields.append(field)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pgoutput_fast.mirror.errors import LOAD_ANY_AGAIN
+
 __all__ = ["DamagedError", "first_line"]
 
 
@@ -15,10 +17,8 @@ class DamagedError(ValueError):
     """
 
     def __init__(self, table: object, problem: BaseException, remove: str | None) -> None:
-        again = f"{'' if remove is None else f'{remove}, and '}load the table again"
-        super().__init__(
-            f"{table} is damaged: {first_line(problem)}. Restore it. Or {again} (in a mirror: Mirror.reload, --reload)"
-        )
+        again = f"{'' if remove is None else f'{remove}, and '}{LOAD_ANY_AGAIN}"
+        super().__init__(f"{table} is damaged: {first_line(problem)}. Restore it. Or {again}")
 
 
 def first_line(problem: BaseException) -> str:

@@ -18,6 +18,7 @@ from pgoutput_fast.lake.target import plain_types
 from pgoutput_fast.mirror.current.damaged import DamagedError
 from pgoutput_fast.mirror.current.file_table import ChangedError, FileTable
 from pgoutput_fast.mirror.current.files import FILE_BYTES, DataFile, Version
+from pgoutput_fast.mirror.errors import LOAD_ANY_AGAIN
 from pgoutput_fast.storage.stores import open_store
 
 __all__ = ["DeltaCurrent"]
@@ -116,7 +117,7 @@ class DeltaCurrent(FileTable):
         if unknown:
             raise ValueError(
                 f"{self} was changed by something else: it has {' and '.join(sorted(unknown))}, which a mirror does "
-                "not know. Load the table again, into another target"
+                f"not know. Remove its directory, and {LOAD_ANY_AGAIN}"
             )
         files = pa.table(table.get_add_actions())
         return Version(

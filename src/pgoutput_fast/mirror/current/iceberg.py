@@ -18,6 +18,7 @@ from pgoutput_fast.mirror.current.columns import stored_schema
 from pgoutput_fast.mirror.current.damaged import DamagedError
 from pgoutput_fast.mirror.current.file_table import ChangedError, FileTable
 from pgoutput_fast.mirror.current.files import FILE_BYTES, DataFile, Version
+from pgoutput_fast.mirror.errors import LOAD_ANY_AGAIN
 from pgoutput_fast.storage.paths import absolute
 from pgoutput_fast.storage.stores import open_store
 
@@ -133,8 +134,8 @@ class IcebergCurrent(FileTable):
             name = task.file.file_path.removeprefix(f"{self._location}/")
             if task.delete_files or task.file.file_path != f"{self._location}/{name}":
                 raise ValueError(
-                    f"{self} was changed by something else: it has deletes or files that a mirror does not know. Load "
-                    "the table again, into another target"
+                    f"{self} was changed by something else: it has deletes or files that a mirror does not know. "
+                    f"Remove the table from the catalog, and {LOAD_ANY_AGAIN}"
                 )
             files[name] = task.file
         schema = table.schemas()[snapshot.schema_id]

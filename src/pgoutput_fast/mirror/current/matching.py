@@ -8,6 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pgoutput_fast.mirror.errors import LOAD_ANY_AGAIN
+
 __all__ = ["Finder", "check_all_gone", "chosen"]
 
 _Codes = np.ndarray[tuple[int], np.dtype[np.int64]]
@@ -81,7 +83,7 @@ def check_all_gone(left: _Codes, table: str) -> None:
     if left.any():
         raise ValueError(
             f"{table} lacks rows that go: something else changed it, or a new column has a default, which rows that "
-            "were there have on the server, but not here. Load the table again, or give it a key"
+            f"were there have on the server, but not here. Give it a key, or {LOAD_ANY_AGAIN}"
         )
 
 

@@ -13,6 +13,7 @@ from pgoutput_fast.mirror.effect.effect import Effect, Unfilled
 from pgoutput_fast.mirror.effect.key_groups import key_groups
 from pgoutput_fast.mirror.effect.origins import origins
 from pgoutput_fast.mirror.effect.stretch import Mask, Stretch
+from pgoutput_fast.mirror.errors import LOAD_ANY_AGAIN
 
 __all__ = ["keyed_effect"]
 
@@ -88,9 +89,9 @@ def _check_order(stretch: Stretch, previous: RowNumbers, needs_row: Mask) -> Non
     if wrong.any():
         row = int(np.flatnonzero(wrong)[0])
         reason = (
-            "it changes a row that was not there. Changes are missing before it: load the table again"
+            f"it changes a row that was not there. Changes are missing before it: {LOAD_ANY_AGAIN}"
             if needs_row[row]
-            else "it makes a row whose key another row has. Changes are missing before it: load the table again"
+            else f"it makes a row whose key another row has. Changes are missing before it: {LOAD_ANY_AGAIN}"
         )
         raise stretch.problem(row, reason)
 

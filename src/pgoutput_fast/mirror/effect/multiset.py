@@ -14,6 +14,7 @@ from pgoutput_fast.mirror.effect.effect import Effect
 from pgoutput_fast.mirror.effect.schema import COMMIT_LSN
 from pgoutput_fast.mirror.effect.stretch import Mask, Stretch
 from pgoutput_fast.mirror.effect.take import take
+from pgoutput_fast.mirror.errors import LOAD_ANY_AGAIN
 
 __all__ = ["multiset_effect"]
 
@@ -32,7 +33,7 @@ def multiset_effect(stretch: Stretch) -> Effect:
     stays = ~_cancelled_rows(stretch)
     goes = np.flatnonzero(stays & ~stretch.puts)
     if stretch.truncated and len(goes):
-        reason = "it removes a row that was not there. Changes are missing before it: load the table again"
+        reason = f"it removes a row that was not there. Changes are missing before it: {LOAD_ANY_AGAIN}"
         raise stretch.problem(goes[0], reason)
     gone, rows = assemble_each(stretch, [goes, np.flatnonzero(stays & stretch.puts)])
     return Effect(key=(), truncated=stretch.truncated, gone=gone.drop_columns([COMMIT_LSN]), rows=rows)

@@ -12,6 +12,7 @@ from pgoutput_fast.mirror.effect.column_names import RowNumbers, naming_rows, wi
 from pgoutput_fast.mirror.effect.row_codes import row_codes
 from pgoutput_fast.mirror.effect.schema import UNREPRESENTABLE
 from pgoutput_fast.mirror.effect.take import take
+from pgoutput_fast.mirror.errors import LOAD_ANY_AGAIN
 
 __all__ = ["RowLostError", "Unfilled", "fill", "wanted"]
 
@@ -35,9 +36,9 @@ class Unfilled:
 class RowLostError(ValueError):
     """The table lacks a row, or a column of it, that changes refer to: changes before them did not get into the table.
 
-    >>> raise RowLostError("the table lacks a row that changes refer to: load the table again")
+    >>> raise RowLostError("the table lacks a row that changes refer to")
     Traceback (most recent call last):
-    pgoutput_fast.mirror.effect.unfilled.RowLostError: the table lacks a row that changes refer to: load the table again
+    pgoutput_fast.mirror.effect.unfilled.RowLostError: the table lacks a row that changes refer to
     """
 
 
@@ -75,7 +76,7 @@ def fill(rows: pa.Table, unfilled: Sequence[Unfilled], found: pa.Table) -> pa.Ta
     if missing:
         raise RowLostError(
             f"the table has no column {', '.join(map(repr, missing))}, but an update left its value as it was. Changes "
-            "of the table's columns did not get into it: load the table again"
+            f"of the table's columns did not get into it: {LOAD_ANY_AGAIN}"
         )
     named, named_there = naming_rows(rows[UNREPRESENTABLE]), naming_rows(found[UNREPRESENTABLE])
     for each in unfilled:
@@ -99,14 +100,14 @@ def _places(keys: pa.Table, found: pa.Table, column: str) -> RowNumbers:
     place = np.full(count, -1, np.int64)
     place[there_codes] = np.arange(there.num_rows)
     if (place >= 0).sum() < there.num_rows:
-        raise ValueError("the table has several rows with the same key: load the table again")
+        raise ValueError(f"the table has several rows with the same key: {LOAD_ANY_AGAIN}")
     places = place[key_codes]
     lost = int((places < 0).sum())
     if lost:
         raise RowLostError(
             f"the table lacks {lost} {'row' if lost == 1 else 'rows'} that changes refer to: an update left the value "
             f"of column {column!r} as it was, but the table has no row with this key. Changes before it did not get "
-            "into the table: load the table again"
+            f"into the table: {LOAD_ANY_AGAIN}"
         )
     return places
 

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from pgoutput_fast.mirror.errors import RELOAD
 from pgoutput_fast.mirror.layout import SEGMENTS, stream_directory
 from pgoutput_fast.mirror.memory import Memory, TableFacts
 from pgoutput_fast.storage.paths import is_uri, shown, split_uri
@@ -88,7 +89,7 @@ class Mirrored:
             if facts.stage != "follow" or facts.error is not None:
                 raise ValueError(
                     f"{name} does not follow its changes in the mirror in {self.store}: "
-                    f"{facts.error or 'it is not loaded'}. Load it with Mirror.reload, or leave it out with tables="
+                    f"{facts.error or 'it is not loaded'}. Load it with {RELOAD}, or leave it out with tables="
                 )
 
 

@@ -17,6 +17,7 @@ from pgoutput_fast.catalog.identifiers import parse_qualified_name, qualified_li
 from pgoutput_fast.catalog.relations import Catalog
 from pgoutput_fast.mirror.current.file_table import FileTable
 from pgoutput_fast.mirror.current.files import FILE_BYTES
+from pgoutput_fast.mirror.errors import RELOAD
 from pgoutput_fast.mirror.formats import check_format, open_current
 from pgoutput_fast.mirror.layout import CURRENT, OWN
 from pgoutput_fast.mirror.lock import locked
@@ -31,6 +32,7 @@ from pgoutput_fast.spark.current.jobs import run_jobs
 from pgoutput_fast.spark.current.merge import Merger
 from pgoutput_fast.spark.current.mirrored import Mirrored, read_mirrored
 from pgoutput_fast.spark.current.notes import NOTES_FILE, Notes, read_notes, write_notes
+from pgoutput_fast.spark.current.remedies import START_AGAIN
 from pgoutput_fast.spark.current.stretches import check_keys, stretches_of
 from pgoutput_fast.spark.current.versions import check_names, check_versions
 from pgoutput_fast.spark.dataframes.plan import task_options
@@ -211,13 +213,6 @@ class _Batch:
         return int(lsns[last]), int(committed.column("commit_timestamp").cast(pa.int64())[last].as_py())
 
 
-# Notes keep a sink from taking messages twice. So the way out is another target.
-_AGAIN = (
-    "Start the query with a new checkpoint and into another target, so that it reads all segments. If the segments do "
-    "not begin with the tables, load the target with a Mirror first"
-)
-
-
 class _Sink:
     """The work of a sink. Its tables stay open between batches."""
 
@@ -277,7 +272,7 @@ class _Sink:
         if before.seq is None and found.began is not None and found.first > found.began:
             raise ValueError(
                 f"the query began at message {found.began} and goes on at message {found.first}, but {self._store} has "
-                f"no notes of the messages before: the target was lost, or it is another one. {_AGAIN}"
+                f"no notes of the messages before: the target was lost, or it is another one. {START_AGAIN}"
             )
 
     def _check_notes(self, before: Notes, first: int) -> None:
@@ -289,7 +284,7 @@ class _Sink:
         if before.directory is None and first > 0 and any(self._store.entries(CURRENT, recursive=True)):
             raise ValueError(
                 f"{self._store} has current tables, but the notes beside them ({NOTES_FILE}) are gone. They say which "
-                f"messages the tables have, and the batch begins at message {first}. {_AGAIN}"
+                f"messages the tables have, and the batch begins at message {first}. {START_AGAIN}"
             )
 
     def _marked(self) -> Collection[str]:
@@ -318,7 +313,7 @@ class _Sink:
         if mirrored is not None or known in oids:
             raise ValueError(
                 f"the current table of {table} in {self._store} is gone: it would begin in the middle. "
-                + ("Load it again with Mirror.reload" if mirrored is not None else _AGAIN)
+                + (f"Load it again with {RELOAD}" if mirrored is not None else START_AGAIN)
             )
 
     def _check_tables(self, before: Notes, directory: str, first: int) -> None:
@@ -349,8 +344,8 @@ class _Sink:
         if known and first > max(known) + 1:
             raise ValueError(
                 f"the tables in {self._store} have the messages up to {max(known)}, but the batch begins at message "
-                f"{first}: messages in between are missing. Let the query begin there (option starting), or load the "
-                "tables again, into another target"
+                f"{first}: messages in between are missing. Let the query begin there (option starting). Or "
+                f"s{START_AGAIN[1:]}"
             )
 
     def _clear_scratch(self) -> None:

@@ -12,6 +12,7 @@ from pgoutput_fast.mirror.changes import check_key, key_of, unchecked_array
 from pgoutput_fast.mirror.effect.schema import current_schema
 from pgoutput_fast.schema.evolution import widest
 from pgoutput_fast.schema.metadata_columns import metadata_names
+from pgoutput_fast.spark.current.remedies import LOAD_AGAIN
 from pgoutput_fast.spark.tasks.current.divide import TRUNCATES, Divided
 from pgoutput_fast.spark.tasks.current.scratch import Piece
 
@@ -52,7 +53,7 @@ class Stretch:
         try:
             return current_schema(widest(list(schemas.values()), self.table))
         except ValueError as problem:
-            raise ValueError(f"{problem}. Load the table again") from None
+            raise ValueError(f"{problem}. {LOAD_AGAIN}") from None
 
 
 def stretches_of(table: str, divided: Sequence[Divided], catalog: Catalog) -> list[Stretch]:
@@ -75,7 +76,7 @@ def stretches_of(table: str, divided: Sequence[Divided], catalog: Catalog) -> li
         if found and min(each.commits[0] for each in parts) <= found[-1].last:
             raise ValueError(
                 f"{table}: its replica identity was altered more than once in one batch, or in a transaction that "
-                "changed rows, too. Load the table again, or take fewer segments per batch (max_segments)"
+                f"changed rows, too. Take fewer segments per batch (max_segments). If that does not help: {LOAD_AGAIN}"
             )
         found.append(Stretch(table, key, tuple(parts), max(each.commits[1] for each in parts)))
     return found
@@ -93,7 +94,7 @@ def check_keys(stretches: Sequence[Stretch], before: Sequence[str] | None) -> No
     """
     for each in stretches:
         if before is not None and (why := unchecked_array(each.columns, each.key, before)) is not None:
-            raise ValueError(f"{each.table}: {why}. Load the table again")
+            raise ValueError(f"{each.table}: {why}. {LOAD_AGAIN}")
         before = each.key
 
 

@@ -6,11 +6,11 @@ from collections.abc import Collection, Iterable, Mapping
 
 from pgoutput_fast.catalog.relations import Catalog, Relation
 from pgoutput_fast.schema.metadata_columns import metadata_names
+from pgoutput_fast.spark.current.remedies import LOAD_AGAIN
 
 __all__ = ["check_names", "check_versions"]
 
 _METADATA = metadata_names("_")
-_LOAD = "Load the table again"
 
 
 def check_versions(
@@ -43,15 +43,15 @@ def check_versions(
         taken = sorted(names & _METADATA)
         if taken:
             raise ValueError(
-                f"{table}: its column {taken[0]!r} has the name of a metadata column: rename the column. {_LOAD}"
+                f"{table}: its column {taken[0]!r} has the name of a metadata column: rename the column. {LOAD_AGAIN}"
             )
         if oid is not None and relation.oid != oid:
-            raise ValueError(f"{table}: the server has another table of this name now. {_LOAD}")
+            raise ValueError(f"{table}: the server has another table of this name now. {LOAD_AGAIN}")
         oid = relation.oid
         new = set() if there is None else names - set(there)
         if new and place and _is_renamed(known[:place], relation):
             raise ValueError(
-                f"{table}: its column {min(new)!r} was renamed, or took the place of another. {_LOAD}"
+                f"{table}: its column {min(new)!r} was renamed, or took the place of another. {LOAD_AGAIN}"
             )
     assert oid is not None
     return oid
