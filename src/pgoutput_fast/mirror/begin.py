@@ -150,15 +150,7 @@ def _load(
             continue
         try:
             load_table(
-                table,
-                snapshot,
-                server,
-                store,
-                run,
-                fresh=True,
-                wanted=wanted,
-                threads=settings.threads,
-                progress=progress,
+                table, snapshot, server, store, run, settings, fresh=True, wanted=wanted, progress=progress
             )
             _log.info("%s is loaded", name)
         except SnapshotError as problem:

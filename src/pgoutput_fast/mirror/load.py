@@ -16,6 +16,7 @@ from pgoutput_fast.mirror.history import HistoryFiles
 from pgoutput_fast.mirror.memory import Gap, KnownColumn
 from pgoutput_fast.mirror.rejects import LoadRejects
 from pgoutput_fast.mirror.server import ServerView
+from pgoutput_fast.mirror.settings import MirrorSettings
 from pgoutput_fast.mirror.tables import MirroredTable, relation_columns
 from pgoutput_fast.postgres.publications import OPERATIONS
 from pgoutput_fast.postgres.row_age import of_one_table
@@ -40,10 +41,10 @@ def load_table(
     server: ServerView,
     store: Store,
     run: str,
+    settings: MirrorSettings,
     *,
     fresh: bool,
     wanted: Callable[[], bool],
-    threads: int = 1,
     progress: Callable[[LoadProgress], object] | None = None,
 ) -> None:
     """Replaces a current table by the rows of a snapshot. The history gets a truncate and the rows, too.
@@ -56,10 +57,10 @@ def load_table(
         server: tells the numbers of the columns.
         store: the target.
         run: names the process.
+        settings: of the mirror.
         fresh: whether the history begins again, without the changes that it has.
         wanted: called from time to time: whether to go on.
-        threads: number of sessions that read.
-        progress: called after each range of pages.
+        progress: called after each range of pages; None for that of the settings.
 
     Raises:
         LoadStoppedError: if `wanted` became false.
@@ -78,7 +79,8 @@ def load_table(
     table.history.expect_own(known=table.facts.knows_history)
     table.remember(stage="load", owns_history=True)
     schema = load_schema(snapshot, name)
-    batches = snapshot.read([name], threads=threads, progress=progress)
+    progress = progress or settings.progress or logged([name])
+    batches = snapshot.read([name], threads=settings.threads, progress=progress)
     known = None if fresh else table.history.position()
     if fresh:
         table.remember(history_error=None)

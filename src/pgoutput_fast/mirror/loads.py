@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from pgoutput_fast.capture.retries import is_outage
 from pgoutput_fast.mirror.errors import LoadStoppedError
 from pgoutput_fast.mirror.follow import Follower
-from pgoutput_fast.mirror.load import load_table, logged
+from pgoutput_fast.mirror.load import load_table
 from pgoutput_fast.mirror.server import ServerView
 from pgoutput_fast.mirror.settings import MirrorSettings
 from pgoutput_fast.mirror.tables import MirroredTable
@@ -159,7 +159,16 @@ class Loads:
             with snapshot:
                 if snapshot.consistent_lsn <= follower.read.lsn:
                     return self._put_off(table, "its snapshot came too late: the others have later changes")
-                self._load(table, snapshot, settings, wanted, fresh=fresh)
+                load_table(
+                    table,
+                    snapshot,
+                    self._server,
+                    self._store,
+                    self._run,
+                    settings,
+                    fresh=fresh,
+                    wanted=wanted,
+                )
         except SnapshotError as problem:
             if not wanted():
                 raise LoadStoppedError from problem
@@ -173,27 +182,6 @@ class Loads:
             self._put_off(table, f"it cannot be loaded now ({str(problem).strip()})")
         else:
             self._pauses.pop(table.directory, None)
-
-    def _load(
-        self,
-        table: MirroredTable,
-        snapshot: Snapshot,
-        settings: MirrorSettings,
-        wanted: Callable[[], bool],
-        *,
-        fresh: bool,
-    ) -> None:
-        load_table(
-            table,
-            snapshot,
-            self._server,
-            self._store,
-            self._run,
-            fresh=fresh,
-            wanted=wanted,
-            threads=settings.threads,
-            progress=settings.progress or logged([table.facts.table]),
-        )
 
     def _has_snapshot(self, table: MirroredTable, settings: MirrorSettings) -> bool:
         """Whether a load of this table can begin at once. If no other snapshot is taken, one is taken for it."""

@@ -225,16 +225,16 @@ class Repair:
                     return done
                 why = done.loaded
             _log.info("loading %s: %s", name, why)
+            fresh = table.facts.history_error is not None
             load_table(
                 table,
                 snapshot,
                 self._server,
                 self._store,
                 self._run,
-                fresh=table.facts.history_error is not None,
+                settings,
+                fresh=fresh,
                 wanted=self._wanted,
-                threads=settings.threads,
-                progress=progress,
             )
         except SnapshotError as problem:
             if name not in str(problem):
