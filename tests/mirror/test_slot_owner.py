@@ -1,15 +1,18 @@
-"""The slot of a mirror, and somebody else who wants it: a capture is refused, and the mirror notices another reader."""
+"""The slot of a mirror, and somebody else who wants it: they are refused, and the mirror notices another reader."""
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
 
-from pgoutput_fast.capture import Capture, CaptureError, find_slot
+import pgoutput_fast as pgo
+from pgoutput_fast.capture import Capture, CaptureError, create_slot, drop_slot, find_slot
 from pgoutput_fast.mirror import SlotLostError, status_of
+from pgoutput_fast.spark.source.stream_capture import OwnCapture
 from support.capturing import now, wait_until
-from support.mirrors import Place, expect_equal, place
+from support.mirrors import Following, Place, current_of, expect_equal, place
 
 __all__ = ["place"]
 
@@ -44,6 +47,57 @@ def test_a_capture_wants_it(mirrored: Place, tmp_path: Path, directory: str) -> 
     database.execute("INSERT INTO t VALUES (2)")
     mirrored.run()
     expect_equal(mirrored, "public.t")
+
+
+def test_a_stream_of_spark_wants_it(mirrored: Place, tmp_path: Path) -> None:
+    given = {"dsn": mirrored.database.dsn, "slot": mirrored.slot, "publication": "mirrored"}
+    capture = OwnCapture({**given, "path": str(tmp_path / "segments")})
+    with pytest.raises(
+        CaptureError, match=r"another client has read from it.* in the option capture of a stream"
+    ):
+        capture.catch_up()
+    mirrored.run()
+
+
+def test_follow_wants_it_while_the_mirror_runs(mirrored: Place) -> None:
+    """It does not wait for the end of the mirror, to take the slot then."""
+    database, slot = mirrored.database, mirrored.slot
+    before = find_slot(database.dsn, slot)
+    assert before is not None
+    with mirrored.mirror() as mirror, Following(mirror) as following:
+        following.until(lambda: _active(mirrored))
+        with pytest.raises(
+            CaptureError, match=f"a capture or a mirror reads slot {slot}. A slot has one reader"
+        ):
+            next(pgo.follow(database.dsn, slot, ["mirrored"]))
+        database.execute("INSERT INTO t VALUES (2)")
+        following.until(lambda: current_of(mirrored.target, "public.t").num_rows == 2)
+    mirrored.run()
+    expect_equal(mirrored, "public.t")
+
+
+def test_follow_wants_the_slot_of_a_capture_through_sql(mirrored: Place, tmp_path: Path) -> None:
+    """Nobody uses the slot between two peeks."""
+    database, slot = mirrored.database, f"{mirrored.slot}_sql"
+    create_slot(database.dsn, slot)
+    capture = Capture(database.dsn, slot, ["mirrored"], tmp_path / "segments", through="sql")
+    stop = threading.Event()
+    thread = threading.Thread(target=lambda: capture.run(stop=stop))
+    thread.start()
+    try:
+        owners = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"
+        wait_until(lambda: database.execute(owners) != [(0,)] and not _active(mirrored, slot))
+        with pytest.raises(CaptureError, match=f"a capture or a mirror reads slot {slot}"):
+            next(pgo.follow(database.dsn, slot, ["mirrored"]))
+    finally:
+        stop.set()
+        thread.join()
+        drop_slot(database.dsn, slot)
+
+
+def _active(place: Place, slot: str | None = None) -> bool:
+    found = find_slot(place.database.dsn, slot or place.slot)
+    return found is not None and found.active_pid is not None
 
 
 def test_somebody_has_moved_it(mirrored: Place) -> None:

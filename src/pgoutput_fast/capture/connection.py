@@ -106,6 +106,7 @@ class Connection:
                 start.end_lsn,
                 silent_seconds=self._retries.silent_seconds,
                 hear=self._watch.hear,
+                owns=True,
             )
         except psycopg2.errors.UndefinedObject:
             # The slot was there when `start` was found. If somebody dropped it since then, say what that means.

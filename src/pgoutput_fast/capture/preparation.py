@@ -157,8 +157,8 @@ class Preparation:
             f"{self._directory} has no segments of slot {name}, and {said}. A slot has one reader, such as a mirror or "
             "another capture: what one confirms, the server sends to nobody else. Choose another name for the slot of "
             "this capture, which makes it. If nobody else needs the slot any more, end that client, and let the "
-            f"capture adopt the slot where it is, at {format_lsn(slot.confirmed_flush_lsn or 0)} (adopt=True, or "
-            "--adopt)"
+            f"capture adopt the slot where it is, at {format_lsn(slot.confirmed_flush_lsn or 0)} (adopt=True, "
+            '--adopt, or "adopt": true in the option capture of a stream)'
         )
 
     def _expect_own_position(self, server: Server, slot_lsn: int, reached: int) -> None:

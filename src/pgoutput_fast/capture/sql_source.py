@@ -18,7 +18,7 @@ from pgoutput_fast.capture.watch import Watch
 from pgoutput_fast.errors import DecodeError, reason_text
 from pgoutput_fast.postgres.copy_stream import CopyLink
 from pgoutput_fast.postgres.session import connect, read_flushed_position
-from pgoutput_fast.postgres.slots import Slot, read_slot, temporary_copy
+from pgoutput_fast.postgres.slots import Slot, own, read_slot, temporary_copy
 from pgoutput_fast.postgres.walsender import Received
 from pgoutput_fast.protocol.limits import RECEIVED_BYTES
 from pgoutput_fast.protocol.lsn import format_lsn
@@ -88,13 +88,20 @@ class SqlSource:
         self._hear = hear
         self._peeks = 0
         self._connection = connect(dsn)
-        with self._connection.cursor() as cursor:
-            cursor.execute(_KEEPALIVES)
-            cursor.execute(_LOCK, (slot,))
-            (locked,) = cursor.fetchone()
-        if not locked:
+        try:
+            with self._connection.cursor() as cursor:
+                cursor.execute(_KEEPALIVES)
+                self._lock(cursor)
+        except BaseException:
             self._connection.close()
-            raise psycopg2.errors.ObjectInUse(f"another session reads slot {slot} through SQL")
+            raise
+
+    def _lock(self, cursor: Any) -> None:
+        cursor.execute(_LOCK, (self._slot,))
+        if not cursor.fetchone()[0]:
+            raise psycopg2.errors.ObjectInUse(f"another session reads slot {self._slot} through SQL")
+        if not self._as_copy:
+            own(cursor, self._slot)
 
     def __enter__(self) -> SqlSource:
         return self

@@ -53,7 +53,8 @@ def follow(
 
     Args:
         dsn: of the database, with a user that may replicate.
-        slot: the slot's name. It is created if it does not exist: then its changes begin now.
+        slot: the slot's name. It is created if it does not exist: then its changes begin now. Do not take that of a
+            capture or a mirror: `follow` refuses it only while they run.
         publications: names of the publications, without SQL quotes.
         options: how to decode. The default is `Options(transactions="committed")`: changes come when their transaction
             commits. With `"as_sent"`, changes of transactions that may still be rolled back come, too, and after a lost

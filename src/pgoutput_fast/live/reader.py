@@ -7,7 +7,7 @@ import queue
 import threading
 from collections.abc import Iterator
 from types import TracebackType
-from typing import Literal
+from typing import Any, Literal
 
 from pgoutput_fast.capture.confirmation import confirm
 from pgoutput_fast.capture.errors import LOAD_TABLES, BehindError, CaptureError
@@ -26,7 +26,7 @@ from pgoutput_fast.postgres.session import (
     session,
     with_identifier,
 )
-from pgoutput_fast.postgres.slots import Slot, check_name, find_slot, read_slot
+from pgoutput_fast.postgres.slots import Slot, check_name, find_slot, is_owned, read_slot
 from pgoutput_fast.postgres.walsender import Received, Walsender
 from pgoutput_fast.protocol.limits import RECEIVED_BYTES
 from pgoutput_fast.protocol.lsn import Lsn, format_lsn
@@ -206,6 +206,7 @@ class Reader:
             server = with_identifier(read_server(cursor), settings.dsn)
             server_lsn = read_position(cursor)
             slot = read_slot(cursor, settings.slot)
+            self._expect_no_owner(cursor)
         is_first = self._slot_lsn is None
         if is_first:
             self._prerequisites.check()
@@ -221,6 +222,15 @@ class Reader:
         self._expect_wal(server, server_lsn)
         self._server = server
         return server
+
+    def _expect_no_owner(self, cursor: Any) -> None:
+        """Checks that no capture reads the slot. A program that follows the same slot is waited for."""
+        name = self._settings.slot
+        if is_owned(cursor, name):
+            raise CaptureError(
+                f"a capture or a mirror reads slot {name}. A slot has one reader: what one confirms, the server sends "
+                "to nobody else. Choose another name for the slot to follow: follow creates it"
+            )
 
     def _usable(self, slot: Slot | None) -> Slot:
         name = self._settings.slot

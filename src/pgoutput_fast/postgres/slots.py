@@ -72,6 +72,9 @@ SELECT EXISTS (SELECT FROM pg_catalog.pg_replication_slots s WHERE s.slot_type O
     )
 """
 
+# The key of an advisory lock: a capture that runs has it, also between two peeks.
+_OWNER = "(pg_catalog.hashtext('pgoutput_fast owner'), pg_catalog.hashtext(%s))"
+
 
 @dataclass(frozen=True)
 class Slot:
@@ -165,6 +168,23 @@ def was_read(cursor: Any, name: str) -> bool:
         (name,),
     )
     return any(read for (read,) in cursor.fetchall())
+
+
+def own(cursor: Any, name: str) -> None:
+    """Marks a slot as that of a capture or a mirror, as long as the cursor's session lasts.
+
+    Raises:
+        psycopg2.errors.ObjectInUse: if the slot is that of another session.
+    """
+    cursor.execute(f"SELECT pg_catalog.pg_try_advisory_lock{_OWNER}", (name,))
+    if not cursor.fetchone()[0]:
+        raise psycopg2.errors.ObjectInUse(f"another capture, or a mirror, reads slot {name}")
+
+
+def is_owned(cursor: Any, name: str) -> bool:
+    """Whether a capture or a mirror that runs reads the slot. Nobody knows of those that do not run now."""
+    cursor.execute(f"SELECT NOT pg_catalog.pg_try_advisory_xact_lock_shared{_OWNER}", (name,))
+    return bool(cursor.fetchone()[0])
 
 
 def read_slots(cursor: Any, name: str | None = None) -> list[Slot]:

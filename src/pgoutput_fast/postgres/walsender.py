@@ -17,6 +17,7 @@ from pgoutput_fast.decoding.framing import unframe
 from pgoutput_fast.postgres.copy_stream import CopyLink
 from pgoutput_fast.postgres.errors import SilentError
 from pgoutput_fast.postgres.session import connect
+from pgoutput_fast.postgres.slots import own
 from pgoutput_fast.protocol.lsn import format_lsn
 
 __all__ = ["Received", "Walsender"]
@@ -74,6 +75,7 @@ class Walsender:
         silent_seconds: the connection counts as lost after this time without an answer; 0 for never. A longer
             wal_sender_timeout takes precedence: a server that is busy decoding looks for questions twice in that time.
         hear: as in `CopyLink`: receives what the server sends beside the stream.
+        owns: whether the slot is marked as that of a capture meanwhile.
 
     Raises:
         psycopg2.Error: if the server refuses, for instance because another client uses the slot.
@@ -89,10 +91,13 @@ class Walsender:
         *,
         silent_seconds: float = 0.0,
         hear: Callable[[str, str], object] | None = None,
+        owns: bool = False,
     ) -> None:
         self._connection = connect(dsn, replication=True, values=True)
         try:
             self._cursor: Any = self._connection.cursor()
+            if owns:
+                own(self._cursor, slot)
             self._cursor.execute(_TIMEOUT)
             timeout = self._cursor.fetchone()[0] / 1000
             self._cursor.start_replication_expert(
