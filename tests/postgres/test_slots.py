@@ -9,11 +9,14 @@ import psycopg2
 import pytest
 
 import pgoutput_fast as pgo
-from pgoutput_fast.capture import PINS, create_slot, drop_slot, find_slot, list_slots, plugin_options
+from pgoutput_fast.capture import PINS, check, create_slot, drop_slot, find_slot, list_slots, plugin_options
+from pgoutput_fast.cli.main import main
+from pgoutput_fast.demo.servers import Server
 from pgoutput_fast.postgres.session import connect, read_server, session
 from pgoutput_fast.snapshot.export import export_snapshot
 from support import pg
 from support.capturing import drop_when_free
+from support.repack import repacking
 
 
 @pytest.fixture
@@ -98,6 +101,24 @@ def _elsewhere(database: pg.Database, *statements: str) -> None:
     with database.session(dbname="postgres") as connection, connection.cursor() as cursor:
         for statement in statements:
             cursor.execute(statement)
+
+
+def test_slots_of_repack_are_no_users(servers: pg.Servers, capsys: pytest.CaptureFixture[str]) -> None:
+    """They count against a limit of their own, and end with REPACK."""
+    if 19 not in servers:
+        pytest.skip("REPACK came with PostgreSQL 19")
+    with Server(pg.installations()[19], {"max_replication_slots": 1}) as own:
+        database = pg.Database(own)
+        database.execute("CREATE TABLE t (id int PRIMARY KEY)", "CREATE PUBLICATION p FOR TABLE t")
+        with repacking(database, "t"):
+            ((name,),) = database.execute("SELECT slot_name FROM pg_replication_slots")
+            assert name.startswith("pg_repack_")
+            assert list_slots(database.dsn) == []
+            assert find_slot(database.dsn, name) is None
+            assert main(["slots", "ls", "--dsn", database.dsn]) == 0
+            assert "no logical slot" in capsys.readouterr().out
+            report = check(database.dsn, ["p"])
+            assert [each for each in report.findings if each.subject == "max_replication_slots"] == []
 
 
 def test_sessions_are_pinned_whatever_users_and_databases_set(database: pg.Database) -> None:

@@ -15,17 +15,13 @@ from pgoutput_fast.postgres.heaps import is_superuser
 from pgoutput_fast.postgres.money import of_money
 from pgoutput_fast.postgres.publications import of_publications, of_table, read_tables
 from pgoutput_fast.postgres.session import Server, read_server, session, with_identifier
-from pgoutput_fast.postgres.slots import Slot, check_name, has_physical, read_slots
+from pgoutput_fast.postgres.slots import NOT_OF_REPACK, Slot, check_name, has_physical, read_slots
 
 __all__ = ["Report", "check"]
 
 # Warn if the slot may be invalidated after fewer bytes of WAL than this.
 _LITTLE_WAL = 1 << 30
-_SLOTS = "SELECT pg_catalog.count(*) FROM pg_catalog.pg_replication_slots s"
-# From 19 on, REPACK (CONCURRENTLY) has slots with a limit of their own.
-_NOT_OF_REPACK = (
-    " WHERE pg_catalog.left(s.slot_name::pg_catalog.text, 10) OPERATOR(pg_catalog.<>) 'pg_repack_'"
-)
+_SLOTS = f"SELECT pg_catalog.count(*) FROM pg_catalog.pg_replication_slots s WHERE {NOT_OF_REPACK}"
 # Words of synchronous_standby_names: among them the names of standbys.
 _STANDBYS = re.compile(r'"(?:[^"]|"")*"|[^\s,()"]+')
 
@@ -173,7 +169,7 @@ def _of_wal_level(server: Server) -> Iterator[Finding]:
 
 def _of_capacity(cursor: Any, server: Server, known: Slot | None) -> Iterator[Finding]:
     """Checks whether one more slot is possible, and how much WAL it may keep."""
-    cursor.execute(_SLOTS + (_NOT_OF_REPACK if server.major >= 19 else ""))
+    cursor.execute(_SLOTS)
     (slots,) = cursor.fetchone()
     most = int(server.settings["max_replication_slots"])
     if known is None and slots >= most:

@@ -18,6 +18,7 @@ from pgoutput_fast.postgres.locks import open_transactions
 from pgoutput_fast.postgres.session import read_server, session
 
 __all__ = [
+    "NOT_OF_REPACK",
     "Slot",
     "create_slot",
     "drop_slot",
@@ -35,8 +36,11 @@ _log = logging.getLogger("pgoutput_fast.capture")
 _LOG_SECONDS = 2.0
 _NAME = re.compile(r"[a-z0-9_]{1,63}")
 
+# From 19 on, REPACK (CONCURRENTLY) has a temporary slot. It is no user's, and counts against a limit of its own.
+NOT_OF_REPACK = "coalesce(s.plugin::pg_catalog.text, '') OPERATOR(pg_catalog.<>) 'pgrepack'"
+
 # Read as JSON, because a server may lack columns: wal_status came with 13, two_phase with 14, failover with 17.
-_QUERY = """
+_QUERY = f"""
 SELECT s.slot_name::pg_catalog.text, s.plugin::pg_catalog.text, s.database::pg_catalog.text,
        s.temporary, s.active, s.active_pid,
        (s.restart_lsn OPERATOR(pg_catalog.-) '0/0'::pg_catalog.pg_lsn)::pg_catalog.int8,
@@ -50,17 +54,17 @@ SELECT s.slot_name::pg_catalog.text, s.plugin::pg_catalog.text, s.database::pg_c
        j.slot OPERATOR(pg_catalog.->>) 'invalidation_reason',
        coalesce((j.slot OPERATOR(pg_catalog.->>) 'conflicting')::pg_catalog.bool, false)
 FROM pg_catalog.pg_replication_slots s, LATERAL (SELECT pg_catalog.to_json(s)) j (slot)
-WHERE s.slot_type OPERATOR(pg_catalog.=) 'logical'
+WHERE s.slot_type OPERATOR(pg_catalog.=) 'logical' AND {NOT_OF_REPACK}
   AND (%(name)s::pg_catalog.text IS NULL OR s.slot_name OPERATOR(pg_catalog.=) %(name)s)
 ORDER BY s.slot_name
 """
 
 
-_IS_LAST = """
+_IS_LAST = f"""
 SELECT NOT EXISTS (
     SELECT FROM pg_catalog.pg_replication_slots s
     WHERE s.slot_type OPERATOR(pg_catalog.=) 'logical' AND s.slot_name OPERATOR(pg_catalog.<>) %(name)s
-      AND s.invalidation_reason IS NULL
+      AND s.invalidation_reason IS NULL AND {NOT_OF_REPACK}
 )
 """
 _HAS_STANDBY = """
@@ -113,7 +117,7 @@ class Slot:
 
 
 def list_slots(dsn: str) -> list[Slot]:
-    """Returns the server's logical slots, of all databases.
+    """Returns the server's logical slots, of all databases, without those of a REPACK (CONCURRENTLY) that runs.
 
     Raises:
         psycopg2.Error: if the server cannot be asked.
