@@ -18,7 +18,7 @@ from pgoutput_fast.mirror.formats import open_current
 from pgoutput_fast.storage.stores import open_store
 from support import pg
 from support.capturing import drop_when_free, wait_until
-from support.mirrors import Place, current_of, expect_equal, history_of, mirrored_rows, opened, place, rows_of
+from support.mirrors import Place, current_of, expect_equal, loads_of, mirrored_rows, opened, place, rows_of
 
 __all__ = ["place"]
 
@@ -223,7 +223,7 @@ def altered(servers: pg.Servers, tmp_path_factory: pytest.TempPathFactory) -> It
         _forget_fingerprint(place, "public.cut")
         with _mirror(place) as mirror:
             mirror.run(until_lsn="now")
-            assert [_loads(place, name) for name in _ALL] == [1] * len(_ALL)
+            assert [loads_of(place, _named(name)) for name in _ALL] == [1] * len(_ALL)
             _alter(place.database)
             place.database.execute(
                 "ALTER TYPE pair ADD ATTRIBUTE z int CASCADE", "INSERT INTO pairs VALUES (4, '(1,2,3)')"
@@ -244,12 +244,6 @@ def _forget_fingerprint(place: Place, table: str) -> None:
     path.write_text(json.dumps(facts))
 
 
-def _loads(place: Place, name: str) -> int:
-    """How often the table was loaded: its history has the rows of each load."""
-    rows = history_of(place.target, _named(name)).select(["_seq", "_commit_lsn"]).to_pylist()
-    return len({row["_commit_lsn"] for row in rows if row["_seq"] < 0})
-
-
 def _expect_equal(place: Place, name: str) -> None:
     where = " WHERE id > 1" if name == "filtered" else ""
     names, expected = rows_of(place.database, _named(name) + where)
@@ -259,13 +253,13 @@ def _expect_equal(place: Place, name: str) -> None:
 @pytest.mark.parametrize("name", LOADED)
 def test_what_needs_a_load(altered: Place, name: str) -> None:
     _expect_equal(altered, name)
-    assert _loads(altered, name) == 2
+    assert loads_of(altered, _named(name)) == 2
 
 
 @pytest.mark.parametrize("name", KEPT)
 def test_what_needs_no_load(altered: Place, name: str) -> None:
     _expect_equal(altered, name)
-    assert _loads(altered, name) == 1
+    assert loads_of(altered, _named(name)) == 1
 
 
 def test_a_composite_type_that_gets_an_attribute(altered: Place) -> None:

@@ -13,11 +13,12 @@ import pytest
 from pgoutput_fast.demo.servers import Server
 from pgoutput_fast.mirror import Mirror
 from pgoutput_fast.mirror.memory import Memory
-from pgoutput_fast.mirror.unseen import UnseenEntries
+from pgoutput_fast.mirror.unseen import AlteredPublications, UnseenEntries
 from pgoutput_fast.storage.stores import open_store
 from support import pg
 from support.capturing import wait_until
-from support.mirrors import Place, current_of, history_of, mirrored_rows, opened, place, rows_of
+from support.forms import and_in_ci
+from support.mirrors import Place, current_of, loads_of, mirrored_rows, opened, place, rows_of
 
 __all__ = ["place"]
 
@@ -145,8 +146,7 @@ def test_another_file_with_the_same_rows(place: Place) -> None:
             place.run()
     for table in ("public.packed", "public.emptied"):
         assert _is_equal(place, table)
-        loads = [row for row in history_of(place.target, table)["_seq"].to_pylist() if row < 0]
-        assert loads == [-1]
+        assert loads_of(place, table) == 1
 
 
 def _is_equal(place: Place, table: str) -> bool:
@@ -215,3 +215,108 @@ def test_entries_that_no_look_has_seen(servers: pg.Servers, tmp_path: Path) -> N
         assert number() == 1
         database.execute(add, drop)
         wait_until(lambda: number() == 2)
+
+
+_OPERATIONS = "'insert, update, delete, truncate'"
+
+
+@pytest.mark.parametrize("since", and_in_ci([19], [15]))
+def test_a_publication_that_sends_the_same_as_before(servers: pg.Servers, tmp_path: Path, since: int) -> None:
+    """One alteration that changes nothing of what is sent needs no load. Two may have changed it, and back."""
+    if max(servers, default=0) < since:
+        pytest.skip("no such server")
+    harmless = [
+        "ALTER PUBLICATION mirrored SET ALL TABLES, ALL SEQUENCES",
+        "ALTER PUBLICATION mirrored SET ALL TABLES",
+    ]
+    if since == 15:
+        harmless = [
+            "ALTER PUBLICATION mirrored OWNER TO another",
+            "ALTER PUBLICATION mirrored OWNER TO postgres",
+        ]
+    with Server(pg.installations()[since]) as server, opened(server, tmp_path) as place:
+        database = place.database
+        database.execute(
+            "CREATE ROLE another SUPERUSER",
+            "CREATE TABLE t (id int PRIMARY KEY)",
+            "INSERT INTO t VALUES (1), (2)",
+            "CREATE PUBLICATION mirrored FOR ALL TABLES",
+        )
+        place.run()
+        for n, statement in enumerate(harmless):
+            database.execute(statement, f"INSERT INTO t VALUES ({n + 10})")
+            place.run()
+        assert loads_of(place, "public.t") == 1
+        assert _is_equal(place, "public.t")
+        database.execute(
+            "ALTER PUBLICATION mirrored SET (publish = 'insert')",
+            "DELETE FROM t WHERE id = 1",
+            f"ALTER PUBLICATION mirrored SET (publish = {_OPERATIONS})",
+        )
+        for _ in range(2):  # the server counts some seconds later
+            place.run()
+        assert _is_equal(place, "public.t")
+
+
+def test_alterations_of_publications(servers: pg.Servers, tmp_path: Path) -> None:
+    """The server may count them late, or not at all. In doubt, what was sent may have been another."""
+    if max(servers, default=0) < 15:
+        pytest.skip("the statistics of earlier servers are not asked")
+    server = servers[max(servers)]
+    with opened(server, tmp_path) as place:
+        database = place.database
+        altered = AlteredPublications(Memory(open_store(tmp_path)))
+        database.execute("CREATE PUBLICATION p", "CREATE PUBLICATION q", "CREATE ROLE other SUPERUSER")
+        ((oid,),) = database.execute("SELECT oid::text FROM pg_publication WHERE pubname = 'p'")
+        owners = [f"ALTER PUBLICATION p OWNER TO {name}" for name in ("other", "postgres")]
+        less, more = (f"ALTER PUBLICATION p SET (publish = {what})" for what in ("'insert'", _OPERATIONS))
+
+        def mark() -> str:
+            with database.session() as connection, connection.cursor() as cursor:
+                altered.look(cursor)
+            return altered.marks[oid]
+
+        def counted() -> int:
+            query = "SELECT pg_stat_get_tuples_updated('pg_publication'::regclass)"
+            return int(database.execute(query)[0][0])
+
+        def alter(*statements: str) -> None:
+            before = counted()
+            database.execute(*statements)
+            wait_until(lambda: counted() >= before + len(statements))
+
+        first = mark()
+        alter(owners[0])
+        assert mark() == first
+        alter(owners[1])
+        assert mark() == first
+        # Two at once: nobody knows what was between them.
+        alter(less, more)
+        second = mark()
+        assert second != first
+        alter(*owners)
+        third = mark()
+        assert third != second
+        # A session that the server has not counted yet: a look waits for it, and the next one does not.
+        with database.session() as busy, busy.cursor() as cursor:
+            cursor.execute("SELECT 1")
+            cursor.execute(owners[0])
+            assert mark() == third
+            assert mark() != third
+        # One that is counted after a look has found another one, and no more.
+        wait_until(lambda: mark() == mark())
+        fourth = mark()
+        with database.session() as busy, busy.cursor() as cursor:
+            cursor.execute("SELECT 1")
+            cursor.execute(less)
+            alter(more)
+            assert mark() == fourth
+        wait_until(lambda: mark() != fourth)
+        # After a crash the server begins again at 0.
+        alter(owners[1])
+        fifth = mark()
+        server.stop("immediate")
+        server.start()
+        database.execute(owners[0])
+        assert mark() != fifth
+        database.execute("ALTER PUBLICATION p OWNER TO postgres", "DROP ROLE other")

@@ -39,6 +39,7 @@ __all__ = [
     "expect_replayed",
     "expect_same_total",
     "history_of",
+    "loads_of",
     "lose_rows",
     "opened",
     "place",
@@ -183,6 +184,12 @@ def history_of(target: Path | str, table: str) -> pa.Table:
     rows = rows.append_column("is_new", kinds)
     order = [("_commit_lsn", "ascending"), ("_seq", "ascending"), ("is_new", "ascending")]
     return rows.sort_by(order).drop_columns(["is_new"])
+
+
+def loads_of(place: Place, table: str) -> int:
+    """How often a table was loaded: its history has the rows of each load."""
+    rows = history_of(place.target, table).select(["_seq", "_commit_lsn"]).to_pylist()
+    return len({row["_commit_lsn"] for row in rows if row["_seq"] < 0})
 
 
 def recorded(target: Path | str) -> list[Point]:

@@ -16,14 +16,24 @@ from pgoutput_fast.mirror.fingerprint import Fingerprint
 from pgoutput_fast.mirror.layout import OWN
 from pgoutput_fast.storage.stores import Store
 
-__all__ = ["UNPUBLISHED", "Beginning", "KnownColumn", "Memory", "Progress", "SeenEntries", "TableFacts"]
+__all__ = [
+    "UNPUBLISHED",
+    "Beginning",
+    "KnownColumn",
+    "Memory",
+    "Progress",
+    "SeenEntries",
+    "SeenPublication",
+    "SeenPublications",
+    "TableFacts",
+]
 
 # Why a table is stopped that is not published any more. If it is published again, it is loaded.
 UNPUBLISHED = "it is not published any more"
 
 _BEGINNING, _PROGRESS, _TABLES = f"{OWN}/beginning.json", f"{OWN}/progress.json", f"{OWN}/tables"
 _RUN, _REACHED, _CLEANED = (f"{OWN}/{name}.json" for name in ("run", "reached", "cleaned"))
-_ENTRIES = f"{OWN}/entries.json"
+_ENTRIES, _PUBLICATIONS = f"{OWN}/entries.json", f"{OWN}/publications.json"
 
 Stage: TypeAlias = Literal["slot", "load", "done", "new slot", "repair"]
 
@@ -99,6 +109,41 @@ class SeenEntries:
     count: int
     since: str
     unseen: int
+
+
+@dataclass(frozen=True)
+class SeenPublication:
+    """What a look has seen of a publication.
+
+    Attributes:
+        xmin: the transaction that last altered it.
+        sends: what it sends, without its tables.
+        mark: stands for it in fingerprints. It stays when an alteration has changed nothing of what is sent.
+        is_single: whether `mark` has stayed because the server counted a single alteration. It may count another one
+            later.
+    """
+
+    xmin: str
+    sends: str
+    mark: str
+    is_single: bool = False
+
+
+@dataclass(frozen=True)
+class SeenPublications:
+    """What a look has seen of all publications of the database.
+
+    Attributes:
+        rows: of the publications, by oid as text.
+        count: how many alterations the server has counted.
+        since: when it began to count.
+        waits: whether a later look has seen more alterations than the server counted. The next one decides.
+    """
+
+    rows: Mapping[str, SeenPublication]
+    count: int
+    since: str
+    waits: bool = False
 
 
 @dataclass(frozen=True)
@@ -373,6 +418,19 @@ class Memory:
     def set_entries(self, entries: SeenEntries) -> None:
         """Remembers what a look has seen of the entries of publications."""
         self._put(_ENTRIES, asdict(entries))
+
+    def publications(self) -> SeenPublications | None:
+        """What the last look has seen of publications; None if there was none."""
+        values = self._read(_PUBLICATIONS)
+        if values is None:
+            return None
+        with _damaged(self._store, _PUBLICATIONS):
+            rows = {oid: SeenPublication(**each) for oid, each in values["rows"].items()}
+            return SeenPublications(**{**values, "rows": rows})
+
+    def set_publications(self, publications: SeenPublications) -> None:
+        """Remembers what a look has seen of publications."""
+        self._put(_PUBLICATIONS, asdict(publications))
 
     def run(self) -> str | None:
         """The name of the last process that mirrored here: it may have left files."""

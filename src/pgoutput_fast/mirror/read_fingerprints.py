@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from pgoutput_fast.catalog.builtin_types import FIRST_USER_OID
@@ -121,11 +122,16 @@ JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace
 WHERE c.relkind OPERATOR(pg_catalog.=) 'r' AND b.root OPERATOR(pg_catalog.<>) b.oid
 """
 
+_NONE: Mapping[Any, Any] = MappingProxyType({})
+
 _HORIZON = "SELECT pg_catalog.txid_snapshot_xmin(pg_catalog.txid_current_snapshot())"
 
 
 def read_fingerprints(
-    cursor: Any, publications: Sequence[str], unseen: int = 0
+    cursor: Any,
+    publications: Sequence[str],
+    unseen: int = 0,
+    marks: Mapping[str, str] = _NONE,
 ) -> tuple[dict[str, Fingerprint], UserTypes | None]:
     """What the catalogs say of the published tables, in the cursor's transaction, which must keep its snapshot.
 
@@ -133,6 +139,7 @@ def read_fingerprints(
         cursor: of the transaction.
         publications: their names.
         unseen: how many entries of publications came and went, as `UnseenEntries` counts them.
+        marks: of publications, by oid as text, as `AlteredPublications` has them.
 
     Returns:
         {qualified name: fingerprint}, and the types that are not built in; None if no column has one.
@@ -150,7 +157,7 @@ def read_fingerprints(
     oids = list(rows)
     entries = {row[8] for each in rows.values() for row in each}
     filters = unlocked_filters(cursor, entries - {None})
-    operations, members = _published(cursor, publications, rows, unseen)
+    operations, members = _published(cursor, publications, rows, unseen, marks)
     columns, generated = _columns(cursor, oids)
     leaves = _leaves(cursor, oids)
     cursor.execute(_HORIZON)
@@ -190,7 +197,11 @@ def read_columns(cursor: Any, oid: int) -> dict[str, CatalogColumn]:
 
 
 def _published(
-    cursor: Any, publications: Sequence[str], rows: Mapping[int, Sequence[Any]], unseen: int
+    cursor: Any,
+    publications: Sequence[str],
+    rows: Mapping[int, Sequence[Any]],
+    unseen: int,
+    marks: Mapping[str, str],
 ) -> tuple[dict[int, set[str]], dict[int, set[str]]]:
     """What is published of each table, and the entries of the catalog that say so."""
     cursor.execute(_PUBLICATIONS, (list(publications),))
@@ -201,7 +212,7 @@ def _published(
     for oid, each in rows.items():
         for name, *_ in each:
             pub, xmin, *sent, has_all = known[name]
-            members[oid].add(f"publication {pub} {xmin}")
+            members[oid].add(f"publication {pub} {marks.get(str(pub), xmin)}")
             if has_all and cursor.connection.server_version >= EXCEPT_SINCE:
                 members[oid].add(f"exceptions {pub} {unseen}")
             operations[oid] |= {what for what, is_sent in zip(OPERATIONS, sent, strict=True) if is_sent}

@@ -33,7 +33,6 @@ from pgoutput_fast.mirror.server import ServerView
 from pgoutput_fast.mirror.settings import MirrorSettings
 from pgoutput_fast.mirror.slot import expect_slot, in_mirror
 from pgoutput_fast.mirror.tables import MirroredTable
-from pgoutput_fast.mirror.unseen import UnseenEntries
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.segments.names import bytes_behind
 from pgoutput_fast.storage.paths import is_uri
@@ -104,7 +103,7 @@ class MirrorRun:
             expect_source(settings, beginning, self._memory, store, another=another_source)
         self._repaired: list[TableRepair] = []
         self._backlog: Backlog | None = None
-        self._server = ServerView(settings.dsn, settings.publications, UnseenEntries(self._memory))
+        self._server = ServerView(settings.dsn, settings.publications, self._memory)
         # When to ask next whether a capture is connected; whether this run has applied all that there was.
         self._next_question, self._caught_up = 0.0, False
         self._loads = Loads(store, self._server, self._run)

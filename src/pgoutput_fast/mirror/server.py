@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -11,8 +11,9 @@ from pgoutput_fast.catalog.read_types import read_types
 from pgoutput_fast.catalog.relations import Catalog
 from pgoutput_fast.catalog.user_types import NO_TYPES, UserTypes
 from pgoutput_fast.mirror.fingerprint import CatalogColumn, Doubt, Fingerprint
+from pgoutput_fast.mirror.memory import Memory
 from pgoutput_fast.mirror.read_fingerprints import EXCEPT_SINCE, read_columns, read_fingerprints
-from pgoutput_fast.mirror.unseen import UnseenEntries
+from pgoutput_fast.mirror.unseen import AlteredPublications, UnseenEntries
 from pgoutput_fast.postgres.row_age import has_row
 from pgoutput_fast.postgres.session import read_position, session
 from pgoutput_fast.postgres.slots import find_slot
@@ -21,6 +22,9 @@ from pgoutput_fast.snapshot.read import in_snapshot
 from pgoutput_fast.snapshot.snapshot import Snapshot
 
 __all__ = ["ServerView"]
+
+# From this version on, the statistics say when they began.
+_ALTERED_SINCE = 150000
 
 _CLOCK = """
 SELECT (pg_catalog.date_part('epoch', pg_catalog.clock_timestamp())
@@ -34,14 +38,15 @@ class ServerView:
     Args:
         dsn: of the database.
         publications: their names.
-        unseen: counts what fingerprints cannot show; None for a view that compares none.
+        memory: of the mirror, for what fingerprints alone cannot show; None for a view that compares none.
 
     All methods raise `psycopg2.Error` if the server cannot be asked.
     """
 
-    def __init__(self, dsn: str, publications: Sequence[str], unseen: UnseenEntries | None = None) -> None:
+    def __init__(self, dsn: str, publications: Sequence[str], memory: Memory | None = None) -> None:
         self.dsn = dsn
-        self._unseen = unseen
+        self._unseen = None if memory is None else UnseenEntries(memory)
+        self._altered = None if memory is None else AlteredPublications(memory)
         self.publications = tuple(publications)
         self._types: UserTypes = NO_TYPES
         self._seen: set[int] = set()
@@ -53,7 +58,7 @@ class ServerView:
         with session(self.dsn) as cursor:
             self._note_unseen(cursor)
             cursor.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-            found, types = read_fingerprints(cursor, self.publications, self._number)
+            found, types = read_fingerprints(cursor, self.publications, self._number, self._marks)
             cursor.execute("COMMIT")
         if types is not None and (merged := self._types.merged(types)) != self._types:
             self._types, self._typed = merged, None
@@ -67,7 +72,10 @@ class ServerView:
         """
         if self._loaded is None or self._loaded[0] is not snapshot:
             with session(self.dsn) as cursor, in_snapshot(cursor, snapshot.name):
-                self._loaded = snapshot, read_fingerprints(cursor, self.publications, self._number)[0]
+                self._loaded = (
+                    snapshot,
+                    read_fingerprints(cursor, self.publications, self._number, self._marks)[0],
+                )
         found = self._loaded[1].get(table)
         if found is not None and found.filters is None:
             raise SnapshotError(
@@ -81,12 +89,19 @@ class ServerView:
             self._note_unseen(cursor)
 
     def _note_unseen(self, cursor: Any) -> None:
-        if self._unseen is not None and cursor.connection.server_version >= EXCEPT_SINCE:
+        version = cursor.connection.server_version
+        if self._unseen is not None and version >= EXCEPT_SINCE:
             self._unseen.look(cursor)
+        if self._altered is not None and version >= _ALTERED_SINCE:
+            self._altered.look(cursor)
 
     @property
     def _number(self) -> int:
         return 0 if self._unseen is None else self._unseen.number
+
+    @property
+    def _marks(self) -> Mapping[str, str]:
+        return {} if self._altered is None else self._altered.marks
 
     def answer(self, doubt: Doubt) -> bool | None:
         """Whether the partition of a doubt has such a row; None if nobody can tell."""

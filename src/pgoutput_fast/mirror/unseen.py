@@ -1,18 +1,36 @@
-"""Entries of publications that came and went between two looks: nothing is left of them in the catalogs.
+"""What happened to publications between two looks, and left nothing in the catalogs.
 
-From PostgreSQL 19 on, a publication of all tables can except some (`SET ALL TABLES EXCEPT`). The exception is a row of
-pg_publication_rel, and the only trace of it: `SET ALL TABLES` removes the row, and leaves that of the publication as it
-was. But the server counts the rows that were ever inserted. If it counts more than the looks have seen, some came and
-went.
+**Entries.** From PostgreSQL 19 on, a publication of all tables can except some (`SET ALL TABLES EXCEPT`). The exception
+is a row of pg_publication_rel, and the only trace of it: `SET ALL TABLES` removes the row, and leaves that of the
+publication as it was. But the server counts the rows that were ever inserted. If it counts more than the looks have
+seen, some came and went.
+
+**Publications.** A command that alters a publication updates its row, also if it changes nothing of what is sent, such
+as OWNER TO, or `SET ALL TABLES, ALL SEQUENCES`. The row looks the same after `SET (publish = 'insert')` and back. The
+server counts the updates, too. If it counts one for each altered row, each was updated once. Then the row before and
+the row after tell what changed.
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from pgoutput_fast.mirror.memory import Memory, SeenEntries
+from pgoutput_fast.mirror.memory import Memory, SeenEntries, SeenPublication, SeenPublications
 
-__all__ = ["UnseenEntries"]
+__all__ = ["AlteredPublications", "UnseenEntries"]
+
+_UPDATES = """
+SELECT pg_catalog.pg_stat_get_tuples_updated('pg_catalog.pg_publication'::pg_catalog.regclass),
+       pg_catalog.concat(d.stats_reset, ' ', w.stats_reset)
+FROM pg_catalog.pg_stat_database d, pg_catalog.pg_stat_wal w
+WHERE d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database()
+"""
+_ROWS = "SELECT p.oid::pg_catalog.text, p.xmin::pg_catalog.text, pg_catalog.to_json(p) FROM pg_catalog.pg_publication p"
+# What of a publication changes nothing of what the server sends.
+_HARMLESS = {"oid", "pubname", "pubowner", "puballsequences"}
 
 # The times tell when the count began again at 0: somebody has reset it, or the server has crashed.
 _COUNT = """
@@ -63,3 +81,71 @@ class UnseenEntries:
         """How many there were up to the last look."""
         found = self._memory.entries()
         return 0 if found is None else found.unseen
+
+
+class AlteredPublications:
+    """Tells which publications were altered in a way that may have changed what the server sends.
+
+    Args:
+        memory: of the mirror. It has what the last look saw.
+    """
+
+    def __init__(self, memory: Memory) -> None:
+        self._memory = memory
+
+    def look(self, cursor: Any) -> None:
+        """Compares the server's count of alterations with the rows of all publications.
+
+        Args:
+            cursor: of a session that has no transaction open.
+        """
+        before = self._memory.publications()
+        cursor.execute(_UPDATES)
+        count, since = cursor.fetchone()
+        cursor.execute(_ROWS)  # they come second, so an alteration that counts is in its row
+        rows = {oid: SeenPublication(xmin, _sent(values), xmin) for oid, xmin, values in cursor.fetchall()}
+        now = (
+            SeenPublications(rows, count, since) if before is None else _compared(before, rows, count, since)
+        )
+        if now != before:
+            self._memory.set_publications(now)
+
+    @property
+    def marks(self) -> Mapping[str, str]:
+        """{oid: a mark that is another one if what the server sends may have been another one meanwhile}."""
+        found = self._memory.publications()
+        return {} if found is None else {oid: each.mark for oid, each in found.rows.items()}
+
+
+def _compared(
+    before: SeenPublications, rows: Mapping[str, SeenPublication], count: int, since: str
+) -> SeenPublications:
+    """What a look has seen, after what the one before has seen."""
+    altered = {oid for oid, each in rows.items() if oid in before.rows and before.rows[oid].xmin != each.xmin}
+    counted = count - before.count
+    if since == before.since and counted < len(altered) and not before.waits:
+        # A server counts some seconds after a commit. The next look decides.
+        return replace(before, waits=True)
+    is_explained = since == before.since and counted == len(altered)
+    is_late = since == before.since and counted > len(altered)
+
+    def seen(oid: str, now: SeenPublication) -> SeenPublication:
+        known = before.rows.get(oid)
+        if known is None:
+            return now
+        if oid not in altered:
+            # This count may be of an alteration before the one that looked like the only one.
+            return (
+                replace(known, mark=f"{now.xmin}+{count}", is_single=False)
+                if is_late and known.is_single
+                else known
+            )
+        if is_explained and known.sends == now.sends:
+            return replace(now, mark=known.mark, is_single=True)
+        return now
+
+    return SeenPublications({oid: seen(oid, each) for oid, each in rows.items()}, count, since)
+
+
+def _sent(values: Mapping[str, Any]) -> str:
+    return json.dumps({name: each for name, each in values.items() if name not in _HARMLESS}, sort_keys=True)
