@@ -8,12 +8,14 @@ from dataclasses import asdict, replace
 import pytest
 
 from pgoutput_fast.mirror.fingerprint import (
+    NAMED,
     CatalogColumn,
     Doubt,
     Fingerprint,
     Leaf,
     difference,
     doubts,
+    is_only_repacked,
     lacking,
 )
 from pgoutput_fast.postgres.publications import OPERATIONS
@@ -80,6 +82,25 @@ def test_vacuum_full_writes_a_kept_default_into_the_rows() -> None:
     assert difference(before, now) is None
     # Without a TOAST table, ALTER TYPE ... USING looks the same.
     assert "columns were altered" in str(difference(replace(before, toast=0), replace(now, toast=0)))
+
+
+def test_another_file_that_hides_nothing() -> None:
+    """REPACK (CONCURRENTLY) was seen at work, or the server refuses SET UNLOGGED: the columns alone decide."""
+    kept = _with(new=CatalogColumn(3, 23, -1, True, True, 740))
+    packed = _with(new=CatalogColumn(3, 23, -1, False, False, 800))
+    other = {"filenode": 101, "toast": 201, "written": 800}
+    seen = replace(kept, repack=800)
+    assert difference(seen, replace(packed, **other)) is None
+    assert is_only_repacked(seen, replace(packed, **other))
+    assert "by ALTER TABLE" in str(difference(seen, replace(packed, **{**other, "written": 801})))
+    named = replace(kept, members=(*kept.members, f"{NAMED}3 700"))
+    assert difference(named, replace(named, **other)) is None
+    assert "columns were altered" in str(difference(named, replace(named, columns=packed.columns, **other)))
+    assert not replace(named, operations=("insert",)).stays_logged
+    root = replace(_ROOT, leaves={"6": replace(_ROOT.leaves["6"], repack=800)})
+    leaf = replace(_ROOT.leaves["6"], filenode=103, written=800)
+    assert not list(doubts(root, replace(_ROOT, leaves={"6": leaf})))
+    assert list(doubts(root, replace(_ROOT, leaves={"6": replace(leaf, written=801)})))
 
 
 def test_types_that_users_made() -> None:

@@ -6,7 +6,14 @@ import logging
 from dataclasses import replace
 
 from pgoutput_fast.capture.retries import is_outage
-from pgoutput_fast.mirror.fingerprint import LACKING, Fingerprint, difference, doubts, lacking
+from pgoutput_fast.mirror.fingerprint import (
+    LACKING,
+    Fingerprint,
+    difference,
+    doubts,
+    is_only_repacked,
+    lacking,
+)
 from pgoutput_fast.mirror.server import ServerView
 from pgoutput_fast.mirror.tables import MirroredTable
 from pgoutput_fast.postgres.publications import OPERATIONS
@@ -69,7 +76,9 @@ def note_alterations(
     why = difference(before, now)
     for doubt in () if why is not None else doubts(before, now):
         why = why or doubt.why(server.answer(doubt))
-    if why is None and now.filenode != before.filenode:
+    # SET LOGGED leaves another file, too: while a table is not logged, its changes do not come.
+    is_another = now.filenode != before.filenode and not is_only_repacked(before, now)
+    if why is None and is_another and not before.stays_logged:
         if not _is_decidable(table, now, server, through):
             return  # the next look asks again
         why = _why_rewritten(table, server)
@@ -93,8 +102,7 @@ def _is_decidable(table: MirroredTable, now: Fingerprint, server: ServerView, th
 def _why_rewritten(table: MirroredTable, server: ServerView) -> str | None:
     """Why a table with another file must be loaded; None if it need not.
 
-    VACUUM FULL and CLUSTER keep the transactions of the rows. ALTER TABLE does not, such as SET LOGGED: while a table
-    is not logged, its changes do not come.
+    VACUUM FULL and CLUSTER keep the transactions of the rows. ALTER TABLE does not, such as SET LOGGED.
     """
     assert table.facts.new_file is not None
     if table.facts.truncated or server.has_row(table.facts.table, table.facts.new_file[2]) is not False:

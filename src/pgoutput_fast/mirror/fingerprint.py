@@ -14,6 +14,7 @@ from pgoutput_fast.postgres.publications import OPERATIONS
 
 __all__ = [
     "LACKING",
+    "NAMED",
     "CatalogColumn",
     "Doubt",
     "Fingerprint",
@@ -21,11 +22,15 @@ __all__ = [
     "columns_differ",
     "difference",
     "doubts",
+    "is_only_repacked",
     "lacking",
 ]
 
 LACKING = "its publications do not publish every operation: "
 """How the reason begins why such a table is stopped. If they publish all of them again, it is loaded."""
+
+NAMED = "named "
+"""How an entry of `members` begins if a publication names the table itself."""
 
 _TEXT, _VARCHAR = OID_OF_NAME["text"], OID_OF_NAME["varchar"]
 
@@ -62,6 +67,7 @@ class Leaf:
         filenode: its file; another one after TRUNCATE and after each rewrite.
         links: the transactions that attached it, and what is between it and the root, from the root on.
         is_born: whether it is proved that it never had a row that was not one of the root.
+        written, repack: as those of a `Fingerprint`.
     """
 
     name: str
@@ -69,6 +75,8 @@ class Leaf:
     links: Sequence[int]
     # A later ALTER TABLE removes the proof. That changes no row.
     is_born: bool = field(default=False, compare=False)
+    written: int = field(default=0, compare=False)
+    repack: int = 0
 
 
 @dataclass(frozen=True)
@@ -78,8 +86,8 @@ class Fingerprint:
     Attributes:
         oid: of the relation.
         filenode: its file; another one after TRUNCATE and after each rewrite. 0 for a table with partitions.
-        toast: oid of its TOAST table, 0 for none. ALTER TABLE makes another one when it rewrites the table;
-            VACUUM FULL, CLUSTER and TRUNCATE do not.
+        toast: oid of its TOAST table, 0 for none. ALTER TABLE makes another one when it rewrites the table, and so does
+            REPACK (CONCURRENTLY); VACUUM FULL, CLUSTER and TRUNCATE do not.
         columns: by name, also those that are not published.
         filters: the row filters of the publications; empty if one of them sends all rows. None while somebody has
             locked the table: nobody can read them then.
@@ -88,6 +96,9 @@ class Fingerprint:
         leaves: its partitions, by oid as text, if it is published as a root.
         types: what enums and composites of its columns consist of, by oid as text.
         horizon: rows of transactions before this one were there already, or will never be.
+        written: the transaction that last changed its entry in pg_class.
+        repack: the transaction of a REPACK (CONCURRENTLY) that had locked the table before these catalogs were read; 0
+            for none. Until it ends, no other transaction can alter the table.
     """
 
     oid: int
@@ -100,6 +111,13 @@ class Fingerprint:
     leaves: Mapping[str, Leaf] = field(default_factory=dict)
     types: Mapping[str, Sequence[str]] = field(default_factory=dict)
     horizon: int = 0
+    written: int = field(default=0, compare=False)
+    repack: int = 0
+
+    @property
+    def stays_logged(self) -> bool:
+        """Whether the server refuses SET UNLOGGED, as long as the table has the same `members`, and sends TRUNCATE."""
+        return any(each.startswith(NAMED) for each in self.members) and "truncate" in self.operations
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Fingerprint:
@@ -225,9 +243,16 @@ def _is_same_type(before: CatalogColumn, now: CatalogColumn) -> bool:
     return now.typmod == -1 or -1 < before.typmod <= now.typmod
 
 
+def is_only_repacked(before: Fingerprint | Leaf, now: Fingerprint | Leaf) -> bool:
+    """Whether nothing but a REPACK (CONCURRENTLY) has written the rows of a table again: it was seen at work."""
+    return before.repack != 0 and before.repack == now.written
+
+
 def _rewritten(before: Fingerprint, now: Fingerprint) -> str | None:
     """Whether ALTER TABLE has computed the rows again."""
-    if before.toast and now.toast and before.toast != now.toast:
+    is_other_toast = before.toast != 0 and now.toast != 0 and before.toast != now.toast
+    is_repacked = is_only_repacked(before, now)
+    if is_other_toast and not is_repacked and not before.stays_logged:
         return "its rows were written again by ALTER TABLE"
     files = {before.filenode: now.filenode}
     files |= {
@@ -241,7 +266,8 @@ def _rewritten(before: Fingerprint, now: Fingerprint) -> str | None:
         old = known.get(each.number)
         # VACUUM FULL writes the value that the catalog kept into the rows. So does ALTER TABLE, and only another TOAST
         # table tells it from VACUUM FULL.
-        is_packed = before.toast != 0 and old is not None and old.is_missing and not each.is_missing
+        is_packable = is_repacked or (before.toast != 0 and not is_other_toast)
+        is_packed = is_packable and old is not None and old.is_missing and not each.is_missing
         if old is None or (old.xmin != each.xmin and not is_packed):
             return "its rows were written again, and its columns were altered"
     return None
@@ -274,5 +300,5 @@ def doubts(before: Fingerprint, now: Fingerprint) -> Iterator[Doubt]:
         if known is None:
             if not leaf.is_born:
                 yield Doubt(leaf, None)
-        elif known.filenode != leaf.filenode:
+        elif known.filenode != leaf.filenode and not is_only_repacked(known, leaf):
             yield Doubt(leaf, before.horizon)

@@ -11,7 +11,7 @@ from pgoutput_fast.catalog.builtin_types import FIRST_USER_OID
 from pgoutput_fast.catalog.identifiers import quote_qualified_name
 from pgoutput_fast.catalog.read_types import read_types
 from pgoutput_fast.catalog.user_types import NO_TYPES, UserTypes
-from pgoutput_fast.mirror.fingerprint import CatalogColumn, Fingerprint, Leaf
+from pgoutput_fast.mirror.fingerprint import NAMED, CatalogColumn, Fingerprint, Leaf
 from pgoutput_fast.postgres.publications import OPERATIONS, partitions_below
 from pgoutput_fast.postgres.published import published, unlocked_filters
 
@@ -23,7 +23,7 @@ EXCEPT_SINCE = 190000
 _TABLES = """
 SELECT t.pubname::pg_catalog.text, t.nspname::pg_catalog.text, t.relname::pg_catalog.text, c.oid::pg_catalog.int8,
        c.relnamespace::pg_catalog.int8, c.relfilenode::pg_catalog.int8, c.reltoastrelid::pg_catalog.int8,
-       t.attnames, t.filter
+       t.attnames, t.filter, c.xmin::pg_catalog.text::pg_catalog.int8
 FROM published t JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) t.oid
 ORDER BY t.nspname, t.relname, t.pubname
 """
@@ -56,11 +56,12 @@ LEFT JOIN pg_catalog.pg_depend d ON d.classid OPERATOR(pg_catalog.=) 'pg_catalog
 
 # Why tables are published: themselves, or, from 15 on, their schema.
 _MEMBERS = """
-SELECT r.prrelid::pg_catalog.int8, r.oid::pg_catalog.int8, r.xmin::pg_catalog.text
+SELECT r.prrelid::pg_catalog.int8, r.oid::pg_catalog.int8, r.xmin::pg_catalog.text,
+       NOT coalesce((pg_catalog.to_json(r) OPERATOR(pg_catalog.->>) 'prexcept')::pg_catalog.bool, false)
 FROM pg_catalog.pg_publication_rel r WHERE r.prpubid OPERATOR(pg_catalog.=) ANY (%s::pg_catalog.oid[])
 """
 _SCHEMAS = """
-SELECT s.pnnspid::pg_catalog.int8, s.oid::pg_catalog.int8, s.xmin::pg_catalog.text
+SELECT s.pnnspid::pg_catalog.int8, s.oid::pg_catalog.int8, s.xmin::pg_catalog.text, false
 FROM pg_catalog.pg_publication_namespace s WHERE s.pnpubid OPERATOR(pg_catalog.=) ANY (%s::pg_catalog.oid[])
 """
 
@@ -116,7 +117,7 @@ WITH RECURSIVE below (root, oid, links, is_born) AS (
     JOIN pg_catalog.pg_inherits i ON i.inhparent OPERATOR(pg_catalog.=) b.oid)
 SELECT b.root::pg_catalog.int8, c.oid::pg_catalog.int8, n.nspname::pg_catalog.text, c.relname::pg_catalog.text,
        c.relfilenode::pg_catalog.int8, b.links,
-       b.is_born AND c.relfilenode OPERATOR(pg_catalog.=) c.oid
+       b.is_born AND c.relfilenode OPERATOR(pg_catalog.=) c.oid, c.xmin::pg_catalog.text::pg_catalog.int8
 FROM below b JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) b.oid
 JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace
 WHERE c.relkind OPERATOR(pg_catalog.=) 'r' AND b.root OPERATOR(pg_catalog.<>) b.oid
@@ -132,6 +133,7 @@ def read_fingerprints(
     publications: Sequence[str],
     unseen: int = 0,
     marks: Mapping[str, str] = _NONE,
+    repacks: Mapping[int, int] = _NONE,
 ) -> tuple[dict[str, Fingerprint], UserTypes | None]:
     """What the catalogs say of the published tables, in the cursor's transaction, which must keep its snapshot.
 
@@ -140,6 +142,7 @@ def read_fingerprints(
         publications: their names.
         unseen: how many entries of publications came and went, as `UnseenEntries` counts them.
         marks: of publications, by oid as text, as `AlteredPublications` has them.
+        repacks: as `running_repacks` has told before the transaction began.
 
     Returns:
         {qualified name: fingerprint}, and the types that are not built in; None if no column has one.
@@ -159,7 +162,7 @@ def read_fingerprints(
     filters = unlocked_filters(cursor, entries - {None})
     operations, members = _published(cursor, publications, rows, unseen, marks)
     columns, generated = _columns(cursor, oids)
-    leaves = _leaves(cursor, oids)
+    leaves = _leaves(cursor, oids, repacks)
     cursor.execute(_HORIZON)
     horizon = cursor.fetchone()[0] % (1 << 32)
     used = {column.type_oid for each in columns.values() for column in each.values()}
@@ -179,6 +182,8 @@ def read_fingerprints(
             leaves.get(oid, {}),
             _parts_of((column.type_oid for column in sent.values() if column.is_published), types),
             horizon,
+            each[0][9],
+            repacks.get(oid, 0),
         )
     return found, types
 
@@ -220,18 +225,21 @@ def _published(
     schemas = _entries(cursor, _SCHEMAS, pubs) if cursor.connection.server_version >= 150000 else {}
     cursor.execute(_ABOVE, (list(rows),))
     for leaf, oid, schema, moved, links in cursor.fetchall():
-        members[leaf] |= {f"table {entry} {xmin}{links}" for entry, xmin in tables.get(oid, ())}
-        for entry, xmin in schemas.get(schema, ()):
+        members[leaf] |= {f"table {entry} {xmin}{links}" for entry, xmin, _ in tables.get(oid, ())}
+        # From 11 on, TRUNCATE comes in the stream.
+        if oid == leaf and cursor.connection.server_version >= 110000:
+            members[leaf] |= {f"{NAMED}{entry} {xmin}" for entry, xmin, named in tables.get(oid, ()) if named}
+        for entry, xmin, _ in schemas.get(schema, ()):
             members[leaf] |= {f"schema {entry} {xmin}", f"in schema {entry} {moved}{links}"}
     return operations, members
 
 
-def _entries(cursor: Any, query: str, publications: Sequence[int]) -> dict[int, list[tuple[int, str]]]:
-    """{oid of a table or a schema: (oid, transaction) of each entry that publishes it}."""
+def _entries(cursor: Any, query: str, publications: Sequence[int]) -> dict[int, list[tuple[int, str, bool]]]:
+    """{oid of a table or a schema: (oid, transaction, whether it names a table) of each of its entries}."""
     cursor.execute(query, (list(publications),))
-    found: dict[int, list[tuple[int, str]]] = {}
-    for what, oid, xmin in cursor.fetchall():
-        found.setdefault(what, []).append((oid, xmin))
+    found: dict[int, list[tuple[int, str, bool]]] = {}
+    for what, *entry in cursor.fetchall():
+        found.setdefault(what, []).append(tuple(entry))
     return found
 
 
@@ -275,12 +283,17 @@ def _sent(
     return found
 
 
-def _leaves(cursor: Any, oids: Sequence[int]) -> dict[int, dict[str, Leaf]]:
+def _leaves(cursor: Any, oids: Sequence[int], repacks: Mapping[int, int]) -> dict[int, dict[str, Leaf]]:
     found: dict[int, dict[str, Leaf]] = {}
     cursor.execute(_LEAVES, (list(oids),))
-    for root, oid, schema, name, filenode, links, is_born in cursor.fetchall():
+    for root, oid, schema, name, filenode, links, is_born, written in cursor.fetchall():
         found.setdefault(root, {})[str(oid)] = Leaf(
-            quote_qualified_name(schema, name), filenode, tuple(links), is_born
+            quote_qualified_name(schema, name),
+            filenode,
+            tuple(links),
+            is_born,
+            written,
+            repacks.get(oid, 0),
         )
     return found
 

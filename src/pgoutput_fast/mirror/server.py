@@ -14,6 +14,7 @@ from pgoutput_fast.mirror.fingerprint import CatalogColumn, Doubt, Fingerprint
 from pgoutput_fast.mirror.memory import Memory
 from pgoutput_fast.mirror.read_fingerprints import EXCEPT_SINCE, read_columns, read_fingerprints
 from pgoutput_fast.mirror.unseen import AlteredPublications, UnseenEntries
+from pgoutput_fast.postgres.repacks import running_repacks
 from pgoutput_fast.postgres.row_age import has_row
 from pgoutput_fast.postgres.session import read_position, session
 from pgoutput_fast.postgres.slots import find_slot
@@ -57,8 +58,9 @@ class ServerView:
         """{qualified name: what the catalogs say} of the published tables. From now on, types are those of now."""
         with session(self.dsn) as cursor:
             self._note_unseen(cursor)
+            repacks = running_repacks(cursor)
             cursor.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-            found, types = read_fingerprints(cursor, self.publications, self._number, self._marks)
+            found, types = read_fingerprints(cursor, self.publications, self._number, self._marks, repacks)
             cursor.execute("COMMIT")
         if types is not None and (merged := self._types.merged(types)) != self._types:
             self._types, self._typed = merged, None
