@@ -137,7 +137,6 @@ soak: $(VENV)/.dev  ## run long tests: every allocation fails once, 20 million r
 	PGOUTPUT_FAST_KILLS=$(KILLS) $(BIN)/python -m pytest tests/capture/test_service.py tests/capture/test_sql_source.py -k killed --timeout 3600
 	PGOUTPUT_FAST_CRASHES=30 PGOUTPUT_FAST_LARGE=10000000 $(BIN)/python -m pytest tests/capture/test_faults.py --timeout 3600
 	PGOUTPUT_FAST_KILLS=$(KILLS) $(BIN)/python -m pytest tests/capture/test_cut.py -k loses
-	PGOUTPUT_FAST_KILLS=$(KILLS) $(BIN)/python -m pytest tests/typed_files/test_files.py -k killed --timeout 3600
 	PGOUTPUT_FAST_KILLS=$$((4 * $(KILLS))) $(BIN)/python -m pytest tests/live/test_positions.py -k killed --timeout 3600
 	PGOUTPUT_FAST_KILLS=$(KILLS) $(BIN)/python -m pytest tests/snapshot/test_killed.py --timeout 3600
 	PGOUTPUT_FAST_KILLS=$(KILLS) $(BIN)/python -m pytest tests/spark/test_table_faults.py -k "killed" --timeout 3600

@@ -27,7 +27,6 @@ LAYERS: tuple[dict[str, tuple[str, ...]], ...] = (
     {"capture": ("capture", "capture.*")},
     {
         "snapshot": ("snapshot", "snapshot.*"),
-        "typed_files": ("typed_files", "typed_files.*"),
         "lake": ("lake", "lake.*"),
     },
     {

@@ -55,7 +55,6 @@ FILES = [
     for folder, names in {
         "core": "assemble convert table_rows records scan tag tagged",
         "capture": "service segment_directory",
-        "typed_files": "files",
         "catalog": "relations identifiers versions",
         "decoding": "columns decoder differential framing",
         "committed": "view spill",
@@ -64,7 +63,7 @@ FILES = [
         "project": "fetch import",
         "schema": "options column_types evolution",
         "oracle": "changes every_type nested",
-        "segments": "segment",
+        "segments": "committed segment",
     }.items()
     for name in names.split()
 ]

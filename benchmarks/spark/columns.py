@@ -19,10 +19,8 @@ import pgoutput_fast as pgo
 from benchmarks.report import README, Section, machine, rewrite
 from benchmarks.spark.queries import TABLE, cpu_of_descendants, cpu_since, identity, session, wide_segments
 from benchmarks.timing import Measured
-from pgoutput_fast.storage.stores import open_store
-from pgoutput_fast.typed_files.files import TypedFiles
 
-__all__ = ["queries", "section", "write_input"]
+__all__ = ["queries", "section"]
 
 TIMES = 3
 ROUNDS = 5
@@ -30,14 +28,6 @@ MARKERS = "<!-- spark column figures -->", "<!-- end of spark column figures -->
 COLUMNS = ["id", "account", "price"]
 ALL = "changes(): 16 columns, all metadata"
 IDENTITY = "identity, tagged payloads"
-
-
-def write_input(directory: Path, times: int, scale: float = 1.0) -> int:
-    """Writes segments and typed files of the wide corpus, `times` times. Returns the number of rows."""
-    directory.mkdir(exist_ok=True)
-    rows, _ = wide_segments(directory, times, scale)
-    TypedFiles(open_store(directory), pgo.Options()).catch_up()
-    return rows
 
 
 def queries(spark: Any, directory: Path) -> dict[str, Callable[[], Any]]:
@@ -66,8 +56,6 @@ def queries(spark: Any, directory: Path) -> dict[str, Callable[[], Any]]:
         'format("pgoutput"): three columns, all metadata': lambda: read(columns=names, metadata="all"),
         'format("pgoutput"): three columns, no metadata': lambda: read(columns=names, metadata="none"),
         'format("pgoutput"): _seq, then count()': lambda: read(columns="_seq").groupBy().count(),
-        "read_typed(): 16 columns, all metadata": lambda: pgspark.read_typed(directory, TABLE),
-        "read_typed(): select() of three": lambda: pgspark.read_typed(directory, TABLE).select(*COLUMNS),
     }
 
 
@@ -115,7 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     spark = session()
     with tempfile.TemporaryDirectory() as name:
-        rows = write_input(Path(name), given.times, given.scale)
+        rows, _ = wide_segments(Path(name), given.times, given.scale)
         text = str(section(spark, Path(name), given.rounds, rows))
     heading = f"{machine()}; PySpark {spark.version}, local[2], median of {given.rounds} rounds."
     spark.stop()

@@ -81,19 +81,14 @@ def _until_now(database: pg.Database, slot: str, path: Path) -> list[str]:
 
 
 @pytest.mark.in_ci
-def test_the_command_has_typed_files_and_retention(base: pg.Database, slot: str, tmp_path: Path) -> None:
+def test_the_command_applies_retention(base: pg.Database, slot: str, tmp_path: Path) -> None:
     given = _until_now(base, slot, tmp_path)
-    for n, more in enumerate((["--typed"], ["--typed", "--keep-days", "0"], ["--typed", "--keep-days", "1"])):
+    for n, more in enumerate(([], ["--keep-days", "0"], ["--keep-days", "1"])):
         base.execute(f"INSERT INTO t VALUES ({n})")
-        done = subprocess.run(
-            [*COMMAND, *given, *more, "--keep-unread", "--keep-typed-days", "1"],
-            capture_output=True,
-            text=True,
-        )
+        done = subprocess.run([*COMMAND, *given, *more, "--keep-unread"], capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
-    # The second one removed the first segment, whose typed file was there; to the third, nothing is old.
+    # The second one removed the first segment; to the third, nothing is old.
     assert len(list_segments(tmp_path)) == 2
-    assert len(list((tmp_path / "typed" / "public.t").glob("*/*.parquet"))) == 3
     done = subprocess.run([*COMMAND, *given, "--keep-days", "-1"], capture_output=True, text=True)
     assert done.returncode == 2
     assert "a time to keep files cannot be negative" in done.stderr

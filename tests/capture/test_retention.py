@@ -14,8 +14,10 @@ from pathlib import Path
 import pytest
 
 import pgoutput_fast as pgo
-from pgoutput_fast.capture import Capture, Limits
-from pgoutput_fast.capture.retention import Consumers, Retention, retain, retain_typed
+from pgoutput_fast.capture import Capture, CaptureError, Limits
+from pgoutput_fast.capture.process import Settings
+from pgoutput_fast.capture.retention import Consumers, Retention, retain
+from pgoutput_fast.capture.segment_directory import SegmentDirectory
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
 from pgoutput_fast.segments import Source, list_segments, read_segment, segment_catalog, write_segment
 from support import pg
@@ -104,17 +106,11 @@ def test_a_clock_that_jumped(tmp_path: Path) -> None:
     """All is old then, by the clock; but nothing has come since that would have made it old."""
     stream = _Stream(tmp_path)
     paths = [stream.cut(stream.commit(k)) for k in range(4)]
-    typed = tmp_path / "typed" / "public.orders" / "0000000000000001"
-    typed.mkdir(parents=True)
     for k, path in enumerate(paths):
-        (typed / path.name).touch()
-        for each in (path, typed / path.name):
-            os.utime(each, (0, time.time() - 1000 * 86_400 - 3600 * (3 - k)))
+        os.utime(path, (0, time.time() - 1000 * 86_400 - 3600 * (3 - k)))
     day, hours = timedelta(days=1), timedelta(minutes=90)
     assert retain(tmp_path, older_than=day, dry_run=True) == []
-    assert retain_typed(tmp_path, older_than=day, dry_run=True) == []
     assert retain(tmp_path, older_than=hours, dry_run=True) == paths[:2]
-    assert retain_typed(tmp_path, older_than=hours) == [typed / path.name for path in paths[:2]]
     # By the clock alone, where nothing is to stay.
     assert retain(tmp_path, older_than=NOTHING) == paths[:3]
 
@@ -197,6 +193,35 @@ def test_what_is_void_keeps_nothing(tmp_path: Path) -> None:
     assert _ids(tmp_path) == [2]
 
 
+def test_typed_files_of_an_earlier_version_are_refused(tmp_path: Path) -> None:
+    """Its captures with `typed=True` wrote them. Retention kept the segments that they lacked."""
+    stream = _Stream(tmp_path)
+    paths = [stream.cut(stream.commit(n)) for n in range(3)]
+    progress = tmp_path / "typed" / "_progress.json"
+    progress.parent.mkdir()
+    progress.write_text('{"last_seq": 2, "next_seq": 3}')
+    (tmp_path / "typed" / "public.orders").mkdir()
+    refused = rf"{tmp_path} has typed files, which a capture no longer writes: .*pgspark\.write_tables.*remove {progress}"
+    capture = Capture("", "slot", ["captured"], tmp_path)
+    for _ in range(2):
+        with pytest.raises(CaptureError, match=refused):
+            capture.run()
+        for dry_run in (False, True):
+            with pytest.raises(ValueError, match=refused):
+                retain(tmp_path, older_than=0, dry_run=dry_run)
+    assert len(list_segments(tmp_path)) == 3
+    progress.unlink()
+    with SegmentDirectory(tmp_path).owned():
+        assert retain(tmp_path, older_than=0) == paths[:2]
+
+
+def test_typed_is_an_unknown_argument(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="unexpected keyword argument 'typed'"):
+        Capture("", "slot", ["captured"], tmp_path, typed=True)  # type: ignore[call-arg]
+    with pytest.raises(ValueError, match=r"settings of the capture are wrong: .*'typed'"):
+        Settings("", "slot", ("captured",), str(tmp_path), more={"typed": True}).capture()
+
+
 def test_arguments_and_what_is_damaged(tmp_path: Path) -> None:
     stream = _Stream(tmp_path)
     for n in range(3):
@@ -204,7 +229,7 @@ def test_arguments_and_what_is_damaged(tmp_path: Path) -> None:
     for wrong in ({}, {"older_than": None}, {"older_than": -1}):
         with pytest.raises(ValueError, match=r"say what to remove|cannot be negative"):
             retain(tmp_path, **wrong)
-    for build in (lambda: Retention(), lambda: Retention(typed_older_than=-1)):
+    for build in (lambda: Retention(), lambda: Retention(older_than=-1)):
         with pytest.raises(ValueError, match=r"say what to remove|cannot be negative"):
             build()
     consumers = Consumers(tmp_path)

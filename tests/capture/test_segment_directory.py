@@ -49,6 +49,16 @@ def test_what_is_there_is_durable_before_it_is_gone_on_from(
     )
 
 
+def test_unfinished_files_of_a_killed_process_are_removed(tmp_path: Path) -> None:
+    unfinished = tmp_path / f".{'0' * 20}-{'0' * 20}.parquet.{'0f' * 8}"
+    other = tmp_path / ".orders.parquet"
+    for path in (unfinished, other):
+        path.write_bytes(b"unfinished")
+    with segment_directory.SegmentDirectory(tmp_path).owned():
+        assert not unfinished.exists()
+        assert other.exists(), "nothing of a capture has such a name"
+
+
 def test_a_connection_that_is_lost_while_an_fsync_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,7 +15,16 @@ import pytest
 
 import pgoutput_fast as pgo
 from pgoutput_fast import format_lsn
-from pgoutput_fast.capture import Capture, CaptureError, Limits, check, create_slot, drop_slot, find_slot
+from pgoutput_fast.capture import (
+    Capture,
+    CaptureError,
+    Limits,
+    Snapshot,
+    check,
+    create_slot,
+    drop_slot,
+    find_slot,
+)
 from pgoutput_fast.segments import list_segments
 from support import pg
 from support.capturing import (
@@ -235,7 +244,7 @@ def test_what_was_prepared_may_be_streamed_again(
         pytest.skip("prepared transactions are sent since 15")
     drop_slot(database.dsn, slot)
     create_slot(database.dsn, slot, two_phase=True)
-    capture = Capture(streaming_dsn(database), slot, ["captured"], tmp_path, typed=True)
+    capture = Capture(streaming_dsn(database), slot, ["captured"], tmp_path)
     filler = "repeat('x', 300)"
     database.execute(
         "BEGIN",
@@ -249,6 +258,36 @@ def test_what_was_prepared_may_be_streamed_again(
     capture.run(until_lsn=now(database))
     expect_exactly_once(database, tmp_path)
     assert list_segments(tmp_path)[-1].state.open_txns == []
+
+
+def test_modes_of_files(database: pg.Database, slot: str, tmp_path: Path) -> None:
+    """The umask decides, or fewer permissions that the caller chose. Temporary files have no others."""
+    if database.version != max(pg.installations()):
+        pytest.skip("tried on the newest server")
+    database.execute("INSERT INTO counted VALUES (1, 1)")
+    before = os.umask(0o022)
+    try:
+        Capture(database.dsn, slot, ["captured"], tmp_path / "a").run(until_lsn=now(database))
+        database.execute("UPDATE counted SET n = 2")
+        Capture(database.dsn, slot, ["captured"], tmp_path / "a", file_mode=0o640).run(
+            until_lsn=now(database)
+        )
+        with Snapshot(database.dsn, ["captured"]) as snapshot:
+            snapshot.load_to(tmp_path / "b" / "c")
+        with Snapshot(database.dsn, ["captured"]) as snapshot:
+            snapshot.load_to(tmp_path / "b" / "d", file_mode=0o600)
+            with pytest.raises(ValueError, match="such as 0o640"):
+                snapshot.load_to(tmp_path / "b" / "e", file_mode=640)
+    finally:
+        os.umask(before)
+
+    def modes(*patterns: str) -> list[set[str]]:
+        return [{oct(path.stat().st_mode & 0o777) for path in tmp_path.glob(each)} for each in patterns]
+
+    first, second = sorted(path.name for path in (tmp_path / "a").glob("*.parquet"))
+    assert modes("a", f"a/{first}", f"a/{second}") == [{"0o755"}, {"0o644"}, {"0o640"}]
+    assert modes("b/c", "b/c/*", "b/c/*/*") == [{"0o755"}, {"0o755", "0o644"}, {"0o644"}]
+    assert modes("b", "b/d", "b/d/p*", "b/d/*/*") == [{"0o755"}, {"0o700"}, {"0o700"}, {"0o600"}]
 
 
 def test_a_connection_that_is_cut(

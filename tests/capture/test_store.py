@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import random
 import signal
 import subprocess
@@ -16,8 +15,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import psycopg2
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 import pgoutput_fast as pgo
@@ -39,7 +36,6 @@ from support.capturing import (
     PROCESS,
     Running,
     Writers,
-    committed,
     expect_exactly_once,
     now,
     slot,
@@ -257,17 +253,9 @@ def test_a_capture_that_is_killed(database: pg.Database, slot: str, prefix: str)
             process.send_signal(signal.SIGKILL)
             _, said = process.communicate()
             assert process.returncode == -signal.SIGKILL, said
-    capture = Capture(streaming_dsn(database), slot, ["captured"], prefix, typed=True)
+    capture = Capture(streaming_dsn(database), slot, ["captured"], prefix)
     capture.run(until_lsn=now(database))
     expect_exactly_once(database, prefix)
-    # Typed files of all segments, those of before among them.
-    store = open_store(prefix)
-    files = [each.name for each in store.entries("typed/public.counted", recursive=True)]
-    typed = pa.concat_tables(pq.read_table(io.BytesIO(store.read(name))) for name in files)
-    expected = committed(prefix).table("public.counted")
-    assert typed.sort_by([("_seq", "ascending"), ("_change_type", "ascending")]).equals(
-        expected.sort_by([("_seq", "ascending"), ("_change_type", "ascending")])
-    )
     assert len(list_segments(prefix)) > 2
     found, newest = find_slot(database.dsn, slot), newest_segment(prefix)
     assert found is not None

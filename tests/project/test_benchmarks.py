@@ -192,7 +192,8 @@ def test_columns_on_spark_at_a_tiny_scale(
 ) -> None:
     monkeypatch.setenv("PGOUTPUT_FAST_BENCH_CACHE", str(tmp_path / "cache"))
     segments = tmp_path / "segments"
-    rows = spark_columns.write_input(segments, 1, 0.004)
+    segments.mkdir()
+    rows, _ = wide_segments(segments, 1, 0.004)
     figures = spark_columns.section(spark, segments, 1, rows).rows
     assert [row[0] for row in figures] == list(spark_columns.queries(spark, segments))
     assert all(float(cell) >= 0 for row in figures for cell in row[1:])

@@ -41,7 +41,7 @@ BLOCKS: dict[str, dict[str, tuple[int | str, ...]]] = {
         "How it is built": (1, DRAWING),
         "Layers": (1, "project/test_architecture.py::test_the_drawing_is_that_of_the_imports"),
     },
-    "capture.md": {"": (6, "project/test_docs.py::test_a_capture_does_what_the_page_says")},
+    "capture.md": {"": (5, "project/test_docs.py::test_a_capture_does_what_the_page_says")},
     "cluster.md": {"": (1, ERROR)},
     "command-line.md": {
         "": (9, f"{_LINE}test_the_commands_print_what_the_page_says"),
@@ -136,7 +136,6 @@ BLOCKS: dict[str, dict[str, tuple[int | str, ...]]] = {
         "": (14, _SEGMENTS),
         "Errors": (2, _SEGMENTS, ERROR),
         "The data source": (4, "spark/test_source.py::test_the_page_says_what_is_so"),
-        "Typed files": (1, "spark/test_typed.py::test_the_page_says_what_is_so"),
         "Single payloads": (1, "spark/test_source.py::test_the_page_says_what_is_so"),
         "Untagged payloads": (2, "spark/test_tag.py::test_the_page_says_how"),
         "The next payloads": (1, "spark/test_tag.py::test_the_page_says_how"),

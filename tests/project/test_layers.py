@@ -162,10 +162,10 @@ def test_what_points_upwards_is_found() -> None:
     assert misplaced(
         {
             "_core.tagging.scan": ["decoding.state", "schema.tables", "_core.tagging.tag"],
-            "snapshot.load": ["capture.service", "typed_files.files"],
+            "snapshot.load": ["capture.service", "lake.files"],
         }
     ) == [
         "_core.tagging.scan (_core) imports decoding.state (decoding)",
         "snapshot.load (snapshot) imports capture.service (capture)",
-        "snapshot.load (snapshot) imports typed_files.files (typed_files)",
+        "snapshot.load (snapshot) imports lake.files (lake)",
     ]

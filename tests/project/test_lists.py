@@ -15,7 +15,7 @@ import pgoutput_fast as pgo
 
 # What no user calls; and results, which no user makes.
 INTERNAL = {
-    "catalog.builtin_types", "catalog.read_types", "cli", "committed", "decoding.changed_tables", "decoding.inputs", "decoding.result", "demo", "display", "encode.printed", "lake", "typed_files",
+    "catalog.builtin_types", "catalog.read_types", "cli", "committed", "decoding.changed_tables", "decoding.inputs", "decoding.result", "demo", "display", "encode.printed", "lake",
     "parallel_tag", "postgres", "protocol.kinds", "protocol.limits", "protocol.reasons", "schema.column_types", "schema.evolution",
     "schema.resolve", "schema.tables", "segments.committed", "segments.compaction", "segments.footers", "segments.join", "segments.joined", "segments.known", "segments.layout", "segments.listing", "segments.names", "segments.tail", "storage.stores",
 }  # fmt: skip

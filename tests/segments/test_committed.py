@@ -1,7 +1,9 @@
-"""Changes of segments in the order of the commits, while segments are joined."""
+"""Changes of segments in the order of the commits, however the stream is cut, and while segments are joined."""
 
 from __future__ import annotations
 
+import random
+import shutil
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,69 +12,176 @@ import pytest
 import pgoutput_fast as pgo
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
 from pgoutput_fast.segments import Source, compact, read_segment, write_segment
+from pgoutput_fast.segments import committed as module
 from pgoutput_fast.segments.committed import CommittedChanges
 from pgoutput_fast.segments.names import named_segments
 from pgoutput_fast.segments.read import open_segment
 from pgoutput_fast.storage.stores import Store, open_store
+from support.forms import and_in_ci, and_long
+from support.oracle import plain_records
+from support.streams import ENRICHED, RandomChoices, Stream, make_stream
 
 SOURCE = Source("1", "shop", "slot")
 ITEMS = RelationSpec(16401, "public", "items", (ColumnSpec("id", 23, key=True),))
 
 
+def _insert(writer: Writer, *ids: int, xid: int | None = None) -> list[bytes]:
+    return [message for n in ids for message in writer.change(ITEMS, "insert", new=[str(n)], xid=xid)]
+
+
+def _commit(writer: Writer, xid: int, *ids: int) -> list[bytes]:
+    begin = writer.begin(xid, 100 * xid, 0)
+    return begin + _insert(writer, *ids) + writer.commit(100 * xid, 100 * xid + 8, 0)
+
+
 class _Reader:
     """Reads the changes of a directory as a mirror does: it knows the last message that it has read."""
 
-    def __init__(self, store: Store) -> None:
-        self.read, self.released = -1, list[int]()
-        self._store = store
+    def __init__(self, store: Store, options: pgo.Options | None = None) -> None:
+        self.read = -1
+        self.released: list[tuple[pa.RecordBatch, pgo.Catalog]] = []
+        self._store, self._options = store, options or pgo.Options()
         self.restart()
 
+    def rows(self) -> pa.Table:
+        decoded = [pgo.decode_tagged(*each) for each in self.released]
+        return pa.Table.from_batches([change.batch for each in decoded for change in each.changes])
+
     def restart(self) -> None:
-        self._changes = CommittedChanges(self._store, pgo.Options())
-        self._changes.resume([each for each in named_segments(self._store) if each.last_seq <= self.read])
+        self.changes = CommittedChanges(self._store, self._options)
+        self.changes.resume([each for each in named_segments(self._store) if each.last_seq <= self.read])
 
     def take(self) -> None:
         for each in named_segments(self._store):
             if each.last_seq > self.read:
                 path = self._store.at(each.name)
                 state = open_segment(path).state
-                for batch, _ in self._changes.of(read_segment(path), state, self.read):
-                    self.released += batch.column("seq").to_pylist()
+                self.released += self.changes.of(read_segment(path), state, self.read)
                 self.read = each.last_seq
 
 
+def _cut(directory: Path, stream: Stream, cuts: set[int]) -> list[Path]:
+    """Segments of a stream, cut there and where a session starts."""
+    directory.mkdir()
+    paths = []
+    state = pgo.StreamState(catalog=ENRICHED)
+    ends = sorted({*cuts, *stream.sessions, len(stream.payloads)} - {0})
+    for begin, end in zip([0, *ends], ends, strict=False):
+        if begin in stream.sessions:
+            decoder = pgo.Decoder(state=state)
+            decoder.start_session()
+            state = decoder.state
+        tagged, state = pgo.tag(stream.payloads[begin:end], state, lsn=stream.lsns[begin:end])
+        if tagged.num_rows:
+            paths.append(Path(write_segment(directory, tagged, state, source=SOURCE)))
+    return paths
+
+
+def _rows(decoded: list[pgo.Decoded]) -> dict[int, list[str]]:
+    """{relation version: its changes, in the order of the commits}."""
+    rows: dict[int, list[str]] = {}
+    for each in decoded:
+        for change in each.changes:
+            own = rows.setdefault(change.relation.version, [])
+            own += map(repr, plain_records(pa.Table.from_batches([change.batch])))
+    return rows
+
+
+@pytest.mark.parametrize("seed", and_long(and_in_ci(range(4), range(4, 8)), range(8, 20)))
+def test_they_are_the_committed_view(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """Of random streams, cut anywhere and read by processes that end anywhere."""
+    dice = random.Random(seed)
+    # Some transactions are released in pieces, and wait in files.
+    monkeypatch.setattr(module, "_PIECE_ROWS", dice.choice([1, 5, 1 << 16]))
+    options = pgo.Options(on_error="quarantine", memory_limit=dice.choice([1, 1 << 20]))
+    stream = make_stream(RandomChoices(seed), steps=40)
+    size = len(stream.payloads)
+    paths = _cut(tmp_path / "all", stream, {dice.randrange(1, size) for _ in range(dice.choice([2, 10]))})
+    directory = tmp_path / "grown"
+    directory.mkdir()
+    reader = _Reader(open_store(directory), options)
+    for path in paths:
+        shutil.copy2(path, directory)
+        before = reader.read, len(reader.released)
+        reader.take()
+        if dice.random() < 0.4:
+            # It died before it could save what it read.
+            reader.read = before[0]
+            del reader.released[before[1] :]
+            reader.restart()
+            reader.take()
+        elif dice.random() < 0.4:
+            reader.restart()
+        # Void transactions do not wait for ever.
+        waiting = reader.changes._reorder_buffer.waiting.keys()
+        assert waiting <= set(open_segment(path).state.open_txns)
+    decoder = pgo.Decoder(pgo.Options(transactions="committed", on_error="quarantine"), catalog=ENRICHED)
+    expected: list[pgo.Decoded] = []
+    ends = sorted({*stream.sessions, size})
+    for begin, end in zip([0, *ends], ends, strict=False):
+        if begin in stream.sessions:
+            decoder.start_session()
+        if begin < end:
+            expected.append(decoder.decode(stream.payloads[begin:end], lsn=stream.lsns[begin:end]))
+    released = [pgo.decode_tagged(*each, options) for each in reader.released]
+    assert _rows(released) == _rows(expected)
+    assert sum(each.rejects.num_rows for each in released) == sum(each.rejects.num_rows for each in expected)
+
+
+def test_a_large_transaction_is_released_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Streamed over many segments, with a part that is rolled back, and with small transactions between."""
+    monkeypatch.setattr(module, "_PIECE_ROWS", 500)
+    writer, state = Writer(4, streaming="on"), None
+
+    parts = []
+    for n in range(10):
+        block = writer.stream_start(900)
+        for k in range(400):
+            block += _insert(writer, 1000 * n + k, xid=900 + k % 2)
+        parts.append(block + writer.stream_stop() + _commit(writer, n + 1, -n - 1))
+    end = writer.stream_abort(900, 901) + writer.stream_commit(900, 6000, 6008, 0)
+    parts.append(_commit(writer, 50, -50) + end + _commit(writer, 70, -70))
+    for part in parts:
+        tagged, state = pgo.tag(part, state)
+        write_segment(tmp_path, tagged, state, source=SOURCE)
+    spill = str(tmp_path / "spill")
+    reader = _Reader(open_store(tmp_path), pgo.Options(memory_limit=50_000, spill_directory=spill))
+    reader.take()
+    assert max(batch.num_rows for batch, _ in reader.released) <= 1000
+    rows = reader.rows()
+    large = [1000 * n + k for n in range(10) for k in range(0, 400, 2)]
+    assert rows.column("id").to_pylist() == [*range(-1, -11, -1), -50, *large, -70]
+    lsns = [*range(100, 1100, 100), 5000, *[6000] * len(large), 7000]
+    assert rows.column("_commit_lsn").to_pylist() == lsns
+
+
+@pytest.mark.parametrize("done", [0, 1, 3, 5])
 @pytest.mark.parametrize("restarts", [False, True])
-def test_a_joined_segment_that_was_read_in_part(tmp_path: Path, restarts: bool) -> None:
-    """A transaction is open where the reader is. So the reader has its first changes already."""
-    writer = Writer(4, streaming="on")
-
-    def insert(*ids: int, xid: int | None = None) -> list[bytes]:
-        return [each for n in ids for each in writer.change(ITEMS, "insert", new=[str(n)], xid=xid)]
-
-    parts = [
-        [*writer.stream_start(9), *insert(1, 2, xid=9), *insert(3, xid=10), *writer.stream_stop()],
-        [*writer.stream_start(9), *insert(4, xid=9), *writer.stream_stop(), *writer.stream_abort(9, 10)],
-        [*writer.stream_commit(9, 100, 108, 0), *writer.begin(11, 200, 0), *insert(5)],
-        writer.commit(200, 208, 0),
-    ]
-    expected = [
-        row["seq"]
-        for row in pgo.tag([message for part in parts for message in part])[0].to_pylist()
-        if row["kind"] == ord("I") and row["payload"][-1:] != b"3"
-    ]
-    store, state = open_store(tmp_path), None
-    reader = _Reader(store)
-    for n, part in enumerate(parts):
+def test_a_joined_segment_that_was_read_in_part(tmp_path: Path, done: int, restarts: bool) -> None:
+    """Transactions are open where the reader is. So the reader has their first changes already."""
+    writer, state = Writer(4, streaming="on"), None
+    reader = _Reader(open_store(tmp_path))
+    for n in range(6):
+        part = writer.commit(3000, 3008, 0) if n == 4 else []
+        part += _commit(writer, 20 + n, n) + writer.stream_start(7) + _insert(writer, 100 + n, xid=7)
+        part += (_insert(writer, 900, xid=9) if n == 0 else []) + writer.stream_stop()
+        if n == 2:
+            part += writer.stream_start(8) + _insert(writer, 500, xid=8) + writer.stream_stop()
+        if n == 3:
+            part += writer.begin(30, 3000, 0) + _insert(writer, 30)
+        if n == 4:
+            part += writer.stream_commit(8, 2450, 2458, 0) + writer.stream_abort(7, 9)
+        if n == 5:
+            part += writer.stream_commit(7, 2600, 2608, 0)
         tagged, state = pgo.tag(part, state)
         write_segment(tmp_path, tagged, state, source=SOURCE, end_lsn=100 * (n + 1))
-        if n == 0:
+        if n == done - 1:
             reader.take()
-    assert compact(tmp_path, keep=1)
+    assert compact(tmp_path, keep=1).joined == 5
     if restarts:
         reader.restart()
     reader.take()
-    assert reader.released == expected
-    assert len(expected) == 4
+    assert reader.rows().column("id").to_pylist() == [0, 1, 2, 3, 30, 4, 500, 5, *range(100, 106)]
 
 
 def test_long_batches_are_not_copied(tmp_path: Path) -> None:

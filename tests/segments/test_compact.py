@@ -40,8 +40,6 @@ from pgoutput_fast.segments import known as segment_known
 from pgoutput_fast.segments.tail import SegmentStream
 from pgoutput_fast.storage.locks import try_lock
 from pgoutput_fast.storage.stores import open_store
-from pgoutput_fast.typed_files.files import TypedFiles
-from pgoutput_fast.typed_files.progress import read_progress
 from support import pg
 from support.buckets import opened_bucket
 from support.capturing import (
@@ -595,54 +593,13 @@ def test_retention_waits_until_a_joined_segment_has_its_name(
     assert _ids(tmp_path) == [5]
 
 
-# ---- typed files ---------------------------------------------------------------------------------------------------
-
-
-def _typed(directory: Path) -> list[int]:
-    found = [pq.read_table(file, partitioning=None) for file in (directory / "typed").glob("*/*/*.parquet")]
-    return sorted(value for table in found for value in table.column("id").to_pylist())
-
-
-@pytest.mark.parametrize("done", [0, 1, 3, 5])
-@pytest.mark.parametrize("died", [False, True])
-def test_typed_files_of_a_joined_segment(made: _Stream, tmp_path: Path, done: int, died: bool) -> None:
-    """They were made of some of its segments before; or a process died in the middle of the next one."""
-    options, store = pgo.Options(on_error="quarantine"), open_store(tmp_path)
-    expected: list[int] = []
-    for n in range(6):
-        parts = [made.commit(n), made.block(7, 100 + n)]
-        expected += [n, 100 + n]
-        if n == 2:
-            parts.append(made.block(8, 500))
-            expected.append(500)
-        if n == 4:
-            parts += [made.stream_commit(8), made.writer.stream_abort(7, 9)]
-        made.cut(*parts)
-        if n == done - 1:
-            TypedFiles(store, options).catch_up()
-        if n == done and died:
-            saved = read_progress(store)
-            TypedFiles(store, options).catch_up()
-            progress = tmp_path / "typed" / "_progress.json"
-            if saved is None:
-                progress.unlink()
-            else:
-                progress.write_text(json.dumps({"last_seq": saved.last_seq, "next_seq": saved.next_seq}))
-    compact(tmp_path, keep=1, grace=0)
-    assert len(_files(tmp_path)) == 2
-    TypedFiles(store, options).catch_up()
-    made.cut(made.stream_commit(7))
-    TypedFiles(store, options).catch_up()
-    assert _typed(tmp_path) == sorted(expected)
-
-
 # ---- a capture meanwhile -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.in_ci
 @pytest.mark.unsanitized
 def test_a_capture_writes_meanwhile(database: pg.Database, slot: str, tmp_path: Path) -> None:
-    """It is killed and started again, too; and it makes typed files and applies retention in the end."""
+    """It is killed and started again, too, and applies retention in the end."""
     if database.version != max(pg.installations()):
         pytest.skip("tried on the newest server")
     dsn, stop, failed, done = streaming_dsn(database), threading.Event(), [], []
@@ -675,18 +632,10 @@ def test_a_capture_writes_meanwhile(database: pg.Database, slot: str, tmp_path: 
     expect_exactly_once(database, tmp_path)
     assert len(_files(tmp_path)) < 10  # each is much larger than the next one
     database.execute("INSERT INTO counted VALUES (-7, 1, '')")
-    Capture(dsn, slot, ["captured"], tmp_path, typed=pgo.Options(), retention=Retention(older_than=3600)).run(
+    Capture(dsn, slot, ["captured"], tmp_path, retention=Retention(older_than=3600)).run(
         until_lsn=now(database)
     )
-    table = committed(tmp_path).table("public.counted")
-    assert _typed_rows(tmp_path) == table.num_rows
     expect_exactly_once(database, tmp_path)
-
-
-def _typed_rows(directory: Path) -> int:
-    return sum(
-        pq.read_metadata(file).num_rows for file in (directory / "typed").glob("public.counted/*/*.parquet")
-    )
 
 
 # ---- an object store -----------------------------------------------------------------------------------------------

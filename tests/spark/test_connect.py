@@ -25,7 +25,6 @@ from pgoutput_fast.mirror.formats import open_current
 from pgoutput_fast.segments import Source, list_segments, read_segment, write_segment
 from pgoutput_fast.spark import sessions
 from pgoutput_fast.storage.stores import open_store
-from pgoutput_fast.typed_files.files import TypedFiles
 from support.forms import and_in_ci, and_long
 from support.fresh import make_target
 from support.plans import is_sorted
@@ -69,14 +68,13 @@ PAYLOADS = _stream()
 
 @pytest.fixture(scope="module")
 def places(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Segments with typed files, and untagged payloads in files: in order, and not."""
+    """Segments, and untagged payloads in files: in order, and not."""
     root: Path = tmp_path_factory.mktemp("places")
     (root / "segments").mkdir()
     state, size = None, len(PAYLOADS) // 3 + 1
     for begin in range(0, len(PAYLOADS), size):
         tagged, state = pgo.tag(PAYLOADS[begin : begin + size], state)
         write_segment(root / "segments", tagged, state, source=SOURCE, relation_bytes=1000)
-    TypedFiles(open_store(root / "segments"), pgo.Options(on_error="quarantine")).catch_up()
     make_target(root / "mirror")
     shuffled = list(range(len(PAYLOADS)))
     random.Random(1).shuffle(shuffled)
@@ -235,9 +233,6 @@ CALLS: dict[str, Callable[[Any, Path, Path], list[str]]] = {
     "relations": _of_wal(pgspark.relations),
     "rejects": _of_wal(pgspark.rejects),
     "read_catalog": _read_catalog,
-    "read_typed": lambda spark, places, _: _rows(
-        pgspark.read_typed(places / "segments", "public.orders", spark)
-    ),
     "read_fresh": lambda spark, places, _: _rows(
         pgspark.read_fresh(places / "mirror", "public.t", spark=spark)
     ),

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from pgoutput_fast.capture.retention import Consumers
 from pgoutput_fast.capture.segment_directory import SegmentDirectory
 from pgoutput_fast.storage.stores import open_store
-from pgoutput_fast.typed_files.progress import Progress, read_progress, write_progress
 
 ROUNDS = 200
 
@@ -167,13 +167,13 @@ def test_parents_are_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     with on_disk(monkeypatch) as disk:
         store = open_store(tmp_path / "lake" / "of" / "ours")
         store.make()
-        store.put("typed/public.orders/7/1.parquet", b"1")
+        store.put("tables/public.orders/7/1.parquet", b"1")
         assert disk.lost(tmp_path) == []
         # Somebody else made a directory, and was killed before he had its parent fsynced.
         (tmp_path / "another" / "one").mkdir(parents=True)
         open_store(tmp_path / "another" / "one").make()
-        (tmp_path / "another" / "one" / "typed").mkdir()
-        open_store(tmp_path / "another" / "one").put("typed/1", b"1")
+        (tmp_path / "another" / "one" / "tables").mkdir()
+        open_store(tmp_path / "another" / "one").put("tables/1", b"1")
         assert disk.lost(tmp_path) == []
 
 
@@ -202,11 +202,11 @@ def test_what_a_failed_fsync_left_is_made_sure_of(tmp_path: Path, monkeypatch: p
             if (confirmed := target.confirmed.lsn) is not None:
                 trusted.append(confirmed)
             target.confirmed.save(7, now=True)
-            if (progress := read_progress(store)) is not None:
-                trusted.append(progress.last_seq)
+            if consumed := Consumers(root / "deep" / "lake").positions():
+                trusted.append(consumed["lake"])
             else:
-                store.put("typed/public.t/7/1.parquet", b"1")
-                write_progress(store, Progress(9, 10))
+                store.put("tables/public.t/7/1.parquet", b"1")
+                Consumers(root / "deep" / "lake").set("lake", 9)
             assert target.newest() is None
 
     trusted: list[int] = []

@@ -60,9 +60,9 @@ def test_what_fails_leaves_nothing(store: Store) -> None:
 
 
 def test_hidden_entries(store: Store) -> None:
-    for name in ("_consumers/a.json", ".lock", "typed/_rejects/1.parquet", "typed/t/1.parquet"):
+    for name in ("_consumers/a.json", ".lock", "lake/_rejects/1.parquet", "lake/t/1.parquet"):
         store.put(name, b"")
-    assert [each.name for each in store.entries(recursive=True) if not each.hidden] == ["typed/t/1.parquet"]
+    assert [each.name for each in store.entries(recursive=True) if not each.hidden] == ["lake/t/1.parquet"]
 
 
 def test_a_uri_that_became_a_path() -> None:

@@ -174,7 +174,6 @@ def _add_segment_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--rows", type=int, help="close a segment after this many rows")
     group.add_argument("--bytes", type=int, help="close a segment after this many bytes of payloads")
     group.add_argument("--seconds", type=float, help="close a segment after this many seconds")
-    group.add_argument("--typed", action="store_true", help="also write typed Parquet files")
     group.add_argument(
         "--file-mode",
         metavar="OCTAL",
@@ -187,9 +186,6 @@ def _add_retention_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--keep-days", type=float, metavar="DAYS", help="remove segments that are older")
     group.add_argument(
         "--keep-unread", action="store_true", help="remove only segments that no consumer needs any more"
-    )
-    group.add_argument(
-        "--keep-typed-days", type=float, metavar="DAYS", help="remove typed files that are older"
     )
 
 
@@ -237,11 +233,9 @@ def _settings(given: argparse.Namespace) -> Settings:
     retention = {
         "older_than": None if given.keep_days is None else given.keep_days * _DAY_SECONDS,
         "consumed": given.keep_unread,
-        "typed_older_than": None if given.keep_typed_days is None else given.keep_typed_days * _DAY_SECONDS,
     }
-    kept = [given.keep_days, given.keep_typed_days] != [None, None] or given.keep_unread
+    kept = given.keep_days is not None or given.keep_unread
     more: dict[str, Any] = {
-        "typed": given.typed,
         "retention": retention if kept else None,
         "two_phase": given.two_phase,
         "adopt": given.adopt,

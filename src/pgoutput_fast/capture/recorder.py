@@ -318,7 +318,7 @@ class Recorder:
             self._committed_at = at or self._committed_at
             self._lock.notify_all()
         self._tagged, self._rows, self._tagged_bytes, self._nbytes, self._messages = [], 0, 0, 0, 0
-        self._directory.follow(rows, state)
+        self._directory.apply_retention()
         # Arrow's allocator keeps what was freed on other threads: here, all that was received.
         del rows
         pa.default_memory_pool().release_unused()

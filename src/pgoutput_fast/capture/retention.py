@@ -18,12 +18,13 @@ from pgoutput_fast.segments.known import sweep_unused
 from pgoutput_fast.segments.names import Named, cover, dated_segments
 from pgoutput_fast.segments.read import open_segment
 from pgoutput_fast.storage.stores import Store, open_store
-from pgoutput_fast.typed_files.progress import read_progress, typed_files
 
-__all__ = ["Consumers", "Retention", "retain", "retain_typed"]
+__all__ = ["Consumers", "Retention", "expect_no_typed_files", "retain"]
 
 _DIRECTORY = "_consumers"
 _MOST_NAME = 200
+# Earlier versions wrote decoded changes beside the segments, and in this file up to which message.
+_TYPED_PROGRESS = "typed/_progress.json"
 
 
 class Consumers:
@@ -96,7 +97,6 @@ class Retention:
     Attributes:
         older_than: keep segments younger than this (a timedelta, or seconds).
         consumed: keep segments that a consumer still needs.
-        typed_older_than: remove typed files older than this (a timedelta, or seconds); None keeps them all.
 
     Raises:
         ValueError: for a negative time, and if no attribute says what to remove.
@@ -107,13 +107,10 @@ class Retention:
 
     older_than: timedelta | float | None = None
     consumed: bool = False
-    typed_older_than: timedelta | float | None = None
 
     def __post_init__(self) -> None:
         _seconds(self.older_than)
-        _seconds(self.typed_older_than)
-        if self.older_than is None and not self.consumed and self.typed_older_than is None:
-            raise ValueError("say what to remove: older_than=, consumed=True or typed_older_than=")
+        _expect_a_limit(self.older_than, self.consumed)
 
 
 def retain(
@@ -127,7 +124,7 @@ def retain(
 
     The remaining segments can be read as a whole: if they have a row of a transaction, they have all its rows. So an
     open transaction, streamed or prepared, keeps all segments from its beginning on. The newest segment stays: it tells
-    how the stream continues. Segments whose typed files are not yet made stay.
+    how the stream continues.
 
     Args:
         directory: of the segments; a path or a URI.
@@ -146,9 +143,9 @@ def retain(
             cannot be read.
         OSError: if a segment cannot be removed; then some of the oldest ones are gone.
     """
-    if older_than is None and not consumed:
-        raise ValueError("say what to remove: older_than=, consumed=True, or both")
+    _expect_a_limit(older_than, consumed)
     store = open_store(directory)
+    expect_no_typed_files(store)
     if dry_run:
         going = _unneeded(directory, store, older_than, consumed)[0]
         return [store.at(each.name) for each in going]
@@ -183,37 +180,23 @@ def _unneeded(
         most = min(most, _ending_before(segments, min(positions.values())))
     elif consumed and older_than is None:
         most = 0
-    progress = read_progress(store)
-    if progress is not None:
-        most = min(most, _ending_before(segments, progress.last_seq))
     count = _clean_cut(store, segments, most)
     return segments[:count], covered, segments[count] if segments else None
 
 
-def retain_typed(
-    directory: str | PathLike[str], *, older_than: timedelta | float, dry_run: bool = False
-) -> list[Path | str]:
-    """Removes typed files, and rejects, that were written longer ago than this.
+def expect_no_typed_files(store: Store) -> None:
+    """Checks that no capture of an earlier version, with `typed=True`, made files of these segments.
 
-    Args:
-        directory: of the segments; a path or a URI.
-        older_than: a timedelta, or seconds: before now, and before the newest of these files, as in `retain`.
-        dry_run: remove nothing.
-
-    Returns:
-        Paths of the files that were removed, or would be.
+    Their readers would miss what comes next, and retention kept the segments of which no files were made.
 
     Raises:
-        OSError: if a file cannot be removed; then some of the others are gone.
+        ValueError: if one did.
     """
-    store = open_store(directory)
-    files = typed_files(store)
-    before = _before(older_than, (each.modified for each in files))
-    going = [each.name for each in files if each.modified < before]
-    if not dry_run:
-        for name in going:
-            store.remove(name)
-    return [store.at(name) for name in going]
+    if _TYPED_PROGRESS in store.names("typed"):
+        raise ValueError(
+            f"{store} has typed files, which a capture no longer writes: write tables of the segments with "
+            f"pgspark.write_tables or pgspark.table_sink, and then remove {store}/{_TYPED_PROGRESS}"
+        )
 
 
 def _before(older_than: timedelta | float, modified: Iterable[float]) -> float:
@@ -244,6 +227,11 @@ def _clean_cut(store: Store, segments: list[Named], most: int) -> int:
         # The segment in which the oldest transaction begins stays.
         most = min(most - 1, _ending_before(segments, begun[0]))
     return 0
+
+
+def _expect_a_limit(older_than: timedelta | float | None, consumed: bool) -> None:
+    if older_than is None and not consumed:
+        raise ValueError("say what to remove: older_than=, consumed=True, or both")
 
 
 def _seconds(duration: timedelta | float | None) -> float:

@@ -1,4 +1,4 @@
-"""The directory into which a capture writes: segments first, then typed files and retention."""
+"""The directory into which a capture writes its segments, and from which retention removes old ones."""
 
 from __future__ import annotations
 
@@ -6,18 +6,14 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 
 import pyarrow as pa
 
 from pgoutput_fast.capture.confirmed_position import ConfirmedPosition
 from pgoutput_fast.capture.errors import CaptureError, MovedOnError
 from pgoutput_fast.capture.ownership import Owner, owned, removed_after_error
-from pgoutput_fast.capture.retention import Retention, retain, retain_typed
-from pgoutput_fast.committed.spill import is_spill_name
+from pgoutput_fast.capture.retention import Retention, expect_no_typed_files, retain
 from pgoutput_fast.decoding.state import StreamState
-from pgoutput_fast.errors import SpillError
-from pgoutput_fast.schema.options import Options
 from pgoutput_fast.segments.compaction import unfinished_of_compact
 from pgoutput_fast.segments.known import CATALOG_DIRECTORY, KnownLog, sweep_orphans
 from pgoutput_fast.segments.names import Named, newest_named, ordinals_of
@@ -27,15 +23,10 @@ from pgoutput_fast.segments.write import write_segment
 from pgoutput_fast.storage.paths import shown
 from pgoutput_fast.storage.stores import is_unfinished, make_target, missing_directories, open_store
 from pgoutput_fast.storage.table_directories import MIRROR
-from pgoutput_fast.typed_files.files import TypedFiles
-from pgoutput_fast.typed_files.progress import PROGRESS, TYPED, read_progress
 
 __all__ = ["SegmentDirectory"]
 
 _log = logging.getLogger("pgoutput_fast.capture")
-
-# Rows of open transactions wait here, beside the typed files that will contain them.
-_SPILL = f"{TYPED}/_spill"
 
 
 class SegmentDirectory:
@@ -44,7 +35,6 @@ class SegmentDirectory:
     Args:
         directory: a path, or a URI that `pyarrow.fs` knows.
         retention: what to keep after a segment was written; None for everything.
-        typed: how typed files are decoded; None for no typed files.
         file_mode: the most permissions of files; None leaves them to the umask.
         compressed: whether segments are compressed.
     """
@@ -53,7 +43,6 @@ class SegmentDirectory:
         self,
         directory: str | os.PathLike[str],
         retention: Retention | None = None,
-        typed: Options | None = None,
         file_mode: int | None = None,
         *,
         compressed: bool = True,
@@ -63,18 +52,11 @@ class SegmentDirectory:
         self._store.limit(file_mode)
         self._file_mode, self._compressed = file_mode, compressed
         self._retention = retention
-        self._typed = None
-        if typed is not None:
-            if typed.spill_directory is None and self._store.local:
-                typed = replace(typed, spill_directory=self._store.at(_SPILL))
-            self._typed = TypedFiles(self._store, typed)
         self._known = KnownLog(self._store)
         self._outgrown = False
         self._owner: Owner | None = None
         self._confirmed: ConfirmedPosition | None = None
         self._last_seq: int | None = None
-        self._before: int | None = None
-        self._name = ""
         # The segment that was the newest when `reached` read it, and its end.
         self._read: tuple[Named, int] | None = None
 
@@ -95,24 +77,23 @@ class SegmentDirectory:
     def owned(self) -> Iterator[None]:
         """Holds the right to write during the block.
 
-        Creates the directory, removes unfinished files of a killed process, and makes missing typed files. After an
-        error, a directory that was made for it goes again, if nothing is in it.
+        Creates the directory, and removes unfinished files of a killed process. After an error, a directory that was
+        made for it goes again, if nothing is in it.
 
         Raises:
-            CaptureError: if another process has the right, or typed files cannot be made.
+            CaptureError: if another process has the right, or an earlier version wrote typed files here.
         """
         missing = missing_directories(self._store)
         make_target(self._store)
         with owned(self._store) as owner, removed_after_error(self._store, missing):
             self._owner = owner
+            try:
+                expect_no_typed_files(self._store)
+            except ValueError as problem:
+                raise CaptureError(str(problem)) from None
             # The capture continues from the existing files, so they must be durable.
             self._store.harden()
             self._sweep()
-            if self._typed is not None:
-                with self._explained(_TYPED):
-                    self._typed.catch_up()
-            else:
-                self._say_what_is_kept()
             yield
 
     def expect_no_mirror(self) -> None:
@@ -212,65 +193,28 @@ class SegmentDirectory:
         self._outgrown = self._known.outgrown
         if not self._store.local:
             self._owner.check()
-        self._name = shown(path).rpartition("/")[2]
-        self._before, self._last_seq = self._last_seq, ordinals_of(self._name)[1]
+        self._last_seq = ordinals_of(shown(path).rpartition("/")[2])[1]
 
-    def follow(self, rows: pa.Table, state: StreamState) -> None:
-        """Makes typed files and applies retention after `write` made a segment durable.
-
-        Raises:
-            CaptureError: if typed files cannot be made; the segments are good.
-        """
-        if self._typed is not None:
-            with self._explained(_TYPED):
-                self._typed.follow(self._name, rows, state, self._before)
+    def apply_retention(self) -> None:
+        """Removes segments that need not be kept any longer."""
         if self._retention is not None:
             try:
-                self._retain(self._retention)
+                retain(
+                    self._directory, older_than=self._retention.older_than, consumed=self._retention.consumed
+                )
             except (OSError, ValueError) as problem:
                 # Retention is tried again later. Too many segments are better than no capture.
                 _log.warning(
                     "the capture cannot remove old segments in %s, and tries again later: %s", self, problem
                 )
 
-    def _say_what_is_kept(self) -> None:
-        """Warns that retention stops at the last typed file.
-
-        A capture without typed files makes no more of them, so segments would accumulate unnoticed.
-        """
-        if self._retention is None or (self._retention.older_than is None and not self._retention.consumed):
-            return
-        # A damaged file stops retention itself, which reports it.
-        with suppress(ValueError):
-            progress = read_progress(self._store)
-            if progress is not None:
-                _log.warning(
-                    "the typed files in %s end at message %d. Retention keeps all later segments while the capture "
-                    "runs without typed=. Capture with typed= again to make these files, or remove %s if you want no "
-                    "more typed files",
-                    self,
-                    progress.last_seq,
-                    self._store.at(PROGRESS),
-                )
-
-    def _retain(self, kept: Retention) -> None:
-        if kept.older_than is not None or kept.consumed:
-            retain(self._directory, older_than=kept.older_than, consumed=kept.consumed)
-        if kept.typed_older_than is not None:
-            retain_typed(self._directory, older_than=kept.typed_older_than)
-
     def _sweep(self) -> None:
         """Removes unfinished files of a killed process. Nobody else writes here, but somebody may join old segments."""
-        found = [
-            *self._store.entries(),
-            *self._store.entries(CATALOG_DIRECTORY),
-            *self._store.entries(TYPED, recursive=True),
-        ]
+        found = [*self._store.entries(), *self._store.entries(CATALOG_DIRECTORY)]
         unfinished = [each for each in found if is_unfinished(each.name.rpartition("/")[2])]
         joining = unfinished_of_compact(self._store, unfinished)
         unfinished = [each for each in unfinished if each.name not in joining]
-        spilt = [each for each in self._store.entries(_SPILL) if is_spill_name(each.name.rpartition("/")[2])]
-        for entry in [*unfinished, *spilt]:
+        for entry in unfinished:
             with suppress(OSError):
                 self._store.remove(entry.name)
         newest = newest_named(self._store)
@@ -280,16 +224,3 @@ class SegmentDirectory:
         newest = newest_named(self._store)
         if (None if newest is None else newest.last_seq) != self._last_seq:
             raise MovedOnError(f"another capture wrote a segment into {self}")
-
-    @contextmanager
-    def _explained(self, what: str) -> Iterator[None]:
-        try:
-            yield
-        except (OSError, ValueError, SpillError, pa.ArrowException) as problem:
-            raise CaptureError(f"the segments in {self} are good, but {what.format(problem)}") from problem
-
-
-_TYPED = (
-    "the capture cannot make typed files of them: {}. Repair this and start the capture again: it makes the missing "
-    "files. Or capture without typed=, and make the files later"
-)

@@ -24,7 +24,6 @@ from pgoutput_fast.postgres.answers import stopping
 from pgoutput_fast.postgres.errors import StoppedError
 from pgoutput_fast.postgres.session import position_of, shown_database
 from pgoutput_fast.protocol.lsn import Lsn
-from pgoutput_fast.schema.options import Options
 
 __all__ = ["Capture", "CaptureBusyError", "CaptureError"]
 
@@ -53,10 +52,8 @@ class Capture:
         through: `walsender` for a replication connection; `sql` for peeks through an ordinary connection, one each time
             a segment reaches its `seconds` limit. You can continue the same directory either way.
         retention: which segments are removed after a segment was written; None for none.
-        typed: whether to write committed changes also as typed Parquet files, in `typed/` below the directory.
-            `Options` say how to decode. By default, what cannot be decoded goes to `typed/_rejects/`.
-        file_mode: the most permissions of segments and typed files, such as 0o640; directories get matching
-            permissions. None leaves them to the umask.
+        file_mode: the most permissions of segments, such as 0o640; directories get matching permissions. None leaves
+            them to the umask.
         compressed: whether segments are compressed (zstd). False takes less time and about twice the space: it pays if
             segments are removed soon.
         log_seconds: how often a line with the metrics is logged (`pgoutput_fast.capture`, level INFO); None for never.
@@ -87,7 +84,6 @@ class Capture:
         limits: Limits | None = None,
         through: Literal["walsender", "sql"] = "walsender",
         retention: Retention | None = None,
-        typed: bool | Options = False,
         file_mode: int | None = None,
         compressed: bool = True,
         log_seconds: float | None = None,
@@ -103,9 +99,7 @@ class Capture:
         self._settings = SlotSettings(
             dsn, slot, tuple(publications), through, two_phase, dict(overrides or {}), adopt
         )
-        self._directory = SegmentDirectory(
-            directory, retention, _typed_options(typed), file_mode, compressed=compressed
-        )
+        self._directory = SegmentDirectory(directory, retention, file_mode, compressed=compressed)
         self._limits = limits if limits is not None else Limits()
         self._receive_timeout = receive_timeout or 0.0
         self._meter = Meter(dsn, slot)
@@ -195,9 +189,3 @@ class Capture:
             ),
         ):
             retries.run(lambda: connection.run(preparation.find_start()), stop, retry_seconds)
-
-
-def _typed_options(typed: bool | Options) -> Options | None:
-    if isinstance(typed, Options):
-        return typed
-    return Options(on_error="quarantine") if typed else None

@@ -34,7 +34,7 @@ from pgoutput_fast.schema.foreign import checked_table
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 from pgoutput_fast.storage.fsync import fsync, make_directory
 
-__all__ = ["SpillFile", "Spiller", "is_spill_name"]
+__all__ = ["SpillFile", "Spiller"]
 
 NAME = "pgoutput-fast-{chance}-{number}.arrow"
 _NAME = re.compile(r"pgoutput-fast-[0-9a-f]{16}-(0|[1-9][0-9]{0,18})\.arrow")
@@ -44,15 +44,6 @@ _TOKEN = re.compile(r"[0-9a-f]{32}")
 _END = len(_MARK) + 32
 _CHUNK = 1 << 20
 _SAMPLE = 1 << 16
-
-
-def is_spill_name(name: str) -> bool:
-    """Whether this can be the name of a spill file.
-
-    >>> is_spill_name("pgoutput-fast-00112233445566ff-0.arrow"), is_spill_name("orders.arrow")
-    (True, False)
-    """
-    return _NAME.fullmatch(name) is not None
 
 
 class _Removal:
@@ -286,7 +277,7 @@ class Spiller:
         """
         values = dict(entry)
         name = values.pop("name")
-        if not is_spill_name(name) or not _TOKEN.fullmatch(values["token"]):
+        if not _NAME.fullmatch(name) or not _TOKEN.fullmatch(values["token"]):
             raise ValueError(
                 "somebody edited the state: it names a spill file with a name or a token that no spill file has"
             )

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from typing import Any, get_args
 
 import pyarrow as pa
@@ -22,7 +21,7 @@ from pgoutput_fast.lake.target import Mode, TableTarget, fitted_types
 from pgoutput_fast.schema.options import Transactions
 from pgoutput_fast.storage.stores import Store
 
-__all__ = ["MANIFEST", "ParquetTable", "ParquetTarget", "read_table", "visible_name"]
+__all__ = ["MANIFEST", "ParquetTarget", "visible_name"]
 
 MANIFEST = "_manifest.json"
 _PENDING = "_pending.json"
@@ -30,34 +29,6 @@ _VERSION = 1
 # The names that `TableFiles` makes. A manifest with another name could make us remove a file elsewhere.
 # A directory is one of a partition: it has a `=`, so it is not `..`.
 _NAME = re.compile(r"(?:[^/\0]+=[^/\0]*/)*\.?part-[0-9a-zA-Z]+-[0-9a-f]+-[0-9]+\.parquet")
-
-
-@dataclass(frozen=True)
-class ParquetTable:
-    """A table as a reader finds it.
-
-    Attributes:
-        schema: its columns.
-        partition_by: those of them that the files lack, because directories have their values.
-        files: the names of its files in its directory.
-    """
-
-    schema: pa.Schema
-    partition_by: tuple[str, ...]
-    files: tuple[str, ...]
-
-
-def read_table(store: Store, directory: str) -> ParquetTable | None:
-    """Reads the manifest of a table, and changes nothing. None if there is no table.
-
-    Raises:
-        ValueError: if the manifest is damaged, or of a later version of this package.
-    """
-    manifest = _read(store, f"{directory}/{MANIFEST}")
-    if manifest is None:
-        return None
-    names = tuple(str(each["name"]) for each in manifest["files"])
-    return ParquetTable(_schema(manifest), tuple(manifest.get("partition_by", ())), names)
 
 
 class ParquetTarget(TableTarget):
@@ -127,7 +98,7 @@ class ParquetTarget(TableTarget):
         """The columns of the table; None if there is no table."""
         if self._manifest is None:
             return None
-        return _schema(self._manifest)
+        return pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(self._manifest["schema"])))
 
     def fitted(self, schema: pa.Schema) -> pa.Schema:
         there = self.schema()
@@ -233,10 +204,6 @@ def _read(store: Store, path: str) -> dict[str, Any] | None:
     if not known:
         raise ValueError(f"{store}/{path} was written by a later version of pgoutput_fast")
     return values  # type: ignore[no-any-return]
-
-
-def _schema(manifest: dict[str, Any]) -> pa.Schema:
-    return pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(manifest["schema"])))
 
 
 def _is_hidden(part: str) -> bool:

@@ -1,9 +1,8 @@
 """The PySpark API: DataFrames of tagged payloads in, typed DataFrames out.
 
-    wal = spark.read.parquet("segments/")              # tagged payloads
-    wal = tag(spark.read.parquet("dump/"), "seq")       # or untagged ones
-    orders = changes(wal, "public.orders")             # one row per tuple, decoded on the executors
-    orders = read_typed("segments/", "public.orders")  # from the typed files of a capture, nothing is decoded
+    wal = spark.read.parquet("segments/")          # tagged payloads
+    wal = tag(spark.read.parquet("dump/"), "seq")  # or untagged ones
+    orders = changes(wal, "public.orders")         # one row per tuple, decoded on the executors
 
 These functions register nothing and need no jar: decoding runs in `mapInArrow`. Spark finds `format("pgoutput")` by
 itself. If Spark uses another Python than this one, `register(spark)` makes the format known.
@@ -21,7 +20,6 @@ try:
     from pgoutput_fast.spark.dataframes.records import messages, rejects
     from pgoutput_fast.spark.dataframes.tagged import state_after
     from pgoutput_fast.spark.dataframes.transactions import transactions
-    from pgoutput_fast.spark.dataframes.typed import read_typed
     from pgoutput_fast.spark.tables.write import table_sink, write_tables
     from pgoutput_fast.spark.tagging.batches import tag_batches
     from pgoutput_fast.spark.tagging.segments import write_segments
@@ -37,7 +35,6 @@ __all__ = [
     "outcomes",
     "read_catalog",
     "read_fresh",
-    "read_typed",
     "register",
     "rejects",
     "relations",

@@ -1,4 +1,4 @@
-"""Names of the directories of tables, in typed files and in snapshots."""
+"""Names of the directories of tables, in snapshots, and in targets of mirrors and of Spark."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def table_directory(namespace: str, name: str) -> str:
 def table_of(directory: str) -> tuple[str, str] | None:
     """(schema, table) of which `table_directory` made a name; None if it shortened the name, or did not make it.
 
-    >>> table_of("public.orders"), table_of("%5Fa%2Eb.C%2Fd"), table_of("typed")
+    >>> table_of("public.orders"), table_of("%5Fa%2Eb.C%2Fd"), table_of("orders")
     (('public', 'orders'), ('_a.b', 'C/d'), None)
     """
     namespace, dot, name = directory.partition(".")

@@ -1,1 +1,0 @@
-"""Typed Parquet files of what committed, a directory for each table."""
