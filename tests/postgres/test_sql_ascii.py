@@ -10,7 +10,7 @@ import psycopg2
 import pytest
 
 import pgoutput_fast as pgo
-from pgoutput_fast.capture import Capture, check, create_slot, drop_slot
+from pgoutput_fast.capture import Capture, CaptureError, check, create_slot, drop_slot
 from pgoutput_fast.mirror import Mirror
 from pgoutput_fast.segments import list_segments, read_segment, segment_catalog
 from pgoutput_fast.snapshot import Snapshot
@@ -112,6 +112,15 @@ def test_names_of_others_that_are_not_utf_8(dsn: str) -> None:
         assert sum(batch.num_rows for _, batch in snapshot.read()) == len(_EXPECTED)
     assert types["label"].labels == ("l\\xe9", "l\\xe8", "café")
     assert [each.name for each in types["pair"].fields] == ["f\\xe9"]
+
+
+def test_a_published_name_that_is_not_utf_8(dsn: str) -> None:
+    _execute(dsn, b'ALTER TABLE "t\xc3\xa9" ADD "c\xe9" int')
+    with pytest.raises(CaptureError, match=r"column c\\xe9 of public\.té") as caught, Snapshot(dsn, ["p"]):
+        pass
+    assert not check(dsn, ["p"]).ok
+    _execute(dsn, str(caught.value)[str(caught.value).index("DO $$") :])
+    assert check(dsn, ["p"]).ok
 
 
 @pytest.mark.parametrize("through", ["walsender", "sql"])

@@ -97,7 +97,7 @@ class Connection:
     def _open_source(self, start: StartPoint) -> SqlSource | Walsender:
         dsn, slot, options = self._settings.dsn, self._settings.slot, dict(start.source.options)
         if self._settings.through == "sql":
-            return SqlSource(dsn, slot, options, self._watch.hear)
+            return SqlSource(dsn, slot, options, self._watch.hear, own_encoding=self._watch.own_encoding)
         try:
             return Walsender(
                 dsn,
@@ -107,6 +107,7 @@ class Connection:
                 silent_seconds=self._retries.silent_seconds,
                 hear=self._watch.hear,
                 owns=True,
+                own_encoding=self._watch.own_encoding,
             )
         except psycopg2.errors.UndefinedObject:
             # The slot was there when `start` was found. If somebody dropped it since then, say what that means.

@@ -14,6 +14,7 @@ __all__ = [
     "CaptureBusyError",
     "CaptureError",
     "MovedOnError",
+    "OwnEncodingError",
     "SilentError",
     "UnstorableError",
 ]
@@ -42,6 +43,10 @@ class AwayError(CaptureError):
 
 class BehindError(CaptureError):
     """A standby has not yet replayed everything that the segments have. It may do so soon."""
+
+
+class OwnEncodingError(CaptureError):
+    """The server cannot send a text in UTF-8. The next connection asks for the encoding of the database."""
 
 
 class UnstorableError(CaptureError):

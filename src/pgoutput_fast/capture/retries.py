@@ -20,7 +20,7 @@ from tenacity import (
     wait_random_exponential,
 )
 
-from pgoutput_fast.capture.errors import BehindError, MovedOnError, SilentError
+from pgoutput_fast.capture.errors import BehindError, MovedOnError, OwnEncodingError, SilentError
 from pgoutput_fast.capture.segment_directory import SegmentDirectory
 
 __all__ = ["RETRY_SECONDS", "Retries", "is_outage"]
@@ -107,7 +107,7 @@ class Retries:
         """Runs one connection. Returns the error that ended a good connection; raises any other error."""
         self._connected_at = None
         try:
-            connect()
+            self._connect(connect)
         except Exception as problem:
             self._add_advice(problem)
             if isinstance(problem, SilentError):
@@ -117,6 +117,13 @@ class Retries:
                 raise
             return problem
         return None
+
+    def _connect(self, connect: Callable[[], None]) -> None:
+        try:
+            connect()
+        except OwnEncodingError as problem:
+            _log.warning("%s", problem)
+            connect()
 
     def _add_advice(self, problem: Exception) -> None:
         if self._directory is not None and isinstance(problem, OSError) and problem.errno in _DISK_FULL:

@@ -17,7 +17,8 @@ from pgoutput_fast.capture.recorder import Limits, Recorder
 from pgoutput_fast.capture.watch import Watch
 from pgoutput_fast.errors import DecodeError, reason_text
 from pgoutput_fast.postgres.copy_stream import CopyLink
-from pgoutput_fast.postgres.session import connect, read_flushed_position
+from pgoutput_fast.postgres.recoding import Recoder, text_options
+from pgoutput_fast.postgres.session import codec_of, connect, read_flushed_position
 from pgoutput_fast.postgres.slots import Slot, own, read_slot, temporary_copy
 from pgoutput_fast.postgres.walsender import Received
 from pgoutput_fast.protocol.limits import RECEIVED_BYTES
@@ -68,6 +69,7 @@ class SqlSource:
         hear: as in `CopyLink`: receives what the server sends beside the changes.
         as_copy: whether to peek at copies of the slot, if the server can make them. Then it does not count this as
             reading from the slot.
+        own_encoding: as in `Walsender`.
 
     Raises:
         psycopg2.Error: if the server cannot be reached or refuses; ObjectInUse if another session reads the slot.
@@ -81,13 +83,17 @@ class SqlSource:
         hear: Callable[[str, str], object] | None = None,
         *,
         as_copy: bool = False,
+        own_encoding: bool = False,
     ) -> None:
         self._dsn = dsn
         self._slot, self._as_copy = slot, as_copy
-        self._options = [text for pair in options.items() if pair[0] != "streaming" for text in pair]
         self._hear = hear
         self._peeks = 0
         self._connection = connect(dsn)
+        self._codec = codec_of(self._connection) if own_encoding else None
+        if self._codec is not None:
+            options = text_options(options)
+        self._options = [text for pair in options.items() if pair[0] != "streaming" for text in pair]
         try:
             with self._connection.cursor() as cursor:
                 cursor.execute(_KEEPALIVES)
@@ -156,6 +162,7 @@ class SqlSource:
             DecodeError: if the server sends something that is no COPY in binary format.
         """
         rows = CopiedRows()
+        recoder = Recoder(self._codec) if self._codec is not None else None
         with self._decoding() as connection:
             with connection.cursor() as cursor:
                 arguments = {
@@ -164,7 +171,7 @@ class SqlSource:
                     "most": most_changes,
                     "options": self._options,
                 }
-                query = cursor.mogrify(_PEEK, arguments).decode()
+                query = self._statement(cursor, _PEEK, arguments)
             link = CopyLink(connection, self._hear)
             complete = False
             try:
@@ -180,6 +187,8 @@ class SqlSource:
                         payloads, lsns = rows.feed(chunk.buffers()[2])
                     except Malformed as problem:
                         raise _malformed(problem) from None
+                    if recoder is not None:
+                        payloads = recoder.recode(payloads)
                     if len(payloads):
                         # The recorder itself marks the beginning of the first peek.
                         starts = self._peeks > 0 and rows.rows == len(payloads)
@@ -213,7 +222,12 @@ class SqlSource:
                 cursor.execute(_ADVANCE, arguments)
         else:
             with self._decoding() as connection, connection.cursor() as cursor:
-                cursor.execute(_CONSUME, arguments)
+                cursor.execute(self._statement(cursor, _CONSUME, arguments))
+
+    def _statement(self, cursor: Any, query: str, arguments: Mapping[str, Any]) -> bytes:
+        """A statement for a session that decodes. psycopg2 does not know the encoding of that session."""
+        statement: bytes = cursor.mogrify(query, arguments)
+        return statement if self._codec is None else statement.decode().encode(self._codec)
 
     @contextlib.contextmanager
     def _decoding(self) -> Iterator[Any]:
@@ -222,7 +236,7 @@ class SqlSource:
         Each use leaves a callback in the server's process until the process ends. An old server (10.23, for example)
         keeps at most ten, and then ends the process: "out of relcache_callback_list slots".
         """
-        connection = connect(self._dsn, values=True)
+        connection = connect(self._dsn, values=True, own_encoding=self._codec is not None)
         try:
             # With this setting, from 14 on, a session whose client was killed soon releases the slot, also while it
             # decodes.

@@ -20,12 +20,20 @@ from typing import Any
 
 import psycopg2.errors
 
-from pgoutput_fast.capture.errors import CANNOT_GO_ON, NEW_SLOT, START_OVER, CaptureError, SilentError
+from pgoutput_fast.capture.errors import (
+    CANNOT_GO_ON,
+    NEW_SLOT,
+    START_OVER,
+    CaptureError,
+    OwnEncodingError,
+    SilentError,
+)
+from pgoutput_fast.catalog.encodings import NAME_BYTES, read_name
 from pgoutput_fast.catalog.identifiers import quote_identifier
 from pgoutput_fast.documents import parsed_json
 from pgoutput_fast.postgres.copy_stream import CopyLink
 from pgoutput_fast.postgres.refusals import find_unsendable
-from pgoutput_fast.postgres.session import connect
+from pgoutput_fast.postgres.session import codec_of, connect
 from pgoutput_fast.protocol.lsn import format_lsn
 
 __all__ = ["Watch"]
@@ -56,16 +64,16 @@ _TABLES = _LIST.format(catalog="pg_publication_rel", key="prrelid", publication=
 _SCHEMAS = _LIST.format(catalog="pg_publication_namespace", key="pnnspid", publication="pnpubid")
 
 # The names of the tables and schemas, for log lines.
-_NAMES = """
-COPY (SELECT pg_catalog.encode(pg_catalog.convert_to(pg_catalog.format('%%I.%%I', n.nspname, c.relname), 'UTF8'), 'hex')
+_NAMES = f"""
+COPY (SELECT pg_catalog.encode({NAME_BYTES.format("pg_catalog.format('%%I.%%I', n.nspname, c.relname)")}, 'hex')
 FROM pg_catalog.pg_publication p
 JOIN pg_catalog.pg_publication_rel r ON r.prpubid OPERATOR(pg_catalog.=) p.oid
 JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) r.prrelid
 JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace
-WHERE p.pubname OPERATOR(pg_catalog.=) %(name)s{schemas}) TO STDOUT
+WHERE p.pubname OPERATOR(pg_catalog.=) %(name)s{{schemas}}) TO STDOUT
 """
-_SCHEMA_NAMES = """
-UNION ALL SELECT pg_catalog.encode(pg_catalog.convert_to(pg_catalog.format('schema %%I', n.nspname), 'UTF8'), 'hex')
+_SCHEMA_NAMES = f"""
+UNION ALL SELECT pg_catalog.encode({NAME_BYTES.format("pg_catalog.format('schema %%I', n.nspname)")}, 'hex')
 FROM pg_catalog.pg_publication p
 JOIN pg_catalog.pg_publication_namespace r ON r.pnpubid OPERATOR(pg_catalog.=) p.oid
 JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) r.pnnspid
@@ -93,7 +101,13 @@ class Watch:
         publications: their names.
         slot: the slot's name, for errors.
         silent_seconds: a server that does not answer a small query for this time counts as silent; 0 for never.
+
+    Attributes:
+        own_encoding: whether the next connection asks the server for texts in the encoding of the database, because the
+            server could not send one in UTF-8.
     """
+
+    own_encoding = False
 
     def __init__(self, dsn: str, publications: Sequence[str], slot: str, silent_seconds: float = 0.0) -> None:
         self._dsn = dsn
@@ -102,11 +116,15 @@ class Watch:
         self._silent_seconds = silent_seconds
         self._known: dict[str, _Published] = {}
         self._connection: Any = None
+        self._encoding = "UTF8"
+        self._codec: str | None = None
         self._next = 0.0
         self._confirmed_lsn = 0
 
     def __enter__(self) -> Watch:
         self._connection = connect(self._dsn)
+        self._encoding = self._connection.get_parameter_status("server_encoding")
+        self._codec = codec_of(self._connection)
         try:
             self.look()
         except BaseException:
@@ -172,7 +190,8 @@ class Watch:
         }
         if known is not None and (known.options, known.lists) == (options, row["lists"]):
             return
-        names = frozenset(self._copy(self._names_query, {"name": name}, meanwhile))
+        listed = self._copy(self._names_query, {"name": name}, meanwhile)
+        names = frozenset(read_name(each, self._encoding) for each in listed)
         now = self._known[name] = _Published(row["oid"], options, row["lists"], names)
         if known is not None:
             _log.warning(
@@ -188,34 +207,49 @@ class Watch:
             CaptureError: if it says that the server skipped changes, because a publication did not exist when they were
                 made.
         """
-        if code == _SKIPPED and any(name in text for name in self._names):
+        if code == _SKIPPED and self._names_one(text):
             raise CaptureError(self._missed(text))
         _log.warning("the server says: %s", text)
 
     @contextmanager
     def explained(self) -> Iterator[None]:
-        """Explains the server's error if the stream in the block ends because the slot can never go on.
+        """Explains the server's error if the stream in the block ends because the server cannot send a change.
 
-        A publication did not exist, or a value cannot be sent.
+        A publication did not exist, or a text has no form in UTF-8.
 
         Raises:
-            CaptureError: instead of the server's error.
+            OwnEncodingError: instead of the server's error, if the next connection can get the change.
+            CaptureError: instead of the server's error, if the slot can never go on.
         """
         try:
             yield
         except psycopg2.errors.UndefinedObject as problem:
             # The server names the plugin only in errors that come from decoding.
             said = str(problem).strip()
-            if "pgoutput" in said and any(name in said for name in self._names):
+            if "pgoutput" in said and self._names_one(said):
                 raise CaptureError(self._missed(said.splitlines()[0])) from problem
             raise
         except psycopg2.errors.UntranslatableCharacter:
             # The server's error has a part of the value.
+            if self._codec is not None and not self.own_encoding:
+                self.own_encoding = True
+                raise OwnEncodingError(
+                    f"the server cannot send a change of slot {self._slot}: a character has no form in UTF-8. From now "
+                    f"on it sends texts in its own encoding, {self._encoding}, and they are converted here, which is "
+                    "slower. A value with such a character has no Arrow form: the rejects have it"
+                ) from None
             raise CaptureError(
                 f"slot {self._slot} cannot go on: a changed row has a character without a form in UTF-8, so the server "
                 f"cannot send the change. {self._confirmed()}. {CANNOT_GO_ON[1]}: the WAL keeps the value after you "
                 f"mend the row. {find_unsendable('the tables')}. Mend them. {START_OVER}"
             ) from None
+
+    def _names_one(self, said: str) -> bool:
+        """Whether the server names one of the publications. A session's texts may be in the database's encoding."""
+        names = [
+            name.encode(self._codec or "utf-8", "replace").decode("utf-8", "replace") for name in self._names
+        ]
+        return any(name in said for name in (*self._names, *names))
 
     def _missed(self, said: str) -> str:
         return (
@@ -238,7 +272,7 @@ class Watch:
     def _names_query(self) -> str:
         return _NAMES.format(schemas=_SCHEMA_NAMES if self._has_schemas else "")
 
-    def _copy(self, query: str, arguments: Mapping[str, Any], meanwhile: Callable[[], object]) -> list[str]:
+    def _copy(self, query: str, arguments: Mapping[str, Any], meanwhile: Callable[[], object]) -> list[bytes]:
         """Returns the rows of a query. Unlike psycopg2, this does not wait forever for a server that hangs."""
         deadline = time.monotonic() + (self._silent_seconds or math.inf)
 
@@ -249,13 +283,13 @@ class Watch:
         link = CopyLink(self._connection)
         with self._connection.cursor() as cursor:
             text = cursor.mogrify(query, arguments).decode()
-        rows: list[str] = []
+        rows: list[bytes] = []
         begun = link.begin(text, wanted)
         while begun and wanted():
             came = link.take(_MOST_BYTES, 0.2, 0.0)
             if came is None:
                 return rows
-            rows += [bytes.fromhex(row.decode()).decode() for row in came.to_pylist()]
+            rows += [bytes.fromhex(row.decode()) for row in came.to_pylist()]
         raise SilentError(self._silent_seconds)
 
 

@@ -6,31 +6,28 @@ from collections.abc import Iterable
 from typing import Any
 
 from pgoutput_fast.catalog.builtin_types import is_built_in
+from pgoutput_fast.catalog.encodings import NAME_BYTES, read_json, read_name
 from pgoutput_fast.catalog.user_types import Kind, TypeField, UserType, UserTypes
-from pgoutput_fast.documents import parsed_json
 
 __all__ = ["read_types"]
 
-# A server sends no text that is not valid in the client's encoding, and a database of the encoding SQL_ASCII may have
-# such names. So names come as bytes.
-_NAME = """pg_catalog.convert_to({}, (CASE WHEN pg_catalog.getdatabaseencoding() OPERATOR(pg_catalog.=) 'SQL_ASCII'
-    THEN 'SQL_ASCII' ELSE 'UTF8' END)::pg_catalog.name)"""
-
+# Names come as bytes, because the server may have some that it cannot send.
 # One statement, so that all of it is of one moment. pg_range names multiranges from 14 on: as JSON the column may lack.
 _QUERY = f"""
-SELECT t.oid::pg_catalog.int8, {_NAME.format("n.nspname::pg_catalog.text")},
-       {_NAME.format("t.typname::pg_catalog.text")}, t.typtype::pg_catalog.text,
+SELECT pg_catalog.getdatabaseencoding()::pg_catalog.text, t.oid::pg_catalog.int8,
+       {NAME_BYTES.format("n.nspname::pg_catalog.text")},
+       {NAME_BYTES.format("t.typname::pg_catalog.text")}, t.typtype::pg_catalog.text,
        t.typbasetype::pg_catalog.int8, t.typtypmod::pg_catalog.int8, t.typdelim::pg_catalog.text,
        coalesce(e.oid, 0)::pg_catalog.int8, coalesce(r.rngsubtype, 0)::pg_catalog.int8,
        coalesce(m.rngtypid, 0)::pg_catalog.int8,
-       {_NAME.format("coalesce(x.extname::pg_catalog.text, '')")},
+       {NAME_BYTES.format("coalesce(x.extname::pg_catalog.text, '')")},
        (SELECT {
-    _NAME.format(
+    NAME_BYTES.format(
         "pg_catalog.json_agg(l.enumlabel::pg_catalog.text ORDER BY l.enumsortorder)::pg_catalog.text"
     )
 } FROM pg_catalog.pg_enum l WHERE l.enumtypid OPERATOR(pg_catalog.=) t.oid),
        (SELECT {
-    _NAME.format(
+    NAME_BYTES.format(
         "pg_catalog.json_agg(pg_catalog.json_build_array(a.attname::pg_catalog.text, a.atttypid::pg_catalog.int8, "
         "a.atttypmod::pg_catalog.int8) ORDER BY a.attnum)::pg_catalog.text"
     )
@@ -97,11 +94,12 @@ def read_types(connection: Any) -> UserTypes:
         rows = cursor.fetchall()
     finally:
         cursor.close()
-    wanted = [row[0] for row in rows if row[-1]]
-    return UserTypes(_reached(wanted, {row[0]: _type_of(*row[:-1]) for row in rows}))
+    wanted = [row[1] for row in rows if row[-1]]
+    return UserTypes(_reached(wanted, {row[1]: _type_of(*row[:-1]) for row in rows}))
 
 
 def _type_of(
+    encoding: str,
     oid: int,
     namespace: bytes,
     name: bytes,
@@ -118,27 +116,16 @@ def _type_of(
 ) -> UserType:
     return UserType(
         oid,
-        _shown(_text(namespace)),
-        _shown(_text(name)),
+        read_name(namespace, encoding),
+        read_name(name, encoding),
         "array" if element else _KINDS[typtype],
         element or base or bounds or range_of_multirange,
         typmod,
-        tuple(_shown(label) for label in parsed_json(_text(labels))) if labels else (),
-        tuple(TypeField(_shown(field), *more) for field, *more in parsed_json(_text(fields)))
-        if fields
-        else (),
+        tuple(read_json(labels, encoding)) if labels else (),
+        tuple(TypeField(*field) for field in read_json(fields, encoding)) if fields else (),
         delimiter,
-        _shown(_text(extension)),
+        read_name(extension, encoding),
     )
-
-
-def _text(name: bytes) -> str:
-    return bytes(name).decode("utf-8", "surrogateescape")
-
-
-def _shown(text: str) -> str:
-    """A name with an escape such as \\xe9 for each byte that is not UTF-8."""
-    return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def _reached(oids: Iterable[int], known: dict[int, UserType]) -> list[UserType]:

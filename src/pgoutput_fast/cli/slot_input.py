@@ -6,6 +6,8 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import psycopg2.errors
+
 from pgoutput_fast.capture.prerequisites import expect_own_plugin, explaining_refusals
 from pgoutput_fast.capture.sql_source import SqlSource
 from pgoutput_fast.cli.payloads import Batch, InputError
@@ -72,14 +74,24 @@ class SlotPayloads:
     def _looks(self, options: Mapping[str, str]) -> Iterator[Batch]:
         """The messages of each look."""
         seen = -1
+        own_encoding = False
         while True:
             # The slot is free between two looks, so its own reader can go on.
-            with SqlSource(self.dsn, self.slot, options, as_copy=True) as source:
-                end = source.position()
-                first = True
-                for received in source.peek(end, self.most) if end > seen else ():
-                    yield Batch(received.payloads, received.lsns, starts_session=first)
-                    first = False
+            try:
+                with SqlSource(
+                    self.dsn, self.slot, options, as_copy=True, own_encoding=own_encoding
+                ) as source:
+                    end = source.position()
+                    first = True
+                    for received in source.peek(end, self.most) if end > seen else ():
+                        yield Batch(received.payloads, received.lsns, starts_session=first)
+                        first = False
+            except psycopg2.errors.UntranslatableCharacter:
+                # A server decodes all of a look before it sends the first message.
+                if own_encoding:
+                    raise
+                own_encoding = True
+                continue
             if not self.follow:
                 return
             seen = end

@@ -159,6 +159,7 @@ class Reader:
                 self.position.decoded,
                 silent_seconds=self._retries.silent_seconds,
                 hear=self._watch.hear,
+                own_encoding=self._watch.own_encoding,
             ) as sender:
                 self._retries.mark_connected()
                 self._note_own_slot(server)

@@ -12,6 +12,7 @@ from pgoutput_fast.catalog.identifiers import quote_qualified_name
 from pgoutput_fast.catalog.read_types import read_types
 from pgoutput_fast.catalog.user_types import NO_TYPES, UserTypes
 from pgoutput_fast.mirror.fingerprint import NAMED, CatalogColumn, Fingerprint, Leaf
+from pgoutput_fast.postgres.names import expect_sendable_names
 from pgoutput_fast.postgres.publications import OPERATIONS, partitions_below
 from pgoutput_fast.postgres.published import published, unlocked_filters
 
@@ -148,9 +149,11 @@ def read_fingerprints(
         {qualified name: fingerprint}, and the types that are not built in; None if no column has one.
 
     Raises:
+        CaptureError: if the server cannot send a name.
         psycopg2.Error: if the server cannot be asked.
     """
     major = cursor.connection.server_version // 10000
+    expect_sendable_names(cursor, publications)
     cursor.execute(published(major) + _TABLES, (list(publications),))
     rows: dict[int, list[Any]] = {}
     for row in cursor.fetchall():

@@ -13,6 +13,7 @@ from pgoutput_fast.postgres.errors import LOAD_TABLES, CaptureError
 from pgoutput_fast.postgres.findings import Finding
 from pgoutput_fast.postgres.heaps import is_superuser
 from pgoutput_fast.postgres.money import of_money
+from pgoutput_fast.postgres.names import Unsendable, unsendable_names
 from pgoutput_fast.postgres.publications import of_publications, of_table, read_tables
 from pgoutput_fast.postgres.session import Server, read_server, session, with_identifier
 from pgoutput_fast.postgres.slots import NOT_OF_REPACK, Slot, check_name, has_physical, read_slots
@@ -89,14 +90,27 @@ def check(
         if through == "walsender":
             found += _of_walsenders(cursor, server)
             found += _of_synchronous(cursor, server)
-        tables = read_tables(cursor, publications) if publications else []
+        names = unsendable_names(cursor, publications) if publications else []
+        found += map(_of_name, names)
+        tables = read_tables(cursor, publications) if publications and not names else []
         found += of_publications(cursor, publications, tables)
         for table in tables:
             found += of_table(table, server.user)
-        found += of_money(cursor, dsn, publications, tables)
+        if not names:
+            found += of_money(cursor, dsn, publications, tables)
     order = ("error", "warning", "note")
-    names = tuple(dict.fromkeys(table.name for table in tables))
-    return Report(server, known, names, tuple(sorted(found, key=lambda each: order.index(each.level))))
+    shown = tuple(dict.fromkeys(table.name for table in tables))
+    return Report(server, known, shown, tuple(sorted(found, key=lambda each: order.index(each.level))))
+
+
+def _of_name(unsendable: Unsendable) -> Finding:
+    return Finding(
+        "error",
+        unsendable.what,
+        "a byte of its name, here with an escape, has no form in UTF-8. No snapshot and no mirror can read it, and its "
+        "publication cannot be checked further",
+        f"Do not publish it, or rename it in any session: {unsendable.renaming}",
+    )
 
 
 # ---- the server --------------------------------------------------------------------------------------------------

@@ -67,13 +67,13 @@ class CopyLink:
         """How often data arrived, including parts of a message."""
         return self._native.arrivals
 
-    def begin(self, query: str, wanted: Callable[[], bool]) -> bool:
+    def begin(self, query: str | bytes, wanted: Callable[[], bool]) -> bool:
         """Sends a `COPY ... TO STDOUT` and waits until it begins. Returns False if `wanted` became false first.
 
         Raises:
             psycopg2.Error: if the server refuses the COPY, or the connection is lost.
         """
-        if not self._native.send(self._address(), query.encode()):
+        if not self._native.send(self._address(), query.encode() if isinstance(query, str) else query):
             raise self._lost()
         self._state = OPEN
         while (result := self._native.result(self._address(), int(_LOOK_SECONDS * 1000))) is None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pgoutput_fast.catalog.encodings import NAME_BYTES, read_name
 from pgoutput_fast.catalog.identifiers import quote_identifier, quote_qualified_name
 from pgoutput_fast.display import escaped, nearest
 from pgoutput_fast.postgres.findings import Finding
@@ -162,12 +163,13 @@ def of_publications(
         yield Finding("error", "publications", "you named none", "Name at least one publication", stops=True)
         return
     cursor.execute(
-        "SELECT pubname::pg_catalog.text, pubinsert, pubupdate, pubdelete, "
+        "SELECT pg_catalog.getdatabaseencoding()::pg_catalog.text, "
+        f"{NAME_BYTES.format('pubname::pg_catalog.text')}, pubinsert, pubupdate, pubdelete, "
         "coalesce((pg_catalog.to_json(p) OPERATOR(pg_catalog.->>) 'pubtruncate')::pg_catalog.bool, true), "
         "coalesce((pg_catalog.to_json(p) OPERATOR(pg_catalog.->>) 'puballsequences')::pg_catalog.bool, false) "
         "FROM pg_catalog.pg_publication p"
     )
-    known = {name: sent for name, *sent in cursor.fetchall()}
+    known = {read_name(name, encoding): sent for encoding, name, *sent in cursor.fetchall()}
     for name in publications:
         subject = f"publication {name}"
         if name not in known:

@@ -14,6 +14,7 @@ from typing import Any
 import psycopg2
 import psycopg2.extensions
 
+from pgoutput_fast.catalog.encodings import CODECS
 from pgoutput_fast.catalog.identifiers import quote_identifier
 from pgoutput_fast.postgres.answers import ReplicationSession, Session, answer
 from pgoutput_fast.postgres.errors import CaptureError
@@ -24,6 +25,7 @@ __all__ = [
     "PINS",
     "DsnError",
     "Server",
+    "codec_of",
     "connect",
     "current_lsn",
     "position_of",
@@ -207,7 +209,13 @@ def shown_database(dsn: str) -> str:
 
 
 def connect(
-    dsn: str, *, replication: bool = False, values: bool = False, pinned: bool = True, **parameters: Any
+    dsn: str,
+    *,
+    replication: bool = False,
+    values: bool = False,
+    own_encoding: bool = False,
+    pinned: bool = True,
+    **parameters: Any,
 ) -> Any:
     """Returns a pinned psycopg2 connection: an autocommitting one, or one to a logical walsender.
 
@@ -216,6 +224,7 @@ def connect(
         replication: whether the connection uses the replication protocol.
         values: whether the server sends the values of rows in bytes. Then the text of a SQL_ASCII database comes as it
             is. Else the server would refuse to send what is not UTF-8.
+        own_encoding: whether texts come in the encoding of the database: see `codec_of`.
         pinned: whether the session has the pins.
         parameters: of libpq, such as `connect_timeout` (default 20 seconds) or `tcp_user_timeout` (default 30,000 ms).
             Those in the connection string take precedence.
@@ -243,14 +252,20 @@ def connect(
         known = [name for name, since in _LATER_TIMEOUTS.items() if connection.server_version >= since]
         with connection.cursor() as cursor:
             cursor.execute("; ".join((_READ_ONLY, *(f"SET {name} = 0" for name in known))))
-        if values and connection.get_parameter_status("server_encoding") == "SQL_ASCII":
+        encoding = connection.get_parameter_status("server_encoding")
+        if own_encoding or (values and encoding == "SQL_ASCII"):
             # psycopg2 goes on with UTF-8, also for names in statements. Its own function would allow only ASCII there.
             with connection.cursor() as cursor:
-                cursor.execute("SET client_encoding = 'SQL_ASCII'")
+                cursor.execute(f"SET client_encoding = '{encoding}'")
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+def codec_of(connection: Any) -> str | None:
+    """Python's codec for the encoding of a connection's database, if the server may have texts without UTF-8 form."""
+    return CODECS.get(connection.get_parameter_status("server_encoding"))
 
 
 @contextmanager

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from pgoutput_fast.catalog.builtin_types import FIRST_USER_OID
+from pgoutput_fast.catalog.encodings import NAME_BYTES, read_name
 from pgoutput_fast.catalog.identifiers import quote_qualified_name
 from pgoutput_fast.catalog.read_types import read_types
 from pgoutput_fast.catalog.relations import Catalog, Column, Relation, version_of
 from pgoutput_fast.display import no_such_name
 from pgoutput_fast.postgres.locks import LOCKED, unlocked_rows
+from pgoutput_fast.postgres.names import expect_sendable_names
 from pgoutput_fast.postgres.plugin import expect_publications
 from pgoutput_fast.postgres.publications import partitions_below
 from pgoutput_fast.postgres.published import published
@@ -67,6 +69,11 @@ class SnapshotTable:
         """Size of all pages in bytes."""
         return sum(part.nbytes for part in self.parts)
 
+
+_PUBLICATIONS = f"""
+SELECT pg_catalog.getdatabaseencoding()::pg_catalog.text, {NAME_BYTES.format("pubname::pg_catalog.text")}
+FROM pg_catalog.pg_publication
+"""
 
 _TABLES = """
 SELECT t.pubname::pg_catalog.text, c.oid::pg_catalog.int8, t.nspname::pg_catalog.text, t.relname::pg_catalog.text,
@@ -189,8 +196,10 @@ def describe_tables(
 
     Raises:
         ValueError: for a publication that does not exist, and for column lists that the server cannot combine.
+        CaptureError: if the server cannot send a name.
         psycopg2.Error: if the server cannot be asked.
     """
+    expect_sendable_names(cursor, publications, named)
     found: dict[int, list[Any]] = {}
     for row in _published(cursor, publications, named):
         found.setdefault(row[1], []).append(row)
@@ -227,8 +236,8 @@ def _published(cursor: Any, publications: Sequence[str], named: Sequence[tuple[s
         cursor.execute(_NAMED, tuple(map(list, zip(*named, strict=True))))
         return list(cursor.fetchall())
     expect_publications(publications)
-    cursor.execute("SELECT pubname::pg_catalog.text FROM pg_catalog.pg_publication")
-    known = {name for (name,) in cursor.fetchall()}
+    cursor.execute(_PUBLICATIONS)
+    known = {read_name(name, encoding) for encoding, name in cursor.fetchall()}
     for each in publications:
         if each not in known:
             raise ValueError(f"{no_such_name('publication', each, known)}. Create the publication first")

@@ -16,7 +16,8 @@ import pyarrow.compute as pc
 from pgoutput_fast.decoding.framing import unframe
 from pgoutput_fast.postgres.copy_stream import CopyLink
 from pgoutput_fast.postgres.errors import SilentError
-from pgoutput_fast.postgres.session import connect
+from pgoutput_fast.postgres.recoding import Recoder, text_options
+from pgoutput_fast.postgres.session import codec_of, connect
 from pgoutput_fast.postgres.slots import own
 from pgoutput_fast.protocol.lsn import format_lsn
 
@@ -53,10 +54,10 @@ class Received:
     starts_session: bool = False
 
 
-def _start(slot: str, start_lsn: int, options: Mapping[str, str]) -> bytes:
+def _start(slot: str, start_lsn: int, options: Mapping[str, str]) -> str:
     """The command. psycopg2 would send a name that is not ASCII in another encoding, and the server would skip it."""
     words = ", ".join(f'"{name}" {_quoted(str(value))}' for name, value in options.items())
-    return f'START_REPLICATION SLOT "{slot}" LOGICAL {format_lsn(start_lsn)} ({words})'.encode()
+    return f'START_REPLICATION SLOT "{slot}" LOGICAL {format_lsn(start_lsn)} ({words})'
 
 
 def _quoted(text: str) -> str:
@@ -76,6 +77,8 @@ class Walsender:
             wal_sender_timeout takes precedence: a server that is busy decoding looks for questions twice in that time.
         hear: as in `CopyLink`: receives what the server sends beside the stream.
         owns: whether the slot is marked as that of a capture meanwhile.
+        own_encoding: whether the server sends texts in the encoding of the database, and they are converted here. Then
+            it sends no value in binary.
 
     Raises:
         psycopg2.Error: if the server refuses, for instance because another client uses the slot.
@@ -92,16 +95,21 @@ class Walsender:
         silent_seconds: float = 0.0,
         hear: Callable[[str, str], object] | None = None,
         owns: bool = False,
+        own_encoding: bool = False,
     ) -> None:
-        self._connection = connect(dsn, replication=True, values=True)
+        self._connection = connect(dsn, replication=True, values=True, own_encoding=own_encoding)
         try:
             self._cursor: Any = self._connection.cursor()
             if owns:
                 own(self._cursor, slot)
             self._cursor.execute(_TIMEOUT)
             timeout = self._cursor.fetchone()[0] / 1000
+            codec = codec_of(self._connection) if own_encoding else None
+            self._recoder = Recoder(codec) if codec is not None else None
+            if self._recoder is not None:
+                options = text_options(options)
             self._cursor.start_replication_expert(
-                _start(slot, start_lsn, options), decode=False, status_interval=60
+                _start(slot, start_lsn, options).encode(codec or "utf-8"), decode=False, status_interval=60
             )
         except BaseException:
             self._connection.close()
@@ -195,7 +203,8 @@ class Walsender:
         if pc.any(heard.keepalives.column("reply_requested")).as_py():
             self._is_pressed = True
             self.status(force=True)
-        return Received(heard.payloads, heard.lsn, heard.payloads.buffers()[2].size)
+        payloads = heard.payloads if self._recoder is None else self._recoder.recode(heard.payloads)
+        return Received(payloads, heard.lsn, payloads.buffers()[2].size)
 
     def confirm(self, lsn: int) -> None:
         """Confirms that everything that committed up to `lsn` is durable.

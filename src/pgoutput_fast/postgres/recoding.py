@@ -1,0 +1,125 @@
+"""Messages whose texts are in the encoding of their database: the same messages in UTF-8."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+
+import pyarrow as pa
+
+from pgoutput_fast.catalog.encodings import to_utf8
+from pgoutput_fast.messages.fields import COLUMN_BYTES, FIELDS, PREFIXED, Form
+from pgoutput_fast.protocol import kinds
+
+__all__ = ["Recoder", "text_options"]
+
+_XID_BYTES = 4
+_IDENTITY_BYTES = 1
+_COLUMN_FLAG_BYTES = 1
+_TUPLES = (kinds.TUPLE_NEW, kinds.TUPLE_KEY, kinds.TUPLE_OLD)
+_VALUES = (kinds.COLUMN_TEXT, kinds.COLUMN_BINARY)
+
+
+def text_options(options: Mapping[str, str]) -> dict[str, str]:
+    """The plugin's options for messages that a `Recoder` reads: only in text is each part of a value text."""
+    return {name: value for name, value in options.items() if name != "binary"}
+
+
+class Recoder:
+    """Converts the messages of one session to UTF-8, in their order.
+
+    A value with a byte without a form becomes one that is not UTF-8, so the decoder rejects the value and no other. In
+    a name, such a byte becomes an escape like \\x81. The content of logical messages stays as it is: a server never
+    converts it.
+
+    Args:
+        codec: of the database's encoding, out of `CODECS`.
+    """
+
+    def __init__(self, codec: str) -> None:
+        self._codec = codec
+        self._is_in_block = False
+
+    def recode(self, payloads: pa.Array) -> pa.Array:
+        """The messages in UTF-8, as an array of the same type."""
+        return pa.array(map(self._message, payloads.to_pylist()), payloads.type)
+
+    def _message(self, message: bytes) -> bytes:
+        kind = message[0] if message else 0
+        if kind == kinds.MSG_STREAM_START:
+            self._is_in_block = True
+        elif kind == kinds.MSG_STREAM_STOP:
+            self._is_in_block = False
+        if kind not in FIELDS or message.isascii():
+            return message
+        try:
+            return _Message(message, self._codec).recoded(has_xid=self._is_in_block and kind in PREFIXED)
+        except (IndexError, struct.error, ValueError):
+            return message  # it is malformed, and the decoder says where
+
+
+class _Message:
+    """One message, of which more and more is copied."""
+
+    def __init__(self, message: bytes, codec: str) -> None:
+        self._message = message
+        self._codec = codec
+        self._at = 0
+        self._parts: list[bytes] = []
+
+    def recoded(self, *, has_xid: bool) -> bytes:
+        kind = self._message[0]
+        self._copy(1 + (_XID_BYTES if has_xid else 0))
+        for _, form in FIELDS[kind]:
+            if form.size:
+                self._copy(form.size)
+            else:
+                self._text(is_name=form is Form.NAME)
+        if kind == kinds.MSG_RELATION:
+            self._columns()
+        elif kind in kinds.ROW_CHANGES:
+            while self._at < len(self._message):
+                self._tuple()
+        self._copy(len(self._message) - self._at)
+        return b"".join(self._parts)
+
+    def _copy(self, size: int) -> None:
+        self._parts.append(self._message[self._at : self._at + size])
+        self._at += size
+
+    def _text(self, *, is_name: bool) -> None:
+        """Converts a text that ends with a zero byte."""
+        end = self._message.index(b"\0", self._at)
+        text = self._message[self._at : end]
+        self._parts.append(
+            text.decode(self._codec, "backslashreplace").encode() if is_name else to_utf8(text, self._codec)
+        )
+        self._at = end
+        self._copy(1)
+
+    def _columns(self) -> None:
+        self._copy(_IDENTITY_BYTES)
+        (count,) = struct.unpack_from(">H", self._message, self._at)
+        self._copy(2)
+        for _ in range(count):
+            self._copy(_COLUMN_FLAG_BYTES)
+            self._text(is_name=True)
+            self._copy(COLUMN_BYTES)
+
+    def _tuple(self) -> None:
+        if self._message[self._at] not in _TUPLES:
+            raise ValueError("no tuple begins here")
+        self._copy(1)
+        (count,) = struct.unpack_from(">H", self._message, self._at)
+        self._copy(2)
+        for _ in range(count):
+            has_value = self._message[self._at] in _VALUES
+            self._copy(1)
+            if has_value:
+                (size,) = struct.unpack_from(">I", self._message, self._at)
+                self._at += 4
+                if len(self._message) - self._at < size:
+                    raise ValueError("the message ends within a value")
+                value = to_utf8(self._message[self._at : self._at + size], self._codec)
+                self._at += size
+                self._parts += (len(value).to_bytes(4), value)
