@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import pyarrow as pa
 
@@ -11,7 +11,7 @@ from pgoutput_fast.catalog.encodings import to_utf8
 from pgoutput_fast.messages.fields import COLUMN_BYTES, FIELDS, PREFIXED, Form
 from pgoutput_fast.protocol import kinds
 
-__all__ = ["Recoder", "text_options"]
+__all__ = ["CopyRecoder", "Recoder", "text_options"]
 
 _XID_BYTES = 4
 _IDENTITY_BYTES = 1
@@ -56,6 +56,50 @@ class Recoder:
             return _Message(message, self._codec).recoded(has_xid=self._is_in_block and kind in PREFIXED)
         except (IndexError, struct.error, ValueError):
             return message  # it is malformed, and the decoder says where
+
+
+# The signature and the flags of a COPY in binary format. The size of an extension follows.
+_COPY_SIGNATURE = b"PGCOPY\n\xff\r\n\0"
+_COPY_HEADER_BYTES = len(_COPY_SIGNATURE) + 4
+_NULL = 0xFFFFFFFF
+
+
+class CopyRecoder:
+    """Converts the rows of one COPY in binary format to UTF-8, in their order. All columns must be texts.
+
+    Args:
+        codec: as for `Recoder`.
+    """
+
+    def __init__(self, codec: str) -> None:
+        self._codec = codec
+
+    def recode(self, rows: pa.Array) -> bytes:
+        """The bytes of whole rows: of messages, as a server sends them."""
+        return b"".join(part for row in rows.to_pylist() for part in self._row(row))
+
+    def _row(self, row: bytes) -> Iterator[bytes]:
+        at = 0
+        if row.startswith(_COPY_SIGNATURE):
+            (extension,) = struct.unpack_from(">I", row, _COPY_HEADER_BYTES)
+            at = _COPY_HEADER_BYTES + 4 + extension
+            yield row[:at]
+        if len(row) - at <= 2:
+            yield row[at:]  # the end of the rows, or nothing
+            return
+        (count,) = struct.unpack_from(">H", row, at)
+        yield row[at : at + 2]
+        at += 2
+        for _ in range(count):
+            (size,) = struct.unpack_from(">I", row, at)
+            at += 4
+            if size == _NULL:
+                yield row[at - 4 : at]
+                continue
+            value = to_utf8(row[at : at + size], self._codec)
+            at += size
+            yield len(value).to_bytes(4)
+            yield value
 
 
 class _Message:

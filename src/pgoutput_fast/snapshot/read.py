@@ -19,13 +19,15 @@ from pgoutput_fast.postgres.copy_stream import CopyLink
 from pgoutput_fast.postgres.heaps import hold_schema, is_superuser, lock_heap, refuse_views
 from pgoutput_fast.postgres.locks import holders
 from pgoutput_fast.postgres.published import row_filters
+from pgoutput_fast.postgres.recoding import CopyRecoder
 from pgoutput_fast.postgres.refusals import find_unsendable
-from pgoutput_fast.postgres.session import connect
+from pgoutput_fast.postgres.session import codec_of, connect
 from pgoutput_fast.postgres.tables import SnapshotTable, text_columns
 from pgoutput_fast.schema.flat import flatten
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.snapshot.export import SnapshotError
 from pgoutput_fast.snapshot.ranges import ReadRange
+from pgoutput_fast.storage.rows_file import RowsFile
 
 __all__ = ["RangeRead", "SnapshotReader", "TableLockedError", "TableLostError", "copy_query", "in_snapshot"]
 
@@ -192,7 +194,9 @@ class SnapshotReader:
         self._catalog = catalog
         self._options = options
         self._cancelled = False
+        self._is_said = False
         self._connection = connect(dsn, values=True)
+        self._codec = codec_of(self._connection)
         with self._connection.cursor() as cursor:
             # A row security policy would silently leave rows out. With this setting it is an error.
             cursor.execute("SET row_security = off")
@@ -220,7 +224,7 @@ class SnapshotReader:
             TableLostError: if the table was dropped, altered, rewritten or truncated after the snapshot.
             TableLockedError: if somebody has locked it for `lock_seconds`.
             SnapshotError: if nobody holds the snapshot any more.
-            ValueError: if a value has a character without a form in UTF-8.
+            ValueError: if a value has a character without a form in UTF-8, in an encoding that is not in `CODECS`.
             DecodeError: for an invalid value, and for one without an Arrow form if the options say so.
             psycopg2.Error: if the server refuses, or the connection is lost.
         """
@@ -244,9 +248,48 @@ class SnapshotReader:
     def _read(
         self, table: SnapshotTable, each: ReadRange, on_batch: Callable[[pa.RecordBatch], object]
     ) -> RangeRead:
+        """Reads a range. If the server cannot send a text, it reads the range again, and converts the texts here."""
+        if self._codec is None:
+            return self._read_once(table, each, on_batch)
+        held = _Held()
+        try:
+            found = self._read_once(table, each, held.add)
+        except psycopg2.errors.UntranslatableCharacter:
+            with self._connection.cursor() as cursor:
+                cursor.execute("ROLLBACK")
+            if not self._is_said:
+                _log.warning(
+                    "the server cannot send all rows of %s: a character has no form in UTF-8. Where one is, all texts "
+                    "are converted here, which is slower. A value with such a character has no Arrow form: the rejects "
+                    "have it",
+                    table.name,
+                )
+                self._is_said = True
+            return self._read_once(table, each, on_batch, self._codec)
+        for batch in held:
+            on_batch(batch)
+        return found
+
+    def _read_once(
+        self,
+        table: SnapshotTable,
+        each: ReadRange,
+        on_batch: Callable[[pa.RecordBatch], object],
+        codec: str | None = None,
+    ) -> RangeRead:
+        """Reads a range.
+
+        Args:
+            table, each, on_batch: as for `read`.
+            codec: of the encoding of the database, if the server sends texts in it, and only texts. None for UTF-8.
+        """
         relation = table.relation
         major = self._connection.server_version // 10000
-        as_text = text_columns(table, self._catalog, self._options, major)
+        as_text = (
+            text_columns(table, self._catalog, self._options, major)
+            if codec is None
+            else frozenset(column.name for column in relation.columns)
+        )
 
         def give(batch: pa.RecordBatch) -> None:
             on_batch(flatten(batch) if self._options.plain else batch)
@@ -273,7 +316,10 @@ class SnapshotReader:
                         cursor.execute("SET LOCAL lock_timeout = 0")
                     query = copy_query(table, each, as_text, names, row_filter, path)
                     try:
-                        self._copy(query, rows)
+                        if codec is not None:
+                            encoding = self._connection.get_parameter_status("server_encoding")
+                            cursor.execute(f"SET LOCAL client_encoding = '{encoding}'")
+                        self._copy(query, rows, codec)
                     except psycopg2.Error:
                         raise
                     except BaseException:
@@ -285,6 +331,8 @@ class SnapshotReader:
                 cursor.execute("ROLLBACK")
                 raise TableLostError(table.name, _was("dropped or renamed", table, each)) from None
             except psycopg2.errors.UntranslatableCharacter:
+                if self._codec is not None and codec is None:
+                    raise
                 # The server's error has a part of the value.
                 raise ValueError(
                     f"the server cannot send the rows of {table.name}: one has a character without a form in UTF-8. "
@@ -313,16 +361,36 @@ class SnapshotReader:
         has_condition = bool(table.filters) or each.where is not None
         return is_superuser(self._connection) and (has_condition or not self._refuses_views)
 
-    def _copy(self, query: str, rows: CopyRows) -> None:
+    def _copy(self, query: str, rows: CopyRows, codec: str | None) -> None:
         link = CopyLink(self._connection)
-        if not link.begin(query, lambda: not self._cancelled):
+        recoder = CopyRecoder(codec) if codec is not None else None
+        if not link.begin(query.encode(codec or "utf-8"), lambda: not self._cancelled):
             raise _cancelled()
         while (messages := link.take(_MOST_BYTES, _WAIT_SECONDS, _FILL_SECONDS)) is not None:
             if self._cancelled:
                 raise _cancelled()
-            if len(messages):
+            if len(messages) and recoder is not None:
+                rows.write(recoder.recode(messages))
+            elif len(messages):
                 # Messages are consecutive rows: their bytes are the stream.
                 rows.write(messages.buffers()[2])
+
+
+class _Held:
+    """The batches of a range that may have to be read again, in a temporary file."""
+
+    def __init__(self) -> None:
+        self._file: RowsFile | None = None
+        self._places: list[int] = []
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        self._file = self._file or RowsFile()
+        self._places.append(self._file.write(batch.schema, [batch]))
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        for place in self._places:
+            assert self._file is not None
+            yield from self._file.read(place)
 
 
 def _cancelled() -> psycopg2.Error:
