@@ -98,6 +98,7 @@ def test_a_load_has_such_values_in_its_rejects(dsn: str, options: pgo.Options) -
         )
 
 
+@pytest.mark.in_ci
 @pytest.mark.one_version
 def test_a_load_of_a_mirror_has_such_values_in_its_rejects(dsn: str, tmp_path: Path) -> None:
     _execute(dsn, b"INSERT INTO bad VALUES (2, 'a\x81b')")
@@ -108,6 +109,7 @@ def test_a_load_of_a_mirror_has_such_values_in_its_rejects(dsn: str, tmp_path: P
     assert (row["v"], row["_unrepresentable"]) == (None, ["v"])
 
 
+@pytest.mark.in_ci
 @pytest.mark.one_version
 @pytest.mark.parametrize("encoding", ["EUC_KR"])
 def test_a_load_with_several_bytes_per_character_stops_alone(dsn: str, tmp_path: Path) -> None:
@@ -204,6 +206,7 @@ def test_follow_gives_such_a_value_as_a_reject(dsn: str) -> None:
     assert rows[-1]["v"] == "naïve"
 
 
+@pytest.mark.one_version
 def test_a_mirror_goes_on_behind_such_a_change(dsn: str, tmp_path: Path) -> None:
     for more in ((), _CHANGES, (b"DELETE FROM bad WHERE id = 4", b"INSERT INTO bad VALUES (5, '\x81')")):
         _execute(dsn, *more)
@@ -214,6 +217,7 @@ def test_a_mirror_goes_on_behind_such_a_change(dsn: str, tmp_path: Path) -> None
     assert {row["id"]: row["v"] for row in rows} == {1: "café", 2: "mended", 5: None}
 
 
+@pytest.mark.in_ci
 @pytest.mark.one_version
 @pytest.mark.parametrize("encoding", ["WIN1251"])
 def test_another_encoding(dsn: str, tmp_path: Path) -> None:
@@ -256,6 +260,7 @@ def test_several_bytes_per_character(dsn: str, tmp_path: Path) -> None:
     assert current_of(tmp_path, "public.bad").column("v").to_pylist() == ["mended"]
 
 
+@pytest.mark.one_version
 def test_names_of_others(dsn: str, tmp_path: Path) -> None:
     """Of a table, a column, a schema, a label, a field and a publication that nobody reads."""
     _execute(
@@ -401,3 +406,19 @@ def _decodes(text: bytes, codec: str) -> bool:
     except UnicodeDecodeError:
         return False
     return True
+
+
+@pytest.mark.in_ci
+@pytest.mark.one_version
+def test_a_repair_with_such_a_value(dsn: str, tmp_path: Path) -> None:
+    _execute(dsn, b"INSERT INTO bad VALUES (1, '\x81'), (2, 'caf\xe9')")
+    with Mirror(dsn, _SLOT, ["p"], tmp_path, seconds=0.5) as mirror:
+        mirror.run(until_lsn="now")
+    drop_when_free(dsn, _SLOT)
+    _execute(dsn, b"INSERT INTO bad VALUES (3, 'na\xefve \x81')", b"UPDATE bad SET v = 'mended' WHERE id = 1")
+    with Mirror(dsn, _SLOT, ["p"], tmp_path, seconds=0.5) as mirror:
+        mirror.repair()
+        mirror.run(until_lsn="now")
+        assert [each.error for each in mirror.status()] == [None, None]
+    rows = current_of(tmp_path, "public.bad").to_pylist()
+    assert {row["id"]: row["v"] for row in rows} == {1: "mended", 2: "café", 3: None}
