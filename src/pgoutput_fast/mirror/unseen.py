@@ -28,9 +28,14 @@ SELECT pg_catalog.pg_stat_get_tuples_updated('pg_catalog.pg_publication'::pg_cat
 FROM pg_catalog.pg_stat_database d, pg_catalog.pg_stat_wal w
 WHERE d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database()
 """
-_ROWS = "SELECT p.oid::pg_catalog.text, p.xmin::pg_catalog.text, pg_catalog.to_json(p) FROM pg_catalog.pg_publication p"
-# What of a publication changes nothing of what the server sends.
-_HARMLESS = {"oid", "pubname", "pubowner", "puballsequences"}
+# A name may have bytes that the server cannot send in UTF-8.
+_ROWS = """
+SELECT p.oid::pg_catalog.text, p.xmin::pg_catalog.text,
+       pg_catalog.to_jsonb(p) OPERATOR(pg_catalog.-) 'pubname'::pg_catalog.text
+FROM pg_catalog.pg_publication p
+"""
+# What else of a publication changes nothing of what the server sends.
+_HARMLESS = {"oid", "pubowner", "puballsequences"}
 
 # The times tell when the count began again at 0: somebody has reset it, or the server has crashed.
 _COUNT = """
