@@ -15,7 +15,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 import pgoutput_fast as pgo
-from pgoutput_fast.mirror import at, fresh_sql
+from pgoutput_fast.mirror import at, fresh
 from pgoutput_fast.segments import list_segments, read_segment, segment_catalog, segment_outcomes
 
 
@@ -52,7 +52,7 @@ def files_of(lake: Path, kind: str, table: str, version: int | None = None) -> l
 def main() -> None:
     lake = Path(sys.argv[1])
     print("segments:", sizes_by_table(lake / "_segments"))
-    orders = changes(lake / "_segments", "public.orders")  # noqa: F841  # DuckDB finds the variable by its name
+    orders = changes(lake / "_segments", "public.orders")  # DuckDB finds the variable by its name
     print(
         "changes:", duckdb.sql("SELECT _change_type, count(*) FROM orders GROUP BY 1 ORDER BY 1").fetchall()
     )
@@ -69,8 +69,8 @@ def main() -> None:
     print("history:", duckdb.sql(query, params=[history]).fetchall())
 
     # The current table, and what has come since.
-    fresh = fresh_sql(lake, "public.orders")
-    print("fresh:", duckdb.sql(f"SELECT id, note FROM ({fresh}) ORDER BY id").fetchall())
+    orders = fresh(lake, "public.orders", ["id", "note"])  # noqa: F841
+    print("fresh:", duckdb.sql("SELECT id, note FROM orders ORDER BY id").fetchall())
 
 
 if __name__ == "__main__":

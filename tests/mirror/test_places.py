@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import duckdb
 import pytest
 
-from pgoutput_fast.mirror import Mirror, at, fresh, fresh_batches, fresh_sql, points, status_of
+from pgoutput_fast.mirror import Mirror, at, fresh, fresh_batches, points, status_of
 from support.buckets import opened_bucket
 from support.current_tables import KINDS
 from support.forms import and_in_ci
@@ -66,9 +65,6 @@ def test_readers_with_a_relative_target(
     assert sorted(fresh("lake", "public.t", position=point.position)["id"].to_pylist()) == [1, 2]
     with fresh_batches("lake", "public.t", ["id"]) as reader:
         assert reader.read_all().num_rows == 2
-    if format != "duckdb":  # it has no query
-        query = fresh_sql("lake", "public.t", columns=["id"])
-        assert sorted(duckdb.sql(query).fetchall()) == [(1,), (2,)]
 
 
 @pytest.mark.parametrize("name", ["per%20cent", "back\\slash", "new\nline"])

@@ -12,13 +12,11 @@ from support.sql import FILES, statements
 
 # Its statements have operators without a schema, and are sent behind this.
 HAS_OWN_PATH = {"pgoutput_fast/demo/shop.py": "SET search_path = pg_catalog"}
-# Their statements go to DuckDB or Spark, where nobody else has a schema.
+# Their statements go to DuckDB, where nobody else has a schema.
 FOR_OTHERS = {
     "pgoutput_fast/cli/targets.py",
     "pgoutput_fast/demo/mirrored.py",
     "pgoutput_fast/mirror/current/duckdb.py",
-    "pgoutput_fast/mirror/dialects.py",
-    "pgoutput_fast/mirror/view/statement.py",
 }
 
 _TOKEN = re.compile(

@@ -59,11 +59,6 @@ BLOCKS: dict[str, dict[str, tuple[int | str, ...]]] = {
             "mirror/current/test_parquet.py::test_the_page_reads_the_rows",
             "mirror/current/test_iceberg.py::test_the_page_reads_the_rows",
         ),
-        "With the MERGE INTO of an engine": (
-            2,
-            "mirror/test_merge_sql.py::test_the_page",
-            f"{NOT_RUN}a sketch for Delta on Spark",
-        ),
     },
     "decoding.md": {
         "Decoding": (2, f"{_DECODING}test_the_rows_of_a_query", f"{NOT_RUN}the arguments of a call"),

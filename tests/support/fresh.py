@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import pyarrow as pa
 
 import pgoutput_fast as pgo
@@ -31,7 +30,6 @@ __all__ = [
     "fresh_total",
     "make_target",
     "position_now",
-    "queried",
     "settled",
 ]
 
@@ -119,13 +117,6 @@ def expect_rows(place: Place, table: str, rows: pa.Table) -> None:
     names, expected = rows_of(place.database, table)
     found = mirrored_rows(rows, names)
     assert found == expected, (table, found - expected, expected - found)
-
-
-def queried(query: str) -> pa.Table:
-    """What DuckDB answers."""
-    with duckdb.connect() as connection:
-        connection.execute("SET TimeZone = 'UTC'")
-        return connection.sql(query).to_arrow_table()
 
 
 def make_target(target: Path) -> None:

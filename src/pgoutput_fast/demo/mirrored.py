@@ -19,7 +19,7 @@ from rich.table import Table
 
 from pgoutput_fast.demo import rebuild, shop
 from pgoutput_fast.demo.servers import Server
-from pgoutput_fast.mirror import fresh_sql
+from pgoutput_fast.mirror import fresh
 from pgoutput_fast.mirror.layout import directory_of
 
 __all__ = ["mirror_shop"]
@@ -30,7 +30,7 @@ _KILLED_AFTER = (2.0, 7.0)
 _MOST_SECONDS = 240.0
 _COLUMNS = ("status", "orders", "total")
 _QUERY = (
-    "SELECT CAST(status AS varchar) AS status, count(*) AS orders, sum(total) AS total\nFROM ({orders}) AS orders\n"
+    "SELECT CAST(status AS varchar) AS status, count(*) AS orders, sum(total) AS total\nFROM {orders}\n"
     "GROUP BY status ORDER BY status"
 )
 
@@ -144,11 +144,12 @@ def _compare(server: Server, target: Path, console: Console) -> list[str]:
 def _ask(server: Server, target: Path, console: Console) -> list[str]:
     """Asks DuckDB and the server the same. Returns what is different."""
     with duckdb.connect() as connection:
-        found = connection.execute(_QUERY.format(orders=fresh_sql(target, "public.orders"))).fetchall()
+        connection.register("orders", fresh(target, "public.orders", ["status", "total"]))
+        found = connection.execute(_QUERY.format(orders="orders")).fetchall()
     asked = server.connect()
     try:
         with asked, asked.cursor() as cursor:
-            cursor.execute(_QUERY.format(orders="SELECT * FROM public.orders"))
+            cursor.execute(_QUERY.format(orders="public.orders"))
             expected = cursor.fetchall()
     finally:
         asked.close()

@@ -6,15 +6,12 @@
 import typing
 
 from pgoutput_fast.extras import explained as _explained
-from pgoutput_fast.mirror.effect.effect_rows import effect_rows
 from pgoutput_fast.mirror.effect.net_effect import net_effect
 from pgoutput_fast.mirror.errors import MirrorBusyError, MirrorError, SlotLostError
-from pgoutput_fast.mirror.merge_sql import merge_statements
 from pgoutput_fast.mirror.metrics import MirrorMetrics
 from pgoutput_fast.mirror.points import Point, at, points
 from pgoutput_fast.mirror.status import TableStatus
 from pgoutput_fast.mirror.view.read import fresh, fresh_batches
-from pgoutput_fast.mirror.view.sql import fresh_sql
 
 if typing.TYPE_CHECKING:
     from pgoutput_fast.mirror.repair_table import TableRepair
@@ -31,11 +28,8 @@ __all__ = [
     "TableRepair",
     "TableStatus",
     "at",
-    "effect_rows",
     "fresh",
     "fresh_batches",
-    "fresh_sql",
-    "merge_statements",
     "net_effect",
     "points",
     "status_of",

@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import polars as pl
 import pyarrow as pa
 import pytest
 
-from pgoutput_fast.mirror import MirrorError, Point, at, fresh, fresh_batches, fresh_sql, points
+from pgoutput_fast.mirror import MirrorError, Point, at, fresh, fresh_batches, points
 from pgoutput_fast.mirror.effect.effect import Effect
 from pgoutput_fast.mirror.formats import open_current
 from pgoutput_fast.mirror.memory import Memory
@@ -22,12 +21,10 @@ from support.forms import and_long
 from support.fresh import (
     ahead,
     expect_fresh,
-    expect_rows,
     fresh_at,
     fresh_total,
     make_target,
     position_now,
-    queried,
     settled,
 )
 from support.mirrors import Place, expect_equal, lose_rows, place, rows_of
@@ -36,11 +33,10 @@ from support.workload import Workload
 __all__ = ["place"]
 
 
-# Parquet is tried with Spark.
 @pytest.mark.in_ci
 @pytest.mark.parametrize("format", and_long(["delta"], ["duckdb", "iceberg"]))
 def test_a_workload(place: Place, format: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the reader, which reads each file of changes by itself, and in DuckDB. With keys that change, values that are not sent, truncates, columns that come and go, tables without a key."""
+    """Each file of changes is read by itself. With keys that change, values that are not sent, truncates, columns that come and go, tables without a key."""
     monkeypatch.setattr("pgoutput_fast.mirror.view.changes._PART_ROWS", 1)
     database = place.database
     work = Workload("w", f"fresh {format}", database.version)
@@ -54,17 +50,9 @@ def test_a_workload(place: Place, format: str, monkeypatch: pytest.MonkeyPatch) 
             for table in tables:
                 at_once = settled(table, place, lsn)
                 expect_fresh(place, table, at_once)
-                if format == "duckdb":
-                    with pytest.raises(ValueError, match="read it with fresh"):
-                        fresh_sql(place.target, table)
-                else:
-                    query = fresh_sql(place.target, table, position=at_once)
-                    expect_rows(place, table, queried(query))
-                    _, expected = rows_of(place.database, table)
-                    query = fresh_sql(place.target, table, columns=["_commit_lsn"], position=at_once)
-                    assert queried(f"SELECT count(*) AS n FROM ({query})")["n"].to_pylist() == [
-                        expected.total()
-                    ]
+                _, expected = rows_of(place.database, table)
+                few = fresh(place.target, table, ["_commit_lsn"], at_once)
+                assert few.num_rows == expected.total()
         assert sum(each.waiting_rows for each in mirror.status()) > 10
     expect_equal(place, *tables, format=format)
 
@@ -170,8 +158,6 @@ def test_a_key_that_changes(place: Place) -> None:
             )
             lsn = position_now(place)
             expect_fresh(place, "public.t", lsn)
-        with pytest.raises(ValueError, match=r"the replica identity of public\.t was altered .* with fresh"):
-            fresh_sql(place.target, "public.t")
         assert mirror.status()[-1].waiting_rows > 10
     memory = Memory(open_store(place.target))
     known = memory.table("public.t")
@@ -206,16 +192,11 @@ def test_columns_that_go_without_a_key(place: Place) -> None:
         database.execute("INSERT INTO t VALUES (1, 11)", "DELETE FROM t WHERE b = 10")
         lsn, there = position_now(place), [(1, 11), (2, 20), (2, 20)]
         assert pairs(lsn) == there
-        query = fresh_sql(place.target, "public.t", position=lsn)
-        assert queried(query).num_rows == len(there)
         database.execute(
             "ALTER TABLE t DROP COLUMN b", "DELETE FROM t WHERE a = 2", "INSERT INTO t VALUES (5)"
         )
         later, now = position_now(place), [(1, 11), (5, None)]
         assert (pairs(lsn), pairs(later), pairs("latest")) == (there, now, now)
-        assert fresh_sql(place.target, "public.t", position=lsn) == query
-        with pytest.raises(ValueError, match=r"public\.t has no key, and a column .* with fresh"):
-            fresh_sql(place.target, "public.t")
         database.execute(
             "BEGIN; INSERT INTO t VALUES (6); ALTER TABLE t ADD c int; INSERT INTO t VALUES (7, 7); COMMIT"
         )
@@ -266,11 +247,10 @@ def test_current_tables_that_something_else_moves(tmp_path: Path) -> None:
         return sorted(fresh(tmp_path, "public.t", ["id"], position)["id"].to_pylist())
 
     assert [ids(lsn) for lsn in (100, 200, 400)] == [[1], [2, 3], [1, 4]]
-    for read in (fresh, fresh_sql):
-        with pytest.raises(
-            LookupError, match=r"history of public\.t goes up to 0/C8, .* 'latest', 0/190 or 0/64"
-        ):
-            read(tmp_path, "public.t", position=300)
+    with pytest.raises(
+        LookupError, match=r"history of public\.t goes up to 0/C8, .* 'latest', 0/190 or 0/64"
+    ):
+        fresh(tmp_path, "public.t", position=300)
 
 
 @pytest.mark.in_ci
@@ -289,16 +269,6 @@ def test_a_table_that_lacks_rows(place: Place) -> None:
         lose_rows(place, "public.t")
         with pytest.raises(ValueError, match="the table lacks 1 row that changes refer to"):
             fresh(place.target, "public.t")
-        with pytest.raises(duckdb.InvalidInputException, match=r"public\.t: changes are missing"):
-            queried(fresh_sql(place.target, "public.t"))
-        with pytest.raises(ValueError, match="dialect must be"):
-            fresh_sql(place.target, "public.t", "sqlite")  # type: ignore[arg-type]
-        with pytest.raises(ValueError, match="columns is empty: name a column"):
-            fresh_sql(place.target, "public.t", columns=[])
-        # What this says of Delta, no session here can run.
-        query = fresh_sql(place.target, "public.t", "spark")
-        for kind in ("current", "history"):
-            assert f"delta.`{place.target}/{kind}/public.t` VERSION AS OF " in query
 
 
 def test_while_the_mirror_works(place: Place) -> None:

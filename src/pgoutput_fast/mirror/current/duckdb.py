@@ -14,9 +14,8 @@ import numpy as np
 import pyarrow as pa
 
 from pgoutput_fast.mirror.current.columns import check_names, fitted, in_schema, merged, stored_schema
-from pgoutput_fast.mirror.current.matching import Finder, check_all_gone, chosen
+from pgoutput_fast.mirror.current.matching import Finder, check_all_gone, chosen, is_plain
 from pgoutput_fast.mirror.current.table import CurrentTable, HeldVersion, expect_position
-from pgoutput_fast.mirror.dialects import DuckDB
 from pgoutput_fast.mirror.effect.effect import Effect
 from pgoutput_fast.protocol.limits import PIECE_BYTES
 from pgoutput_fast.storage.fsync import make_directory
@@ -24,7 +23,6 @@ from pgoutput_fast.storage.rows_file import RowsFile
 
 __all__ = ["DuckDBCurrent"]
 
-_quoted = DuckDB().name
 # Has a row for each table of a mirror: its schema, its name, its position and its version.
 _NAME = "_pgoutput_fast_positions"
 _VIEW = '"_pgoutput_fast_rows"'
@@ -222,7 +220,7 @@ class DuckDBCurrent(CurrentTable):
         def pieces(columns: Sequence[str]) -> Iterator[pa.Table]:
             return (pa.Table.from_batches([batch]) for batch in copy.read(place, columns))
 
-        return HeldVersion(now.version, now.position, now.schema, pieces, None)
+        return HeldVersion(now.position, now.schema, pieces, None)
 
     def _expected(self, connection: Any, version: int | None) -> _State:
         """The state of the table, which has this version.
@@ -368,7 +366,7 @@ class DuckDBCurrent(CurrentTable):
             ValueError: if one is not there.
         """
         # Without such columns, all rows are found.
-        plain = gone.select([field.name for field in gone.schema if _is_plain(field.type)])
+        plain = gone.select([field.name for field in gone.schema if is_plain(field.type)])
         found = in_schema(self._matching(connection, plain, schema.names), schema)
         self._delete(connection, plain)
         finder = Finder(gone, keys=False)
@@ -378,13 +376,12 @@ class DuckDBCurrent(CurrentTable):
         self._insert(connection, found.take(pa.array(np.setdiff1d(np.arange(found.num_rows), goes))))
 
 
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
 def _can_widen(there: pa.DataType, wide: pa.DataType) -> bool:
     return True
-
-
-def _is_plain(kind: pa.DataType) -> bool:
-    """Whether DuckDB and this package agree on what is equal. In a row without a key, -0.0 is not 0.0."""
-    return not (pa.types.is_floating(kind) or pa.types.is_nested(kind))
 
 
 def _pieces(rows: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:

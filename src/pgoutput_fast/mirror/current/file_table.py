@@ -207,7 +207,7 @@ class FileTable(CurrentTable):
             return (rows for file in there.files for rows in self._rows(there, file, columns))
 
         places = [str(self._store.at(self._file(file))) for file in there.files]
-        return HeldVersion(there.number, there.position, there.schema, pieces, places)
+        return HeldVersion(there.position, there.schema, pieces, places)
 
     def _file(self, file: DataFile) -> str:
         """The name of a file in the store."""

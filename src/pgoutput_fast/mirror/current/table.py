@@ -24,14 +24,12 @@ class HeldVersion:
     """A version of a current table that a reader has opened.
 
     Attributes:
-        number: the version, as the format counts.
         position: the LSN that it has reached.
         schema: its columns.
         pieces: columns -> all rows, with these columns, piece by piece.
         files: the paths or URIs of its files; None if it has none of its own.
     """
 
-    number: int
     position: int
     schema: pa.Schema
     pieces: Callable[[Sequence[str]], Iterator[pa.Table]]
@@ -169,7 +167,7 @@ class CurrentTable(ABC):
                 and version in (None, number)
                 and number == self.version()
             ):
-                return HeldVersion(number, position, rows.schema, partial(one_piece, rows), None)
+                return HeldVersion(position, rows.schema, partial(one_piece, rows), None)
         raise RuntimeError(f"something changed {self} {_TRIES} times while it was read: try it later")
 
 

@@ -28,20 +28,16 @@ class Changes:
     """Changes of one table: those that commit behind `after` and up to `through`.
 
     Attributes:
-        version: the version of the history.
         schema: the columns of the history.
         parts: paths or URIs of the files that may have such changes. They may have others, too. All changes of a part
             commit before those of the next part.
         after, through: LSNs.
-        grown: columns whose structs have more fields in the files than in `schema`.
     """
 
-    version: int
     schema: pa.Schema
     parts: Sequence[Sequence[str]]
     after: int
     through: int
-    grown: Sequence[str] = ()
 
     def as_in(self, base: pa.Schema) -> Changes:
         """The changes with the structs of an earlier version of the table, which did not have all of their fields.
@@ -54,7 +50,7 @@ class Changes:
             if field.name in base.names and _has_grown(base.field(field.name).type, field.type)
         }
         schema = pa.schema([grown.get(field.name, field) for field in self.schema])
-        return replace(self, schema=schema, grown=tuple(grown))
+        return replace(self, schema=schema)
 
     @property
     def files(self) -> list[str]:
@@ -134,7 +130,7 @@ def read_changes(
         if (low is None or low <= through) and (high is None or high > after):
             found.append(_File(file, low, high, rows))
     schema = plain_types(pa.schema(table.schema().to_arrow()))
-    return Changes(table.version(), schema, _parts(found), after, through)
+    return Changes(schema, _parts(found), after, through)
 
 
 @dataclass(frozen=True)

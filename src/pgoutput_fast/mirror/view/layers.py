@@ -23,7 +23,8 @@ class Rows(Protocol):
         schema: their columns.
     """
 
-    schema: pa.Schema
+    @property
+    def schema(self) -> pa.Schema: ...
 
     def pieces(self, columns: Sequence[str]) -> Iterator[pa.Table]:
         """All rows, with these columns, piece by piece."""

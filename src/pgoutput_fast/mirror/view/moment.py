@@ -42,7 +42,6 @@ class Moment:
     Attributes:
         table: qualified name, quoted as in SQL.
         position: everything that committed up to this LSN is in the table, and nothing else.
-        format: of the current table.
         base: a version of the current table.
         changes: what the history has behind it, up to the position.
         facts: what the mirror knows of the table.
@@ -50,7 +49,6 @@ class Moment:
 
     table: str
     position: int
-    format: str
     base: HeldVersion
     changes: Changes
     facts: TableFacts
@@ -62,7 +60,12 @@ class Moment:
         new = [name for name in self._taken(known) if name not in self.base.schema.names]
         return merged(self.base.schema, pa.schema([self.changes.schema.field(name) for name in new]))
 
-    def columns(self, key: Sequence[str], lsn: int | None = None) -> list[str]:
+    @property
+    def changed(self) -> list[str]:
+        """The columns of the table that the changes have."""
+        return self._taken(self.schema.names)
+
+    def columns(self, key: Sequence[str], lsn: int) -> list[str]:
         """The columns of the changes under a key.
 
         A history also has columns of earlier times. Rows without a key are compared by the columns that the relation
@@ -70,27 +73,24 @@ class Moment:
 
         Args:
             key: the key; empty if only whole rows identify rows.
-            lsn: where one of the changes commits. By default, that of the first changes.
+            lsn: where one of the changes commits.
         """
         if key:
-            return self._taken(self.schema.names)
-        return self._taken(self.facts.shape_at(self.changes.after + 1 if lsn is None else lsn)[1])
+            return self.changed
+        return self._taken(self.facts.shape_at(lsn)[1])
 
     def _taken(self, names: Collection[str]) -> list[str]:
         hidden = (COMMIT_LSN, UNREPRESENTABLE)
         return [name for name in self.changes.schema.names if name in names and name not in hidden]
 
-    def keys(self) -> set[tuple[tuple[str, ...], int]]:
-        """What tells rows apart in the changes: (key, 0), or ((), the LSN since which rows have their columns).
+    @property
+    def keys(self) -> set[tuple[str, ...]]:
+        """The keys of the changes. An empty one: whole rows tell rows apart.
 
         Before the first known key there are only rows of loads, if any.
         """
-        found = set()
-        for lsn in self._begins():
-            key = self.facts.key_at(lsn)
-            if key is not None:
-                found.add((key, 0 if key else self.facts.shape_at(lsn)[0]))
-        return found or {((), self.facts.shape_at(self.changes.through)[0])}
+        found = (self.facts.key_at(lsn) for lsn in self._begins())
+        return {key for key in found if key is not None} or {()}
 
     def _begins(self) -> list[int]:
         """The LSNs at which the changes begin, and at which they have another key or lack columns."""
@@ -234,7 +234,7 @@ class _Reader:
                         f"{format_lsn(lsn)}: run the mirror, or take 'latest', {format_lsn(newest)} or {point.lsn}"
                     )
         changes = self._changes(base.position, lsn)
-        return Moment(table, lsn, self.format, base, changes.as_in(base.schema), self.facts)
+        return Moment(table, lsn, base, changes.as_in(base.schema), self.facts)
 
     def _lsn(self, position: Lsn | datetime, end: int) -> int:
         if isinstance(position, datetime):

@@ -10,13 +10,13 @@ import pyarrow as pa
 from pgoutput_fast.arguments import expect_list
 from pgoutput_fast.catalog.identifiers import parse_qualified_name
 from pgoutput_fast.mirror.apply_order import ORDER
-from pgoutput_fast.mirror.effect.effect import COMMIT_LSN, UNREPRESENTABLE
+from pgoutput_fast.mirror.effect.effect import COMMIT_LSN, UNREPRESENTABLE, Effect
 from pgoutput_fast.mirror.effect.net_effect import effect_of
 from pgoutput_fast.mirror.view.layers import Base, Changed, Rows
 from pgoutput_fast.mirror.view.moment import Moment, Position, open_moment
 from pgoutput_fast.protocol.lsn import format_lsn
 
-__all__ = ["chosen_columns", "fresh", "fresh_batches", "rows_of"]
+__all__ = ["chosen_columns", "effects_of", "fresh", "fresh_batches", "needed_columns", "rows_of"]
 
 _NEEDED = (*ORDER, "_key_only", "_unchanged", "_unrepresentable")
 # So often a table is read again, if the mirror has removed a file of it meanwhile.
@@ -126,30 +126,47 @@ def rows_of(moment: Moment, columns: Sequence[str]) -> Rows:
         ValueError: if changes are missing.
     """
     rows: Rows = Base(moment.base)
+    for effect in effects_of(moment, columns):
+        rows = Changed(rows, effect, moment.table)
+    return rows
+
+
+def needed_columns(moment: Moment, columns: Sequence[str]) -> set[str]:
+    """The columns of a table that must be read so that the rows at a moment have these columns."""
+    if not moment.changes.files:
+        return set(columns)
+    needed = {*columns, *(name for key in moment.keys for name in key)}
+    if () in moment.keys or UNREPRESENTABLE in columns:
+        needed |= set(moment.schema.names)
+    return needed
+
+
+def effects_of(moment: Moment, columns: Sequence[str]) -> Iterator[Effect]:
+    """The net effects of the changes of a moment, to be applied to its base in this order.
+
+    One part of the changes is in memory at a time.
+
+    Args:
+        moment: the table at a moment.
+        columns: which columns the rows shall have.
+    """
     changes = moment.changes
     if not changes.files:
-        return rows
+        return
     parts = parse_qualified_name(moment.table)
     assert parts is not None
     said = {b"pg.namespace": parts[0].encode(), b"pg.relation": parts[1].encode()}
-    identities = moment.keys()
-    keys = {key for key, _ in identities}
-    needed = {*columns, *(name for key in keys for name in key)}
-    if () in keys or UNREPRESENTABLE in columns:
-        needed |= set(moment.schema.names)
-    wanted = [name for name in moment.columns(("any",)) if name in needed]
+    needed = needed_columns(moment, columns)
+    wanted = [name for name in moment.changed if name in needed]
     for part in changes.read_parts([*_NEEDED, *wanted]):
-        rows = _behind(rows, moment, part.replace_schema_metadata(said))
-        # Only what it does stays in memory, while the next part is read.
+        yield from _effects(moment, part.replace_schema_metadata(said))
+        # Only its effects stay in memory, while the next part is read.
         del part
         pa.default_memory_pool().release_unused()
-    return rows
 
 
-def _behind(rows: Rows, moment: Moment, changes: pa.Table) -> Rows:
-    """Rows behind some changes of the moment."""
+def _effects(moment: Moment, changes: pa.Table) -> Iterator[Effect]:
     for key, stretch in moment.stretches(changes):
         kept = set(moment.columns(key, int(stretch[COMMIT_LSN][0].as_py())))
-        stretch = stretch.select([name for name in stretch.column_names if name in kept or name in _NEEDED])
-        rows = Changed(rows, effect_of(stretch, key), moment.table)
-    return rows
+        names = [name for name in stretch.column_names if name in kept or name in _NEEDED]
+        yield effect_of(stretch.select(names), key)

@@ -1,26 +1,29 @@
-"""Reads a mirrored table as it is now, with Spark's own Parquet reader."""
+"""Reads a mirrored table as it is now: Spark reads its files, the driver what changes do to their rows."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal
+from typing import Literal
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from pgoutput_fast.arguments import expect_list
+from pgoutput_fast.mirror.current.columns import fitted, in_schema, merged
+from pgoutput_fast.mirror.current.matching import is_plain
+from pgoutput_fast.mirror.effect.effect import Effect
+from pgoutput_fast.mirror.view.layers import Changed
+from pgoutput_fast.mirror.view.moment import Moment, open_moment
+from pgoutput_fast.mirror.view.read import chosen_columns, effects_of, fresh, needed_columns
 from pgoutput_fast.protocol.lsn import Lsn
 from pgoutput_fast.spark.places import spark_path
-from pgoutput_fast.spark.types import described_schema, spark_schema
+from pgoutput_fast.spark.types import spark_schema
 
-__all__ = ["read_fresh"]
-
-# The release of Spark that came with recursive queries.
-_RECURSIVE = (4, 1)
-# These stand for the two DataFrames, until all other braces are escaped. PostgreSQL has no name with a zero byte.
-_CURRENT, _HISTORY = "\0current\0", "\0history\0"
+__all__ = ["frame_at", "read_fresh"]
 
 
 def read_fresh(
@@ -35,12 +38,12 @@ def read_fresh(
 ) -> DataFrame:
     """Returns a mirrored table with all changes that its history has, also with those that its current table lacks yet.
 
-    The rows are those of `pgoutput_fast.mirror.fresh`. Spark reads the files of the current table and of the changes,
-    without the jars of Delta, and puts them together. The call fixes the moment: to see later changes, call it again. A
-    mirror that runs may remove the files of a version that is older than its recorded points; the query then fails.
+    The rows are those of `pgoutput_fast.mirror.fresh`. Spark reads the files of the current table, without the jars of
+    Delta. The driver reads the changes that the current table lacks, and runs a query for values that these lack. The
+    call fixes the moment: to see later changes, call it again. A mirror that runs may remove the files of a version
+    that is older than its recorded points; the query then fails.
 
-    If current tables are in DuckDB, or the replica identity was altered in the changes that wait, the rows are put
-    together on the driver; on Spark 4.0, also if an update of a key keeps a value that the server did not send.
+    If current tables are in DuckDB, the driver reads the whole table.
 
     Args:
         target: of the mirror: a path or a URI. The driver and the executors must see a directory at the same path.
@@ -63,50 +66,134 @@ def read_fresh(
         orders = read_fresh("lake/", "public.orders")
         orders.where("note = 'paid'").count()
     """
-    from pgoutput_fast.mirror import fresh
-    from pgoutput_fast.mirror.dialects import Spark
-    from pgoutput_fast.mirror.view.moment import open_moment
-    from pgoutput_fast.mirror.view.read import chosen_columns
-    from pgoutput_fast.mirror.view.sql import sql_of
-    from pgoutput_fast.mirror.view.statement import Sources
-
     if columns is not None:
         expect_list("columns", columns)
     session = SparkSession.active() if spark is None else spark
     moment = open_moment(target, table, position, storage_options, iceberg_catalog)
     chosen = chosen_columns(columns, moment.schema, table)
-    query, dialect = None, Spark()
-    if moment.base.files is not None and len(moment.keys()) < 2:
-        sources = Sources(f"SELECT * FROM {_CURRENT}", f"SELECT * FROM {_HISTORY}")
-        query = sql_of(moment, dialect, chosen, sources)
-    if query is None or (query.startswith(dialect.recursive) and _release(session) < _RECURSIVE):
-        rows = fresh(
-            target,
-            table,
-            chosen,
-            position,
-            storage_options=storage_options,
-            iceberg_catalog=iceberg_catalog,
-        )
-        return session.createDataFrame(rows, spark_schema(rows.schema))
-    query = query.replace("{", "{{").replace("}", "}}")
-    query = query.replace(_CURRENT, "{current}").replace(_HISTORY, "{history}")
+    if moment.base.files is not None:
+        return frame_at(session, moment, chosen)
+    rows = fresh(
+        target, table, chosen, position, storage_options=storage_options, iceberg_catalog=iceberg_catalog
+    )
+    return _frame_of(session, rows)
+
+
+def frame_at(session: SparkSession, moment: Moment, columns: Sequence[str]) -> DataFrame:
+    """The rows of a table at a moment, with these columns. Its base has files.
+
+    Raises:
+        ValueError: if changes are missing.
+    """
+    needed = needed_columns(moment, columns)
+    schema = pa.schema([field for field in moment.base.schema if field.name in needed])
     assert moment.base.files is not None
-    frames: dict[str, Any] = {"current": _frame(session, moment.base.files, moment.base.schema)}
-    if "{history}" in query:
-        frames["history"] = _frame(session, moment.changes.files, moment.changes.schema)
-    return session.sql(query, **frames)
+    rows = _Rows(_read(session, moment.base.files, schema), schema)
+    for effect in effects_of(moment, columns):
+        rows = rows.changed(effect, moment.table)
+    return rows.named(columns)
 
 
-def _release(session: SparkSession) -> tuple[int, ...]:
-    """(major, minor) version of a session's Spark."""
-    return tuple(int(part) for part in session.version.split(".")[:2])
-
-
-def _frame(session: SparkSession, files: Sequence[str], schema: pa.Schema) -> DataFrame:
+def _read(session: SparkSession, files: Sequence[str], schema: pa.Schema) -> DataFrame:
     """The rows of Parquet files. A column that a file lacks is null."""
-    types = described_schema(schema)
+    types = spark_schema(schema)
     if not files:
         return session.createDataFrame([], types)
     reader = session.read.schema(types).option("datetimeRebaseMode", "CORRECTED")
     return reader.parquet(*map(spark_path, files))
+
+
+def _frame_of(session: SparkSession, rows: pa.Table) -> DataFrame:
+    # Spark takes a table for empty whose first chunk is.
+    return session.createDataFrame(rows.combine_chunks(), spark_schema(rows.schema))
+
+
+class _Rows:
+    """The rows of a table. The n-th column of the DataFrame is named `c<n>`, so that no name means something else.
+
+    Args:
+        frame: the rows.
+        schema: their columns.
+    """
+
+    def __init__(self, frame: DataFrame, schema: pa.Schema) -> None:
+        self.schema = schema
+        self._frame = frame.toDF(*(f"c{n}" for n in range(len(schema))))
+
+    def named(self, columns: Sequence[str]) -> DataFrame:
+        """The rows with these columns, under their own names."""
+        return self._frame.select([F.col(self._short(name)).alias(name) for name in columns])
+
+    def changed(self, effect: Effect, table: str) -> _Rows:
+        """The rows after an effect.
+
+        Raises:
+            ValueError: if the effect lacks rows, or has types that do not fit.
+        """
+        types = fitted(self.schema, effect.rows.schema, table, lambda *_: True)
+        before = self._in_schema(merged(self.schema, types))
+        leaving = _leaving(effect)
+        looked_up = before._collected(effect.wanted()[0] if effect.key else leaving)
+        after = Changed(looked_up, effect, table)
+        rows = pa.concat_tables([before.schema.empty_table(), *after.pieces(before.schema.names)])
+        new = _frame_of(before._frame.sparkSession, rows)
+        frame = new if effect.truncated else before._joined(leaving, "left_anti").union(new)
+        return _Rows(frame, before.schema)
+
+    def _short(self, name: str) -> str:
+        return f"c{self.schema.get_field_index(name)}"
+
+    def _in_schema(self, schema: pa.Schema) -> _Rows:
+        """The rows with the columns of a schema. Those that they lack are null."""
+        if schema.equals(self.schema):
+            return self
+        columns = [
+            (F.col(self._short(field.name)) if field.name in self.schema.names else F.lit(None)).cast(
+                field.dataType
+            )
+            for field in spark_schema(schema)
+        ]
+        return _Rows(self._frame.select(columns), schema)
+
+    def _joined(self, keys: pa.Table, how: Literal["left_semi", "left_anti"]) -> DataFrame:
+        """The rows that equal a key by its columns, or those that equal none. Without columns, all rows equal it."""
+        if keys.num_rows == 0 or keys.num_columns == 0:
+            return self._frame if (keys.num_rows > 0) == (how == "left_semi") else self._frame.limit(0)
+        shorts = [self._short(name) for name in keys.column_names]
+        keys = in_schema(keys, pa.schema([self.schema.field(name) for name in keys.column_names]))
+        wanted = _frame_of(self._frame.sparkSession, keys).toDF(*(f"k{short}" for short in shorts))
+        same = [F.col(short).eqNullSafe(F.col(f"k{short}")) for short in shorts]
+        return self._frame.join(F.broadcast(wanted), same, how)
+
+    def _collected(self, keys: pa.Table) -> _Collected:
+        """The rows that equal a key."""
+        if not keys.num_rows:
+            return _Collected(self.schema.empty_table())
+        rows = self._joined(keys, "left_semi").toArrow().rename_columns(self.schema.names)
+        return _Collected(in_schema(rows, self.schema))
+
+
+def _leaving(effect: Effect) -> pa.Table:
+    """The values of the rows that leave the files of a table.
+
+    Rows without a key leave if their plain values are those of a row that goes: the driver then knows which come back.
+    """
+    if effect.key:
+        return pa.concat_tables([effect.gone.select(effect.key), effect.rows.select(effect.key)])
+    return effect.gone.select(
+        [name for name in effect.identity if is_plain(effect.gone.schema.field(name).type)]
+    )
+
+
+@dataclass(frozen=True)
+class _Collected:
+    """Rows of a table that the driver has."""
+
+    rows: pa.Table
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self.rows.schema
+
+    def pieces(self, columns: Sequence[str]) -> Iterator[pa.Table]:
+        yield self.rows.select(columns)

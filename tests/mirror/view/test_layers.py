@@ -1,4 +1,4 @@
-"""The query says what the reader does: both give what the changes give when they are applied one by one."""
+"""The fresh view, as Arrow and on Spark: both give what the changes give when they are applied one by one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -16,23 +15,20 @@ from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
 
 from pgoutput_fast.mirror.current.table import HeldVersion
-from pgoutput_fast.mirror.dialects import DuckDB, Spark
 from pgoutput_fast.mirror.effect.effect import current_schema
 from pgoutput_fast.mirror.memory import KnownColumn, TableFacts
 from pgoutput_fast.mirror.view.changes import Changes
 from pgoutput_fast.mirror.view.moment import Moment
 from pgoutput_fast.mirror.view.read import rows_of
-from pgoutput_fast.mirror.view.sql import sql_of
-from pgoutput_fast.mirror.view.statement import Sources
-from pgoutput_fast.spark.types import spark_schema
+from pgoutput_fast.spark.dataframes.fresh import frame_at
 from reference.current import CurrentRows
 from support.histories import Change, History, histories
 
-# Without shrinking: a database of DuckDB for each try takes its time.
+# Without shrinking: jobs of Spark for each try take their time.
 PHASES = [Phase.explicit, Phase.generate]
 MANY = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), phases=PHASES)
 FEW = settings(
-    max_examples=4,
+    max_examples=8,
     deadline=None,
     suppress_health_check=list(HealthCheck),
     phases=PHASES,
@@ -81,24 +77,20 @@ class Case:
         # The file has the applied changes, too, and is in no order.
         pq.write_table(history.table([*later, *applied]), self.changes)
         after = 100 * cut
-        held = HeldVersion(0, after, schema, lambda names: iter([base.select(names)]), [str(self.base)])
+        held = HeldVersion(after, schema, lambda names: iter([base.select(names)]), [str(self.base)])
         facts = TableFacts(
             "public.t",
             columns={field.name: KnownColumn(None, str(field.type)) for field in history.columns},
             stage="follow",
             keys=((0, history.key),),
         )
-        changes = Changes(0, history.schema.remove_metadata(), [[str(self.changes)]], after, 1 << 40)
-        self.moment = Moment("public.t", 1 << 40, "delta", held, changes, facts)
+        changes = Changes(history.schema.remove_metadata(), [[str(self.changes)]], after, 1 << 40)
+        self.moment = Moment("public.t", 1 << 40, held, changes, facts)
 
     def check(self, rows: pa.Table) -> None:
         found = CurrentRows(self.history.key, self.history.columns)
         found.rows = rows.to_pylist()
         assert found.sorted() == self.expected.sorted()
-
-    def sql(self, dialect: Any, current: str, history: str, columns: list[str] | None = None) -> str:
-        columns = self.moment.schema.names if columns is None else columns
-        return sql_of(self.moment, dialect, columns, Sources(current, history))
 
 
 def _with_case(history: History, cut: int, check: Callable[[Case], None]) -> None:
@@ -106,16 +98,8 @@ def _with_case(history: History, cut: int, check: Callable[[Case], None]) -> Non
         check(Case(history, cut, Path(directory)))
 
 
-def _on_duckdb(case: Case) -> pa.Table:
-    dialect = DuckDB()
-    query = case.sql(dialect, dialect.files([str(case.base)]), dialect.files([str(case.changes)]))
-    with duckdb.connect() as connection:
-        connection.execute("SET TimeZone = 'UTC'")
-        return connection.sql(query).to_arrow_table()
-
-
 @pytest.mark.parametrize("keyed", [True, False])
-def test_the_reader_and_duckdb(keyed: bool) -> None:
+def test_the_reader(keyed: bool) -> None:
     @MANY
     @given(histories(keyed=keyed), st.integers(0, 6))
     def run(history: History, cut: int) -> None:
@@ -123,7 +107,6 @@ def test_the_reader_and_duckdb(keyed: bool) -> None:
             rows = rows_of(case.moment, case.moment.schema.names)
             names = case.moment.schema.names
             case.check(pa.concat_tables([case.moment.schema.empty_table(), *rows.pieces(names)]))
-            case.check(_on_duckdb(case))
 
         _with_case(history, cut, check)
 
@@ -136,12 +119,7 @@ def test_spark(spark: Any, keyed: bool) -> None:
     @given(histories(keyed=keyed), st.integers(0, 6))
     def run(history: History, cut: int) -> None:
         def check(case: Case) -> None:
-            frames = {
-                name: spark.read.schema(spark_schema(pq.read_schema(path))).parquet(str(path))
-                for name, path in (("base", case.base), ("changes", case.changes))
-            }
-            query = case.sql(Spark(), "SELECT * FROM {base}", "SELECT * FROM {changes}")
-            case.check(spark.sql(query, **frames).toArrow())
+            case.check(frame_at(spark, case.moment, case.moment.schema.names).toArrow())
 
         _with_case(history, cut, check)
 
