@@ -28,7 +28,6 @@ from benchmarks.report import README, Section, machine, rewrite
 from pgoutput_fast.mirror.current.delta import DeltaCurrent
 from pgoutput_fast.mirror.current.duckdb import DuckDBCurrent
 from pgoutput_fast.mirror.current.iceberg import IcebergCurrent
-from pgoutput_fast.mirror.current.parquet import ParquetCurrent
 from pgoutput_fast.mirror.effect.effect import Effect, current_schema
 
 __all__ = ["SIZES", "section"]
@@ -123,7 +122,6 @@ KINDS: Mapping[str, Callable[[Path], Any]] = {
     "Delta": lambda place: DeltaCurrent(place, "t"),
     "Delta, delta-rs's MERGE": lambda place: _Merged(place, "t"),
     "Iceberg": lambda place: IcebergCurrent(place, "t"),
-    "Parquet": lambda place: ParquetCurrent(place, "t"),
     "DuckDB": _duckdb,
 }
 

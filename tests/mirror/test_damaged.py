@@ -38,9 +38,6 @@ def _take(place: Place, format: str, name: str) -> None:
     directory.mkdir(parents=True)
     if format == "delta":
         deltalake.write_deltalake(str(directory), rows)
-    elif format == "parquet":
-        (directory / "_versions").mkdir()
-        (directory / "_versions" / f"{0:020}.json").write_text('{"mine": 1}')
     elif format == "iceberg":
         catalog = _catalog(place)
         catalog.create_namespace("public")
@@ -55,10 +52,7 @@ def _damage(place: Place, format: str, name: str) -> None:
     directory = place.target / "current" / f"public.{name}"
     if format == "duckdb":
         return _query(place, f"DELETE FROM _pgoutput_fast_positions WHERE name = '{name}'")
-    pattern = {"delta": "_delta_log/*.json", "parquet": "_versions/*.json", "iceberg": "metadata/*.json"}[
-        format
-    ]
-    for path in _found(directory, pattern):
+    for path in _found(directory, "_delta_log/*.json" if format == "delta" else "metadata/*.json"):
         path.write_text("{damaged")
 
 

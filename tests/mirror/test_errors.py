@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 from contextlib import suppress
@@ -12,7 +13,16 @@ import psycopg2
 import pytest
 
 from pgoutput_fast.capture import create_slot, drop_slot, find_slot, plugin_options
-from pgoutput_fast.mirror import Mirror, MirrorBusyError, MirrorError, SlotLostError, at, points
+from pgoutput_fast.mirror import (
+    Mirror,
+    MirrorBusyError,
+    MirrorError,
+    SlotLostError,
+    at,
+    fresh,
+    points,
+    status_of,
+)
 from pgoutput_fast.mirror.__main__ import main
 from pgoutput_fast.mirror.memory import Memory
 from pgoutput_fast.postgres.walsender import Walsender
@@ -310,10 +320,35 @@ def test_another_slot_for_the_same_target(small: Place) -> None:
         mirror.run(until_lsn="now")
 
 
+def test_a_target_of_a_format_that_is_gone(small: Place, tmp_path: Path) -> None:
+    """Earlier versions had current tables in plain Parquet. The way that the error names works."""
+    small.run()
+    path = small.target / "_mirror" / "beginning.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "format": "parquet"}))
+    said = (
+        r"have the format 'parquet', .* Mirror into a new target with format='delta' .* adopt=True .* or drop"
+    )
+    with small.mirror() as mirror:
+        for task in (
+            lambda: mirror.run(until_lsn="now"),
+            mirror.repair,
+            mirror.status,
+            lambda: fresh(small.target, "public.t"),
+            lambda: status_of(small.target, small.database.dsn),
+        ):
+            with pytest.raises(MirrorError, match=said):
+                task()
+    assert path.exists()
+    small.database.execute("INSERT INTO t VALUES (2)")
+    small.target = tmp_path / "new"
+    small.run(adopt=True)
+    expect_equal(small, "public.t")
+
+
 def test_wrong_arguments(small: Place, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(TypeError, match="publications"):
         Mirror("", "s", "p", "t")
-    with pytest.raises(ValueError, match="format must be 'delta', 'parquet', 'iceberg' or 'duckdb'"):
+    with pytest.raises(ValueError, match="format must be 'delta', 'iceberg' or 'duckdb'"):
         Mirror("", "s", ["p"], "t", format="csv")
     with pytest.raises(ValueError, match="seconds must be positive"):
         Mirror("", "s", ["p"], "t", seconds=0)

@@ -47,7 +47,7 @@ def test_another_server(servers: pg.Servers, tmp_path: Path) -> None:
         assert known.pop("source")[1] == place.database.name
         path.write_text(json.dumps(known))
         there = _contents(place.target)
-        for more in ({"format": "parquet"}, {"segments": tmp_path / "elsewhere"}):
+        for more in ({"format": "iceberg"}, {"segments": tmp_path / "elsewhere"}):
             with place.mirror(**more) as mirror:
                 for refused in (mirror.status, lambda: mirror.run(until_lsn="now"), mirror.repair):
                     with pytest.raises(MirrorError, match="is the target of another mirror"):

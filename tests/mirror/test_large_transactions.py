@@ -57,7 +57,7 @@ def _in_one(place: Place, *statements: str) -> None:
 
 @pytest.mark.parametrize(
     ("format", "in_step"),
-    and_long(and_in_ci([("delta", True)], [("parquet", False)]), [("delta", False), ("duckdb", True)]),
+    and_long(and_in_ci([("delta", True)], [("delta", False)]), [("duckdb", True)]),
 )
 def test_a_transaction_in_parts(
     place: Place, format: str, in_step: bool, monkeypatch: pytest.MonkeyPatch

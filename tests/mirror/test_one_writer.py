@@ -13,7 +13,6 @@ from support import counters
 from support.buckets import opened_bucket
 from support.capturing import wait_until
 from support.counters import TABLE, Counting, expect_counted
-from support.forms import and_long
 from support.fresh import ahead, position_now
 from support.mirrors import Place, mirrored_rows, place, recorded, rows_of
 
@@ -84,13 +83,12 @@ def _versions(place: Place) -> list[str]:
 
 
 @pytest.mark.in_ci
-@pytest.mark.parametrize("format", and_long(["delta"], ["parquet"]))
-def test_fresh_in_a_store(place: Place, format: str) -> None:
+def test_fresh_in_a_store(place: Place) -> None:
     """The changes that wait, and the current table, come from the store."""
     place.database.execute(*counters.SCHEMA)
     with opened_bucket("lakes") as bucket:
         place.target = bucket.uri % "a%20lake/mine"
-        with ahead(place, format=format) as mirror:
+        with ahead(place) as mirror:
             place.database.execute(
                 "UPDATE counted SET n = n + 1 WHERE id < 9",
                 "DELETE FROM counted WHERE id = 3",

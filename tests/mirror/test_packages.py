@@ -14,7 +14,7 @@ __all__ = ["place"]
 
 @pytest.mark.parametrize(
     ("format", "module"),
-    [("delta", "deltalake"), ("parquet", "deltalake"), ("iceberg", "pyiceberg"), ("duckdb", "duckdb")],
+    [("delta", "deltalake"), ("iceberg", "pyiceberg"), ("duckdb", "duckdb")],
 )
 def test_nothing_is_left(place: Place, format: str, module: str, monkeypatch: pytest.MonkeyPatch) -> None:
     place.database.execute(

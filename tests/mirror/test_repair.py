@@ -328,7 +328,7 @@ def _own(schema: pa.Schema) -> pa.Schema:
 
 
 @pytest.mark.in_ci
-@pytest.mark.parametrize("format", ["parquet", "duckdb"])
+@pytest.mark.parametrize("format", ["iceberg", "duckdb"])
 def test_other_formats(place: Place, format: str, tmp_path: Path) -> None:
     """With segments in another directory."""
     more = {"format": format, "segments": tmp_path / "sent"}

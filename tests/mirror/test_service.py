@@ -285,7 +285,7 @@ def test_a_table_that_is_not_published_any_more(place: Place) -> None:
     expect_equal(place, "public.gone", "public.kept")
 
 
-@pytest.mark.parametrize("format", and_in_ci(["parquet", "iceberg"], ["duckdb"]))
+@pytest.mark.parametrize("format", and_in_ci(["iceberg"], ["duckdb"]))
 def test_other_formats(place: Place, format: str) -> None:
     database = place.database
     work = Workload("w", f"mirror {format}", database.version)

@@ -54,9 +54,8 @@ BLOCKS: dict[str, dict[str, tuple[int | str, ...]]] = {
     },
     "current-tables.md": {
         "Formats": (
-            3,
+            2,
             "mirror/current/test_duckdb.py::test_the_page_reads_the_rows",
-            "mirror/current/test_parquet.py::test_the_page_reads_the_rows",
             "mirror/current/test_iceberg.py::test_the_page_reads_the_rows",
         ),
     },

@@ -47,13 +47,13 @@ def _write(directory: Path, segments: Sequence[Sequence[tuple[RelationSpec, list
 def _take(spark: Any, segments: Path, lake: Path, *numbers: int) -> None:
     """Gives segments to a new sink, a batch each."""
     found = list_segments(segments)
-    sink = pgspark.current_sink(lake, format="parquet")
+    sink = pgspark.current_sink(lake)
     for k in numbers:
         sink(batch_of(spark, segments, found[k].first_seq, found[k].last_seq), k)
 
 
 def _ids(lake: Path) -> list[int]:
-    return sorted(current_of(lake, "public.orders", format="parquet")["id"].to_pylist())
+    return sorted(current_of(lake, "public.orders")["id"].to_pylist())
 
 
 @pytest.mark.parametrize("batches", [1, 2])
@@ -162,7 +162,7 @@ def test_another_name_with_a_catalog_of_types(spark: Any, tmp_path: Path) -> Non
     (sold,) = (each for each in catalog.relations if each.name == "sold")
     found = list_segments(segments)
     for tables in (None, ["public.sold"]):
-        sink = pgspark.current_sink(lake, tables, format="parquet", catalog=pgo.Catalog((sold,)))
+        sink = pgspark.current_sink(lake, tables, catalog=pgo.Catalog((sold,)))
         with pytest.raises(ValueError, match=r"public\.sold had the name public\.orders before"):
             sink(batch_of(spark, segments, found[0].first_seq, found[0].last_seq), 0)
 

@@ -176,11 +176,11 @@ def _table_sink(spark: Any, places: Path, place: Path) -> list[str]:
 def _current_sink(spark: Any, places: Path, place: Path) -> list[str]:
     pgspark.register(spark)
     reader = spark.readStream.format("pgoutput").option("emit", "files").option("max_segments", "1")
-    sink = pgspark.current_sink(place / "lake", format="parquet", bucket_bytes=1)
+    sink = pgspark.current_sink(place / "lake", bucket_bytes=1)
     _query(reader.load(str(places / "segments")), sink, place)
     store = open_store(place / "lake")
     tables = {
-        name: open_current("parquet", store, name, {}).read(version)
+        name: open_current("delta", store, name, {}).read(version)
         for name, version in at(place / "lake").items()
     }
     return sorted(f"{name} {row}" for name, rows in tables.items() for row in rows.to_pylist())

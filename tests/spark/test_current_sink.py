@@ -66,7 +66,7 @@ def work(servers: pg.Servers, tmp_path_factory: pytest.TempPathFactory) -> tuple
     return Sent(payloads, made.tables, tmp_path_factory.mktemp("work") / "segments", 3), moments[-1]
 
 
-@pytest.mark.parametrize("format", and_long(["delta"], ["parquet", "iceberg"]))
+@pytest.mark.parametrize("format", and_long(["delta"], ["iceberg"]))
 def test_tables_are_those_of_the_server(
     spark: Any, work: tuple[Sent, Moment], tmp_path: Path, format: str
 ) -> None:
@@ -101,10 +101,10 @@ def _versions(sent: Sent, target: Path, format: str) -> dict[str, int | None]:
             marks=pytest.mark.long,
         ),
         pytest.param(
-            *("parquet", ("pgoutput_fast.mirror.current.file_table", "FileTable.commit", -9)),
+            *("iceberg", ("pgoutput_fast.mirror.current.file_table", "FileTable.commit", -9)),
             marks=pytest.mark.long,
         ),
-        ("parquet", ("pgoutput_fast.spark.current.sink", "write_notes", 4)),  # between commits and notes
+        ("delta", ("pgoutput_fast.spark.current.sink", "write_notes", 4)),  # between commits and notes
     ],
     ids=str,
 )
@@ -137,7 +137,7 @@ def test_a_driver_killed_at_a_step(
 
 @pytest.mark.skipif(KILLS < 2, reason="make soak does this")
 @pytest.mark.classic("a driver of its own shares the JVM")
-@pytest.mark.parametrize("format", ["delta", "parquet", "iceberg"])
+@pytest.mark.parametrize("format", ["delta", "iceberg"])
 def test_a_driver_killed_at_random_moments(
     spark: Any, work: tuple[Sent, Moment], tmp_path: Path, format: str
 ) -> None:
@@ -257,18 +257,17 @@ def test_many_files_and_ranges(spark: Any, tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.in_ci
-@pytest.mark.parametrize("format", ["delta", pytest.param("parquet", marks=pytest.mark.long)])
-def test_a_target_in_a_store(spark: Any, work: tuple[Sent, Moment], format: str) -> None:
+def test_a_target_in_a_store(spark: Any, work: tuple[Sent, Moment]) -> None:
     sent, _ = work
     tables = ["by_default", "whole"]
     with opened_bucket("lakes") as bucket:
-        target = bucket.uri % format
-        sink = pgspark.current_sink(target, [f"public.{name}" for name in tables], format=format)
+        target = bucket.uri % "lake"
+        sink = pgspark.current_sink(target, [f"public.{name}" for name in tables])
         for number, (first, last) in enumerate(sent.batches()):
             sink(batch_of(spark, sent.directory, first, last), number)
         store = open_store(target)
         for name in tables:
-            current = open_current(format, store, f"public.{name}", {})
+            current = open_current("delta", store, f"public.{name}", {})
             expected = sent.reference(name, current.position() or 0)
             assert rows_of(current.read(at(target)[f"public.{name}"]), sent.keys[name]) == expected
         assert store.names("_mirror/scratch") == []
@@ -276,13 +275,13 @@ def test_a_target_in_a_store(spark: Any, work: tuple[Sent, Moment], format: str)
 
 def test_wrong_arguments_and_streams(spark: Any, work: tuple[Sent, Moment], tmp_path: Path) -> None:
     sent, _ = work
-    with pytest.raises(ValueError, match=r"format must be 'delta', 'parquet', 'iceberg', not 'duckdb'"):
+    with pytest.raises(ValueError, match=r"format must be 'delta', 'iceberg', not 'duckdb'"):
         pgspark.current_sink(tmp_path, format="duckdb")
     with pytest.raises(TypeError, match=r"tables must be a list"):
         pgspark.current_sink(tmp_path, "public.t0")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"it cannot leave changes out"):
         pgspark.current_sink(tmp_path, options=pgo.Options(on_error="quarantine"))
-    sink = pgspark.current_sink(tmp_path, ["public.whole"], format="parquet")
+    sink = pgspark.current_sink(tmp_path, ["public.whole"])
     with pytest.raises(ValueError, match=r"current_sink needs the columns directory, path, first, last"):
         sink(spark.range(1), 0)
     (first, last), *_, (later, end) = sent.batches()
@@ -303,22 +302,22 @@ def test_a_segment_is_gone_in_which_a_transaction_began(spark: Any, tmp_path: Pa
         tagged, state = pgo.tag(wal, state)
         write_segment(directory, tagged, state, source=Source("7300000000000000001", "shop", "slot"))
     first, second = list_segments(directory)
-    sink = pgspark.current_sink(tmp_path / "lake", format="parquet")
+    sink = pgspark.current_sink(tmp_path / "lake")
     sink(batch_of(spark, directory, first.first_seq, first.last_seq), 0)
     away = tmp_path / "away"
     Path(first.path).rename(away)
-    lost = pgspark.current_sink(tmp_path / "lake", format="parquet")
+    lost = pgspark.current_sink(tmp_path / "lake")
     with pytest.raises(
         ValueError, match=rf"began at message 0 .* no segment has messages 0 to {first.last_seq}"
     ):
         lost(batch_of(spark, directory, second.first_seq, second.last_seq), 1)
-    new = pgspark.current_sink(tmp_path / "new", format="parquet")
+    new = pgspark.current_sink(tmp_path / "new")
     with pytest.raises(ValueError, match=r"began at message 0 .* no segment has messages"):
         new(batch_of(spark, directory, second.first_seq, second.last_seq), 0)
     assert not (tmp_path / "new/current").exists()
     away.rename(first.path)
     sink(batch_of(spark, directory, second.first_seq, second.last_seq), 1)
-    table = open_current("parquet", open_store(tmp_path / "lake"), "public.orders", {})
+    table = open_current("delta", open_store(tmp_path / "lake"), "public.orders", {})
     assert sorted(table.read()["id"].to_pylist()) == [1, 9]
 
 
@@ -435,21 +434,21 @@ def _expect_other_stream(spark: Any, place: Place, new: Path) -> None:
 
 @pytest.mark.in_ci
 def test_a_mirror_that_a_query_cannot_go_on_behind(spark: Any, place: Place) -> None:
-    _two_tables(place, format="parquet")
+    _two_tables(place, format="iceberg")
     database = place.database
     database.execute("INSERT INTO a VALUES (1)")
-    with pytest.raises(ValueError, match=r"has tables in the format 'parquet', and the sink in 'delta'"):
+    with pytest.raises(ValueError, match=r"has tables in the format 'iceberg', and the sink in 'delta'"):
         _Query(spark, place).follow()
     memory = Memory(open_store(place.target))
     beginning = memory.beginning()
     assert beginning is not None
     memory.set_beginning(beginning.at("repair", beginning.lsn))
     with pytest.raises(ValueError, match=r"a load or a repair of the mirror .* run the mirror first"):
-        _Query(spark, place, format="parquet").follow()
+        _Query(spark, place, format="iceberg").follow()
     memory.set_beginning(beginning)
     database.execute("CREATE TABLE c (id int)", "INSERT INTO c VALUES (1)")
     with pytest.raises(ValueError, match=r"does not have public\.c: run the mirror, which loads it"):
-        _Query(spark, place, format="parquet").follow()
+        _Query(spark, place, format="iceberg").follow()
     assert not (place.target / "current" / "public.c").exists()
 
 
@@ -492,18 +491,18 @@ def test_a_table_that_is_added_behind_a_batch(spark: Any, work: tuple[Sent, Mome
     """Nobody has loaded it. So it needs all segments, and an old checkpoint does not give them."""
     sent, _ = work
     batches, (one, other) = list(sent.batches()), sorted(sent.keys)[:2]
-    narrow = pgspark.current_sink(tmp_path, [f"public.{one}"], "parquet")
+    narrow = pgspark.current_sink(tmp_path, [f"public.{one}"])
     narrow(batch_of(spark, sent.directory, *batches[0]), 0)
     for tables, said in (
         ([f"public.{one}", f"public.{other}"], rf"keep public\.{other} in"),
         (None, rf"keep all tables but public\.{one} in"),
     ):
-        wider = pgspark.current_sink(tmp_path, tables, "parquet")
+        wider = pgspark.current_sink(tmp_path, tables)
         with pytest.raises(ValueError, match=rf"{said} .* Start the query with a new checkpoint"):
             wider(batch_of(spark, sent.directory, *batches[1]), 1)
     for number, (first, last) in enumerate(batches):
         wider(batch_of(spark, sent.directory, first, last), number)
-    assert_as_reference(sent, tmp_path, "parquet")
+    assert_as_reference(sent, tmp_path, "delta")
 
 
 @pytest.mark.in_ci
@@ -638,7 +637,7 @@ def _widen(database: pg.Database, table: str) -> None:
     )
 
 
-@pytest.mark.parametrize("format", and_in_ci(["delta"], ["parquet", "iceberg"]))
+@pytest.mark.parametrize("format", and_in_ci(["delta"], ["iceberg"]))
 def test_columns_that_become_wider_within_a_batch(spark: Any, place: Place, format: str) -> None:
     """Tables that have rows before the batch, and tables that begin with it, with and without a key."""
     database, tables = place.database, ["old", "old_keyless", "new", "new_keyless"]

@@ -66,9 +66,8 @@ def _apply(table: FileTable, place: Path, effect: Effect, position: int, dice: r
 
 
 @pytest.mark.parametrize("key", [*KEYS, None], ids=str)
-@pytest.mark.parametrize("kind", ["parquet", "delta"])
-def test_tasks_do_what_is_done_to_a_model(kind: str, key: str | None, tmp_path: Path) -> None:
-    effects, table, dice = RandomEffects(len(str(key)), key), open_table(kind, tmp_path), random.Random(8)
+def test_tasks_do_what_is_done_to_a_model(key: str | None, tmp_path: Path) -> None:
+    effects, table, dice = RandomEffects(len(str(key)), key), open_table("delta", tmp_path), random.Random(8)
     for position in range(10, 110, 10):
         _apply(table, tmp_path, effects.next(), position, dice)
         effects.model.assert_equal(table, effects.compared)
@@ -76,7 +75,7 @@ def test_tasks_do_what_is_done_to_a_model(kind: str, key: str | None, tmp_path: 
 
 
 def test_a_row_without_a_key_that_is_not_there(tmp_path: Path) -> None:
-    effects, table, dice = RandomEffects(3, None), open_table("parquet", tmp_path), random.Random(8)
+    effects, table, dice = RandomEffects(3, None), open_table("delta", tmp_path), random.Random(8)
     rows = effects.rows([0] * 5)
     _apply(table, tmp_path, Effect((), False, rows.slice(0, 0).drop_columns([COMMIT_LSN]), rows), 1, dice)
     gone = pa.concat_tables([rows, rows]).drop_columns([COMMIT_LSN])

@@ -22,7 +22,7 @@ def _batch(spark: Any, directory: Path, first: int, last: int) -> Any:
 
 
 def _lengths(lake: Path) -> dict[str, int]:
-    return {name: current_of(lake, name, format="parquet").num_rows for name in at(lake)}
+    return {name: current_of(lake, name).num_rows for name in at(lake)}
 
 
 @pytest.mark.parametrize("lost", ["current/public.t1", "current", "."])
@@ -30,7 +30,7 @@ def test_a_table_that_is_lost(spark: Any, tmp_path: Path, lost: str) -> None:
     segments, lake = tmp_path / "segments", tmp_path / "lake"
     make_segments(segments, txns=20, segments=2)
     first, second = list_segments(segments)
-    sink = pgspark.current_sink(lake, format="parquet")
+    sink = pgspark.current_sink(lake)
     sink(_batch(spark, segments, 0, first.last_seq), 0)
     before = _lengths(lake)
     shutil.copytree(lake, tmp_path / "copy")
@@ -38,14 +38,12 @@ def test_a_table_that_is_lost(spark: Any, tmp_path: Path, lost: str) -> None:
     message = (
         r"is gone: it would begin in the middle" if lost != "." else r"has no notes of the messages before"
     )
-    for again in (sink, pgspark.current_sink(lake, format="parquet")):
+    for again in (sink, pgspark.current_sink(lake)):
         with pytest.raises(ValueError, match=message):
             again(_batch(spark, segments, second.first_seq, second.last_seq), 1)
     shutil.rmtree(lake, ignore_errors=True)
     shutil.copytree(tmp_path / "copy", lake)
-    pgspark.current_sink(lake, format="parquet")(
-        _batch(spark, segments, second.first_seq, second.last_seq), 1
-    )
+    pgspark.current_sink(lake)(_batch(spark, segments, second.first_seq, second.last_seq), 1)
     after = _lengths(lake)
     assert after.keys() == before.keys() == {"public.t0", "public.t1", "public.t2"}
     assert all(after[name] > before[name] > 0 for name in before)

@@ -16,13 +16,12 @@ import pyarrow as pa
 from pgoutput_fast.mirror.current.delta import DeltaCurrent
 from pgoutput_fast.mirror.current.duckdb import DuckDBCurrent
 from pgoutput_fast.mirror.current.iceberg import IcebergCurrent
-from pgoutput_fast.mirror.current.parquet import ParquetCurrent
 from pgoutput_fast.mirror.current.table import CurrentTable
 from pgoutput_fast.mirror.effect.effect import COMMIT_LSN, UNREPRESENTABLE, Effect, current_schema
 
 __all__ = ["KEYS", "KINDS", "Model", "RandomEffects", "canonical", "open_table"]
 
-KINDS = ["delta", "parquet", "iceberg", "duckdb"]
+KINDS = ["delta", "iceberg", "duckdb"]
 # PostgreSQL takes any of these as the name of a column.
 NAMES = [
     'a "b" `c`',
@@ -79,8 +78,8 @@ def open_table(kind: str, place: Path, name: str = "public.orders", file_bytes: 
     if kind == "duckdb":
         return DuckDBCurrent(place / "current.duckdb", name)
     place.mkdir(exist_ok=True)
-    kinds = {"delta": DeltaCurrent, "parquet": ParquetCurrent, "iceberg": IcebergCurrent}
-    return kinds[kind](place, name, file_bytes=file_bytes)
+    made = DeltaCurrent if kind == "delta" else IcebergCurrent
+    return made(place, name, file_bytes=file_bytes)
 
 
 def canonical(value: Any) -> str:

@@ -130,7 +130,7 @@ def make_target(target: Path) -> None:
     rows = pgo.decode(sent, options=pgo.Options(transactions="committed")).table("public.t")
     schema = current_schema(relation_columns(rows.schema))
     loaded = pa.Table.from_pylist([{"id": 1, "big": "x", "_commit_lsn": 100}], schema)
-    open_current("parquet", store, "public.t", {}).replace(loaded.to_batches(), schema, 100)
+    open_current("delta", store, "public.t", {}).replace(loaded.to_batches(), schema, 100)
     history = AppendTable(store, "history/public.t", {})
     with HistoryFiles(store, "made") as files:
         files.add(history, rows)
@@ -139,7 +139,7 @@ def make_target(target: Path) -> None:
     columns = {name: KnownColumn(None, "") for name in ("id", "big")}
     memory.set_table("public.t", TableFacts("public.t", 16401, columns, "follow", keys=((101, ("id",)),)))
     memory.set_reached(200)
-    memory.set_beginning(Beginning("s", ("p",), "parquet", None, "done", True, 100))
+    memory.set_beginning(Beginning("s", ("p",), "delta", None, "done", True, 100))
 
 
 def _with_position(written: tuple[list[Any], Any], position: int) -> tuple[list[Any], int, Any]:

@@ -9,12 +9,13 @@ from pgoutput_fast.catalog.identifiers import parse_qualified_name
 from pgoutput_fast.lake.formats import check_path
 from pgoutput_fast.mirror.current.files import FILE_BYTES
 from pgoutput_fast.mirror.current.table import CurrentTable
+from pgoutput_fast.mirror.errors import MirrorError
 from pgoutput_fast.mirror.layout import CURRENT, directory_of
 from pgoutput_fast.storage.stores import Store
 
-__all__ = ["FORMATS", "check_format", "check_packages", "check_target", "open_current"]
+__all__ = ["FORMATS", "check_format", "check_packages", "check_target", "expect_format", "open_current"]
 
-FORMATS = ("delta", "parquet", "iceberg", "duckdb")
+FORMATS = ("delta", "iceberg", "duckdb")
 # Histories are Delta tables, whatever the format of the current tables is.
 _OF_HISTORIES = ("deltalake", "deltalake>=1.6.6")
 _PACKAGES = {
@@ -49,6 +50,20 @@ def check_format(format: str, store: Store, iceberg_catalog: Mapping[str, str] |
     if format == "duckdb" and not store.local:
         raise ValueError(
             f"{store} is a store, but a database of DuckDB is a file of this machine: use another format"
+        )
+
+
+def expect_format(format: str, store: Store) -> None:
+    """Checks that this version can go on with the current tables that a target has.
+
+    Raises:
+        MirrorError: if another version of the package made them, in a format that this one lacks.
+    """
+    if format not in FORMATS:
+        raise MirrorError(
+            f"the current tables in {store} have the format {format!r}, which this version of pgoutput_fast lacks. "
+            "Mirror into a new target with format='delta' (--format delta), which loads all tables. Let it take the "
+            "slot over with adopt=True (--adopt), or drop the slot first (pgoutput-fast slots drop)"
         )
 
 
@@ -112,10 +127,6 @@ def open_current(
         from pgoutput_fast.mirror.current.iceberg import IcebergCurrent
 
         return IcebergCurrent(store.at(CURRENT), directory_of(table), iceberg_catalog, file_bytes=file_bytes)
-    if format == "parquet":
-        from pgoutput_fast.mirror.current.parquet import ParquetCurrent
-
-        return ParquetCurrent(store.at(CURRENT), directory_of(table), file_bytes=file_bytes)
     from pgoutput_fast.mirror.current.delta import DeltaCurrent
 
     return DeltaCurrent(store.at(CURRENT), directory_of(table), storage_options, file_bytes=file_bytes)

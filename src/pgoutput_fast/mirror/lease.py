@@ -6,8 +6,7 @@ there is none for a minute, it puts its own name there. The earlier process may 
 example. It looks for its name before each commit, and stops when it finds another one.
 
 Between this look and the commit is a moment. If a process stands still there for longer than a minute, it may commit
-all the same. So a commit to a Delta table also has the condition that the table is at the position where this mirror
-left it. Versions of plain Parquet tables have no such condition, because pyarrow cannot write with one.
+all the same. So a commit to a table also has the condition that the table is at the position where this mirror left it.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from pgoutput_fast.documents import parsed_json
 from pgoutput_fast.mirror.fingerprint import Fingerprint
+from pgoutput_fast.mirror.formats import expect_format
 from pgoutput_fast.mirror.layout import OWN
 from pgoutput_fast.storage.stores import Store
 
@@ -319,6 +320,7 @@ class Memory:
 
         Raises:
             ValueError: if the file is damaged. So do the other methods.
+            MirrorError: if this version of the package lacks the format of the current tables.
         """
         values = self._read(_BEGINNING)
         if values is None:
@@ -326,7 +328,9 @@ class Memory:
         with _damaged(self._store, _BEGINNING):
             source = values.get("source")
             names = {"publications": tuple(values["publications"]), "source": source and tuple(source)}
-            return Beginning(**{**values, **names})
+            beginning = Beginning(**{**values, **names})
+        expect_format(beginning.format, self._store)
+        return beginning
 
     def begun(self, iceberg_catalog: Mapping[str, str] | None) -> Beginning:
         """How the mirror began, for those who read its tables.

@@ -63,9 +63,8 @@ class Mirror:
         target: a directory or a URI; it is created. `current/` has the tables as they are now, `history/` has all
             changes, `_segments/` what the server sent, and `_rejects/` what could not be decoded or
             has no Arrow form.
-        format: of the current tables: `delta`; `parquet` for plain Parquet files, and a file for each version that
-            names those of the version; `iceberg` for Iceberg tables with a catalog in `current/_catalog.db`; or
-            `duckdb` for tables in the database `current.duckdb`. Histories are Delta tables.
+        format: of the current tables: `delta`; `iceberg` for Iceberg tables with a catalog in `current/_catalog.db`;
+            or `duckdb` for tables in the database `current.duckdb`. Histories are Delta tables.
         segments: a directory or URI for the segments, if not `_segments` in the target.
         seconds: how old a change may become before it is in its history and in its current table. With much work, it
             takes longer.

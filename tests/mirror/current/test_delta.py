@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Callable
@@ -17,6 +18,8 @@ from typing import Any
 import deltalake
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
 from pgoutput_fast.mirror.current import file_table
@@ -189,6 +192,63 @@ def test_only_files_with_changed_keys_are_rewritten(small: DeltaCurrent, tmp_pat
     small.apply(numbered.effect([], [3000]), 3)
     assert len(_files(tmp_path) - after) == 1
     assert after < _files(tmp_path)
+
+
+def test_a_file_is_not_read_if_no_key_is_in_its_range(small: DeltaCurrent, tmp_path: Path) -> None:
+    *others, last = small._load().files
+    for file in others:
+        (tmp_path / "t" / file.name).write_bytes(b"damaged")
+    small.apply(numbered.effect([905], [950, 2000]), 2)
+    assert small.find(numbered.keys(950, 2000), ["text"]).column("text").to_pylist() == ["new", "new"]
+    assert last.name not in _files(tmp_path)
+
+
+def test_a_key_that_changes(small: DeltaCurrent) -> None:
+    """The files have no order by the new key. They are found all the same."""
+    small.apply(numbered.effect([], [3], text="three"), 2)
+    gone = pa.table({"text": ["three"]})
+    small.apply(Effect(("text",), False, gone, numbered.rows([4000], "other")), 3)
+    assert numbered.ids(small) == [0, 1, 2, *range(4, 1000), 4000]
+
+
+def test_rows_that_share_a_key(small: DeltaCurrent) -> None:
+    """A key without an Arrow form is null. A row takes the place of all of them, once."""
+    nothing = numbered.rows([None])
+    none = numbered.rows([]).drop_columns(["_commit_lsn"])
+    small.apply(Effect((), False, none, pa.concat_tables([nothing] * 3)), 2)
+    small.apply(Effect(("id",), False, numbered.keys(), nothing), 3)
+    assert small.read().column("id").null_count == 1
+
+
+def test_row_groups_have_a_bounded_size(tmp_path: Path) -> None:
+    table = DeltaCurrent(tmp_path, "t")
+    batch = numbered.rows(range(20_000), "x" * 1000).to_batches()[0]
+    table.replace((batch for _ in range(5)), numbered.SCHEMA, 1)
+    (name,) = _files(tmp_path)
+    assert pq.read_metadata(tmp_path / "t" / name).num_row_groups == 3
+    assert table.read().num_rows == 100_000
+
+
+@pytest.mark.in_ci
+def test_who_reads_while_others_write_sees_whole_versions(small: DeltaCurrent, tmp_path: Path) -> None:
+    stop, wrong = threading.Event(), []
+
+    def read() -> None:
+        while not stop.is_set():
+            rows = deltalake.DeltaTable(tmp_path / "t").to_pyarrow_table()
+            texts = set(rows.filter(pc.less(rows.column("id"), 900)).column("text").to_pylist())
+            if len(texts) != 1 or rows.num_rows != 1000:
+                wrong.append(texts)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        for position in range(2, 30):
+            small.apply(numbered.effect([], range(900), text=str(position)), position)
+    finally:
+        stop.set()
+        reader.join()
+    assert wrong == []
 
 
 def test_an_effect_without_rows_moves_the_position(small: DeltaCurrent, tmp_path: Path) -> None:

@@ -30,16 +30,14 @@ KILLS = int(os.environ.get("PGOUTPUT_FAST_KILLS", "2"))
 _FILES, _STORES, _DUCKDB = (
     f"pgoutput_fast.{name}" for name in ("lake.files", "storage.stores", "mirror.current.duckdb")
 )
-_TABLE, _PARQUET = (f"pgoutput_fast.mirror.current.{name}" for name in ("file_table", "parquet"))
+_TABLE = "pgoutput_fast.mirror.current.file_table"
 # A negative number kills behind the call.
 STEPS = [
-    ("parquet", "int8", (_TABLE, "FileTable._write", 4)),
-    ("parquet", "int8", (_FILES, "_OpenFile.close", -5)),
-    ("parquet", None, ("os", "fsync", 12)),
-    ("parquet", "text", ("os", "fsync", 13)),
-    ("parquet", "int8", (_STORES, "publish", 9)),
-    ("parquet", "int8", (_STORES, "publish", -9)),
-    ("parquet", None, (_PARQUET, "ParquetCurrent._commit", 5)),
+    ("delta", "int8", (_TABLE, "FileTable._write", 4)),
+    ("delta", None, ("os", "fsync", 12)),
+    ("delta", "text", ("os", "fsync", 13)),
+    ("delta", "int8", (_STORES, "publish", 9)),
+    ("delta", "int8", (_STORES, "publish", -9)),
     ("delta", "int8", (_FILES, "_OpenFile.close", -5)),
     ("delta", None, (_TABLE, "FileTable._committed", 5)),
     ("delta", "text", ("deltalake.table", "DeltaTable.create_write_transaction", 5)),
@@ -90,8 +88,7 @@ def _finish(kind: str, place: Path, seed: int, key: str | None, count: int) -> N
     if kind == "duckdb":
         return
     table.vacuum()
-    directory = place / "public.orders" / ("_files" if kind == "parquet" else "")
-    there = {each.name for each in directory.iterdir() if each.is_file()}
+    there = {each.name for each in (place / "public.orders").iterdir() if each.is_file()}
     assert there == {file.name for file in table._load().files}
     assert not any(map(is_unfinished, there))
     effects.model.assert_equal(table, effects.compared)
@@ -177,10 +174,9 @@ def test_a_disk_that_is_full(kind: str, disk: Path) -> None:
     assert table.position() == 2
 
 
-@pytest.mark.parametrize("kind", ["delta", "parquet"])
-def test_a_disk_that_is_full_at_the_commit(kind: str, disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_is_full_at_the_commit(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The files of rows are there already."""
-    table, filler = open_table(kind, disk / "lake"), disk / "filler"
+    table, filler = open_table("delta", disk / "lake"), disk / "filler"
     table.apply(_wide(0, 100), 1)
     files = set(disk.rglob("*.parquet"))
     commit = type(table)._commit
@@ -198,7 +194,7 @@ def test_a_disk_that_is_full_at_the_commit(kind: str, disk: Path, monkeypatch: p
     assert "There is no space for files of tables" in "".join(getattr(caught.value, "__notes__", ()))
     filler.unlink()
     assert set(disk.rglob("*.parquet")) == files
-    for each in (table, open_table(kind, disk / "lake")):
+    for each in (table, open_table("delta", disk / "lake")):
         assert (each.position(), each.read().num_rows) == (1, 100)
     table.apply(_wide(50, 100), 2)
     assert (table.position(), table.read().num_rows) == (2, 150)

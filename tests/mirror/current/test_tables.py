@@ -13,8 +13,6 @@ from pgoutput_fast.mirror.effect.effect import Effect
 from support.current_tables import KEYS, RandomEffects, canonical, open_table
 from support.forms import and_in_ci, and_long
 
-OF_DELTA = ("text and int8", "numeric", "timestamptz", None)
-
 
 # DuckDB takes most time to open and to close a file, so it has fewer cases.
 @pytest.mark.parametrize(
@@ -23,22 +21,17 @@ OF_DELTA = ("text and int8", "numeric", "timestamptz", None)
         and_in_ci(
             [
                 # Keys are looked for in the same way in files of both kinds.
-                *(("parquet", key) for key in [*KEYS, None]),
-                ("delta", "text and int8"),
-                ("delta", None),
+                *(("delta", key) for key in [*KEYS, None]),
                 ("iceberg", None),
                 ("duckdb", "text and int8"),
             ],
             [
-                ("delta", "numeric"),
-                ("delta", "timestamptz"),
                 ("iceberg", "numeric"),
                 ("iceberg", "bool and int4"),
                 ("duckdb", None),
             ],
         ),
         [
-            *(("delta", key) for key in KEYS if key not in OF_DELTA),
             ("iceberg", "int8"),
             ("iceberg", "text"),
             ("iceberg", "timestamptz"),

@@ -236,7 +236,7 @@ def test_current_tables_that_something_else_moves(tmp_path: Path) -> None:
     """As a sink of Spark does. It writes no history, so a position in between is an error, not an old state."""
     make_target(tmp_path)
     store = open_store(tmp_path)
-    current = open_current("parquet", store, "public.t", {})
+    current = open_current("delta", store, "public.t", {})
     version = current.version()
     assert version is not None
     Points(store).add(Point(100, None, {"public.t": version}, 100))

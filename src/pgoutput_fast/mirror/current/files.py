@@ -28,7 +28,6 @@ __all__ = [
     "candidates",
     "leading_bounds",
     "row_groups",
-    "typed_bounds",
 ]
 
 # About how many bytes a file has at most. An effect rewrites whole files: it costs as much as the file with the changed
@@ -142,15 +141,6 @@ def leading_bounds(version: Version, names: Sequence[str]) -> tuple[str, pa.Arra
         if name in version.schema.names and _in_log(version.schema.field(name).type):
             return name, *version.bounds(name)
     return None
-
-
-def typed_bounds(values: Sequence[object], kind: pa.DataType) -> pa.Array:
-    """Bounds as statistics have them, as values of a column; null if that is not possible."""
-    if pa.types.is_timestamp(kind) or pa.types.is_date32(kind):
-        return pa.array(values, pa.string()).cast(kind)
-    if pa.types.is_integer(kind) or pa.types.is_string(kind):
-        return pa.array(values, kind)
-    return pa.nulls(len(values), kind)
 
 
 def _between(values: pa.Array, low: pa.Scalar, high: pa.Scalar) -> bool:

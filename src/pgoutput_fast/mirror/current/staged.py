@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from pgoutput_fast.documents import parsed_json
 from pgoutput_fast.lake.files import WrittenFile
-from pgoutput_fast.mirror.current.files import DataFile, Version, typed_bounds
+from pgoutput_fast.mirror.current.files import DataFile, Version
 
 __all__ = ["Staged"]
 
@@ -81,4 +81,13 @@ def _of_files(
     statistics: Sequence[Mapping[str, Any]], column: str, kind: pa.DataType
 ) -> tuple[pa.Array, pa.Array]:
     low, high = ([each[which].get(column) for each in statistics] for which in ("minValues", "maxValues"))
-    return typed_bounds(low, kind), typed_bounds(high, kind)
+    return _typed(low, kind), _typed(high, kind)
+
+
+def _typed(values: Sequence[object], kind: pa.DataType) -> pa.Array:
+    """Bounds as statistics have them, as values of a column; null if that is not possible."""
+    if pa.types.is_timestamp(kind) or pa.types.is_date32(kind):
+        return pa.array(values, pa.string()).cast(kind)
+    if pa.types.is_integer(kind) or pa.types.is_string(kind):
+        return pa.array(values, kind)
+    return pa.nulls(len(values), kind)

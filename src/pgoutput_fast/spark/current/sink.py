@@ -46,7 +46,7 @@ from pgoutput_fast.storage.stores import open_store
 
 __all__ = ["current_sink"]
 
-_FORMATS = ("delta", "parquet", "iceberg")
+_FORMATS = ("delta", "iceberg")
 _SCRATCH = f"{OWN}/scratch"
 _BUCKET_BYTES = 2 << 20
 _MOST_BUCKETS = 256
@@ -80,8 +80,8 @@ def current_sink(
     Args:
         target: a directory or a URI. The executors must see it at the same place.
         tables: qualified names, quoted as in SQL. Default: all tables of the segments.
-        format: `"delta"` (needs `pip install 'pgoutput_fast[delta]'`), `"parquet"`, or `"iceberg"` in a local target
-            (needs `pip install 'pgoutput_fast[iceberg]'`).
+        format: `"delta"` (needs `pip install 'pgoutput_fast[delta]'`), or `"iceberg"` in a local target (needs
+            `pip install 'pgoutput_fast[iceberg]'`).
         options: how to decode. `on_error`, `metadata_prefix` and `columns` must be the default.
         file_bytes: about how many bytes a file has at most.
         bucket_bytes: a task reduces the changes of about so many bytes of segments. Its memory follows this.
