@@ -345,8 +345,8 @@ def reached(place: str) -> tuple[str, dict[str, str]]:
     return shown(uri.geturl()), said
 
 
-def add_action(file: WrittenFile, partition_by: tuple[str, ...] = (), *, data_change: bool = True) -> Any:
-    """The action of Delta's log that adds a file. `data_change` says whether the table gets other rows by it."""
+def add_action(file: WrittenFile, partition_by: tuple[str, ...] = ()) -> Any:
+    """The action of Delta's log that adds a file."""
     from deltalake.transaction import AddAction
 
     return AddAction(
@@ -354,6 +354,6 @@ def add_action(file: WrittenFile, partition_by: tuple[str, ...] = (), *, data_ch
         size=file.nbytes,
         partition_values=dict(zip(partition_by, parsed_json(file.partition), strict=True)),
         modification_time=int(time.time() * 1000),
-        data_change=data_change,
+        data_change=True,
         stats=complete(file.statistics),
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -297,21 +296,7 @@ def test_short_files_become_one(tmp_path: Path) -> None:
     for k in range(40):
         table.apply(numbered.effect([], [k]), 1 + k)
     assert len(_files(tmp_path)) < 20
-    table.optimise()
-    assert len(_files(tmp_path)) == 1
     assert (numbered.ids(table), table.position()) == ([*range(40)], 40)
-    version = table.version()
-    table.optimise()
-    assert table.version() == version
-    log = (tmp_path / "t" / "_delta_log" / f"{version:020}.json").read_text().splitlines()
-    changes = [
-        each[kind]["dataChange"]
-        for each in map(json.loads, log)
-        for kind in ("add", "remove")
-        if kind in each
-    ]
-    assert len(changes) > 1
-    assert not any(changes)
 
 
 def test_a_longer_file_is_not_written_again_each_time(tmp_path: Path) -> None:
@@ -389,7 +374,6 @@ def test_others_change_the_table_meanwhile(
     assert small.position() == 2
     assert small.find(numbered.keys(6, 700, 1000), ["text"]).column("text").to_pylist() == ["new"] * 3
     _disturbed(monkeypatch, change)
-    small.optimise()
     small.apply(numbered.effect([700]), 3)
     assert len(numbered.ids(small)) == len(expected) - 1 + (what == "append")
 
@@ -485,7 +469,6 @@ def test_in_a_bucket() -> None:
         assert numbered.ids(table) == sorted({*range(300), 1000, 2000} - {5, 150})
         assert numbered.ids(DeltaCurrent(bucket.uri % "lake", "public.o+2E")) == numbered.ids(table)
         assert table.find(numbered.keys(6, 7), ["text"]).num_rows == 2
-        table.optimise()
         assert table.vacuum() > 0
         assert table.read().num_rows == 300
 

@@ -54,7 +54,7 @@ def test_effects_do_what_they_do_to_a_model(kind: str, key: str | None, tmp_path
         if dice.random() < 0.3:
             table = open_table(kind, tmp_path)
         if kind != "duckdb" and dice.random() < 0.2:
-            dice.choice([table.optimise, table.vacuum, lambda: _optimised(kind, tmp_path)])()
+            dice.choice([table.vacuum, lambda: _optimised(kind, tmp_path)])()
             effects.model.assert_equal(table, effects.compared)
     if key is not None:
         _assert_found(table, effects)

@@ -141,17 +141,15 @@ class DeltaCurrent(FileTable):
         position: int,
         added: Sequence[WrittenFile],
         removed: Collection[str] | None,
-        *,
-        same_rows: bool = False,
     ) -> None:
         from deltalake.exceptions import CommitFailedError
         from deltalake.transaction import RemoveAction
 
         now = int(time.time() * 1000)
-        actions = [add_action(each, data_change=not same_rows) for each in added]
+        actions = [add_action(each) for each in added]
         if before is not None and removed is not None:
             actions += [
-                RemoveAction(file.name, not same_rows, now, file.nbytes, {})
+                RemoveAction(file.name, True, now, file.nbytes, {})
                 for file in before.files
                 if file.name in removed
             ]

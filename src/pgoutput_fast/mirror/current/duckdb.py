@@ -203,12 +203,6 @@ class DuckDBCurrent(CurrentTable):
         now = self._state()
         return None if now is None else now.schema
 
-    def read(self, version: int | None = None) -> pa.Table:
-        with self._opened() as connection:
-            connection.begin()  # another thread of this process may apply an effect meanwhile
-            now = self._expected(connection, version)
-            return in_schema(connection.sql(f"SELECT * FROM {self._table}").to_arrow_table(), now.schema)
-
     def held(self, version: int | None = None) -> HeldVersion:
         # The next effect changes the rows, and nobody else can open the file meanwhile. So a reader gets a copy.
         copy = RowsFile()

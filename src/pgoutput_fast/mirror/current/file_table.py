@@ -7,7 +7,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -28,7 +28,7 @@ from pgoutput_fast.mirror.current.files import (
 )
 from pgoutput_fast.mirror.current.matching import Finder
 from pgoutput_fast.mirror.current.rewriting import Found, Numbers, Search, rewritten
-from pgoutput_fast.mirror.current.short_files import all_short, to_join
+from pgoutput_fast.mirror.current.short_files import to_join
 from pgoutput_fast.mirror.current.staged import Staged
 from pgoutput_fast.mirror.current.table import CurrentTable, HeldVersion, expect_position
 from pgoutput_fast.mirror.effect.effect import Effect
@@ -84,8 +84,6 @@ class FileTable(CurrentTable):
         position: int,
         added: Sequence[WrittenFile],
         removed: Collection[str] | None,
-        *,
-        same_rows: bool = False,
     ) -> None:
         """Makes the next version of the table.
 
@@ -95,7 +93,6 @@ class FileTable(CurrentTable):
             position: the new position.
             added: files that come.
             removed: names of files that go; None for all.
-            same_rows: whether the table has the same rows as before.
 
         Raises:
             ChangedError: if `before` is not the version of now.
@@ -194,17 +191,15 @@ class FileTable(CurrentTable):
         now = self._load()
         return None if now is None else now.schema
 
-    def read(self, version: int | None = None) -> pa.Table:
-        there = self.held(version)
-        return pa.concat_tables([there.schema.empty_table(), *there.pieces(there.schema.names)])
-
     def held(self, version: int | None = None) -> HeldVersion:
         there = self._load(version)
         if there is None:
             raise FileNotFoundError(f"{self} does not exist")
 
         def pieces(columns: Sequence[str]) -> Iterator[pa.Table]:
-            return (rows for file in there.files for rows in self._rows(there, file, columns))
+            for file in there.files:
+                for _, rows in row_groups(self._store, self._file(file), there.schema, columns):
+                    yield rows
 
         places = [str(self._store.at(self._file(file))) for file in there.files]
         return HeldVersion(there.position, there.schema, pieces, places)
@@ -212,10 +207,6 @@ class FileTable(CurrentTable):
     def _file(self, file: DataFile) -> str:
         """The name of a file in the store."""
         return f"{self._directory}/{file.name}"
-
-    def _rows(self, version: Version, file: DataFile, columns: Sequence[str]) -> Iterator[pa.Table]:
-        for _, rows in row_groups(self._store, self._file(file), version.schema, columns):
-            yield rows
 
     def find(self, keys: pa.Table, columns: Sequence[str]) -> pa.Table:
         return self._tried(lambda there: self._find(there, keys, columns))
@@ -274,24 +265,6 @@ class FileTable(CurrentTable):
                     self._committed(files, before, staged.schema, position, staged.removed)
 
         self._tried(change)
-
-    def optimise(self) -> None:
-        """Joins short files. The rows and the position stay.
-
-        Raises:
-            RuntimeError: if something else changes the table again and again meanwhile.
-        """
-
-        def join(before: Version | None) -> None:
-            if before is None or len(short := all_short(before, self._file_bytes)) < 2:
-                return
-            names = before.schema.names
-            with NewFiles(self._store, self._directory, self._file_bytes) as files:
-                files.write(rows for k in short for rows in self._rows(before, before.files[k], names))
-                gone = {before.files[k].name for k in short}
-                self._committed(files, before, before.schema, before.position, gone, same_rows=True)
-
-        self._tried(join)
 
     def _tried(self, task: Callable[[Version | None], _T]) -> _T:
         """Does something with the version of now, and again if something else has committed meanwhile.
@@ -374,13 +347,12 @@ class FileTable(CurrentTable):
         schema: pa.Schema,
         position: int,
         removed: Collection[str] | None,
-        **more: Any,
     ) -> None:
         """Commits new files. They stay after an error that does not tell whether they are committed."""
         self._expect_own()
         try:
             with advised(self._store):
-                self._commit(before, schema, position, files.written, removed, **more)
+                self._commit(before, schema, position, files.written, removed)
         except ChangedError:
             # The change may be this one: if the answer of a store is lost, delta-rs tries again, and meets it.
             written, files.written = files.written, []

@@ -161,8 +161,6 @@ class IcebergCurrent(FileTable):
         position: int,
         added: Sequence[WrittenFile],
         removed: Collection[str] | None,
-        *,
-        same_rows: bool = False,
     ) -> None:
         from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError
 

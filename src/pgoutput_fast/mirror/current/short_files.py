@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from pgoutput_fast.mirror.current.files import Version, by_bounds
 
-__all__ = ["all_short", "to_join"]
+__all__ = ["to_join"]
 
 # A file is short if it has at most an eighth of the most bytes. Short files fall into three classes: those of the next
 # class have at most an eighth of those of the class before. If a class has more than eight files, they become one, with
@@ -28,14 +28,9 @@ def to_join(version: Version, file_bytes: int) -> list[int]:
     full = np.flatnonzero(np.bincount(classes, minlength=_CLASSES + 1)[1:] > _MOST_ALIKE)
     if not len(full):
         return []
-    short = _shorter(version, classes, int(full[0]) + 1)
+    short = by_bounds(version, np.flatnonzero(classes > full[0]).tolist())
     sizes = np.cumsum([version.files[k].nbytes for k in short])
     return short[: max(2, int(np.searchsorted(sizes, _MOST_JOINED * file_bytes, side="right")))]
-
-
-def all_short(version: Version, file_bytes: int) -> list[int]:
-    """All short files, neighbours next to each other."""
-    return _shorter(version, _classes(version, file_bytes), 1)
 
 
 def _classes(version: Version, file_bytes: int) -> npt.NDArray[np.int64]:
@@ -43,8 +38,3 @@ def _classes(version: Version, file_bytes: int) -> npt.NDArray[np.int64]:
     sizes = np.array([file.nbytes for file in version.files], np.int64)
     limits = file_bytes // _MOST_ALIKE ** np.arange(1, _CLASSES + 1)
     return np.searchsorted(-limits, -sizes, side="right")
-
-
-def _shorter(version: Version, classes: npt.NDArray[np.int64], least: int) -> list[int]:
-    """The files of a class and of all classes of shorter ones."""
-    return by_bounds(version, np.flatnonzero(classes >= least).tolist())

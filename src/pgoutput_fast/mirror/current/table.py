@@ -5,18 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import pyarrow as pa
 
 from pgoutput_fast.mirror.effect.effect import Effect
 from pgoutput_fast.mirror.errors import MirrorBusyError
 
-__all__ = ["CurrentTable", "HeldVersion", "expect_position", "one_piece"]
-
-
-# So often a table is read, if something changes it meanwhile.
-_TRIES = 10
+__all__ = ["CurrentTable", "HeldVersion", "expect_position"]
 
 
 @dataclass(frozen=True)
@@ -124,14 +119,14 @@ class CurrentTable(ABC):
             ValueError, RuntimeError: as `apply`.
         """
 
-    @abstractmethod
     def read(self, version: int | None = None) -> pa.Table:
         """All rows, in any order: those of now, or those of a version.
 
         Raises:
-            FileNotFoundError: if there is no table, or if it does not have this version any more.
-            ValueError: if tables of this kind have no versions but the one of now.
+            As `held`.
         """
+        there = self.held(version)
+        return pa.concat_tables([there.schema.empty_table(), *there.pieces(there.schema.names)])
 
     def mend(self) -> None:  # noqa: B027  (other tables need nothing)
         """Lets every reader find all rows in files of earlier versions of this package, and of other programs.
@@ -150,25 +145,14 @@ class CurrentTable(ABC):
         """
         return self.held().pieces(columns)
 
+    @abstractmethod
     def held(self, version: int | None = None) -> HeldVersion:
-        """Opens the version of now, or another one. By default, this reads all rows, as one piece.
+        """Opens the version of now, or another one.
 
         Raises:
             FileNotFoundError: if there is no table, or if it does not have this version any more.
             ValueError: if tables of this kind have no versions but the one of now.
-            RuntimeError: if something changes the table again and again meanwhile.
         """
-        for _ in range(_TRIES):
-            number, position = self.version(), self.position()
-            rows = self.read(version)
-            if (
-                number is not None
-                and position is not None
-                and version in (None, number)
-                and number == self.version()
-            ):
-                return HeldVersion(position, rows.schema, partial(one_piece, rows), None)
-        raise RuntimeError(f"something changed {self} {_TRIES} times while it was read: try it later")
 
 
 def expect_position(table: CurrentTable, now: int | None, after: int | None) -> None:
@@ -182,8 +166,3 @@ def expect_position(table: CurrentTable, now: int | None, after: int | None) -> 
             f"{table} has another position than this mirror left it at: another process mirrors into it. Stop one of "
             "them, and run the other one again"
         )
-
-
-def one_piece(rows: pa.Table, columns: Sequence[str]) -> Iterator[pa.Table]:
-    """Rows as the one piece of a version."""
-    yield rows.select(columns)

@@ -59,9 +59,7 @@ class Changed:
     """
 
     def __init__(self, below: Rows, effect: Effect, place: str) -> None:
-        keys, columns = effect.wanted()
-        if columns:
-            effect = effect.filled(_found(below, keys, columns, place))
+        effect = effect.filled_by(lambda keys, columns: _found(below, keys, columns, place))
         types = fitted(below.schema, effect.rows.schema, place, lambda *_: True)
         self.schema = merged(below.schema, types)
         self._below, self._effect, self._place = below, effect, place
