@@ -35,7 +35,7 @@ $(VENV)/.dev: $(SOURCES) | $(BIN)/python
 	@touch $@ $(VENV)/.demo
 
 demo: $(VENV)/.demo  ## write the WAL of a real PostgreSQL as Delta tables with a real Spark, and check the result
-	$(BIN)/python -m pgoutput_fast.demo
+	$(BIN)/python -m pgoutput_fast demo
 
 test: $(VENV)/.dev  ## run the tests, on four PostgreSQL versions, or those that are available (some 15 minutes on two cores)
 	$(BIN)/python ci/fetch_servers.py

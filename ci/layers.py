@@ -48,7 +48,6 @@ LAYERS: tuple[dict[str, tuple[str, ...]], ...] = (
             "documents",
             "errors",
             "extras",
-            "programs",
             "stopping",
             "protocol",
             "protocol.*",

@@ -262,7 +262,7 @@ class Live:
         place = self._directory / "loads"
         adbc = ["benchmarks.mirror.adbc_load", uri, str(place / "adbc"), _QUERY.format("wide")]
         ours = [
-            "pgoutput_fast.mirror", "--slot", "load", "--publication", "wide", "--target", str(place / "ours"),
+            "pgoutput_fast", "mirror", "--slot", "load", "--publication", "wide", "--target", str(place / "ours"),
             "--until", "now", "--quiet",
         ]  # fmt: skip
         return {

@@ -227,7 +227,7 @@ class OurSystem(Mirrored):
     def command(self) -> list[str]:
         words = ["--slot", self.slot, "--publication", self.table, "--target", str(self.directory / "lake")]
         return [
-            sys.executable, "-m", "pgoutput_fast.mirror", *words,
+            sys.executable, "-m", "pgoutput_fast", "mirror", *words,
             "--seconds", str(self._seconds), "--remove-segments", "--quiet",
         ]  # fmt: skip
 

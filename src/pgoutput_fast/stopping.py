@@ -21,7 +21,7 @@ STOPPED = 130
 _UNWRITTEN = 120
 
 _COMMAND = "pgoutput-fast"
-_MODULES = frozenset(f"pgoutput_fast{name}" for name in ("", ".capture", ".mirror"))
+_MODULE = "pgoutput_fast"
 # Signals that come so soon after another one count as one: `timeout -s INT` sends two.
 _SAME_SECONDS = 1.0
 
@@ -38,7 +38,7 @@ def _is_program() -> bool:
         return os.path.basename(name) == _COMMAND
     # Python still looks for the module.
     words = iter(sys.orig_argv)
-    return any(each[:1] == "-" and each[-1:] == "m" for each in words) and next(words, "") in _MODULES
+    return any(each[:1] == "-" and each[-1:] == "m" for each in words) and next(words, "") == _MODULE
 
 
 def stop_at_once() -> None:

@@ -15,7 +15,7 @@ from pgoutput_fast.capture.own_process import own_allocator
 
 SCRIPT = """
 import json, sys
-import pgoutput_fast.capture.__main__, pgoutput_fast.mirror.__main__
+import pgoutput_fast.capture, pgoutput_fast.mirror
 from pgoutput_fast.capture.own_process import leave_out_pandas
 before = "pandas" in sys.modules
 if sys.argv[1] == "without":
@@ -63,7 +63,7 @@ _USUAL = pytest.mark.skipif(
 
 @_USUAL
 def test_a_capture_interrupts_nobody() -> None:
-    command = [sys.executable, "-m", "pgoutput_fast.capture", "--supervised"]
+    command = [sys.executable, "-m", "pgoutput_fast.capture.child"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         try:
             deadline = time.monotonic() + 60
@@ -77,12 +77,12 @@ def test_a_capture_interrupts_nobody() -> None:
 
 _COMMAND = """
 import os
-from types import SimpleNamespace
-import pgoutput_fast.capture.__main__ as program
-from pgoutput_fast.cli import forwarded
-program.main = lambda *_, **__: print(os.sched_getscheduler(0)) or 0
+from pgoutput_fast.capture import service
+from pgoutput_fast.cli.app import app
+service.run_in_turn = lambda *_, **__: print(os.sched_getscheduler(0))
 for alone in (False, True):
-    forwarded.capture(SimpleNamespace(obj=alone, args=[], command_path="pgoutput-fast capture"))
+    words = ["capture", "--slot", "s", "--publication", "p", "--path", "out"]
+    app(args=words, standalone_mode=False, obj=alone)
 """
 
 

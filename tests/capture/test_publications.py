@@ -81,7 +81,7 @@ def test_the_command_says_which_is_missing(database: pg.Database, slot: str, tmp
     _few(database)
     run = subprocess.run(
         [
-            *(sys.executable, "-m", "pgoutput_fast.capture", "--dsn", database.dsn, "--slot", slot),
+            *(sys.executable, "-m", "pgoutput_fast", "capture", "--dsn", database.dsn, "--slot", slot),
             *("--publication", "nope", "--path", str(tmp_path), "--until", "now"),
         ],
         capture_output=True,
@@ -89,7 +89,7 @@ def test_the_command_says_which_is_missing(database: pg.Database, slot: str, tmp
     )
     assert run.returncode == 1
     assert (
-        "CaptureError: the capture cannot begin: publication nope: there is none of that name" in run.stderr
+        "pgoutput-fast: the capture cannot begin: publication nope: there is none of that name" in run.stderr
     )
     assert _stands(database, slot) == before
 

@@ -74,8 +74,8 @@ def test_while_a_program_loads_modules(
     moment: str, program: list[str], script: list[str], tmp_path: Path
 ) -> None:
     name, option = program
-    for command in ([*script, name], [sys.executable, "-m", f"pgoutput_fast.{name}"]):
-        words = [*command, option, "out", *SERVER]
+    for command in (script, [sys.executable, "-m", "pgoutput_fast"]):
+        words = [*command, name, option, "out", *SERVER]
         assert _interrupted(words, lambda process: _maps(process, moment), tmp_path) == (130, STOPPED)
     assert os.listdir(tmp_path) == []
 
@@ -96,7 +96,7 @@ def test_pressed_again_and_again(script: list[str], tmp_path: Path) -> None:
 _BUSY = """
 import builtins, runpy, sys, threading, time
 import pyarrow as pa
-import pgoutput_fast.capture.__main__, pgoutput_fast.cli.app, pgoutput_fast.mirror.__main__
+import pgoutput_fast.capture, pgoutput_fast.cli.app, pgoutput_fast.mirror
 
 class Late:
     def __del__(self, sleep=time.sleep):
@@ -116,7 +116,7 @@ runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 
 @pytest.mark.parametrize(
     "words",
-    [["pgoutput_fast.mirror", "--target", "lake"], ["pgoutput_fast.capture"], ["pgoutput_fast", "mirror"]],
+    [["pgoutput_fast", "mirror", "--target", "lake"], ["pgoutput_fast", "capture"]],
     ids=" ".join,
 )
 def test_threads_of_a_library_at_the_end(words: list[str]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pgoutput_fast.demo import __main__ as demo
+from pgoutput_fast.demo import run as demo
 from pgoutput_fast.demo.rebuild import differences, rebuild
 
 Change = dict[str, Any]
@@ -60,14 +60,14 @@ def test_demo_without_a_server_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(demo, "find_installations", list)
-    assert demo.main([]) == 1
+    assert demo.run_demo(10) == 1
     assert "pip install" in capsys.readouterr().out
 
 
 @pytest.mark.in_ci
 def test_demo_runs_and_its_tables_equal_the_servers() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "pgoutput_fast.demo", "--orders", "1000"],
+        [sys.executable, "-m", "pgoutput_fast", "demo", "--orders", "1000"],
         capture_output=True,
         text=True,
         timeout=800,

@@ -13,6 +13,7 @@ import psycopg2
 import pytest
 
 from pgoutput_fast.capture import create_slot, drop_slot, find_slot, plugin_options
+from pgoutput_fast.cli.main import main
 from pgoutput_fast.mirror import (
     Mirror,
     MirrorBusyError,
@@ -23,7 +24,6 @@ from pgoutput_fast.mirror import (
     points,
     status_of,
 )
-from pgoutput_fast.mirror.__main__ import main
 from pgoutput_fast.mirror.memory import Memory
 from pgoutput_fast.postgres.walsender import Walsender
 from pgoutput_fast.storage.stores import open_store
@@ -168,7 +168,7 @@ def test_a_second_mirror(small: Place) -> None:
         process = small.start("--until", "now")
         _, said = process.communicate(timeout=240)
         assert process.returncode == 1
-        assert said.startswith("MirrorBusyError: another process mirrors into")
+        assert said.startswith("pgoutput-fast: another process mirrors into")
     mirror = small.mirror()
     with pytest.raises(MirrorError, match="use it in a with block"):
         mirror.run(until_lsn="now")
@@ -231,7 +231,7 @@ def test_a_first_load_that_is_stopped_names_its_slot(place: Place, number: int) 
     assert process.returncode == 1, said
     last = said.splitlines()[-1]
     assert last.startswith(
-        "MirrorError: it was stopped. The first load is not complete: run the mirror again"
+        "pgoutput-fast: it was stopped. The first load is not complete: run the mirror again"
     )
     assert f"Slot {place.slot} may stay" in last
     assert find_slot(place.database.dsn, place.slot) is not None
@@ -357,19 +357,19 @@ def test_wrong_arguments(small: Place, capsys: pytest.CaptureFixture[str]) -> No
             mirror.run(until_lsn="later")
         with pytest.raises(KeyError, match=r"t is not published: write public\.t"):
             mirror.reload("t")
-    assert main(["--slot", "s", "--target", "t"]) == 2
-    assert capsys.readouterr().err == "UsageError: this argument is missing: --publication\n"
+    assert main(["mirror", "--slot", "s", "--target", "t"]) == 2
+    assert capsys.readouterr().err == "pgoutput-fast: this argument is missing: --publication\n"
     with pytest.raises(LookupError, match="has no recorded point: run the mirror"):
         at(small.target)
     with pytest.raises(LookupError, match="has no recorded point: run the mirror"):
         points(small.target)
-    assert main(["--slot", "s", "--publication", "p", "--target", "t", "--another-source"]) == 2
-    assert capsys.readouterr().err == "UsageError: --another-source is for --repair\n"
-    assert main(["--slot", "s", "--publication", "p", "--target", ""]) == 2
-    assert capsys.readouterr().err == "UsageError: --target is empty: name a directory or a URI\n"
-    assert main(["--slot", "To-Lake", "--publication", "p", "--target", "t"]) == 2
+    assert main(["mirror", "--slot", "s", "--publication", "p", "--target", "t", "--another-source"]) == 2
+    assert capsys.readouterr().err == "pgoutput-fast: --another-source is for --repair\n"
+    assert main(["mirror", "--slot", "s", "--publication", "p", "--target", ""]) == 2
+    assert capsys.readouterr().err == "pgoutput-fast: --target is empty: name a directory or a URI\n"
+    assert main(["mirror", "--slot", "To-Lake", "--publication", "p", "--target", "t"]) == 2
     assert capsys.readouterr().err == (
-        "UsageError: slot cannot be 'To-Lake': the name of a slot has 1 to 63 small letters (a to z), digits and "
+        "pgoutput-fast: slot cannot be 'To-Lake': the name of a slot has 1 to 63 small letters (a to z), digits and "
         "underscores\n"
     )
 
@@ -444,7 +444,7 @@ def test_a_process_says_its_error_in_one_line(small: Place) -> None:
     process = small.start("--until", "never", "--quiet")
     _, said = process.communicate(timeout=240)
     assert process.returncode == 2
-    assert said.startswith("UsageError: --until: an LSN as text is like '16/B374D848'")
+    assert said.startswith("pgoutput-fast: --until: an LSN as text is like '16/B374D848'")
     assert said.count("\n") == 1
 
 

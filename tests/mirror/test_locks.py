@@ -154,7 +154,7 @@ def test_a_capture_that_begins_ends_when_it_is_told_to(place: Place, tmp_path: P
     arguments = ["--slot", place.slot, "--publication", "mirrored", "--path", str(tmp_path / "segments")]
     with _locked(place.database, "a"):
         process = subprocess.Popen(
-            [sys.executable, "-m", "pgoutput_fast.capture", *arguments],
+            [sys.executable, "-m", "pgoutput_fast", "capture", *arguments],
             stderr=subprocess.PIPE,
             text=True,
             env=place.environment,

@@ -140,7 +140,7 @@ def _captures() -> list[int]:
         with contextlib.suppress(FileNotFoundError):  # a thread has ended
             for pid in each.read_text().split():
                 with contextlib.suppress(OSError):
-                    if b"pgoutput_fast.capture" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    if b"pgoutput_fast.capture.child" in Path(f"/proc/{pid}/cmdline").read_bytes():
                         found.append(int(pid))
     return found
 

@@ -98,7 +98,7 @@ def test_whoever_connects_says_so(
 def test_the_command_says_so(tmp_path: Path, until: list[str]) -> None:
     arguments = ["--slot", "s", "--publication", "p", "--path", str(tmp_path), "--retry-seconds", "0", *until]
     done = subprocess.run(
-        [sys.executable, "-m", "pgoutput_fast.capture", *arguments],
+        [sys.executable, "-m", "pgoutput_fast", "capture", *arguments],
         env={**os.environ, "PGOUTPUT_FAST_DSN": BAD},
         capture_output=True,
         text=True,
@@ -106,7 +106,7 @@ def test_the_command_says_so(tmp_path: Path, until: list[str]) -> None:
         check=False,
     )
     assert done.returncode == 1
-    assert "DsnError" in done.stderr
+    assert done.stderr.startswith("pgoutput-fast: ")
     assert "sesame" not in done.stderr + done.stdout
 
 

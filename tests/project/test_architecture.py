@@ -48,7 +48,7 @@ def test_every_group_is_a_box() -> None:
     assert len(boxes) == sum(map(len, LAYERS))
     assert "decoding/, committed/" in boxes
     assert "spark/tasks/" in boxes
-    base = "arguments.py, display.py, documents.py, errors.py, extras.py, programs.py, stopping.py, protocol/"
+    base = "arguments.py, display.py, documents.py, errors.py, extras.py, stopping.py, protocol/"
     assert base in boxes
 
 

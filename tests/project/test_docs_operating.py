@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import importlib.util
 import io
 import json
 import re
@@ -18,10 +17,11 @@ from typing import Any
 
 import psycopg2.extras
 import pytest
+import typer.main
 
-from pgoutput_fast.capture import __main__ as capture_command
 from pgoutput_fast.capture import create_slot, find_slot
-from pgoutput_fast.mirror import __main__ as mirror_command
+from pgoutput_fast.cli.app import app
+from pgoutput_fast.cli.main import main
 from support import pg
 from support.capturing import drop_when_free
 from support.mirrors import current_of
@@ -62,13 +62,23 @@ def _signals() -> Iterator[None]:
         signal.signal(number, handler)
 
 
+def _commands() -> Any:
+    return typer.main.get_command(app).commands  # type: ignore[attr-defined]
+
+
+def _options(words: list[str]) -> dict[str, Any]:
+    """{parameter: value} of a command, which does not run."""
+    given: dict[str, Any] = _commands()[words[0]].make_context(words[0], words[1:]).params
+    return given
+
+
 def _mirrored(command: str, dsn: str, *more: str) -> tuple[int, str]:
     """(exit status, error) of a command of the page."""
     words = shlex.split(command)
-    assert words[:3] == ["python", "-m", "pgoutput_fast.mirror"]
+    assert words[:2] == ["pgoutput-fast", "mirror"]
     said = io.StringIO()
     with contextlib.redirect_stderr(said):
-        return mirror_command.main([*words[3:], "--dsn", dsn, *more]), said.getvalue()
+        return main([*words[1:], "--dsn", dsn, *more]), said.getvalue()
 
 
 def _printed(code: str, dsn: str) -> str:
@@ -106,7 +116,7 @@ def test_the_runbook(database: pg.Database, tmp_path: Path, monkeypatch: pytest.
     assert _printed(DROP, database.dsn) == ""
     database.execute("ALTER TABLE orders ALTER id TYPE text")
     status, said = _mirrored(plain, database.dsn)
-    assert (status, "SlotLostError" in said) == (1, True)
+    assert (status, "do not come any more" in said) == (1, True)
     # The table is repaired. Its history cannot take the new type, and the status tells a script so.
     status, said = _mirrored(REPAIR, database.dsn)
     assert (status, "public.orders did not take what committed up to now" in said) == (1, True)
@@ -146,12 +156,12 @@ def test_services_get_options_that_exist() -> None:
     started = re.search(r"^ExecStart=(.*?[^\\])$", unit, re.DOTALL | re.MULTILINE)
     assert started is not None
     words = shlex.split(started[1].replace("\\\n", " "))
-    assert words[1:3] == ["-m", "pgoutput_fast.mirror"]
-    given = mirror_command._parser().parse_args(words[3:])
-    assert (given.slot, given.publication, given.target) == ("to_lake", ["shop"], "/lake/shop")
+    assert words[0].endswith("/bin/pgoutput-fast")
+    given = _options(words[1:])
+    assert [given[name] for name in ("slot", "publication", "target")] == ["to_lake", ["shop"], "/lake/shop"]
     deployment = next(block for block in _blocks("yaml") if "Deployment" in block)
-    given = mirror_command._parser().parse_args(re.findall(r"^ +- (--\S+)$", deployment, re.MULTILINE))
-    assert given.target == "s3://lake/shop?region=eu-central-1"
+    given = _options(["mirror", *re.findall(r"^ +- (--\S+)$", deployment, re.MULTILINE)])
+    assert given["target"] == "s3://lake/shop?region=eu-central-1"
 
 
 def test_the_image_has_an_extra_and_a_program_that_exist() -> None:
@@ -160,16 +170,17 @@ def test_the_image_has_an_extra_and_a_program_that_exist() -> None:
     extra = re.search(r"\[(\w+)\]", image)
     assert entry is not None
     assert extra is not None
-    program, option, module = json.loads(entry[1])
-    assert (program, option) == ("python", "-m")
-    assert importlib.util.find_spec(f"{module}.__main__") is not None
-    assert (
-        extra[1] in tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    )
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    program, command = json.loads(entry[1])
+    assert program in project["scripts"]
+    assert command in _commands()
+    assert "typer" in " ".join(project["optional-dependencies"][extra[1]])
 
 
 def test_each_option_that_the_page_names_exists() -> None:
-    known = mirror_command._parser().format_help() + capture_command._parser().format_help()
+    known = " ".join(
+        option for name in ("mirror", "capture") for each in _commands()[name].params for option in each.opts
+    )
     prose = re.sub(r"^ *```.*?^ *```", "", PAGE, flags=re.DOTALL | re.MULTILINE)
     named = set(re.findall(r"--[a-z][a-z-]+", prose))
     assert len(named) > 10

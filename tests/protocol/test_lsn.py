@@ -193,7 +193,7 @@ def test_until_where_a_capture_goes(database: pg.Database, tmp_path: Path) -> No
 def test_until_of_the_command_is_refused_as_elsewhere() -> None:
     arguments = ["--slot", "s", "--publication", "p", "--path", "d", "--until", "100000000/0"]
     run = subprocess.run(
-        [sys.executable, "-m", "pgoutput_fast.capture", *arguments],
+        [sys.executable, "-m", "pgoutput_fast", "capture", *arguments],
         capture_output=True,
         text=True,
         check=False,

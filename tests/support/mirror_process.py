@@ -2,7 +2,7 @@
 
 It prints how much memory it, and then its capture, needed at most, in bytes.
 
-    arguments: those of `python -m pgoutput_fast.mirror`.
+    arguments: those of `pgoutput-fast mirror`.
     kill: [module, attribute, number], as for `support.lake_driver`.
     limits: {module: {name: value}}, limits that this mirror has in place of those of the module.
 """
@@ -16,7 +16,7 @@ import resource
 import sys
 from pathlib import Path
 
-from pgoutput_fast.mirror.__main__ import main
+from pgoutput_fast.cli.main import main
 from support.lake_driver import kill_at
 
 if __name__ == "__main__":
@@ -26,7 +26,7 @@ if __name__ == "__main__":
             setattr(importlib.import_module(module), name, value)
     if "kill" in job:
         kill_at(*job["kill"], group=False)
-    status = main(job["arguments"])
+    status = main(["mirror", *job["arguments"]])
     # Of itself, getrusage tells the memory of the process that forked this one, if that has more.
     own = re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text(encoding="utf-8"))
     assert own is not None

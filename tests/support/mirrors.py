@@ -75,7 +75,7 @@ class Place:
     def arguments(self, *more: str) -> list[str]:
         """Of a process that mirrors."""
         given = ["--slot", self.slot, "--publication", "mirrored", "--target", str(self.target)]
-        return [sys.executable, "-m", "pgoutput_fast.mirror", *given, "--seconds", "0.5", *more]
+        return [sys.executable, "-m", "pgoutput_fast", "mirror", *given, "--seconds", "0.5", *more]
 
     def start(self, *more: str) -> subprocess.Popen[str]:
         return subprocess.Popen(

@@ -104,7 +104,7 @@ class Settings:
 
 
 class CaptureProcess:
-    """Runs `python -m pgoutput_fast.capture --supervised`, which waits while another process captures.
+    """Runs a capture in a process of its own, which waits while another process captures.
 
     Args:
         settings: what to capture, and where.
@@ -130,7 +130,7 @@ class CaptureProcess:
         with self._telling:
             # The dsn may contain a password. So the process reads it from its input; other users could see an argument.
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "pgoutput_fast.capture", "--supervised"],
+                [sys.executable, "-m", "pgoutput_fast.capture.child"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,

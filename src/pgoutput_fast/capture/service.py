@@ -7,7 +7,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pgoutput_fast.arguments import expect_list
 from pgoutput_fast.capture.connection import Connection
@@ -25,11 +25,13 @@ from pgoutput_fast.postgres.errors import StoppedError
 from pgoutput_fast.postgres.session import position_of, shown_database
 from pgoutput_fast.protocol.lsn import Lsn
 
-__all__ = ["Capture", "CaptureBusyError", "CaptureError"]
+__all__ = ["Capture", "CaptureBusyError", "CaptureError", "run_in_turn"]
 
 # How long a walsender may leave a question unanswered. PostgreSQL's own subscribers wait as long
 # (wal_receiver_timeout).
 _SILENT_SECONDS = 60.0
+# How often a waiting capture looks whether the other one has ended.
+_TURN_SECONDS = 1.0
 
 
 class Capture:
@@ -189,3 +191,23 @@ class Capture:
             ),
         ):
             retries.run(lambda: connection.run(preparation.find_start()), stop, retry_seconds)
+
+
+def run_in_turn(capture: Capture, stop: threading.Event, *, wait: bool, **arguments: Any) -> None:
+    """Runs a capture.
+
+    Args:
+        stop: stops it, and the wait.
+        wait: if another process captures into the directory, wait until it has ended.
+        arguments: others of `Capture.run`.
+
+    Raises:
+        CaptureBusyError: if another process captures into the directory, and still does after a wait.
+        Exception: as `Capture.run`.
+    """
+    while True:
+        try:
+            return capture.run(stop=stop, **arguments)
+        except CaptureBusyError:
+            if not wait or stop.wait(_TURN_SECONDS):
+                raise

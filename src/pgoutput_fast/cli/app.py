@@ -9,10 +9,12 @@ from typing import Annotated
 import typer
 
 from pgoutput_fast.cli.bench import bench
+from pgoutput_fast.cli.capture import capture
 from pgoutput_fast.cli.check import check
 from pgoutput_fast.cli.decode import decode
-from pgoutput_fast.cli.forwarded import FORWARDED, capture, demo, mirror
+from pgoutput_fast.cli.demo import demo
 from pgoutput_fast.cli.inspect import inspect
+from pgoutput_fast.cli.mirror import mirror
 from pgoutput_fast.cli.segments import segments
 from pgoutput_fast.cli.slots import create, drop, ls
 from pgoutput_fast.cli.snapshot import snapshot
@@ -57,14 +59,14 @@ _slots.command()(ls)
 _slots.command()(create)
 _slots.command()(drop)
 app.command()(snapshot)
-app.command(**FORWARDED)(capture)
-app.command(**FORWARDED)(mirror)
+app.command()(capture)
+app.command()(mirror)
 app.command()(status)
 app.command()(inspect)
 app.command()(decode)
 app.add_typer(segments)
 app.command()(bench)
-app.command(**FORWARDED)(demo)
+app.command()(demo)
 for _each in (app, _slots, segments):
     _show_examples(_each)
 

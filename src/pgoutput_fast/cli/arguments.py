@@ -6,7 +6,7 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-__all__ = ["DSN", "Json", "Publications", "SlotName"]
+__all__ = ["DSN", "IcebergCatalog", "Json", "Publications", "SlotName"]
 
 DSN: TypeAlias = Annotated[
     str,
@@ -31,3 +31,10 @@ SlotName: TypeAlias = Annotated[
     str | None, typer.Option("--slot", "-s", metavar="NAME", help="the replication slot")
 ]
 Json: TypeAlias = Annotated[bool, typer.Option("--json", help="one JSON object a line, for programs")]
+IcebergCatalog: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME=VALUE",
+        help="a property of the pyiceberg catalog that has the tables; may be repeated",
+    ),
+]

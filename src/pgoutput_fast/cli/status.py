@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pgoutput_fast.cli.arguments import DSN, Json
+from pgoutput_fast.cli.arguments import DSN, IcebergCatalog, Json
 from pgoutput_fast.cli.messages import counted
 from pgoutput_fast.cli.problems import PROBLEM, expect_given
 from pgoutput_fast.cli.screen import line, objects, size, table
+from pgoutput_fast.cli.services import name_value_pairs
 from pgoutput_fast.display import escaped
 from pgoutput_fast.protocol.lsn import format_lsn
 
@@ -25,14 +26,7 @@ def status(
         str, typer.Argument(metavar="TARGET", show_default=False, help="of the mirror: a directory or a URI")
     ] = "",
     dsn: DSN = "",
-    iceberg_catalog: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=VALUE",
-            help="a property of the pyiceberg catalog that has the tables, as the mirror was given it; several times "
-            "for several properties",
-        ),
-    ] = None,
+    iceberg_catalog: IcebergCatalog = None,
     json: Json = False,
 ) -> None:
     """Show how far each table of a mirror is, and what is wrong with it.
@@ -45,9 +39,9 @@ def status(
     """
     expect_given({"TARGET": target})
     from pgoutput_fast.mirror import status_of
-    from pgoutput_fast.mirror.arguments import catalog_properties
 
-    found = status_of(target, dsn, iceberg_catalog=catalog_properties(iceberg_catalog or []))
+    catalog = name_value_pairs("--iceberg-catalog", iceberg_catalog, "type=rest")
+    found = status_of(target, dsn, iceberg_catalog=catalog or None)
     if json:
         objects(map(_values, found))
     elif not found:

@@ -110,7 +110,7 @@ def _start(server: Server, target: Path, *more: str) -> subprocess.Popen[str]:
         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
     }
     return subprocess.Popen(
-        [sys.executable, "-m", "pgoutput_fast.mirror", *given, *more],
+        [sys.executable, "-m", "pgoutput_fast", "mirror", *given, *more],
         stderr=subprocess.PIPE,
         text=True,
         env=environment,

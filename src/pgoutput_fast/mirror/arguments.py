@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from pgoutput_fast.arguments import UsageError, expect_count, expect_kind, kind_of
+from pgoutput_fast.arguments import expect_count, expect_kind, kind_of
 from pgoutput_fast.capture.retention import Retention
 from pgoutput_fast.schema.options import Options
 
-__all__ = ["catalog_properties", "expect_arguments", "expect_bool", "expect_place"]
+__all__ = ["expect_arguments", "expect_bool", "expect_place"]
 
 # What PostgreSQL takes as the name of a slot.
 _SLOT = re.compile(r"[a-z0-9_]{1,63}")
@@ -39,21 +39,6 @@ def expect_arguments(given: Mapping[str, Any]) -> None:
     """
     for name, value in given.items():
         _CHECKS[name](name, value)
-
-
-def catalog_properties(given: Sequence[str]) -> dict[str, str] | None:
-    """The properties of an Iceberg catalog from the texts of a command line; None without one.
-
-    Raises:
-        UsageError: for a text that is not NAME=VALUE.
-
-    >>> catalog_properties(["type=rest", "uri=http://x?a=b"])
-    {'type': 'rest', 'uri': 'http://x?a=b'}
-    """
-    wrong = [each for each in given if "=" not in each]
-    if wrong:
-        raise UsageError(f"--iceberg-catalog: {wrong[0]} is not NAME=VALUE, such as type=rest")
-    return dict(each.split("=", 1) for each in given) or None
 
 
 def expect_bool(name: str, value: object) -> None:

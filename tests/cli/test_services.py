@@ -1,22 +1,30 @@
-"""`pgoutput-fast capture`, `mirror` and `demo` are the programs of these packages."""
+"""`pgoutput-fast capture`, `mirror` and `demo`: wrong usage, a server that is away, what is missing."""
 
 from __future__ import annotations
 
+import inspect
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer.main
 
+from pgoutput_fast.capture import Capture
+from pgoutput_fast.capture.retries import RETRY_SECONDS
+from pgoutput_fast.cli.app import app
+from pgoutput_fast.cli.capture import capture
 from pgoutput_fast.cli.main import main
-from pgoutput_fast.demo import __main__ as demo
-
-PROGRAMS = ("capture", "mirror", "demo")
+from pgoutput_fast.cli.mirror import mirror
+from pgoutput_fast.demo import run as demo
+from pgoutput_fast.mirror import Mirror
+from pgoutput_fast.mirror.formats import FORMATS
 
 
 @pytest.fixture(autouse=True)
 def handlers() -> Iterator[None]:
-    """The programs set handlers of signals."""
+    """The commands set handlers of signals."""
     numbers = (signal.SIGTERM, signal.SIGINT)
     before = [signal.getsignal(each) for each in numbers]
     yield
@@ -24,12 +32,29 @@ def handlers() -> Iterator[None]:
         signal.signal(number, handler)
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
-def test_the_help_names_the_command(program: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([program, "--help"]) == 0
-    shown = capsys.readouterr().out
-    assert shown.startswith(f"usage: pgoutput-fast {program} ")
-    assert f"Example:\n  pgoutput-fast {program} --" in shown
+@pytest.mark.parametrize(("command", "called"), [(capture, Capture), (mirror, Mirror)])
+def test_defaults_are_those_of_the_class(command: Callable[..., Any], called: type) -> None:
+    """The commands have their own, so that a help needs no import of what takes time."""
+    options = inspect.signature(command).parameters
+    service = inspect.signature(called).parameters
+    optional = [
+        name
+        for name, option in options.items()
+        if option.default is not None
+        and name in service
+        and service[name].default is not inspect.Parameter.empty
+    ]
+    assert {"seconds" if command is mirror else "receive_timeout", "adopt"} <= set(optional)
+    assert {name: options[name].default for name in optional} == {
+        name: service[name].default for name in optional
+    }
+    assert options["retry_seconds"].default == RETRY_SECONDS
+
+
+def test_formats_of_a_mirror() -> None:
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    (option,) = [option for option in commands["mirror"].params if option.name == "format"]
+    assert tuple(option.metavar.split("|")) == FORMATS
 
 
 @pytest.mark.parametrize(
@@ -39,11 +64,21 @@ def test_the_help_names_the_command(program: str, capsys: pytest.CaptureFixture[
         (["mirror", "--slot", "s"], "these arguments are missing: --publication, --target"),
         (
             ["capture", "--nothing"],
-            "unrecognized arguments: --nothing; pgoutput-fast capture --help explains it",
+            "--nothing",
         ),
-        (["mirror", "--threads", "x"], "argument --threads: invalid int value: 'x'"),
-        (["demo", "--orders", "x"], "argument --orders: invalid int value: 'x'"),
-        (["mirror", "--slot", "s", "-p", "p", "--target", "t"], "unrecognized arguments: -p"),
+        (
+            ["mirror", "--threads", "x"],
+            "Invalid value for '--threads': ",
+        ),
+        (
+            ["demo", "--orders", "x"],
+            "Invalid value for '--orders': ",
+        ),
+        (["mirror", "--slot", "s", "-p", "p", "--target", "t", "--format", "csv"], "not 'csv'"),
+        (
+            ["mirror", "-s", "s", "-p", "p", "--target", "t", "--iceberg-catalog", "=1"],
+            "=1 is not NAME=VALUE",
+        ),
     ],
 )
 def test_wrong_usage(given: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

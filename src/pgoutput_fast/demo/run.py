@@ -1,13 +1,10 @@
 """The main job on embedded defaults: a real PostgreSQL, its tables and then its changes captured while it works, Delta
 tables written by Spark, and a proof. Then a mirror of the tables, which is killed, and a query of DuckDB over it.
-
-python -m pgoutput_fast.demo
 """
 
 from __future__ import annotations
 
 import os
-import sys
 import tempfile
 import threading
 import time
@@ -30,7 +27,6 @@ from pgoutput_fast.demo import rebuild, shop
 from pgoutput_fast.demo.java import spark_environment
 from pgoutput_fast.demo.mirrored import mirror_shop
 from pgoutput_fast.demo.servers import Server, find_installations
-from pgoutput_fast.programs import Program
 from pgoutput_fast.schema.plain import to_types
 from pgoutput_fast.segments import list_segments, read_segment, segment_catalog
 from pgoutput_fast.spark.types import spark_arrow_schema
@@ -41,26 +37,18 @@ LIMITS = Limits(rows=30_000, seconds=1.0)
 HIDDEN = ("_lsn", "_txn", "_subxid", "_commit_lsn", "_unrepresentable")
 
 
-def main(arguments: list[str] | None = None, *, prog: str = "python -m pgoutput_fast.demo") -> int:
+def run_demo(orders: int, version: int | None = None) -> int:
     """Runs the demo.
 
     Args:
-        arguments: by default, those of this process.
-        prog: the program's name in the help.
+        orders: that the shop takes.
+        version: major version of PostgreSQL; None for the system's, or the newest that is found.
 
     Returns:
         The exit status: 0 only if every rebuilt table equals the server's.
     """
-    parser = Program(prog, (__doc__ or "").partition("\n\n")[0], "--orders 2000")
-    parser.add_argument(
-        "--orders", type=int, default=20_000, help="orders that the shop takes (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--server", type=int, help="major version of PostgreSQL (default: the first one found)"
-    )
-    chosen = parser.parse_args(arguments)
     console = Console()
-    installations = [i for i in find_installations() if chosen.server in (None, i.version)]
+    installations = [i for i in find_installations() if version in (None, i.version)]
     if not installations:
         console.print(
             "[red]There is no PostgreSQL server here.[/] Install one: pip install 'pgoutput_fast\\[demo]'"
@@ -71,7 +59,7 @@ def main(arguments: list[str] | None = None, *, prog: str = "python -m pgoutput_
         tempfile.TemporaryDirectory(prefix="pgoutput-demo-") as directory,
         Progress(*columns, console=console) as progress,
     ):
-        return _run(Path(directory), _preferred(installations), chosen.orders, console, progress)
+        return _run(Path(directory), _preferred(installations), orders, console, progress)
 
 
 def _preferred(installations: list[Any]) -> Any:
@@ -293,7 +281,3 @@ def _compare(server: Server, name: str, before: pa.Table, changes: pa.Table) -> 
     columns = pa.schema([field for field in changes.schema if not field.name.startswith("_")])
     own = rebuild.read_server(server, name, columns, key)
     return rebuild.differences(rebuilt, own), len(rebuilt)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,0 +1,68 @@
+"""The process of a `CaptureProcess`: `python -m pgoutput_fast.capture.child`.
+
+The parent sends the settings as a line of JSON on the standard input, and later lines to pause and to go on. The
+process ends when that input ends. It reports an error as a line of JSON on the standard output.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+
+from pgoutput_fast.capture.own_process import interrupt_nobody, leave_out_pandas
+from pgoutput_fast.capture.process import Settings
+from pgoutput_fast.capture.retries import is_outage
+from pgoutput_fast.capture.service import run_in_turn
+from pgoutput_fast.display import error_text
+from pgoutput_fast.documents import parsed_json
+from pgoutput_fast.stopping import leave
+from pgoutput_fast.storage.stores import open_store
+
+# How long a capture may take to end after its parent.
+_GRACE_SECONDS = 25.0
+
+
+def main() -> int:
+    """Captures as the settings say, in turn with other processes. Returns the exit status."""
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s %(levelname)s: %(message)s")
+    for number in (signal.SIGTERM, signal.SIGINT):
+        # A system may send it to all processes of a service. The parent says when this one ends.
+        signal.signal(number, signal.SIG_IGN)
+    stop, pause, settings = threading.Event(), threading.Event(), None
+    try:
+        settings = Settings.from_dict(parsed_json(sys.stdin.readline()))
+        threading.Thread(target=_follow_parent, args=(stop, pause), daemon=True).start()
+        run_in_turn(settings.capture(), stop, wait=True, pause=pause, **settings.run_arguments())
+    except Exception as problem:
+        if stop.is_set():
+            return 0  # nobody reads the error
+        answer = {"error": error_text(problem), "away": _is_away(problem, settings)}
+        print(json.dumps(answer), flush=True)
+        return 1
+    return 0
+
+
+def _is_away(problem: Exception, settings: Settings | None) -> bool:
+    return settings is not None and is_outage(problem, local=open_store(settings.directory).local)
+
+
+def _follow_parent(stop: threading.Event, pause: threading.Event) -> None:
+    """Pauses as the parent says, and ends this process when the parent closes its end of the pipe, or was killed."""
+    for line in sys.stdin:
+        if parsed_json(line)["pause"]:
+            pause.set()
+        else:
+            pause.clear()
+    stop.set()
+    threading.Event().wait(_GRACE_SECONDS)
+    os._exit(3)
+
+
+if __name__ == "__main__":
+    leave_out_pandas()
+    interrupt_nobody()
+    leave(main())

@@ -1,0 +1,230 @@
+"""`pgoutput-fast mirror`: tables of a lake that follow those of a server."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+
+import typer
+
+from pgoutput_fast.arguments import UsageError, expect_given
+from pgoutput_fast.cli.arguments import DSN, IcebergCatalog, Publications, SlotName
+from pgoutput_fast.cli.services import (
+    RETRY_SECONDS,
+    MetricsAddress,
+    MetricsFile,
+    Quiet,
+    RetrySeconds,
+    name_value_pairs,
+    position_or_now,
+    prepare_process,
+    stop_on_signals,
+)
+from pgoutput_fast.display import some_of
+
+if TYPE_CHECKING:
+    from pgoutput_fast.mirror import Mirror, TableStatus
+
+__all__ = ["mirror"]
+
+_log = logging.getLogger("pgoutput_fast.mirror")
+
+
+_Adopt: TypeAlias = Annotated[
+    bool, typer.Option("--adopt", help="take over a slot that exists; nobody else may read it")
+]
+_Threads: TypeAlias = Annotated[
+    int, typer.Option(metavar="N", help="sessions that read a table during a load")
+]
+_Target: TypeAlias = Annotated[
+    str | None, typer.Option(metavar="DIR", help="a directory, or a URI such as s3://bucket/lake")
+]
+_Format: TypeAlias = Annotated[
+    str, typer.Option(metavar="delta|iceberg|duckdb", help="of the current tables")
+]
+_Segments: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DIR", help="the directory of the segments; _segments in the target if it is not given"
+    ),
+]
+_Seconds: TypeAlias = Annotated[
+    float, typer.Option(help="how old a change may become before it is in its history")
+]
+_MergeSeconds: TypeAlias = Annotated[
+    float | None,
+    typer.Option(
+        metavar="SECONDS",
+        help="how old a change may become before it is in its current table; as --seconds if it is not given",
+    ),
+]
+_KeepPoints: TypeAlias = Annotated[int, typer.Option(metavar="N", help="how many points in time can be read")]
+_InStep: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--in-step",
+        help="change the current tables only together; a table that is stopped stops the mirror",
+    ),
+]
+_RemoveSegments: TypeAlias = Annotated[
+    bool, typer.Option("--remove-segments", help="remove the segments that all tables have")
+]
+_BacklogBytes: TypeAlias = Annotated[
+    int,
+    typer.Option(
+        metavar="N",
+        help="pause the capture while about so many bytes of segments wait for the mirror; 0 for no limit",
+    ),
+]
+_Repair: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--repair",
+        help="first, if the slot is lost, make another one, compare the tables with the server, and repair what "
+        "differs",
+    ),
+]
+_AnotherSource: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--another-source",
+        help="for --repair: another server, or a database with another name, has taken the place of the one whose "
+        "rows the tables have; give the tables its rows",
+    ),
+]
+_Reload: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="TABLE", help="first load this table again, as it is on the server now; may be repeated"
+    ),
+]
+_Forget: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="TABLE",
+        help="first forget a table that is not published any more; its files stay; may be repeated",
+    ),
+]
+_Until: TypeAlias = Annotated[
+    str | None,
+    typer.Option(metavar="LSN|now", help="stop when everything that committed up to here is in all tables"),
+]
+
+
+def mirror(
+    context: typer.Context,
+    dsn: DSN = "",
+    slot: SlotName = None,
+    publication: Publications = None,
+    adopt: _Adopt = False,
+    threads: _Threads = 1,
+    target: _Target = None,
+    format: _Format = "delta",
+    iceberg_catalog: IcebergCatalog = None,
+    segments: _Segments = None,
+    seconds: _Seconds = 10.0,
+    merge_seconds: _MergeSeconds = None,
+    keep_points: _KeepPoints = 100,
+    in_step: _InStep = False,
+    remove_segments: _RemoveSegments = False,
+    backlog_bytes: _BacklogBytes = 4 << 30,
+    repair: _Repair = False,
+    another_source: _AnotherSource = False,
+    reload: _Reload = None,
+    forget: _Forget = None,
+    until: _Until = None,
+    retry_seconds: RetrySeconds = RETRY_SECONDS,
+    metrics_file: MetricsFile = None,
+    metrics_address: MetricsAddress = None,
+    quiet: Quiet = False,
+) -> None:
+    """Keep tables of a lake equal to the published tables of a server, until SIGTERM or Ctrl-C.
+
+    The mirror loads the tables once, then follows their changes. If it is killed, run it again: it goes on where it
+    was. With --dsn -, it reads the connection string from the first line of the standard input, so that no other user
+    sees a password.
+
+    Example: pgoutput-fast mirror --dsn dbname=shop --slot to_lake --publication shop --target lake/
+    """
+    if target == "":
+        raise UsageError("--target is empty: name a directory or a URI")
+    expect_given({"--slot": slot, "--publication": publication, "--target": target})
+    if another_source and not repair:
+        raise UsageError("--another-source is for --repair")
+    end = position_or_now(until)
+    prepare_process(context)
+    import pgoutput_fast.mirror  # noqa: F401  # it takes time, and Ctrl-C ends the process at once until then
+
+    stop = stop_on_signals(quiet=quiet)
+    with _service(context.params) as service:
+        if repair:
+            service.repair(stop=stop, another_source=another_source)
+        for table in reload or ():
+            service.reload(table, stop=stop)
+        for table in forget or ():
+            service.forget(table)
+        service.run(until_lsn=end, stop=stop)
+        _expect_finished(service, until, stopped=stop.is_set(), quiet=quiet)
+
+
+def _service(given: Mapping[str, Any]) -> Mirror:
+    """The mirror that the options of the command describe.
+
+    Raises:
+        UsageError: for an option with a wrong value.
+    """
+    from pgoutput_fast.capture import Retention
+    from pgoutput_fast.mirror import Mirror
+
+    catalog = name_value_pairs("--iceberg-catalog", given["iceberg_catalog"], "type=rest")
+    same = (
+        *("adopt", "format", "in_step", "keep_points", "merge_seconds", "metrics_address", "metrics_file"),
+        *("retry_seconds", "seconds", "segments", "threads"),
+    )
+    try:
+        return Mirror(
+            sys.stdin.readline().strip() if given["dsn"] == "-" else given["dsn"],
+            given["slot"],
+            given["publication"],
+            given["target"],
+            retention=Retention(consumed=True) if given["remove_segments"] else None,
+            backlog_bytes=given["backlog_bytes"] or None,
+            iceberg_catalog=catalog or None,
+            **{name: given[name] for name in same},
+        )
+    except ValueError as problem:
+        raise UsageError(str(problem)) from problem
+
+
+def _expect_finished(mirror: Mirror, until: str | None, *, stopped: bool, quiet: bool) -> None:
+    """Logs how far the tables are, and checks that a run with --until has done what it should.
+
+    Raises:
+        MirrorError: if it was stopped before, or if a table or its history is stopped.
+    """
+    from pgoutput_fast.mirror import MirrorError
+
+    if (left := mirror.unfinished) is not None:
+        before = "" if until is None else f" before all tables had what committed up to {until}"
+        raise MirrorError(f"it was stopped{before}. {left[0].upper()}{left[1:]}")
+    states = mirror.status()
+    for state in states if not quiet else ():
+        _log.info("%s", state)
+    if until is None:
+        return
+    if stopped:
+        raise MirrorError(
+            f"it was stopped before all tables had what committed up to {until}. Run it again: it goes on where it was"
+        )
+    if lacking := _lacking(states):
+        raise MirrorError(
+            f"{some_of(lacking)} did not take what committed up to {until}: pgoutput-fast status says why"
+        )
+
+
+def _lacking(states: Sequence[TableStatus]) -> list[str]:
+    return [
+        state.table for state in states if state.state not in ("follow", "unpublished") or state.history_error
+    ]
