@@ -42,9 +42,10 @@ def test_an_import_without_its_extra(missing: str, statement: str, extra: str) -
     assert said == f"ModuleNotFoundError: {missing} is missing: pip install 'pgoutput_fast[{extra}]'"
 
 
-@pytest.mark.parametrize("module", ["capture", "mirror"])
-def test_a_program_without_its_extra(module: str) -> None:
+@pytest.mark.parametrize(("command", "target"), [("capture", "--path"), ("mirror", "--target")])
+def test_a_command_without_its_extra(command: str, target: str) -> None:
+    words = [command, "--slot", "s", "--publication", "p", target, "t"]
     said = _last_line(
-        "psycopg2", f"import runpy; runpy.run_module('pgoutput_fast.{module}', run_name='__main__')"
+        "psycopg2", f"from pgoutput_fast.cli.main import main; import sys; sys.exit(main({words}))"
     )
-    assert said == "ModuleNotFoundError: psycopg2 is missing: pip install 'pgoutput_fast[capture]'"
+    assert said == "pgoutput-fast: psycopg2 is missing: pip install 'pgoutput_fast[capture]'"

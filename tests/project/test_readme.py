@@ -80,7 +80,6 @@ def test_pages_that_the_readme_names_exist() -> None:
         "cli.passwords",
         "cli.problems",
         "cli.screen",
-        "programs",
         "catalog.relations",
         "decoding.result",
         "decoding.decoder",

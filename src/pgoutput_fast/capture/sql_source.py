@@ -75,6 +75,9 @@ class SqlSource:
         psycopg2.Error: if the server cannot be reached or refuses; ObjectInUse if another session reads the slot.
     """
 
+    UntranslatableError = psycopg2.errors.UntranslatableCharacter
+    """What `peek` raises if a text has no form in UTF-8. Peek again with `own_encoding`."""
+
     def __init__(
         self,
         dsn: str,

@@ -6,8 +6,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-import psycopg2.errors
-
 from pgoutput_fast.capture.prerequisites import expect_own_plugin, explaining_refusals
 from pgoutput_fast.capture.sql_source import SqlSource
 from pgoutput_fast.cli.payloads import Batch, InputError
@@ -86,7 +84,7 @@ class SlotPayloads:
                     for received in source.peek(end, self.most) if end > seen else ():
                         yield Batch(received.payloads, received.lsns, starts_session=first)
                         first = False
-            except psycopg2.errors.UntranslatableCharacter:
+            except SqlSource.UntranslatableError:
                 # A server decodes all of a look before it sends the first message.
                 if own_encoding:
                     raise
