@@ -189,6 +189,23 @@ def test_a_large_transaction_with_such_a_value(database: pg.Database, dsn: str, 
     assert sorted(rows) == [-1, *range(1, 5001), *range(10001, 15001)]
 
 
+def test_changes_without_their_publication_are_not_missed_behind_such_a_value(
+    dsn: str, tmp_path: Path
+) -> None:
+    """The server names the publication in its own encoding then."""
+    _execute(dsn, b"ALTER PUBLICATION p RENAME TO p\xe9")
+    create_slot(dsn, _SLOT)
+    _execute(
+        dsn,
+        b"INSERT INTO bad VALUES (1, '\x81')",
+        b"DROP PUBLICATION p\xe9",
+        b"INSERT INTO good VALUES (2)",
+        b"CREATE PUBLICATION p\xe9 FOR ALL TABLES",
+    )
+    with pytest.raises(CaptureError, match="did not exist"):
+        Capture(dsn, _SLOT, ["pé"], tmp_path).run(until_lsn="now")
+
+
 def test_a_look_at_the_slot(dsn: str) -> None:
     create_slot(dsn, _SLOT)
     _execute(dsn, *_CHANGES)

@@ -194,7 +194,7 @@ class SnapshotReader:
         self._catalog = catalog
         self._options = options
         self._cancelled = False
-        self._is_said = False
+        self._said: set[str] = set()
         self._connection = connect(dsn, values=True)
         self._codec = codec_of(self._connection)
         with self._connection.cursor() as cursor:
@@ -257,14 +257,14 @@ class SnapshotReader:
         except psycopg2.errors.UntranslatableCharacter:
             with self._connection.cursor() as cursor:
                 cursor.execute("ROLLBACK")
-            if not self._is_said:
+            if table.name not in self._said:
                 _log.warning(
                     "the server cannot send all rows of %s: a character has no form in UTF-8. Where one is, all texts "
                     "are converted here, which is slower. A value with such a character has no Arrow form: the rejects "
                     "have it",
                     table.name,
                 )
-                self._is_said = True
+                self._said.add(table.name)
             return self._read_once(table, each, on_batch, self._codec)
         for batch in held:
             on_batch(batch)
