@@ -97,7 +97,7 @@ class Connection:
     def _open_source(self, start: StartPoint) -> SqlSource | Walsender:
         dsn, slot, options = self._settings.dsn, self._settings.slot, dict(start.source.options)
         if self._settings.through == "sql":
-            return SqlSource(dsn, slot, options, self._watch.hear, own_encoding=self._watch.own_encoding)
+            return SqlSource(dsn, slot, options, self._watch.hear)
         try:
             return Walsender(
                 dsn,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
@@ -18,6 +19,7 @@ from pgoutput_fast.capture.watch import Watch
 from pgoutput_fast.errors import DecodeError, reason_text
 from pgoutput_fast.postgres.copy_stream import CopyLink
 from pgoutput_fast.postgres.recoding import Recoder, text_options
+from pgoutput_fast.postgres.refusals import converted_here
 from pgoutput_fast.postgres.session import codec_of, connect, read_flushed_position
 from pgoutput_fast.postgres.slots import Slot, own, read_slot, temporary_copy
 from pgoutput_fast.postgres.walsender import Received
@@ -25,6 +27,8 @@ from pgoutput_fast.protocol.limits import RECEIVED_BYTES
 from pgoutput_fast.protocol.lsn import format_lsn
 
 __all__ = ["PeekLoop", "SqlSource"]
+
+_log = logging.getLogger("pgoutput_fast.capture")
 
 _READ_SECONDS = 0.2
 _FILL_SECONDS = 0.05
@@ -69,14 +73,10 @@ class SqlSource:
         hear: as in `CopyLink`: receives what the server sends beside the changes.
         as_copy: whether to peek at copies of the slot, if the server can make them. Then it does not count this as
             reading from the slot.
-        own_encoding: as in `Walsender`.
 
     Raises:
         psycopg2.Error: if the server cannot be reached or refuses; ObjectInUse if another session reads the slot.
     """
-
-    UntranslatableError = psycopg2.errors.UntranslatableCharacter
-    """What `peek` raises if a text has no form in UTF-8. Peek again with `own_encoding`."""
 
     def __init__(
         self,
@@ -86,17 +86,14 @@ class SqlSource:
         hear: Callable[[str, str], object] | None = None,
         *,
         as_copy: bool = False,
-        own_encoding: bool = False,
     ) -> None:
         self._dsn = dsn
         self._slot, self._as_copy = slot, as_copy
+        self._options = {name: value for name, value in options.items() if name != "streaming"}
         self._hear = hear
         self._peeks = 0
         self._connection = connect(dsn)
-        self._codec = codec_of(self._connection) if own_encoding else None
-        if self._codec is not None:
-            options = text_options(options)
-        self._options = [text for pair in options.items() if pair[0] != "streaming" for text in pair]
+        self._codec: str | None = None  # of the texts, if they come in the encoding of the database
         try:
             with self._connection.cursor() as cursor:
                 cursor.execute(_KEEPALIVES)
@@ -152,7 +149,8 @@ class SqlSource:
     ) -> Iterator[Received]:
         """Yields what committed between the slot's position and another one, in bounded batches while it arrives.
 
-        The server decodes all of it before it sends the first message, and keeps it in a temporary file.
+        The server decodes all of it before it sends the first message, and keeps it in a temporary file. If it cannot
+        send a text in UTF-8, it sends all texts in the encoding of the database from then on, as to a `Walsender`.
 
         Args:
             upto_lsn: the server sends nothing that commits after the record at this LSN.
@@ -164,6 +162,26 @@ class SqlSource:
             psycopg2.Error: if the server refuses, or the connection is lost.
             DecodeError: if the server sends something that is no COPY in binary format.
         """
+        try:
+            yield from self._peek(upto_lsn, most_changes, wanted)
+        except psycopg2.errors.UntranslatableCharacter:
+            if not self._use_own_encoding():
+                raise
+            yield from self._peek(upto_lsn, most_changes, wanted)
+
+    def _use_own_encoding(self) -> bool:
+        """Asks for texts in the encoding of the database from now on. Returns whether that is new, and can help."""
+        if self._codec is not None:
+            return False
+        self._codec = codec_of(self._connection)
+        if self._codec is not None:
+            self._options = text_options(self._options)
+            _log.warning("%s", converted_here(f"a change of slot {self._slot}"))
+        return self._codec is not None
+
+    def _peek(
+        self, upto_lsn: int, most_changes: int | None, wanted: Callable[[], bool]
+    ) -> Iterator[Received]:
         rows = CopiedRows()
         recoder = Recoder(self._codec) if self._codec is not None else None
         with self._decoding() as connection:
@@ -172,7 +190,7 @@ class SqlSource:
                     "slot": (self._as_copy and temporary_copy(cursor, self._slot)) or self._slot,
                     "lsn": format_lsn(upto_lsn),
                     "most": most_changes,
-                    "options": self._options,
+                    "options": self._words,
                 }
                 query = self._statement(cursor, _PEEK, arguments)
             link = CopyLink(connection, self._hear)
@@ -219,13 +237,26 @@ class SqlSource:
         Raises:
             psycopg2.Error: if the server refuses, or the connection is lost.
         """
-        arguments = {"slot": self._slot, "lsn": format_lsn(lsn), "options": self._options}
+        arguments = {"slot": self._slot, "lsn": format_lsn(lsn), "options": self._words}
         if self.is_exact:
             with self._connection.cursor() as cursor:
                 cursor.execute(_ADVANCE, arguments)
         else:
-            with self._decoding() as connection, connection.cursor() as cursor:
-                cursor.execute(self._statement(cursor, _CONSUME, arguments))
+            try:
+                self._consume(arguments)
+            except psycopg2.errors.UntranslatableCharacter:
+                if not self._use_own_encoding():
+                    raise
+                self._consume(arguments | {"options": self._words})
+
+    def _consume(self, arguments: Mapping[str, Any]) -> None:
+        with self._decoding() as connection, connection.cursor() as cursor:
+            cursor.execute(self._statement(cursor, _CONSUME, arguments))
+
+    @property
+    def _words(self) -> list[str]:
+        """The plugin's options, as its functions take them."""
+        return [text for pair in self._options.items() for text in pair]
 
     def _statement(self, cursor: Any, query: str, arguments: Mapping[str, Any]) -> bytes:
         """A statement for a session that decodes. psycopg2 does not know the encoding of that session."""

@@ -32,7 +32,7 @@ from pgoutput_fast.catalog.encodings import NAME_BYTES, read_name
 from pgoutput_fast.catalog.identifiers import quote_identifier
 from pgoutput_fast.documents import parsed_json
 from pgoutput_fast.postgres.copy_stream import CopyLink
-from pgoutput_fast.postgres.refusals import find_unsendable
+from pgoutput_fast.postgres.refusals import converted_here, find_unsendable
 from pgoutput_fast.postgres.session import codec_of, connect
 from pgoutput_fast.protocol.lsn import format_lsn
 
@@ -233,11 +233,7 @@ class Watch:
             # The server's error has a part of the value.
             if self._codec is not None and not self.own_encoding:
                 self.own_encoding = True
-                raise OwnEncodingError(
-                    f"the server cannot send a change of slot {self._slot}: a character has no form in UTF-8. From now "
-                    f"on it sends texts in its own encoding, {self._encoding}, and they are converted here, which is "
-                    "slower. A value with such a character has no Arrow form: the rejects have it"
-                ) from None
+                raise OwnEncodingError(converted_here(f"a change of slot {self._slot}")) from None
             raise CaptureError(
                 f"slot {self._slot} cannot go on: a changed row has a character without a form in UTF-8, so the server "
                 f"cannot send the change. {self._confirmed()}. {CANNOT_GO_ON[1]}: the WAL keeps the value after you "

@@ -72,24 +72,14 @@ class SlotPayloads:
     def _looks(self, options: Mapping[str, str]) -> Iterator[Batch]:
         """The messages of each look."""
         seen = -1
-        own_encoding = False
         while True:
             # The slot is free between two looks, so its own reader can go on.
-            try:
-                with SqlSource(
-                    self.dsn, self.slot, options, as_copy=True, own_encoding=own_encoding
-                ) as source:
-                    end = source.position()
-                    first = True
-                    for received in source.peek(end, self.most) if end > seen else ():
-                        yield Batch(received.payloads, received.lsns, starts_session=first)
-                        first = False
-            except SqlSource.UntranslatableError:
-                # A server decodes all of a look before it sends the first message.
-                if own_encoding:
-                    raise
-                own_encoding = True
-                continue
+            with SqlSource(self.dsn, self.slot, options, as_copy=True) as source:
+                end = source.position()
+                first = True
+                for received in source.peek(end, self.most) if end > seen else ():
+                    yield Batch(received.payloads, received.lsns, starts_session=first)
+                    first = False
             if not self.follow:
                 return
             seen = end

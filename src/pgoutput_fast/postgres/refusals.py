@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["advice", "find_unsendable"]
+__all__ = ["advice", "converted_here", "find_unsendable"]
 
 
 def advice(said: str) -> str:
@@ -29,4 +29,13 @@ def find_unsendable(table: str) -> str:
     return (
         f"To find the rows of {table}, run SELECT convert_to(column, 'UTF8') for each column of text and parts of the "
         "rows: it fails for them"
+    )
+
+
+def converted_here(what: str) -> str:
+    """What happens after the server could not send something in UTF-8, as a sentence without its full stop."""
+    return (
+        f"the server cannot send {what} in UTF-8: there is a character without a form in it. It sends the texts in the "
+        "encoding of the database instead, and they are converted here, which is slower. A value with such a character "
+        "has no Arrow form: the rejects have it"
     )

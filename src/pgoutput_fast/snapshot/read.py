@@ -20,7 +20,7 @@ from pgoutput_fast.postgres.heaps import hold_schema, is_superuser, lock_heap, r
 from pgoutput_fast.postgres.locks import holders
 from pgoutput_fast.postgres.published import row_filters
 from pgoutput_fast.postgres.recoding import CopyRecoder
-from pgoutput_fast.postgres.refusals import find_unsendable
+from pgoutput_fast.postgres.refusals import converted_here, find_unsendable
 from pgoutput_fast.postgres.session import codec_of, connect
 from pgoutput_fast.postgres.tables import SnapshotTable, text_columns
 from pgoutput_fast.schema.flat import flatten
@@ -258,12 +258,7 @@ class SnapshotReader:
             with self._connection.cursor() as cursor:
                 cursor.execute("ROLLBACK")
             if table.name not in self._said:
-                _log.warning(
-                    "the server cannot send all rows of %s: a character has no form in UTF-8. Where one is, all texts "
-                    "are converted here, which is slower. A value with such a character has no Arrow form: the rejects "
-                    "have it",
-                    table.name,
-                )
+                _log.warning("%s", converted_here(f"rows of {table.name}"))
                 self._said.add(table.name)
             return self._read_once(table, each, on_batch, self._codec)
         for batch in held:
