@@ -19,16 +19,14 @@ WITH l AS MATERIALIZED (
     FROM pg_catalog.pg_stat_progress_repack p
     JOIN pg_catalog.pg_locks l ON l.pid OPERATOR(pg_catalog.=) p.pid
     LEFT JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) l.relation
-    WHERE p.datname OPERATOR(pg_catalog.=) pg_catalog.current_database() AND l.granted),
-strong AS (
-    SELECT l.pid, pg_catalog.bool_or(l.is_visible) AS is_visible FROM l
-    WHERE l.locktype OPERATOR(pg_catalog.=) 'relation' AND l.mode OPERATOR(pg_catalog.=) 'AccessExclusiveLock'
-    GROUP BY l.pid)
+    WHERE p.datname OPERATOR(pg_catalog.=) pg_catalog.current_database() AND l.granted)
 SELECT t.relation::pg_catalog.int8, x.transactionid::pg_catalog.text::pg_catalog.int8
-FROM l t JOIN l x ON x.pid OPERATOR(pg_catalog.=) t.pid JOIN strong s ON s.pid OPERATOR(pg_catalog.=) t.pid
+FROM l t JOIN l x ON x.pid OPERATOR(pg_catalog.=) t.pid
 WHERE t.mode OPERATOR(pg_catalog.=) 'ShareUpdateExclusiveLock' AND t.is_visible
   AND x.locktype OPERATOR(pg_catalog.=) 'transactionid' AND x.mode OPERATOR(pg_catalog.=) 'ExclusiveLock'
-  AND NOT s.is_visible
+  AND (SELECT pg_catalog.bool_and(NOT s.is_visible) FROM l s
+       WHERE s.pid OPERATOR(pg_catalog.=) t.pid AND s.locktype OPERATOR(pg_catalog.=) 'relation'
+         AND s.mode OPERATOR(pg_catalog.=) 'AccessExclusiveLock')
 """
 
 
