@@ -252,3 +252,22 @@ def test_a_history_that_somebody_removed(place: Place) -> None:
     place.run()
     expect_equal(place, "public.t")
     expect_replayed(place, "public.t", ["id"])
+
+
+def test_a_table_that_is_removed_while_the_mirror_has_it_open(place: Place) -> None:
+    place.database.execute(
+        *(f"CREATE TABLE {name} (id int PRIMARY KEY)" for name in ("a", "b")),
+        "CREATE PUBLICATION mirrored FOR TABLE a, b",
+    )
+    with place.mirror() as mirror:
+        mirror.run(until_lsn="now")
+        shutil.rmtree(place.target / "current" / "public.a")
+        place.database.execute("INSERT INTO a VALUES (1)", "INSERT INTO b VALUES (1)")
+        mirror.run(until_lsn="now")
+        removed, other = mirror.status()
+        assert (removed.state, other.error) == ("stopped", None)
+        assert "is damaged: " in str(removed.error)
+        mirror.reload("public.a")
+        mirror.run(until_lsn="now")
+        place.expect_no_errors(mirror)
+    expect_equal(place, "public.a", "public.b")

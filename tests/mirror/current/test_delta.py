@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -248,6 +249,16 @@ def test_who_reads_while_others_write_sees_whole_versions(small: DeltaCurrent, t
         stop.set()
         reader.join()
     assert wrong == []
+
+
+def test_a_table_that_is_removed_while_it_is_open(small: DeltaCurrent, tmp_path: Path) -> None:
+    """An effect does not begin another one in its place."""
+    assert small.position() == 1
+    shutil.rmtree(tmp_path / "t")
+    with pytest.raises(ValueError, match=r"is damaged: .* load the table again"):
+        small.apply(numbered.effect([], [2000]), 2)
+    assert small.position() is None
+    assert not list(tmp_path.rglob("*.parquet"))
 
 
 def test_an_effect_without_rows_moves_the_position(small: DeltaCurrent, tmp_path: Path) -> None:

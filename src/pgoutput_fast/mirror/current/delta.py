@@ -169,9 +169,11 @@ class DeltaCurrent(FileTable):
             if (there and there.number) == (before and before.number):
                 raise OSError(f"{self} cannot be written: {problem}") from problem
             raise ChangedError from problem
-        except self._delta.exceptions.DeltaError:
+        except self._delta.exceptions.DeltaError as problem:
             self._table = None
-            self._load()  # says whether the table is damaged
+            # This says whether the table is damaged. A table that somebody has removed is no new one.
+            if self._load() is None and before is not None:
+                raise DamagedError(self, problem, None) from problem
             raise
         except Exception as problem:
             if type(problem) is not Exception:
