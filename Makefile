@@ -39,11 +39,11 @@ demo: $(VENV)/.demo  ## write the WAL of a real PostgreSQL as Delta tables with 
 
 test: $(VENV)/.dev  ## run the tests, on four PostgreSQL versions, or those that are available (some 15 minutes on two cores)
 	$(BIN)/python ci/fetch_servers.py
-	$(BIN)/python -m pytest -n 3 --dist loadfile -m 'not in_ci' $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 3 --dist loadfile -m 'not slow' $(PYTEST_ARGS)
 
 test-long: $(VENV)/.dev  ## run the tests and the PostgreSQL versions that `make test` leaves out to stay short, as CI does (some 25 minutes)
 	$(BIN)/python ci/fetch_servers.py
-	$(BIN)/python -m pytest -n 3 --dist loadfile -m in_ci $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 3 --dist loadfile -m slow $(PYTEST_ARGS)
 
 test-whole: $(VENV)/.dev  ## run the tests of both, with all their long forms and server versions, too
 	$(BIN)/python ci/fetch_servers.py

@@ -26,7 +26,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--whole",
         action="store_true",
-        help="run the tests that are marked as long, too, and all server versions",
+        help="run the tests that are marked as exhaustive, too, and all server versions",
     )
 
 
@@ -37,13 +37,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.skip(f"on Spark Connect: {mark.args[0]}"))
     if not config.getoption("whole"):
         for item in items:
-            if item.get_closest_marker("long") or _is_between(item):
+            if item.get_closest_marker("exhaustive") or _is_between(item):
                 item.add_marker(pytest.mark.skip("make test-whole runs it"))
 
 
 def _is_between(item: pytest.Item) -> bool:
     """Whether a test that needs few server versions has another one."""
-    if item.get_closest_marker("few_versions") is None:
+    if item.get_closest_marker("few_servers") is None:
         return False
     parameters = (
         item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
@@ -107,12 +107,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         if fixture in metafunc.fixturenames:
             versions = [version for version in pg.installations() if version >= oldest]
             # `make test` runs a test that is marked so on the newest version alone.
-            one = metafunc.definition.get_closest_marker("one_version") is not None
+            one = metafunc.definition.get_closest_marker("newest_server") is not None
             first = set(versions[-1:]) if one else pg.first_versions()
             cases: list[Any] = [
-                pytest.param(
-                    version, id=f"pg{version}", marks=[] if version in first else [pytest.mark.in_ci]
-                )
+                pytest.param(version, id=f"pg{version}", marks=[] if version in first else [pytest.mark.slow])
                 for version in versions
             ]
             none = pytest.param(None, marks=pytest.mark.skip(f"no PostgreSQL found: {pg.HOW_TO_GET_SERVERS}"))

@@ -25,7 +25,7 @@ from pgoutput_fast.postgres.session import connect
 from support import pg
 from support.capturing import Running, Writers, expect_exactly_once, now, prepare, wait_until
 
-pytestmark = pytest.mark.few_versions
+pytestmark = pytest.mark.few_servers
 
 SLOT = "cut"
 KILLS = int(os.environ.get("PGOUTPUT_FAST_KILLS", "1"))
@@ -112,7 +112,7 @@ def _caught_up(database: pg.Database, lsn: int, slot: str = SLOT) -> bool:
     return found is not None and (found.confirmed_flush_lsn or 0) >= lsn
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_a_server_that_acknowledges_and_says_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -240,7 +240,7 @@ def _ip(*arguments: str) -> None:
     subprocess.run(["ip", *arguments], check=True, capture_output=True)
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 @pytest.mark.unsanitized
 def test_a_network_that_loses_everything(tmp_path: Path) -> None:
     """While something waits to be acknowledged, no keepalive runs.

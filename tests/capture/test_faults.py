@@ -29,9 +29,9 @@ from pgoutput_fast.demo.servers import Server
 from pgoutput_fast.segments import list_segments, read_segment
 from support import pg
 from support.capturing import Running, Writers, committed, expect_exactly_once, now, prepare, wait_until
-from support.forms import and_in_ci, and_long
+from support.forms import and_exhaustive, and_slow
 
-pytestmark = pytest.mark.few_versions
+pytestmark = pytest.mark.few_servers
 
 SLOT = "faulty"
 
@@ -82,7 +82,7 @@ def _walsender(database: pg.Database) -> int | None:
 
 @pytest.mark.parametrize(
     ("through", "oldest"),
-    and_long(and_in_ci([("walsender", False)], [("sql", True)]), [("walsender", True), ("sql", False)]),
+    and_exhaustive(and_slow([("walsender", False)], [("sql", True)]), [("walsender", True), ("sql", False)]),
     ids=["walsender-newest", "sql-oldest", "walsender-oldest", "sql-newest"],
 )
 def test_a_server_that_crashes_under_load(
@@ -129,7 +129,7 @@ def _crash(own: pg.Database, tmp_path: Path, caplog: pytest.LogCaptureFixture, t
     )
 
 
-@pytest.mark.parametrize("whole", and_in_ci([True], [False]), ids=["server", "walsender"])
+@pytest.mark.parametrize("whole", and_slow([True], [False]), ids=["server", "walsender"])
 def test_a_server_that_pauses_for_longer_than_its_timeout(tmp_path: Path, whole: bool) -> None:
     with _own(wal_sender_timeout="1s") as own, Running(_capture(own, tmp_path)) as running:
         with Writers(own):
@@ -297,7 +297,7 @@ print(int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[
 """
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 @pytest.mark.parametrize("through", ["walsender", "sql"])
 def test_a_large_transaction(tmp_path: Path, through: str) -> None:
     """The full form takes PGOUTPUT_FAST_LARGE=10000000."""
@@ -373,7 +373,7 @@ def test_a_disk_that_is_full(own: pg.Database, tmp_path: Path) -> None:
     expect_exactly_once(own, copy)
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_files_that_must_not_grow(own: pg.Database, tmp_path: Path) -> None:
     lsn = _fill(own)
     command = [sys.executable, "-c", _UNTIL, own.dsn, SLOT, str(tmp_path), str(lsn)]

@@ -16,9 +16,9 @@ from pgoutput_fast.postgres import walsender
 from pgoutput_fast.segments import list_segments, write_segment
 from support import pg
 from support.capturing import expect_exactly_once, now, slot, wait_until
-from support.forms import and_in_ci
+from support.forms import and_slow
 
-pytestmark = pytest.mark.few_versions
+pytestmark = pytest.mark.few_servers
 
 __all__ = ["slot"]  # a fixture
 
@@ -74,7 +74,7 @@ def test_the_server_hears_of_it_while_a_segment_is_written(
     assert len(list_segments(tmp_path)) > 5  # more than may wait
 
 
-@pytest.mark.parametrize("through", and_in_ci(["walsender"], ["sql"]))
+@pytest.mark.parametrize("through", and_slow(["walsender"], ["sql"]))
 def test_memory_is_bounded_however_slow_the_disk(
     database: pg.Database, slot: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, through: Any
 ) -> None:

@@ -17,7 +17,7 @@ from pgoutput_fast.segments import Source, list_segments, read_segment
 from support import pg
 from support.capturing import Running, committed, expect_exactly_once, now, slot, wait_until
 
-pytestmark = pytest.mark.few_versions
+pytestmark = pytest.mark.few_servers
 
 __all__ = ["slot"]  # a fixture
 

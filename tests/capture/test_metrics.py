@@ -23,7 +23,7 @@ from pgoutput_fast.segments import list_segments
 from support import pg
 from support.capturing import now, slot, streaming_dsn
 
-pytestmark = pytest.mark.few_versions
+pytestmark = pytest.mark.few_servers
 
 __all__ = ["slot"]  # a fixture
 

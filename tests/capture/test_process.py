@@ -25,7 +25,7 @@ from pgoutput_fast.segments import list_segments
 from support import pg
 from support.capturing import committed
 
-pytestmark = pytest.mark.few_versions
+pytestmark = pytest.mark.few_servers
 
 COMMAND = [sys.executable, "-m", "pgoutput_fast", "capture"]
 
@@ -80,7 +80,7 @@ def _until_now(database: pg.Database, slot: str, path: Path) -> list[str]:
     return [part for name, value in given.items() for part in (f"--{name}", value)]
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_the_command_applies_retention(base: pg.Database, slot: str, tmp_path: Path) -> None:
     given = _until_now(base, slot, tmp_path)
     for n, more in enumerate(([], ["--keep-days", "0"], ["--keep-days", "1"])):
@@ -131,7 +131,7 @@ def test_the_command_captures_through_sql_and_tells_metrics(
     )
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_a_publication_whose_name_has_a_comma(base: pg.Database, slot: str, tmp_path: Path) -> None:
     """By the command it is given alone; in the options of a stream it stands in quotes."""
     pytest.importorskip("pyspark")
@@ -308,7 +308,7 @@ def test_one_that_waits_for_another(base: pg.Database, slot: str, tmp_path: Path
     assert not _is_active(base, slot)
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_one_that_waits_for_what_goes_elsewhere(base: pg.Database, slot: str, tmp_path: Path) -> None:
     """A slot's position says nothing of a directory that others do not write into."""
     here, elsewhere, stop = tmp_path / "here", tmp_path / "elsewhere", threading.Event()

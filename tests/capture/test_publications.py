@@ -21,7 +21,7 @@ from pgoutput_fast.segments import Segment, list_segments, read_segment
 from support import pg
 from support.capturing import Running, drop_when_free, expect_exactly_once, now, slot, wait_until
 
-pytestmark = pytest.mark.few_versions
+pytestmark = pytest.mark.few_servers
 
 __all__ = ["slot"]  # a fixture
 
@@ -123,7 +123,7 @@ def test_a_slot_that_is_older_than_its_publication(
     expect_exactly_once(database, tmp_path / "new")
 
 
-@pytest.mark.one_version
+@pytest.mark.newest_server
 @through_both
 @pytest.mark.parametrize("runs", [True, False], ids=["meanwhile", "between two runs"])
 def test_one_that_was_not_there_for_some_changes(
@@ -166,7 +166,7 @@ def test_one_that_was_not_there_for_some_changes(
     expect_exactly_once(database, tmp_path)
 
 
-@pytest.mark.one_version
+@pytest.mark.newest_server
 @through_both
 def test_one_that_is_made_again_without_a_change_in_between(
     database: pg.Database, slot: str, tmp_path: Path, through: Any
@@ -190,7 +190,7 @@ def test_one_that_is_made_again_without_a_change_in_between(
     expect_exactly_once(database, tmp_path)
 
 
-@pytest.mark.one_version
+@pytest.mark.newest_server
 @through_both
 def test_one_that_goes_while_nothing_else_happens(
     database: pg.Database, slot: str, tmp_path: Path, through: Any
@@ -237,7 +237,7 @@ def test_what_is_heard_at_the_end_leaves_no_connection(database: pg.Database, sl
     drop_when_free(database.dsn, slot)
 
 
-@pytest.mark.one_version
+@pytest.mark.newest_server
 @through_both
 def test_one_that_is_altered(
     database: pg.Database, slot: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, through: Any
@@ -293,7 +293,7 @@ def test_what_a_check_finds_is_said_once(
         database.execute("DROP TABLE keyless")
 
 
-@pytest.mark.one_version
+@pytest.mark.newest_server
 @through_both
 def test_a_server_that_cannot_be_asked_is_acknowledged_nothing(
     database: pg.Database, slot: str, tmp_path: Path, through: Any, monkeypatch: pytest.MonkeyPatch

@@ -13,12 +13,12 @@ from pgoutput_fast.capture import Capture, CaptureError
 from pgoutput_fast.demo.servers import Server
 from support import pg
 from support.capturing import now, prepare
-from support.forms import and_in_ci
+from support.forms import and_slow
 
-pytestmark = pytest.mark.few_versions
+pytestmark = pytest.mark.few_servers
 
 
-@pytest.mark.parametrize("through", and_in_ci(["walsender"], ["sql"]))
+@pytest.mark.parametrize("through", and_slow(["walsender"], ["sql"]))
 def test_a_server_that_is_behind_the_segments(tmp_path: Path, through: Any) -> None:
     versions = sorted(pg.installations())
     if not versions:

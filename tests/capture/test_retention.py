@@ -23,7 +23,7 @@ from pgoutput_fast.segments import Source, list_segments, read_segment, segment_
 from support import pg
 from support.capturing import committed, now, slot, streaming_dsn
 
-pytestmark = pytest.mark.few_versions
+pytestmark = pytest.mark.few_servers
 
 __all__ = ["slot"]
 
@@ -300,7 +300,7 @@ def _first_open(directory: Path, kind: str) -> int | None:
     return min((each["txn"] for each in values[kind]), default=None) if values else None
 
 
-@pytest.mark.one_version
+@pytest.mark.newest_server
 @pytest.mark.parametrize("kind", ["streamed", "prepared"])
 def test_transactions_that_stay_open(database: pg.Database, slot: str, tmp_path: Path, kind: str) -> None:
     """They keep what they have, across removals and a restart; once they end, it goes, and nothing by half."""

@@ -39,7 +39,7 @@ from support.capturing import (
     wait_until,
 )
 
-pytestmark = pytest.mark.few_versions
+pytestmark = pytest.mark.few_servers
 
 __all__ = ["slot"]  # a fixture
 
@@ -333,7 +333,7 @@ def test_a_connection_that_is_cut(
     expect_exactly_once(database, tmp_path)
 
 
-@pytest.mark.one_version
+@pytest.mark.newest_server
 @pytest.mark.parametrize("prepares", [False, True], ids=["plain", "prepared"])
 def test_killed_at_random_moments(database: pg.Database, slot: str, tmp_path: Path, prepares: bool) -> None:
     """The full form takes PGOUTPUT_FAST_KILLS=50."""

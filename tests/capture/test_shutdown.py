@@ -11,12 +11,12 @@ from pgoutput_fast.demo.servers import Server
 from pgoutput_fast.segments import list_segments
 from support import pg
 from support.capturing import Running, expect_exactly_once, now, prepare, wait_until
-from support.forms import and_in_ci
+from support.forms import and_slow
 
-pytestmark = pytest.mark.few_versions
+pytestmark = pytest.mark.few_servers
 
 
-@pytest.mark.parametrize("oldest", and_in_ci([False], [True]), ids=["newest", "oldest"])
+@pytest.mark.parametrize("oldest", and_slow([False], [True]), ids=["newest", "oldest"])
 def test_a_fast_shutdown(tmp_path: Path, oldest: bool) -> None:
     versions = sorted(pg.installations())
     if not versions:

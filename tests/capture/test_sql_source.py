@@ -45,7 +45,7 @@ from support.capturing import (
     wait_until,
 )
 
-pytestmark = pytest.mark.few_versions
+pytestmark = pytest.mark.few_servers
 
 __all__ = ["slot"]  # a fixture
 
@@ -435,7 +435,7 @@ def test_a_huge_transaction_is_recorded_while_it_comes(
     assert len(list_segments(tmp_path)) > 2  # within the one transaction
 
 
-@pytest.mark.one_version
+@pytest.mark.newest_server
 def test_stopped_in_the_middle(database: pg.Database, slot: str, tmp_path: Path) -> None:
     database.execute("INSERT INTO counted SELECT g, 1, repeat('z', 400) FROM generate_series(1, 60000) g")
     stop = threading.Event()
@@ -460,7 +460,7 @@ Capture(dsn, slot, ["captured"], directory, limits=Limits(seconds=0.05, rows=500
 """
 
 
-@pytest.mark.one_version
+@pytest.mark.newest_server
 def test_killed_at_random_moments(database: pg.Database, slot: str, tmp_path: Path) -> None:
     """The full form takes PGOUTPUT_FAST_KILLS=50."""
     kills = int(os.environ.get("PGOUTPUT_FAST_KILLS", "2"))
@@ -487,7 +487,7 @@ def without_walsenders(server: Server) -> Iterator[pg.Database]:
         yield database
 
 
-@pytest.mark.one_version
+@pytest.mark.newest_server
 def test_where_no_replication_connection_is_allowed(without_walsenders: pg.Database, tmp_path: Path) -> None:
     database = without_walsenders
     dsn = database.dsn.replace("user=postgres", "user=puller")

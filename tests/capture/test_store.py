@@ -44,7 +44,7 @@ from support.capturing import (
 )
 from support.paths import TESTS
 
-pytestmark = pytest.mark.few_versions
+pytestmark = pytest.mark.few_servers
 
 __all__ = ["slot"]
 
@@ -153,7 +153,7 @@ write_segment(sys.argv[1], tagged, state, source=SOURCE)
 """
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_killed_while_it_uploads(prefix: str) -> None:
     boto3 = pytest.importorskip("boto3")
     endpoint = urlsplit(prefix).query.partition("endpoint_override=")[2].partition("&")[0]
@@ -233,7 +233,7 @@ def one_server(request: pytest.FixtureRequest) -> None:
         pytest.skip("what the store does is the same for all servers")
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_a_capture_that_is_killed(database: pg.Database, slot: str, prefix: str) -> None:
     """It goes on from the newest segment in the store; what committed is there once."""
     dice = random.Random(database.version)
@@ -263,7 +263,7 @@ def test_a_capture_that_is_killed(database: pg.Database, slot: str, prefix: str)
     assert (found.confirmed_flush_lsn or 0) >= (newest.end_lsn or 0)
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_one_captures_at_a_time(database: pg.Database, slot: str, prefix: str) -> None:
     stop = threading.Event()
     failed: list[BaseException] = []

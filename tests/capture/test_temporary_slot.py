@@ -11,7 +11,7 @@ import pgoutput_fast as pgo
 from pgoutput_fast.capture import Capture, CaptureError, find_slot, plugin_options, temporary_slot
 from support import pg
 
-pytestmark = pytest.mark.few_versions
+pytestmark = pytest.mark.few_servers
 
 
 def test_it_lives_for_a_block(database: pg.Database, tmp_path: Path) -> None:

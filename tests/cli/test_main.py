@@ -143,7 +143,7 @@ def _on_a_terminal(words: list[str], **environment: str) -> str:
     return shown.decode().replace("\r\n", "\n")
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 @pytest.mark.unsanitized
 def test_colours_are_for_terminals_that_want_them() -> None:
     words = ["bench", "--messages", "1000"]

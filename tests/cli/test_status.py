@@ -33,7 +33,7 @@ def test_wrong_targets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
         )
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_a_mirror(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
     place.database.execute(*TABLES)
     place.run()

@@ -19,7 +19,7 @@ from pgoutput_fast._core.columns.column import convert
 from pgoutput_fast._core.rows.planning import use_windows
 from pgoutput_fast.encode import ColumnSpec, RelationSpec
 from pgoutput_fast.schema.column_types import column_type_of
-from support.forms import and_in_ci
+from support.forms import and_slow
 
 TEXTS = column_type_of(Column("c", 1009), Options())
 
@@ -144,7 +144,7 @@ def test_batches_are_bounded_and_complete(batch_rows: int) -> None:
 
 
 # Batches below and above the size up to which all buffers lie in one piece of memory.
-@pytest.mark.parametrize("count", and_in_ci([1, 2, 9], [100, 1000, 10_000]))
+@pytest.mark.parametrize("count", and_slow([1, 2, 9], [100, 1000, 10_000]))
 def test_columns_outlive_their_batch(count: int) -> None:
     messages = stream(count, COLUMNS, ROWS)
     batch = pgo.decode(messages).changes[0].batch

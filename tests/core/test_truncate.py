@@ -133,7 +133,7 @@ def received(payloads: list[bytes]) -> Received:
     return Received(pa.array(payloads, pa.binary()), pa.array(lsns, pa.int64()), sum(map(len, payloads)))
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_more_relations_than_once_could_be_stored(tmp_path: Path) -> None:
     """Of 23,300 the payloads alone were more than 2 GiB, so that a capture never went beyond such a Truncate."""
     count = 25_000
@@ -219,7 +219,7 @@ def test_a_segment_that_is_cut_for_want_of_room_has_its_own_state(
     assert len(list_segments(tmp_path)) == 2
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_a_server_truncates_partitions(
     database: pg.Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

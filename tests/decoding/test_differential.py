@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from support.forms import and_in_ci, and_long
+from support.forms import and_exhaustive, and_slow
 from support.strategies import MODES, DrawnChoices, cuts, damaged_streams, streams
 from support.streams import RandomChoices, Stream, check, check_tagged, damage, make_stream
 
@@ -41,7 +41,9 @@ def test_tagged_in_any_order(data: st.DataObject, mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["as_sent", "committed"])
-@pytest.mark.parametrize(("damages", "cases"), and_long(and_in_ci([(1, 30)], [(0, 50), (4, 30)]), [(0, 150)]))
+@pytest.mark.parametrize(
+    ("damages", "cases"), and_exhaustive(and_slow([(1, 30)], [(0, 50), (4, 30)]), [(0, 150)])
+)
 def test_many_random_streams(mode: str, damages: int, cases: int) -> None:
     """Larger streams than hypothesis makes; `python fuzz/mutate.py` does the same for hours."""
     for seed in range(cases):

@@ -19,7 +19,7 @@ from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
 from pgoutput_fast.mirror import net_effect
 from pgoutput_fast.segments import Source, list_segments, read_segment, segment_catalog, write_segment
 from support.copying import check_mutated
-from support.forms import and_in_ci
+from support.forms import and_slow
 from support.streams import RandomChoices, by_fast, check_tagged, make_stream
 
 if not hasattr(ctypes.CDLL(None), "mallinfo2"):
@@ -124,7 +124,7 @@ SHORT = ("as sent", "committed", "an error", "threads", "tagged")
 
 
 @pytest.mark.unsanitized
-@pytest.mark.parametrize("name", and_in_ci(SHORT, [name for name in CALLS_OF if name not in SHORT]))
+@pytest.mark.parametrize("name", and_slow(SHORT, [name for name in CALLS_OF if name not in SHORT]))
 def test_nothing_stays_behind(name: str) -> None:
     assert _leaves(CALLS_OF[name]) is None
 
@@ -137,7 +137,7 @@ def test_nothing_stays_behind_segments(tmp_path: Path) -> None:
     assert _leaves(lambda: pgo.decode_tagged(read_segment(found.path), catalog)) is None
 
 
-@pytest.mark.long
+@pytest.mark.exhaustive
 @pytest.mark.unsanitized
 def test_what_stays_behind_is_seen() -> None:
     kept = list[object]()

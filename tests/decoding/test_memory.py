@@ -12,7 +12,7 @@ from benchmarks import memory
 from pgoutput_fast import Decoder, Options, encode
 from pgoutput_fast._core.rows.decode import NativeDecoder
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
-from support.forms import and_in_ci
+from support.forms import and_slow
 
 if sys.platform != "linux":
     pytest.skip("peaks are read from /proc", allow_module_level=True)
@@ -24,7 +24,7 @@ INSERT = encode.encode_insert(16384, ["a" * 1_000])
 
 @pytest.mark.parametrize(
     ("name", "threads"),
-    and_in_ci(
+    and_slow(
         [("wide text, scale 0.5", 1), ("wide binary, scale 0.5", 2), ("pgbench, scale 2", 1)],
         [("wide text, scale 0.5", 2), ("wide binary, scale 0.5", 1), ("pgbench, scale 2", 2)],
     ),
@@ -39,7 +39,7 @@ def test_corpora_stay_within_the_bound(name: str, threads: int) -> None:
 # What outgrows its buffers, and what is recorded beside the changes.
 @pytest.mark.parametrize(
     "name",
-    and_in_ci(
+    and_slow(
         ["text of 100 kB", "empty transactions"],
         ["text of 50 MB", "subtransactions", "200 relations with arrays"],
     ),
@@ -55,14 +55,14 @@ def test_a_thousand_relations_stay_within_the_bound() -> None:
     assert taken.beyond <= memory.BOUND
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_ten_thousand_relations_take_what_they_are_said_to() -> None:
     taken = memory.measure("10,000 relations in turn")
     assert taken.relations == 10_000
     assert taken.beyond <= taken.allowed
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_the_peak_is_seen() -> None:
     taken = memory.measure("text of 100 kB")
     assert taken.input >= 100 * memory.MB
@@ -73,7 +73,7 @@ def _native(threads: int = 1) -> NativeDecoder:
     return NativeDecoder(Options(threads=threads), None, None)
 
 
-@pytest.mark.parametrize("threads", and_in_ci([1], [4]))
+@pytest.mark.parametrize("threads", and_slow([1], [4]))
 def test_a_decoder_does_not_keep_rows_that_it_has_decoded(threads: int) -> None:
     tagger = _native()
     tagged, _ = tagger.tag([pa.array([*OPENING, *[INSERT] * 40_000], pa.binary())], None, None, True)

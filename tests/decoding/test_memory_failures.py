@@ -19,7 +19,7 @@ import pytest
 
 import pgoutput_fast
 from support import starving
-from support.forms import and_in_ci
+from support.forms import and_slow
 from support.paths import SUPPORT
 
 COMPILER = os.environ.get("CXX", "c++").split()[-1]
@@ -67,7 +67,7 @@ def run(library: Path, scenario: str, tries: int) -> list[list[str]]:
 
 
 @pytest.mark.parametrize(
-    "scenario", and_in_ci(SHORT, [name for name in starving.scenarios() if name not in SHORT])
+    "scenario", and_slow(SHORT, [name for name in starving.scenarios() if name not in SHORT])
 )
 def test_a_failed_allocation_is_a_memory_error_or_nothing(library: Path, scenario: str) -> None:
     lines = run(library, scenario, 0 if EVERY else TRIES)
@@ -84,7 +84,7 @@ def test_a_failed_allocation_is_a_memory_error_or_nothing(library: Path, scenari
 # Of these, only our own code and Python's run while memory lacks. Others call functions of Arrow's, which crash then.
 @pytest.mark.parametrize(
     "scenario",
-    and_in_ci(
+    and_slow(
         ["text", "threads 2", "tag", "decode_tagged"],
         ["small batches", "streams", "stories", "stories go on", "threads 3"],
     ),

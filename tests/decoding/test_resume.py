@@ -12,7 +12,7 @@ import pytest
 from pgoutput_fast import DecodeError, Decoder, Options, encode
 from pgoutput_fast.committed import reorder_buffer as reorder_buffer
 from pgoutput_fast.committed import view as transactions
-from support.forms import and_in_ci, and_long
+from support.forms import and_exhaustive, and_slow
 from support.interleaved import STOP, T, everything, insert, plain, relation, start
 from support.resuming import WAYS, Given, OtherProcess, go_on_in_a_new_process, options_of, saved
 from support.streams import ENRICHED, RandomChoices, Stream, by_reference, make_stream
@@ -47,14 +47,14 @@ def cut_everywhere(
             given.add(decoder.decode(stream.payloads[k : k + 1], lsn=stream.lsns[k : k + 1]))
 
 
-@pytest.mark.parametrize(("how", "where"), and_in_ci(SHORT, [way for way in WAYS if way not in SHORT]))
+@pytest.mark.parametrize(("how", "where"), and_slow(SHORT, [way for way in WAYS if way not in SHORT]))
 def test_cut_at_every_message(other: OtherProcess, tmp_path: Path, how: str, where: str) -> None:
     stream = everything()
     cut_everywhere(stream, how, options_of(where, tmp_path), other.go_on)
 
 
-@pytest.mark.in_ci
-@pytest.mark.parametrize(("how", "where"), and_long(WAYS[-2:], WAYS[-3:-2]))
+@pytest.mark.slow
+@pytest.mark.parametrize(("how", "where"), and_exhaustive(WAYS[-2:], WAYS[-3:-2]))
 def test_cut_random_streams_at_every_message(
     other: OtherProcess, tmp_path: Path, how: str, where: str
 ) -> None:
@@ -62,8 +62,8 @@ def test_cut_random_streams_at_every_message(
         cut_everywhere(make_stream(RandomChoices(seed), 10), how, options_of(where, tmp_path), other.go_on)
 
 
-@pytest.mark.in_ci
-@pytest.mark.parametrize(("how", "where"), and_long(WAYS[-1:], WAYS[-2:-1]))
+@pytest.mark.slow
+@pytest.mark.parametrize(("how", "where"), and_exhaustive(WAYS[-1:], WAYS[-2:-1]))
 def test_cut_and_gone_on_in_a_new_process(tmp_path: Path, how: str, where: str) -> None:
     cut_everywhere(everything(), how, options_of(where, tmp_path), go_on_in_a_new_process, every=9)
 

@@ -19,7 +19,7 @@ from pgoutput_fast import Decoded, DecodeError, Decoder, Options, encode
 from pgoutput_fast._core.rows import threads as native
 from pgoutput_fast._core.rows.planning import use_windows
 from pgoutput_fast.encode import ColumnSpec, RelationSpec
-from support.forms import and_in_ci
+from support.forms import and_slow
 from support.raw_messages import INT4, begin, commit
 from support.streams import RandomChoices, Stream, damage, make_stream
 
@@ -71,7 +71,7 @@ def assert_all_same(one: list[Decoded | str], other: list[Decoded | str]) -> Non
 @pytest.mark.usefixtures("small_windows")
 @pytest.mark.parametrize(
     ("mode", "on_error"),
-    and_in_ci(
+    and_slow(
         [("as_sent", "quarantine"), ("committed", "raise")],
         [("as_sent", "raise"), ("committed", "quarantine")],
     ),
@@ -162,7 +162,7 @@ def test_long_values_close_batches() -> None:
         assert_same(one, pgo.decode(payloads, options=Options(batch_bytes=100_000, threads=threads)))
 
 
-@pytest.mark.parametrize("threads", and_in_ci([3], [1]))
+@pytest.mark.parametrize("threads", and_slow([3], [1]))
 def test_what_a_call_made_goes_with_it(threads: int) -> None:
     """Without the garbage collector: nothing that leads in a circle holds batches."""
     payloads = corpus("wide text", 0.2).payloads
@@ -247,7 +247,7 @@ def test_a_decoder_goes_on() -> None:
                 each.decode(pa.concat_arrays([payloads, pa.array([b"?"], pa.binary())]))
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 @pytest.mark.parametrize("threads", [1, 3])
 def test_more_relations_than_a_decoder_keeps_memory_for(threads: int) -> None:
     options = Options(threads=threads)

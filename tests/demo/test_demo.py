@@ -64,7 +64,7 @@ def test_demo_without_a_server_says_what_to_install(
     assert "pip install" in capsys.readouterr().out
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_demo_runs_and_its_tables_equal_the_servers() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "pgoutput_fast", "demo", "--orders", "1000"],

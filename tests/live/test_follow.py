@@ -21,7 +21,7 @@ from support import pg
 from support.capturing import Writers, now, prepare, streaming_dsn, wait_until
 from support.capturing import slot as slot
 
-pytestmark = pytest.mark.few_versions
+pytestmark = pytest.mark.few_servers
 
 Following = Iterator[tuple[pgo.Decoded, Callable[[], None]]]
 
@@ -103,7 +103,7 @@ def test_a_break_keeps_what_was_acknowledged(database: pg.Database, slot: str) -
     assert find_slot(database.dsn, slot).active_pid is None  # type: ignore[union-attr]
 
 
-@pytest.mark.one_version
+@pytest.mark.newest_server
 def test_the_garbage_collector_ends_a_forgotten_loop(
     database: pg.Database, slot: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -164,7 +164,7 @@ def test_an_idle_slot_goes_on_only_if_all_is_acknowledged(database: pg.Database,
     assert waiting == [1]
 
 
-@pytest.mark.one_version
+@pytest.mark.newest_server
 def test_lost_connections_repeat_nothing(database: pg.Database, slot: str) -> None:
     """Sessions write all the time; the walsender is ended again and again. Each committed change comes once."""
     seen, last = Counter[int](), 2_000_000

@@ -136,7 +136,7 @@ def _work(database: pg.Database) -> None:
         cursor.execute(rows("counted", 9000, 9000))  # the server writes messages only together with a commit
 
 
-@pytest.mark.few_versions
+@pytest.mark.few_servers
 @pytest.mark.parametrize("streams", [True, False])
 def test_after_each_position_comes_the_rest(
     database: pg.Database, slot: str, streams: bool, monkeypatch: pytest.MonkeyPatch
@@ -388,7 +388,7 @@ class _LargeTransactions(threading.Thread):
                 first += _LARGE
 
 
-@pytest.mark.one_version
+@pytest.mark.newest_server
 def test_the_recipe_killed_at_random_moments(database: pg.Database, slot: str, tmp_path: Path) -> None:
     """The program of docs/follow.md. The full form takes PGOUTPUT_FAST_KILLS=200."""
     (recipe,) = [block.text for block in blocks_of(DOCS / "follow.md") if block.heading == "Exactly once"]

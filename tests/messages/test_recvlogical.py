@@ -83,7 +83,7 @@ def receive(database: pg.Database, slot: pg.Slot, path: Path, options: dict[str,
     return path
 
 
-@pytest.mark.few_versions
+@pytest.mark.few_servers
 @pytest.mark.parametrize("binary", [False, True], ids=["text", "binary"])
 def test_a_file_has_the_messages_of_the_slot(database: pg.Database, tmp_path: Path, binary: bool) -> None:
     if binary and database.version < pg.FIRST_BINARY_VERSION:

@@ -45,7 +45,7 @@ def _stands_still(place: Place) -> int:
     return found[-1]
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_the_capture_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -320,7 +320,7 @@ def _wait_for_rows(place: Place, count: int, running: threading.Thread) -> None:
     assert running.is_alive()
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_a_table_that_cannot_be_read_stops_alone(place: Place) -> None:
     """And operations that are not published any more stop a table until they are published again."""
     database, role = place.database, f"{place.database.name}_reader"

@@ -15,7 +15,7 @@ from pgoutput_fast.lake.iceberg import iceberg_root, open_catalog
 from pgoutput_fast.mirror import Mirror, MirrorError
 from pgoutput_fast.storage.stores import open_store
 from support.current_tables import KINDS
-from support.forms import and_in_ci
+from support.forms import and_slow
 from support.mirrors import Place, expect_equal, expect_replayed, history_of, place
 
 __all__ = ["place"]
@@ -81,7 +81,7 @@ def _stopped(mirror: Mirror) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("format", and_in_ci(["delta"], [each for each in KINDS if each != "delta"]))
+@pytest.mark.parametrize("format", and_slow(["delta"], [each for each in KINDS if each != "delta"]))
 def test_one_table_stops_alone(place: Place, format: str) -> None:
     """At the first load, at a start, and while the mirror runs. When the damage is removed, each is loaded again."""
     database = place.database
@@ -130,7 +130,7 @@ def test_one_table_stops_alone(place: Place, format: str) -> None:
         expect_replayed(place, f"public.{name}", ["id"])
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_names_that_differ_only_in_case(place: Place) -> None:
     """For DuckDB they are the same name. The table that comes second stops, and the others go on."""
     database = place.database
@@ -162,7 +162,7 @@ def test_names_that_differ_only_in_case(place: Place) -> None:
     assert history_of(place.target, "other.a")["id"].to_pylist() == [2, 3]  # the changes are kept
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_a_history_that_something_else_made(place: Place) -> None:
     """It stays as it is, at the first load and for a table that is published later. The others go on."""
     tables = ("first", "later", "sound")
@@ -200,7 +200,7 @@ def test_a_history_that_something_else_made(place: Place) -> None:
         expect_replayed(place, f"public.{name}", ["id"])
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_a_target_whose_memory_somebody_removed(place: Place) -> None:
     """The histories stay as they are. If they are moved away, others begin."""
     place.database.execute(
@@ -228,7 +228,7 @@ def test_a_target_whose_memory_somebody_removed(place: Place) -> None:
     expect_replayed(place, "public.t", ["id"])
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_a_history_that_somebody_removed(place: Place) -> None:
     """A new one would begin in the middle. So the history stands still until the table is loaded again."""
     place.database.execute(

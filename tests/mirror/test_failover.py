@@ -152,7 +152,7 @@ def _give_failover(dsn: str) -> None:
         connection.close()
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_a_standby_takes_over(pair: Pair, tmp_path: Path) -> None:
     lake = tmp_path / "lake"
 

@@ -110,7 +110,7 @@ def test_killed_at_a_step_of_the_first_load(accounts: Place, kills: list[list[An
     _expect_all(accounts)
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kills", [FOLLOWING, pytest.param(FOLLOWING_TOO, marks=SOAK)], ids=["some", "others"]
 )
@@ -127,7 +127,7 @@ def test_killed_at_a_step_behind_it(accounts: Place, kills: list[list[Any]]) -> 
     _expect_all(accounts)
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_killed_at_random_moments(accounts: Place) -> None:
     """While others write, and tables are altered so that they are loaded again."""
     dice = random.Random(KILLS)

@@ -45,7 +45,7 @@ def test_files_are_left_out(place: Place, tables: list[str]) -> None:
         assert len(list(dataset.get_fragments(expression))) < len(dataset.files)
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_tables_of_earlier_versions(place: Place, tables: list[str]) -> None:
     for uri in tables:
         forget_bounds(uri)
@@ -59,7 +59,7 @@ def test_tables_of_earlier_versions(place: Place, tables: list[str]) -> None:
     assert deltalake.DeltaTable(tables[0]).version() == number
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_joined_files(place: Place, tables: list[str]) -> None:
     for uri in tables:
         deltalake.DeltaTable(uri).optimize.compact()
@@ -68,7 +68,7 @@ def test_joined_files(place: Place, tables: list[str]) -> None:
         expect_filters(place.database, uri, foreign=True)
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_files_that_a_history_joins(place: Place, tables: list[str]) -> None:
     before = deltalake.DeltaTable(tables[1]).file_uris()
     DeltaTarget(tables[1]).compact()

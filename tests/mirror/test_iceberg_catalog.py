@@ -64,7 +64,7 @@ def test_a_catalog_elsewhere(place: Place, tmp_path: Path) -> None:
         place.mirror(iceberg_catalog=catalog)
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_tables_in_a_store(place: Place, tmp_path: Path) -> None:
     _prepare(place)
     with opened_bucket("lakes") as bucket:

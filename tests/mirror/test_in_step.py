@@ -13,7 +13,7 @@ from pgoutput_fast.mirror.formats import open_current
 from pgoutput_fast.segments import list_segments, read_segment, segment_catalog
 from pgoutput_fast.storage.stores import open_store
 from support import transfers
-from support.forms import and_long
+from support.forms import and_exhaustive
 from support.mirrors import (
     Following,
     Place,
@@ -41,8 +41,8 @@ def _prepare(place: Place, *more: str) -> None:
     )
 
 
-@pytest.mark.in_ci
-@pytest.mark.parametrize("columns", and_long(["c"], ["cd"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("columns", and_exhaustive(["c"], ["cd"]))
 def test_transfers_while_a_table_is_loaded_again(place: Place, columns: str) -> None:
     """The other table waits for it. So each of its versions has the same total as a version of the loaded one."""
     _prepare(place)
@@ -131,7 +131,7 @@ def test_a_round_waits_for_a_table_that_must_be_loaded(place: Place) -> None:
         expect_replayed(place, table, ["id"])
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_a_repair_takes_all_segments_though_a_table_is_stopped(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:

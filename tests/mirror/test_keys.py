@@ -12,7 +12,7 @@ from pgoutput_fast import spark as pgspark
 from pgoutput_fast.mirror.changes import check_key
 from pgoutput_fast.segments import list_segments
 from pgoutput_fast.snapshot import Snapshot
-from support.forms import and_in_ci
+from support.forms import and_slow
 from support.mirrors import Place, current_of, expect_equal, place
 
 __all__ = ["place"]
@@ -28,7 +28,7 @@ def _stopped(place: Place) -> str:
     return str(status.error)
 
 
-@pytest.mark.parametrize("changed", and_in_ci(["DELETE FROM t WHERE n = 2"], ["UPDATE t SET n = 3"]))
+@pytest.mark.parametrize("changed", and_slow(["DELETE FROM t WHERE n = 2"], ["UPDATE t SET n = 3"]))
 def test_an_array_that_loses_its_bound_as_a_change(place: Place, changed: str) -> None:
     place.database.execute(
         ARRAY, "CREATE PUBLICATION mirrored FOR TABLE t", "INSERT INTO t VALUES ('{1,2}', 1)"
@@ -42,7 +42,7 @@ def test_an_array_that_loses_its_bound_as_a_change(place: Place, changed: str) -
     assert len(current_of(place.target, "public.t")) == 2, "the rows of before are still there"
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_an_array_that_loses_its_bound_in_a_load(place: Place) -> None:
     place.database.execute(ARRAY, BOTH, "CREATE PUBLICATION mirrored FOR TABLE t")
     assert "column 'k' of the key of public.t has an array whose lower bound is not 1" in _stopped(place)
@@ -55,7 +55,7 @@ def test_an_array_that_loses_its_bound_in_a_load(place: Place) -> None:
     assert [(row["k"], row["n"]) for row in current_of(place.target, "public.t").to_pylist()] == [([1, 2], 1)]
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 @pytest.mark.parametrize("ambiguous", [False, True])
 def test_an_array_becomes_a_part_of_the_key(place: Place, ambiguous: bool) -> None:
     """Its bounds did not matter before: so the table is loaded again, once."""
@@ -85,7 +85,7 @@ def test_an_array_becomes_a_part_of_the_key(place: Place, ambiguous: bool) -> No
     expect_equal(place, "public.t")
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_a_name_becomes_the_key(place: Place) -> None:
     place.database.execute(
         "CREATE TABLE t (id int PRIMARY KEY, r regclass NOT NULL UNIQUE)",
@@ -99,7 +99,7 @@ def test_a_name_becomes_the_key(place: Place) -> None:
     assert "column 'r' of the key of public.t names objects of the server" in _stopped(place)
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_a_composite_with_such_an_array(place: Place) -> None:
     place.database.execute(
         "CREATE TYPE ca AS (a int[], b text)",
@@ -149,7 +149,7 @@ def test_a_key_that_names_objects(place: Place) -> None:
     expect_equal(place, "public.t")
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "value", "said"),
     [

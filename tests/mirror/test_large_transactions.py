@@ -10,7 +10,7 @@ import pytest
 from pgoutput_fast.mirror import at, points
 from pgoutput_fast.mirror.formats import open_current
 from pgoutput_fast.storage.stores import open_store
-from support.forms import and_in_ci, and_long
+from support.forms import and_exhaustive, and_slow
 from support.mirrors import Place, current_of, expect_equal, expect_replayed, place
 
 __all__ = ["place"]
@@ -57,7 +57,7 @@ def _in_one(place: Place, *statements: str) -> None:
 
 @pytest.mark.parametrize(
     ("format", "in_step"),
-    and_long(and_in_ci([("delta", True)], [("delta", False)]), [("duckdb", True)]),
+    and_exhaustive(and_slow([("delta", True)], [("delta", False)]), [("duckdb", True)]),
 )
 def test_a_transaction_in_parts(
     place: Place, format: str, in_step: bool, monkeypatch: pytest.MonkeyPatch
@@ -87,7 +87,7 @@ def test_a_transaction_in_parts(
             assert sum(rows["n"].to_pylist()) == TOTAL
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_killed_in_the_middle(place: Place) -> None:
     """The next one applies the transaction from its beginning. Readers have the version before until then."""
     _prepare(place)
@@ -102,7 +102,7 @@ def test_killed_in_the_middle(place: Place) -> None:
         expect_replayed(place, table, key)
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_memory(place: Place) -> None:
     """What the mirror and its capture need does not follow the size of a transaction."""
     most = 8 << 20

@@ -21,14 +21,14 @@ from pgoutput_fast.demo.servers import Server
 from pgoutput_fast.mirror.layout import directory_of
 from support import pg
 from support.capturing import wait_until
-from support.forms import and_in_ci
+from support.forms import and_slow
 from support.mirrors import Following, Place, expect_equal, opened
 
 # How long a process may take to end when it is told to. This includes the end of the interpreter.
 _END_SECONDS = 5.0
 
 versions = pytest.mark.parametrize(
-    "version", [pytest.param(each, marks=[pytest.mark.in_ci] if each != 18 else []) for each in (15, 16, 18)]
+    "version", [pytest.param(each, marks=[pytest.mark.slow] if each != 18 else []) for each in (15, 16, 18)]
 )
 
 
@@ -193,7 +193,7 @@ def _walsenders(database: pg.Database, stack: contextlib.ExitStack) -> None:
     _connections(database, stack, replication="database")
 
 
-@pytest.mark.parametrize("take", and_in_ci([_slots], [_walsenders, _connections]))
+@pytest.mark.parametrize("take", and_slow([_slots], [_walsenders, _connections]))
 def test_a_server_that_has_no_more(
     take: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

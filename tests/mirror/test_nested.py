@@ -14,7 +14,7 @@ from support.mirrors import Place, expect_equal, place
 
 __all__ = ["place"]
 
-pytestmark = pytest.mark.few_versions
+pytestmark = pytest.mark.few_servers
 
 _NESTED = "[" * 100_000 + "]" * 100_000
 _DEEP = f'{{"format": 1, "deep": {_NESTED}}}'

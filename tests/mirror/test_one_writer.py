@@ -19,7 +19,7 @@ from support.mirrors import Place, mirrored_rows, place, recorded, rows_of
 __all__ = ["place"]
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_two_mirrors_in_a_store(place: Place) -> None:
     """The second one is refused while the first one lives, and goes on behind it at once."""
     place.database.execute(*counters.SCHEMA)
@@ -41,7 +41,7 @@ def test_two_mirrors_in_a_store(place: Place) -> None:
         expect_counted(place)
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_a_mirror_that_lost_its_target(place: Place) -> None:
     """Another process has taken it. The first one finds out before its next commit, and writes nothing more."""
     place.database.execute(*counters.SCHEMA)
@@ -82,7 +82,7 @@ def _versions(place: Place) -> list[str]:
     return sorted(name for directory in directories for name in store.names(directory))
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_fresh_in_a_store(place: Place) -> None:
     """The changes that wait, and the current table, come from the store."""
     place.database.execute(*counters.SCHEMA)

@@ -10,7 +10,7 @@ import pytest
 
 from pgoutput_fast import Options
 from pgoutput_fast.mirror import fresh
-from support.forms import and_in_ci
+from support.forms import and_slow
 from support.fresh import ahead, position_now
 from support.mirrors import Place, current_of, history_of, place
 
@@ -35,9 +35,9 @@ OTHERS = [
 FIRST = "00000000-0000-0000-0000-000000000001"
 
 
-@pytest.mark.parametrize("format", and_in_ci(["delta"], ["iceberg", "duckdb"]))
+@pytest.mark.parametrize("format", and_slow(["delta"], ["iceberg", "duckdb"]))
 @pytest.mark.parametrize(
-    "form", and_in_ci(FORMS[:1], FORMS[1:]), ids=lambda form: "-".join(map(str, form.values()))
+    "form", and_slow(FORMS[:1], FORMS[1:]), ids=lambda form: "-".join(map(str, form.values()))
 )
 def test_forms_of_values(place: Place, form: dict[str, Any], format: str) -> None:
     place.database.execute(

@@ -65,7 +65,7 @@ def own(tmp_path: Path) -> Iterator[Place]:
         yield found
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_a_server_that_crashes(own: Place, caplog: pytest.LogCaptureFixture) -> None:
     """Between two tables of the first load, and twice behind it."""
     crashed: list[int] = []
@@ -120,7 +120,7 @@ def test_a_capture_that_is_killed(place: Place, caplog: pytest.LogCaptureFixture
     expect_counted(place)
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_a_capture_that_is_killed_and_may_not_come_back(place: Place) -> None:
     place.database.execute(*counters.SCHEMA)
     with place.mirror(retry_seconds=0) as mirror:
@@ -145,7 +145,7 @@ def _captures() -> list[int]:
     return found
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_a_load_that_the_server_interrupts(own: Place, caplog: pytest.LogCaptureFixture) -> None:
     """A table is loaded again behind the first load. The server crashes while it is."""
     own.run()
@@ -165,7 +165,7 @@ def test_a_load_that_the_server_interrupts(own: Place, caplog: pytest.LogCapture
     expect_equal(own, TABLE)
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_a_server_that_stays_away(own: Place, caplog: pytest.LogCaptureFixture) -> None:
     own.run()
     with own.mirror(retry_seconds=1.0) as mirror:
@@ -184,7 +184,7 @@ def test_a_server_that_stays_away(own: Place, caplog: pytest.LogCaptureFixture) 
     expect_counted(own)
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_a_repair_that_the_server_interrupts(own: Place, caplog: pytest.LogCaptureFixture) -> None:
     """The repair begins again by itself. Meanwhile, Prometheus can read how it goes."""
     own.run()
@@ -211,7 +211,7 @@ def test_a_repair_that_the_server_interrupts(own: Place, caplog: pytest.LogCaptu
     expect_equal(own, TABLE, "public.later")
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_a_server_that_takes_no_capture_any_more(place: Place, caplog: pytest.LogCaptureFixture) -> None:
     """Queries succeed all the time. The outage has its limit all the same, which does not begin anew with each try."""
     database, role = place.database, f"{place.database.name}_role"
@@ -252,7 +252,7 @@ def _in_a_bucket(place: Place) -> Iterator[Bucket]:
         yield bucket
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 @pytest.mark.parametrize("seconds", [0.0, pytest.param(60.0, marks=SOAK)])
 def test_a_store_that_is_away(place: Place, seconds: float, caplog: pytest.LogCaptureFixture) -> None:
     with _in_a_bucket(place) as bucket, place.mirror() as mirror:
@@ -270,7 +270,7 @@ def test_a_store_that_is_away(place: Place, seconds: float, caplog: pytest.LogCa
 @pytest.mark.parametrize(
     "refused",
     [
-        pytest.param("history/", marks=pytest.mark.long),
+        pytest.param("history/", marks=pytest.mark.exhaustive),
         *(pytest.param(each, marks=SOAK) for each in ("_delta_log/", "current/", "_mirror/")),
     ],
 )
@@ -306,7 +306,7 @@ def test_a_store_that_refuses_for_too_long(place: Place) -> None:
         expect_counted(place)
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_commits_whose_answers_are_lost(place: Place) -> None:
     """The store has done what it was asked, but nobody hears of it: of the first commits, and of later ones."""
     files = ["history/public.counted/_delta_log", "current/public.counted/_delta_log"]
@@ -333,7 +333,7 @@ def test_commits_whose_answers_are_lost(place: Place) -> None:
 # ---- a load that waits ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_told_to_stop_while_a_load_waits(place: Place) -> None:
     """A snapshot waits until the transactions have ended that are open. Nobody has to wait with it."""
     database = place.database

@@ -10,7 +10,7 @@ import pytest
 from pgoutput_fast.mirror import Mirror, at, fresh, fresh_batches, points, status_of
 from support.buckets import opened_bucket
 from support.current_tables import KINDS
-from support.forms import and_in_ci
+from support.forms import and_slow
 from support.mirrors import Place, expect_equal, place
 
 __all__ = ["place"]
@@ -44,7 +44,7 @@ def test_a_uri_with_a_single_slash_is_no_directory() -> None:
             Mirror("dbname=shop", "lake", ["shop"], "lake", segments=target)
 
 
-@pytest.mark.parametrize("format", and_in_ci(["delta"], [each for each in KINDS if each != "delta"]))
+@pytest.mark.parametrize("format", and_slow(["delta"], [each for each in KINDS if each != "delta"]))
 def test_readers_with_a_relative_target(
     place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format: str
 ) -> None:

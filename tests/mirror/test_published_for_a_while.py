@@ -17,7 +17,7 @@ from pgoutput_fast.mirror.unseen import AlteredPublications, UnseenEntries
 from pgoutput_fast.storage.stores import open_store
 from support import pg
 from support.capturing import wait_until
-from support.forms import and_in_ci
+from support.forms import and_slow
 from support.mirrors import Place, current_of, loads_of, mirrored_rows, opened, place, rows_of
 
 __all__ = ["place"]
@@ -97,8 +97,8 @@ _CASES = {
 }
 
 
-@pytest.mark.few_versions
-@pytest.mark.one_version
+@pytest.mark.few_servers
+@pytest.mark.newest_server
 def test_all_ways(server: Server, tmp_path: Path) -> None:
     cases = {name: each for name, each in _CASES.items() if each.since <= server.version}
     with opened(server, tmp_path) as place:
@@ -220,7 +220,7 @@ def test_entries_that_no_look_has_seen(servers: pg.Servers, tmp_path: Path) -> N
 _OPERATIONS = "'insert, update, delete, truncate'"
 
 
-@pytest.mark.parametrize("since", and_in_ci([19], [15]))
+@pytest.mark.parametrize("since", and_slow([19], [15]))
 def test_a_publication_that_sends_the_same_as_before(servers: pg.Servers, tmp_path: Path, since: int) -> None:
     """One alteration that changes nothing of what is sent needs no load. Two may have changed it, and back."""
     if max(servers, default=0) < since:

@@ -13,7 +13,7 @@ from pgoutput_fast.demo.servers import Server
 from support.mirrors import expect_equal, opened
 from support.repack import repacking
 
-pytestmark = [pytest.mark.long, pytest.mark.few_versions]
+pytestmark = [pytest.mark.exhaustive, pytest.mark.few_servers]
 
 _MADE = (
     "CREATE TABLE wide (id int PRIMARY KEY, n int, note text)",

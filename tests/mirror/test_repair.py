@@ -30,7 +30,7 @@ from reference.current import CurrentRows
 from support import pg, transfers
 from support.buckets import opened_bucket
 from support.capturing import drop_when_free, wait_until
-from support.forms import and_long
+from support.forms import and_exhaustive
 from support.mirrors import (
     Place,
     comparable,
@@ -208,7 +208,7 @@ def _fresh_values(place: Place, table: str, position: Any = "latest") -> dict[An
     return dict(zip(rows["id"].to_pylist(), rows["v"].to_pylist(), strict=True))
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_the_fresh_view_of_repaired_tables(place: Place) -> None:
     """It is exact before the slot was lost and behind the repair, and says that nobody knows what was in between."""
     _prepare(place)
@@ -234,7 +234,7 @@ def test_the_fresh_view_of_repaired_tables(place: Place) -> None:
         assert _fresh_values(place, f"public.{name}", end) == expected
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 @pytest.mark.parametrize("kills", [KILLED, pytest.param(KILLED_TOO, marks=SOAK)], ids=["some", "others"])
 def test_a_repair_that_is_killed(place: Place, kills: list[list[Any]]) -> None:
     """At each of its steps. The next one, or the next run, begins it again."""
@@ -257,7 +257,7 @@ def test_a_repair_that_is_killed(place: Place, kills: list[list[Any]]) -> None:
     assert left == (1,)
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_a_slot_that_the_server_invalidated(tmp_path: Path) -> None:
     """With values that the stream does not send, and values without an Arrow form."""
     versions = pg.installations()
@@ -327,7 +327,7 @@ def _own(schema: pa.Schema) -> pa.Schema:
     return pa.schema([field for field in schema if not field.name.startswith("_")])
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 @pytest.mark.parametrize("format", ["iceberg", "duckdb"])
 def test_other_formats(place: Place, format: str, tmp_path: Path) -> None:
     """With segments in another directory."""
@@ -370,7 +370,7 @@ def test_a_target_in_a_store(place: Place) -> None:
         expect_equal(place, "public.a", "public.b", "public.c")
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_tables_that_cannot_be_compared(place: Place) -> None:
     """Columns that changed, a table of the same name, one that is stopped, and ones that are published or not any more."""
     database = place.database
@@ -419,7 +419,7 @@ def test_tables_that_cannot_be_compared(place: Place) -> None:
     assert "public.gone" not in at(place.target)
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_a_table_that_is_truncated_during_its_repair(place: Place) -> None:
     """The snapshot cannot read it any more. It gets a load of its own."""
     _prepare(place)
@@ -442,7 +442,7 @@ def test_a_table_that_is_truncated_during_its_repair(place: Place) -> None:
     _expect_all(place)
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_told_to_stop_during_a_repair(place: Place) -> None:
     _prepare(place)
     drop_slot(place.database.dsn, place.slot)
@@ -457,7 +457,7 @@ def test_told_to_stop_during_a_repair(place: Place) -> None:
     _expect_all(place)
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_told_to_stop_while_a_repair_waits(place: Place) -> None:
     """For a transaction that is open while the slot is made."""
     _prepare(place)
@@ -539,7 +539,7 @@ def test_a_publication_that_was_made_again(place: Place) -> None:
         assert mirror.repair() == []
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_a_file_of_a_current_table_that_is_gone(place: Place) -> None:
     """Its table is loaded instead of being compared."""
     _prepare(place)
@@ -552,7 +552,7 @@ def test_a_file_of_a_current_table_that_is_gone(place: Place) -> None:
     _expect_all(place)
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_a_slot_that_somebody_made_again(place: Place) -> None:
     """The mirror does not drop it. Segments that nobody needs are removed, if the mirror removes segments."""
     _prepare(place)
@@ -573,8 +573,8 @@ def test_a_slot_that_somebody_made_again(place: Place) -> None:
     _expect_all(place)
 
 
-@pytest.mark.in_ci
-@pytest.mark.parametrize("behind", and_long(["repair"], ["first load"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("behind", and_exhaustive(["repair"], ["first load"]))
 def test_a_slot_that_somebody_made_again_before_its_first_segment(place: Place, behind: str) -> None:
     _make(place)
     if behind == "first load":

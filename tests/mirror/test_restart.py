@@ -56,7 +56,7 @@ def test_told_to_stop_during_the_first_load(filled: Place) -> None:
     _expect_whole(filled)
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_told_to_stop_during_a_later_load(filled: Place) -> None:
     filled.run()
     stop = threading.Event()
@@ -71,7 +71,7 @@ def test_told_to_stop_during_a_later_load(filled: Place) -> None:
     _expect_whole(filled)
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_behind_a_capture(filled: Place) -> None:
     """Its slot and its segments are adopted."""
     dsn, segments = filled.database.dsn, filled.target / "_segments"
@@ -100,7 +100,7 @@ def test_segments_of_somebody_else(filled: Place) -> None:
     assert find_slot(filled.database.dsn, other) is None
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_segments_that_were_joined(filled: Place) -> None:
     """Also with a progress that lies in the middle of a joined segment."""
     filled.run()
@@ -120,7 +120,7 @@ def test_segments_that_were_joined(filled: Place) -> None:
     _expect_whole(filled)
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_files_that_no_point_needs_are_removed(filled: Place) -> None:
     """A mirror that was killed is followed by one that looks for them."""
     for n in range(4):
@@ -143,7 +143,7 @@ def test_files_that_no_point_needs_are_removed(filled: Place) -> None:
     _expect_whole(filled)
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_segments_that_somebody_removed(filled: Place) -> None:
     """All were applied. A capture would count messages from 0 again, and the mirror would take them as done."""
     filled.run()

@@ -11,7 +11,7 @@ import pytest
 from pgoutput_fast.demo.servers import Server
 from pgoutput_fast.postgres.repacks import running_repacks
 from support import pg
-from support.forms import and_in_ci
+from support.forms import and_slow
 from support.mirrors import Place, expect_equal, loads_of, opened
 from support.repack import repacking
 
@@ -46,7 +46,7 @@ def _change(place: Place, number: int) -> None:
     place.database.execute(*(f"INSERT INTO {table} VALUES ({number})" for table in _TABLES))
 
 
-@pytest.mark.few_versions
+@pytest.mark.few_servers
 def test_the_same_rows_in_other_files(server: Server, tmp_path: Path) -> None:
     if server.version < 13:
         pytest.skip("no roots of partitions before 13")
@@ -111,7 +111,7 @@ def test_repack_of_tables_that_a_publication_names(place: Place) -> None:
     assert [loads_of(place, table) for table in tables] == [2, 2]
 
 
-@pytest.mark.parametrize("table", and_in_ci(["r_1"], ["wide", "short"]))
+@pytest.mark.parametrize("table", and_slow(["r_1"], ["wide", "short"]))
 def test_repack_that_a_look_has_seen(place: Place, table: str) -> None:
     place.database.execute(f"CREATE PUBLICATION mirrored FOR ALL TABLES {_ROOT}")
     place.run()

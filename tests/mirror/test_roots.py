@@ -20,8 +20,8 @@ _OTHERS = {
 }
 
 
-@pytest.mark.few_versions
-@pytest.mark.one_version
+@pytest.mark.few_servers
+@pytest.mark.newest_server
 def test_all_ways(server: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     if server.version < 13:
         pytest.skip("publish_via_partition_root came with PostgreSQL 13")

@@ -15,7 +15,7 @@ from pgoutput_fast.protocol.lsn import format_lsn
 from support import pg, transfers
 from support.buckets import opened_bucket
 from support.capturing import drop_when_free
-from support.forms import and_in_ci
+from support.forms import and_slow
 from support.mirrors import (
     Following,
     Place,
@@ -85,7 +85,7 @@ def test_points_never_show_a_part_of_a_transaction(place: Place) -> None:
         at(place.target, 1)
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_columns_that_come_and_go(place: Place) -> None:
     """What DDL does to rows that are there, the stream does not have. The mirror loads such tables again."""
     database = place.database
@@ -161,7 +161,7 @@ def test_tables_that_are_published_later(place: Place) -> None:
     assert at(place.target).keys() == {"public.first", "public.second"}
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_a_table_that_is_stopped_and_loaded_again(place: Place) -> None:
     """A row is gone from the mirror: the first change that needs it stops the table. The other one goes on."""
     database = place.database
@@ -228,7 +228,7 @@ def test_a_table_without_rows_and_one_without_changes(place: Place) -> None:
     assert len(points(place.target)) == 2
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_segments_that_all_tables_have_are_removed(place: Place) -> None:
     database = place.database
     database.execute("CREATE TABLE t (id int PRIMARY KEY)", "CREATE PUBLICATION mirrored FOR TABLE t")
@@ -285,7 +285,7 @@ def test_a_table_that_is_not_published_any_more(place: Place) -> None:
     expect_equal(place, "public.gone", "public.kept")
 
 
-@pytest.mark.parametrize("format", and_in_ci(["iceberg"], ["duckdb"]))
+@pytest.mark.parametrize("format", and_slow(["iceberg"], ["duckdb"]))
 def test_other_formats(place: Place, format: str) -> None:
     database = place.database
     work = Workload("w", f"mirror {format}", database.version)

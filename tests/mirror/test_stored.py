@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pgoutput_fast.mirror import TableStatus, status_of
-from support.forms import and_in_ci
+from support.forms import and_slow
 from support.mirrors import Following, Place, place
 
 __all__ = ["place"]
@@ -25,7 +25,7 @@ def test_a_target_without_a_mirror(tmp_path: Path) -> None:
         status_of(tmp_path)
 
 
-@pytest.mark.parametrize("format", and_in_ci(["delta"], ["duckdb"]))
+@pytest.mark.parametrize("format", and_slow(["delta"], ["duckdb"]))
 def test_it_tells_what_the_mirror_tells(place: Place, format: str) -> None:
     place.database.execute(*TABLES)
     with place.mirror(format=format) as mirror:

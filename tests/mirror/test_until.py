@@ -57,7 +57,7 @@ def test_a_history_that_does_not_go_on(place: Place) -> None:
     assert _ended(place, "--reload", "public.orders")[0] == 0
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_tables_that_are_dropped_and_renamed(place: Place) -> None:
     """Nothing is wrong with them, so no run fails. What was committed before is in what stays of them."""
     place.database.execute(
@@ -95,7 +95,7 @@ def test_tables_that_are_dropped_and_renamed(place: Place) -> None:
     expect_equal(place, "public.orders", "public.other")
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_changes_that_wait_when_a_table_is_dropped(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its current table gets them."""
     monkeypatch.setattr("pgoutput_fast.mirror.run._LOOK_SECONDS", 0.3)
@@ -112,7 +112,7 @@ def test_changes_that_wait_when_a_table_is_dropped(place: Place, monkeypatch: py
         assert open_current("delta", open_store(place.target), "public.t", {}).read().num_rows == 1
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_forget_a_table(place: Place) -> None:
     place.database.execute(
         "CREATE TABLE orders (id int PRIMARY KEY)",

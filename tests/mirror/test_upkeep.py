@@ -18,7 +18,7 @@ __all__ = ["place"]
 _ROUNDS = 12
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_while_the_mirror_runs(place: Place, caplog: pytest.LogCaptureFixture) -> None:
     """Each of them meets commits of the mirror. No change is lost, and none comes twice."""
     place.database.execute(*counters.SCHEMA)

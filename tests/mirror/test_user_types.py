@@ -12,7 +12,7 @@ import pytest
 from pgoutput_fast.mirror import fresh, points
 from reference.current import CurrentRows
 from support.current_tables import KINDS
-from support.forms import and_in_ci
+from support.forms import and_slow
 from support.mirrors import Place, current_of, history_of, place
 
 __all__ = ["place"]
@@ -81,7 +81,7 @@ def _replayed(place: Place, name: str) -> dict[int, Any]:
     return {row["id"]: row["v"] for row in rows.rows}
 
 
-@pytest.mark.parametrize("format", and_in_ci(["delta"], [each for each in KINDS if each != "delta"]))
+@pytest.mark.parametrize("format", and_slow(["delta"], [each for each in KINDS if each != "delta"]))
 def test_types_that_are_altered(place: Place, format: str) -> None:
     """Current tables are loaded again. Histories go on if a composite gets attributes, or an enum gets labels."""
     names = list(_ALTERED) if format == "delta" else ["grown", "lists"]

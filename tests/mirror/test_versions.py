@@ -49,7 +49,7 @@ def _expect_all(place: Place, database: Any) -> None:
         assert Counter((row["at"], (row.get("more") or [None])[0], row["n"]) for row in found) == expected
 
 
-@pytest.mark.few_versions
+@pytest.mark.few_servers
 def test_a_mirror_has_one_text_of_a_pg_lsn(server: Server, tmp_path: Path) -> None:
     """The first load reads binary values, the stream has text. As keys, in arrays, and in a table without a key."""
     with opened(server, tmp_path) as place:

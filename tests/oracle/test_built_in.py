@@ -19,7 +19,7 @@ from pgoutput_fast.schema.column_types import column_type_of
 from support import pg
 from support.oracle import comparable, plain_records, same_as_reference
 
-pytestmark = pytest.mark.few_versions
+pytestmark = pytest.mark.few_servers
 
 
 @dataclass(frozen=True)
@@ -180,7 +180,7 @@ def test_text_and_binary_give_the_same_tables(sent: Sent) -> None:
     assert cells == {b"b"}  # else text would have been compared with text
 
 
-@pytest.mark.one_version
+@pytest.mark.newest_server
 def test_fast_and_reference_decoder_agree_on_every_value(sent: Sent) -> None:
     for payloads in sent.payloads.values():
         same_as_reference(payloads)

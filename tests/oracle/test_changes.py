@@ -13,7 +13,7 @@ import pgoutput_fast as pgo
 from pgoutput_fast.catalog.identifiers import parse_qualified_name, quote_identifier
 from pgoutput_fast.decoding.result import Decoded
 from support import pg
-from support.forms import and_in_ci
+from support.forms import and_slow
 from support.oracle import (
     Replica,
     changes_of,
@@ -55,7 +55,7 @@ def require(database: pg.Database, version: int, what: str) -> None:
 # --- everything at once -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("number", and_in_ci([0], [1, 2]))
+@pytest.mark.parametrize("number", and_slow([0], [1, 2]))
 def test_replaying_random_work_gives_the_servers_tables(database: pg.Database, number: int) -> None:
     seed = f"{SEED} {number}"
     print(f"seed {seed} (PGOUTPUT_FAST_SEED)")

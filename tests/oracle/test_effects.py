@@ -15,7 +15,7 @@ from pgoutput_fast.schema.plain import plain_schema, to_types
 from reference.current import CurrentRows
 from support import pg
 from support.current_work import CurrentWork, Moment, readable
-from support.forms import and_in_ci
+from support.forms import and_slow
 
 SEED = os.environ.get("PGOUTPUT_FAST_SEED", "20261123")
 
@@ -39,7 +39,7 @@ def check(changes: pa.Table, key: list[str], table: str, moments: list[Moment]) 
     return looked_up
 
 
-@pytest.mark.parametrize("number", and_in_ci([0], [1]))
+@pytest.mark.parametrize("number", and_slow([0], [1]))
 def test_effects_of_random_work(database: pg.Database, number: int) -> None:
     seed = f"{SEED} {number}"
     print(f"seed {seed} (PGOUTPUT_FAST_SEED)")

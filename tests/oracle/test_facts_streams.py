@@ -163,7 +163,7 @@ def slot_of_own(database: pg.Database) -> dict[str, str]:
     return pg.all_options(database.version) | {"publication_names": "p"}
 
 
-@pytest.mark.one_version
+@pytest.mark.newest_server
 def test_what_is_open_at_a_crash_is_aborted_without_a_position(own_server: pg.Database) -> None:
     """18 knows that it is aborted before it would send it."""
     options = slot_of_own(own_server)
@@ -192,7 +192,7 @@ def test_what_is_open_at_a_crash_is_aborted_without_a_position(own_server: pg.Da
     assert [each["columns"]["id"] for each in changes_of([committed])] == [1, 2]
 
 
-@pytest.mark.one_version
+@pytest.mark.newest_server
 def test_prepared_transaction_outlives_the_server(own_server: pg.Database) -> None:
     options = slot_of_own(own_server)
     arguments = ", ".join(pg.literal(word) for item in options.items() for word in item)

@@ -16,7 +16,7 @@ from pgoutput_fast.decoding.result import Decoded
 from support import pg
 from support.oracle import comparable, enriched, plain_records, same_as_reference
 
-pytestmark = pytest.mark.few_versions
+pytestmark = pytest.mark.few_servers
 
 
 @dataclass

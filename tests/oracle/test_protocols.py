@@ -20,7 +20,7 @@ from support import pg
 from support.oracle import kinds, plain_changes
 from support.streaming import Streaming, streaming
 
-pytestmark = pytest.mark.few_versions
+pytestmark = pytest.mark.few_servers
 
 WAYS = {1: ["off"], 2: ["off", "on"], 3: ["off", "on"], 4: ["off", "on", "parallel"]}
 ALL_WAYS = [

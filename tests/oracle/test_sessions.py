@@ -21,7 +21,7 @@ from support.resuming import Given, OtherProcess, options_of
 from support.streaming import Streaming
 from support.streams import summary
 
-pytestmark = [pytest.mark.few_versions, pytest.mark.one_version]
+pytestmark = [pytest.mark.few_servers, pytest.mark.newest_server]
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ import pytest
 import pgoutput_fast as pgo
 from pgoutput_fast.decoding.result import Decoded
 from support import pg
-from support.forms import and_in_ci
+from support.forms import and_slow
 from support.oracle import (
     TABLES,
     Replica,
@@ -36,7 +36,7 @@ from support.oracle import (
 from support.streaming import Streaming, streaming
 from support.workload import Workload
 
-pytestmark = pytest.mark.few_versions
+pytestmark = pytest.mark.few_servers
 
 SEED = os.environ.get("PGOUTPUT_FAST_SEED", "20260403")
 
@@ -529,7 +529,7 @@ def transaction(work: Workload, rng: random.Random, end: str, gid: str | None) -
 
 @pytest.mark.parametrize(
     ("phases", "binary"),
-    and_in_ci([(1, False), (2, True)], [(1, True), (2, False)]),
+    and_slow([(1, False), (2, True)], [(1, True), (2, False)]),
     ids=["1-text", "2-binary", "1-binary", "2-text"],
 )
 def test_random_streams_give_the_servers_tables_however_they_are_cut(

@@ -18,7 +18,7 @@ from pgoutput_fast.decoding.result import Decoded
 from support import pg
 from support.oracle import comparable, plain_records, plain_type, same_as_reference
 
-pytestmark = pytest.mark.few_versions
+pytestmark = pytest.mark.few_servers
 
 # A domain shows itself under its base type's name; its own typmod is not on the wire.
 DOMAINS = [
@@ -223,7 +223,7 @@ def test_text_and_binary_give_the_same_tables(sent: Sent) -> None:
     assert text.rejects.select(columns).equals(binary.rejects.select(columns))
 
 
-@pytest.mark.one_version
+@pytest.mark.newest_server
 def test_fast_and_reference_decoder_agree_on_every_value(sent: Sent) -> None:
     for payloads in sent.payloads.values():
         # What no decoder of whole numbers in Python digests in time.

@@ -20,7 +20,7 @@ from pgoutput_fast.parallel_tag.summarizer import Summarizer, compose, summarize
 from pgoutput_fast.parallel_tag.summary import Summary
 from pgoutput_fast.parallel_tag.xid_ranges import XidSet
 from support.fixtures import FILES, read
-from support.forms import and_in_ci, and_long
+from support.forms import and_exhaustive, and_slow
 from support.interleaved import everything
 from support.strategies import damaged_streams, streams
 from support.streams import RandomChoices, Stream, damage, make_stream
@@ -135,18 +135,18 @@ def check_all(stream: Stream, seed: int, every: int = 1, laws: int = 20) -> None
         check_law(stream, states, i, cuts)
 
 
-@pytest.mark.parametrize("seed", and_long(and_in_ci(range(5), range(5, 15)), range(15, 40)))
+@pytest.mark.parametrize("seed", and_exhaustive(and_slow(range(5), range(5, 15)), range(15, 40)))
 def test_every_range_of_random_streams(seed: int) -> None:
     check_all(make_stream(RandomChoices(seed), 10), seed, every=1 if seed < 8 else 8)
 
 
-@pytest.mark.parametrize("seed", and_long(range(20), range(20, 60)))
+@pytest.mark.parametrize("seed", and_exhaustive(range(20), range(20, 60)))
 def test_ranges_of_damaged_streams(seed: int) -> None:
     choices = RandomChoices(seed)
     check_all(damage(choices, make_stream(choices, 8), 1 + seed % 3), seed, every=8)
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.one_of(streams(), damaged_streams()), st.integers(0, 10**6))
 def test_ranges_of_streams_that_hypothesis_makes(stream: Stream, seed: int) -> None:
@@ -266,7 +266,7 @@ class Churn:
         return Stream(self.out, [k % 3 * (1000 + k) for k in range(len(self.out))], sessions)
 
 
-@pytest.mark.parametrize("seed", and_long(and_in_ci(range(8), range(8, 20)), range(20, 50)))
+@pytest.mark.parametrize("seed", and_exhaustive(and_slow(range(8), range(8, 20)), range(20, 50)))
 def test_every_range_of_streams_of_few_xids(seed: int) -> None:
     check_all(Churn(seed).make(14), seed, every=1 if seed < 20 else 6, laws=60)
 
@@ -289,7 +289,7 @@ def test_streams_of_few_xids_are_what_they_should_be() -> None:
     assert sessions > 10
 
 
-@pytest.mark.parametrize("seed", and_long([*range(15), 1091], range(15, 40)))
+@pytest.mark.parametrize("seed", and_exhaustive([*range(15), 1091], range(15, 40)))
 def test_ranges_behind_a_damaged_one(seed: int) -> None:
     """Decoders in quarantine go on from states that tagging alone never reaches: doubtful streams among them."""
     choices = RandomChoices(seed)
@@ -323,7 +323,7 @@ def test_a_doubtful_stream_stays_doubtful() -> None:
     assert after == values(tag(rest, decoder.state)[1])
 
 
-@pytest.mark.parametrize("seed", and_long(range(10), range(10, 30)))
+@pytest.mark.parametrize("seed", and_exhaustive(range(10), range(10, 30)))
 def test_ranges_are_tagged_apart(seed: int) -> None:
     """Any number of cuts; some ranges are empty. No range but the first is ever applied to a whole prefix."""
     stream = Churn(seed).make(20) if seed % 2 else make_stream(RandomChoices(seed), 14)
@@ -426,7 +426,7 @@ def test_logical_messages_cost_an_lsn_each_until_there_are_many() -> None:
         assert len(apart.to_bytes()) < 8 * MOST
 
 
-@pytest.mark.parametrize("seed", and_in_ci(range(5), range(5, 12)))
+@pytest.mark.parametrize("seed", and_slow(range(5), range(5, 12)))
 def test_logical_messages_of_ranges_are_those_of_the_whole(seed: int) -> None:
     """Their LSNs come in any order, many of them twice, and more than a state keeps."""
     chance = random.Random(seed)
@@ -464,7 +464,7 @@ def test_a_logical_message_that_was_set_aside_comes_in_a_later_range() -> None:
 
 @pytest.mark.parametrize(
     "rest",
-    and_in_ci(
+    and_slow(
         [
             [*plain(5), encode.encode_stream_commit(5, 1, 2, 0)],
             [encode.encode_stream_abort(5, 6), *plain(5), *streamed(5), *streamed(5, first=False)],

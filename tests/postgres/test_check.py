@@ -199,7 +199,7 @@ def test_partition_roots_whose_partitions_differ(database: pg.Database, schema: 
     assert _table(report, "root") == ""
 
 
-@pytest.mark.few_versions
+@pytest.mark.few_servers
 def test_partitions_whose_changes_are_never_sent(database: pg.Database, schema: str) -> None:
     if database.version < 13:
         pytest.skip("changes are published as the root's from 13 on")
@@ -287,7 +287,7 @@ def test_privileges(database: pg.Database, schema: str) -> None:
         )
 
 
-@pytest.mark.one_version
+@pytest.mark.newest_server
 def test_a_reader_that_is_a_synchronous_standby(server: Server) -> None:
     with Server(server.installation) as own:
         database = pg.Database(own)

@@ -17,7 +17,7 @@ from pgoutput_fast.snapshot import Snapshot
 from support import pg
 from support.capturing import drop_when_free
 
-pytestmark = pytest.mark.few_versions
+pytestmark = pytest.mark.few_servers
 
 
 def _make(database: pg.Database) -> None:

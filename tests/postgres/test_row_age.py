@@ -8,7 +8,7 @@ from pgoutput_fast.postgres import row_age
 from pgoutput_fast.postgres.row_age import RowAgeError, has_row
 from support import pg
 
-pytestmark = pytest.mark.few_versions
+pytestmark = pytest.mark.few_servers
 
 
 def test_rows_before_a_transaction(database: pg.Database) -> None:

@@ -142,7 +142,7 @@ def test_sessions_are_pinned_whatever_users_and_databases_set(database: pg.Datab
         _elsewhere(database, f"ALTER DATABASE {database.name} RESET ALL")
 
 
-@pytest.mark.few_versions
+@pytest.mark.few_servers
 @pytest.mark.parametrize(("setting", "since"), [("idle_session_timeout", 14), ("transaction_timeout", 17)])
 def test_timeouts_of_later_versions_end_nothing(database: pg.Database, setting: str, since: int) -> None:
     if database.version < since:

@@ -18,7 +18,7 @@ from support import pg
 from support.capturing import drop_when_free, wait_until
 from support.mirrors import current_of
 
-pytestmark = pytest.mark.few_versions
+pytestmark = pytest.mark.few_servers
 
 
 @pytest.fixture

@@ -144,7 +144,7 @@ def test_a_view_in_place_of_a_partition_that_is_asked_for_old_rows(swapper: Swap
     assert swapper.swaps > 10
 
 
-@pytest.mark.few_versions
+@pytest.mark.few_servers
 def test_no_session_writes(database: pg.Database) -> None:
     with (
         closing(connect(database.dsn)) as connection,

@@ -22,7 +22,7 @@ from support import pg
 from support.capturing import committed, drop_when_free, wait_until
 from support.mirrors import current_of
 
-pytestmark = pytest.mark.few_versions
+pytestmark = pytest.mark.few_servers
 
 _SLOT = "untranslatable"
 
@@ -98,8 +98,8 @@ def test_a_load_has_such_values_in_its_rejects(dsn: str, options: pgo.Options) -
         )
 
 
-@pytest.mark.in_ci
-@pytest.mark.one_version
+@pytest.mark.slow
+@pytest.mark.newest_server
 def test_a_load_of_a_mirror_has_such_values_in_its_rejects(dsn: str, tmp_path: Path) -> None:
     _execute(dsn, b"INSERT INTO bad VALUES (2, 'a\x81b')")
     with Mirror(dsn, _SLOT, ["p"], tmp_path, seconds=0.5) as mirror:
@@ -109,8 +109,8 @@ def test_a_load_of_a_mirror_has_such_values_in_its_rejects(dsn: str, tmp_path: P
     assert (row["v"], row["_unrepresentable"]) == (None, ["v"])
 
 
-@pytest.mark.in_ci
-@pytest.mark.one_version
+@pytest.mark.slow
+@pytest.mark.newest_server
 @pytest.mark.parametrize("encoding", ["EUC_KR"])
 def test_a_load_with_several_bytes_per_character_stops_alone(dsn: str, tmp_path: Path) -> None:
     _execute(dsn, b"INSERT INTO bad VALUES (2, '\xc9\xa1')")
@@ -167,7 +167,7 @@ def test_a_capture_has_such_a_value_in_its_rejects(
     assert set(_RAW) == {each["raw"] for each in decoded.rejects.to_pylist()}
 
 
-@pytest.mark.one_version
+@pytest.mark.newest_server
 def test_a_large_transaction_with_such_a_value(database: pg.Database, dsn: str, tmp_path: Path) -> None:
     """Parts of it come before the server meets the value. The user has asked for binary values."""
     if database.version < pg.FIRST_BINARY_VERSION:
@@ -223,7 +223,7 @@ def test_follow_gives_such_a_value_as_a_reject(dsn: str) -> None:
     assert rows[-1]["v"] == "naïve"
 
 
-@pytest.mark.one_version
+@pytest.mark.newest_server
 def test_a_mirror_goes_on_behind_such_a_change(dsn: str, tmp_path: Path) -> None:
     for more in ((), _CHANGES, (b"DELETE FROM bad WHERE id = 4", b"INSERT INTO bad VALUES (5, '\x81')")):
         _execute(dsn, *more)
@@ -234,8 +234,8 @@ def test_a_mirror_goes_on_behind_such_a_change(dsn: str, tmp_path: Path) -> None
     assert {row["id"]: row["v"] for row in rows} == {1: "café", 2: "mended", 5: None}
 
 
-@pytest.mark.in_ci
-@pytest.mark.one_version
+@pytest.mark.slow
+@pytest.mark.newest_server
 @pytest.mark.parametrize("encoding", ["WIN1251"])
 def test_another_encoding(dsn: str, tmp_path: Path) -> None:
     create_slot(dsn, _SLOT)
@@ -259,7 +259,7 @@ def test_another_encoding(dsn: str, tmp_path: Path) -> None:
     assert {row["id"]: row["v"] for row in rows} == expected
 
 
-@pytest.mark.one_version
+@pytest.mark.newest_server
 @pytest.mark.parametrize("encoding", ["EUC_KR"])
 def test_several_bytes_per_character(dsn: str, tmp_path: Path) -> None:
     """Python's codec may convert another character than PostgreSQL. So the slot cannot go on."""
@@ -277,7 +277,7 @@ def test_several_bytes_per_character(dsn: str, tmp_path: Path) -> None:
     assert current_of(tmp_path, "public.bad").column("v").to_pylist() == ["mended"]
 
 
-@pytest.mark.one_version
+@pytest.mark.newest_server
 def test_names_of_others(dsn: str, tmp_path: Path) -> None:
     """Of a table, a column, a schema, a label, a field and a publication that nobody reads."""
     _execute(
@@ -303,7 +303,7 @@ def test_names_of_others(dsn: str, tmp_path: Path) -> None:
         assert [each.error for each in mirror.status()] == [None]
 
 
-@pytest.mark.one_version
+@pytest.mark.newest_server
 def test_a_published_name(dsn: str, tmp_path: Path) -> None:
     """The errors have a statement that renames it."""
     with Mirror(dsn, _SLOT, ["p"], tmp_path, seconds=0.5) as mirror:
@@ -425,8 +425,8 @@ def _decodes(text: bytes, codec: str) -> bool:
     return True
 
 
-@pytest.mark.in_ci
-@pytest.mark.one_version
+@pytest.mark.slow
+@pytest.mark.newest_server
 def test_a_repair_with_such_a_value(dsn: str, tmp_path: Path) -> None:
     _execute(dsn, b"INSERT INTO bad VALUES (1, '\x81'), (2, 'caf\xe9')")
     with Mirror(dsn, _SLOT, ["p"], tmp_path, seconds=0.5) as mirror:

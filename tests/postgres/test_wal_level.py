@@ -136,7 +136,7 @@ def test_slots_that_are_made_again_keep_decoding_on(
         wait_until(lambda: place.database.execute(slots) == [(place.slot,)])
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_a_load_that_begins_again_leaves_a_standby_its_slots(tmp_path: Path) -> None:
     installation = _newest()
     if not (installation.bindir / "pg_basebackup").exists():
@@ -160,7 +160,7 @@ def test_a_load_that_begins_again_leaves_a_standby_its_slots(tmp_path: Path) -> 
             assert pair.execute(pair.standby, _LOST) == [(None,)]
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_a_standby_decodes_while_its_primary_has_a_slot(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

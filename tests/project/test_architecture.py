@@ -18,7 +18,7 @@ def test_the_drawing_is_that_of_the_imports() -> None:
     assert draw_architecture.page(text) == text, f"docs/architecture.md is stale: run `{COMMAND}`"
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_the_script_says_what_is_stale(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -28,7 +28,7 @@ from pgoutput_fast import spark as pgspark
 from pgoutput_fast._core.columns.column import use_vectors
 from support import pg
 from support.capturing import wait_until
-from support.forms import and_in_ci
+from support.forms import and_slow
 from support.paths import ROOT
 
 
@@ -48,7 +48,7 @@ def _run(cache: Path, *arguments: str) -> str:
     return run.stdout
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_report_at_a_tiny_scale(tmp_path: Path) -> None:
     printed = _run(tmp_path, "benchmarks")
     for label in (
@@ -63,7 +63,7 @@ def test_report_at_a_tiny_scale(tmp_path: Path) -> None:
         assert label in printed
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_settings_of_parquet_files_at_a_tiny_scale(tmp_path: Path) -> None:
     """It compares the rows of all variants before it times them."""
     printed = _run(tmp_path, "benchmarks.parquet")
@@ -71,7 +71,7 @@ def test_settings_of_parquet_files_at_a_tiny_scale(tmp_path: Path) -> None:
         assert label in printed
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_net_effects_at_a_tiny_scale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It compares each effect with what plain Python finds before it times anything."""
     monkeypatch.setenv("PGOUTPUT_FAST_BENCH_CACHE", str(tmp_path))
@@ -80,14 +80,14 @@ def test_net_effects_at_a_tiny_scale(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert all(float(cell.replace(",", "")) > 0 for row in figures for cell in row[1:])
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_merges_at_a_tiny_scale() -> None:
     """Each kind of table must have the right rows after the changes."""
     figures = merge.section((2_000,), 100).rows
     assert [row[0] for row in figures] == list(merge.KINDS)
 
 
-@pytest.mark.long
+@pytest.mark.exhaustive
 def test_live_mirrors_at_a_tiny_scale() -> None:
     """All tables must have what the server has. With CI=true, Debezium must be there; else it runs if it is installed."""
     if os.environ.get("CI") != "true":
@@ -118,7 +118,7 @@ def test_the_commands_of_the_page_exist() -> None:
         assert found is not None, each
 
 
-@pytest.mark.long
+@pytest.mark.exhaustive
 def test_tables_on_spark_at_a_tiny_scale(spark: Any, tmp_path: Path) -> None:
     """Each way writes every row; the benchmark counts them."""
     (tmp_path / "segments").mkdir()
@@ -130,7 +130,7 @@ def test_tables_on_spark_at_a_tiny_scale(spark: Any, tmp_path: Path) -> None:
     assert all(float(row[-1]) > 20 for row in scaled.rows)
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_capture_at_a_tiny_scale() -> None:
     try:
         version, figures = capture.measure(2000, 1)
@@ -142,7 +142,7 @@ def test_capture_at_a_tiny_scale() -> None:
     assert all(float(cell.replace(",", "")) >= 0 for row in table.rows for cell in row[1:])
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_formats_at_a_tiny_scale() -> None:
     installation = list(pg.installations().values())[-1]
     figures = formats.measure(installation, 300, 1)
@@ -151,7 +151,7 @@ def test_formats_at_a_tiny_scale() -> None:
     assert "arrays" in str(formats.section(installation.version, figures))
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_random_tables_at_a_tiny_scale() -> None:
     levels = [level for level in random_tables.LEVELS if use_vectors(level) == level] or ["portable"]
     found = [each for seed in range(3) for each in random_tables.figures(seed, 60_000, 1, levels)]
@@ -163,7 +163,7 @@ def test_random_tables_at_a_tiny_scale() -> None:
     assert ElementTree.fromstring(random_tables.chart(found)).tag.endswith("svg")
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_snapshot_at_a_tiny_scale() -> None:
     pytest.importorskip("adbc_driver_postgresql")
     try:
@@ -174,7 +174,7 @@ def test_snapshot_at_a_tiny_scale() -> None:
     assert [len(measured.rounds) for measured in spent.values()] == [1, 1, 1, 1]
 
 
-@pytest.mark.long
+@pytest.mark.exhaustive
 def test_spark_at_a_tiny_scale(tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PGOUTPUT_FAST_BENCH_CACHE", str(tmp_path / "cache"))
     segments = tmp_path / "segments"
@@ -186,7 +186,7 @@ def test_spark_at_a_tiny_scale(tmp_path: Path, spark: Any, monkeypatch: pytest.M
     assert all(float(cell) >= 0 for row in figures for cell in row[1:])
 
 
-@pytest.mark.long
+@pytest.mark.exhaustive
 def test_columns_on_spark_at_a_tiny_scale(
     tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -199,7 +199,7 @@ def test_columns_on_spark_at_a_tiny_scale(
     assert all(float(cell) >= 0 for row in figures for cell in row[1:])
 
 
-@pytest.mark.long
+@pytest.mark.exhaustive
 def test_the_curve_at_a_tiny_scale(tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PGOUTPUT_FAST_BENCH_CACHE", str(tmp_path / "cache"))
     points = []
@@ -259,7 +259,7 @@ def test_the_guards_streams_are_as_long_as_they_say(name: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    and_in_ci(
+    and_slow(
         [
             "prepared transactions of one name",
             "Relations in subtransactions, rolled back",
@@ -275,7 +275,7 @@ def test_nothing_grows_with_what_is_open(name: str) -> None:
     assert any(growth.measure(curve, 8_000) < 4 * growth.measure(curve, 500) for _ in range(3))
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_segments_of_streams_that_know_little() -> None:
     points = [
         growth.Point(name, length, cost)
@@ -298,7 +298,7 @@ def test_growth_over_short_streams() -> None:
     assert len(drawn.findall("{http://www.w3.org/2000/svg}polyline")) == len(growth.CURVES)
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_planning_at_a_tiny_scale(tmp_path: Path, spark: Any) -> None:
     pgspark.register(spark)
     table = spark_planning.measure(spark, tmp_path, [3], 1)

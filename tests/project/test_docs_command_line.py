@@ -52,7 +52,7 @@ def test_the_page_has_an_example_of_each() -> None:
     }
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 @pytest.mark.unsanitized
 def test_the_commands_print_what_the_page_says(
     servers: pg.Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

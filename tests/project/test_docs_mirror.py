@@ -26,7 +26,7 @@ SHELL, SQL, PYTHON = (
 PRINTED = re.findall(r"```\n\n```\n(.*?)```", PAGE, re.DOTALL)
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_the_page(servers: pg.Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     newest = max(servers, default=None)
     if newest is None:

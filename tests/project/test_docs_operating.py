@@ -88,7 +88,7 @@ def _printed(code: str, dsn: str) -> str:
     return out.getvalue()
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_the_runbook(database: pg.Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     plain = REPAIR.replace(" --repair", "")

@@ -58,7 +58,7 @@ def _execute(server: Server, database: str, *statements: str) -> list[tuple[Any,
         connection.close()
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_the_steps(prepared: Server, tmp_path: Path) -> None:
     server = prepared
     without_key, full, publication, user = SQL

@@ -39,7 +39,7 @@ def _figures(cpu: float) -> Figures:
     return Figures(Measured([cpu, cpu]), Measured([cpu, cpu]), 100e6, 1e6, 50_000_000, 60_000_000)
 
 
-@pytest.mark.long
+@pytest.mark.exhaustive
 def test_peers_agree_and_are_measured(small: Inputs) -> None:
     assert len(PLAIN) == 6
     assert run.check(PLAIN, small) == {}
@@ -162,7 +162,7 @@ def _java(small: Inputs, corpus: str) -> list[tuple[str, list[Any]]]:
     ]
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("form", "corpus", "made"),
     [
@@ -307,7 +307,7 @@ def test_an_installation_is_complete_or_does_not_exist(
     assert [path.name for path in made[0].iterdir()] == ["whole"]
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_a_server_has_the_rows(small: Inputs, monkeypatch: pytest.MonkeyPatch) -> None:
     def none(major: int, bindir: Path) -> None:
         raise installations.MissingError("not asked for")

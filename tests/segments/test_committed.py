@@ -17,7 +17,7 @@ from pgoutput_fast.segments.committed import CommittedChanges
 from pgoutput_fast.segments.names import named_segments
 from pgoutput_fast.segments.read import open_segment
 from pgoutput_fast.storage.stores import Store, open_store
-from support.forms import and_in_ci, and_long
+from support.forms import and_exhaustive, and_slow
 from support.oracle import plain_records
 from support.streams import ENRICHED, RandomChoices, Stream, make_stream
 
@@ -87,7 +87,7 @@ def _rows(decoded: list[pgo.Decoded]) -> dict[int, list[str]]:
     return rows
 
 
-@pytest.mark.parametrize("seed", and_long(and_in_ci(range(4), range(4, 8)), range(8, 20)))
+@pytest.mark.parametrize("seed", and_exhaustive(and_slow(range(4), range(4, 8)), range(8, 20)))
 def test_they_are_the_committed_view(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     """Of random streams, cut anywhere and read by processes that end anywhere."""
     dice = random.Random(seed)

@@ -54,7 +54,7 @@ from support.capturing import (
     streaming_dsn,
     wait_until,
 )
-from support.forms import and_in_ci, and_long
+from support.forms import and_exhaustive, and_slow
 from support.streams import RandomChoices, Stream, make_stream
 
 __all__ = ["slot"]
@@ -134,7 +134,7 @@ def _cut(directory: Path, stream: Stream, cuts: set[int], **layout: int) -> list
 # ---- what a joined segment has -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", and_long(and_in_ci(range(3), range(3, 8)), range(8, 25)))
+@pytest.mark.parametrize("seed", and_exhaustive(and_slow(range(3), range(3, 8)), range(8, 25)))
 def test_a_joined_segment_is_as_if_it_was_written_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
@@ -271,7 +271,7 @@ def _table(oid: int, columns: int = 3) -> RelationSpec:
     )
 
 
-@pytest.mark.parametrize("room", and_long(and_in_ci([300], [2000]), [1 << 18]))
+@pytest.mark.parametrize("room", and_exhaustive(and_slow([300], [2000]), [1 << 18]))
 def test_footers_refer_to_what_is_there(
     made: _Stream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int
 ) -> None:
@@ -596,7 +596,7 @@ def test_retention_waits_until_a_joined_segment_has_its_name(
 # ---- a capture meanwhile -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 @pytest.mark.unsanitized
 def test_a_capture_writes_meanwhile(database: pg.Database, slot: str, tmp_path: Path) -> None:
     """It is killed and started again, too, and applies retention in the end."""

@@ -128,7 +128,7 @@ def test_what_lies_beside_a_segment_reads_as_if_it_were_inside(tmp_path: Path) -
     assert list_segments(moved)[-1].catalog == state.catalog
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_no_footer_grows_with_the_number_of_tables(tmp_path: Path) -> None:
     """Readers refuse a footer with a text of 100 MB."""
     server, tables = _Server(), [_table(20000 + k, 100) for k in range(200)]
@@ -232,7 +232,7 @@ def test_a_state_that_no_footer_has_room_for_is_refused(
     assert find_files(tmp_path) == []
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 @pytest.mark.usefixtures("_little_room")
 def test_versions_that_no_row_can_be_of_are_left_out(tmp_path: Path) -> None:
     """One table altered 200 times in a session: each segment is read, and what is known stays small."""
@@ -388,7 +388,7 @@ with target.owned():
 """
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_a_writer_that_is_killed_leaves_what_another_goes_on_from(tmp_path: Path) -> None:
     moment = random.Random(11)
     into = tmp_path / "segments"

@@ -21,7 +21,7 @@ import pytest
 from pgoutput_fast.capture import Snapshot, SnapshotError, drop_slot
 from support import pg
 
-pytestmark = pytest.mark.few_versions
+pytestmark = pytest.mark.few_servers
 
 ROWS = {"k.a": 1500, "k.b": 40, "k.c": 700, "k.nil": 0}
 

@@ -22,7 +22,7 @@ from support.background import Background
 from support.capturing import drop_when_free
 from support.snapshots import tables_of
 
-pytestmark = pytest.mark.few_versions
+pytestmark = pytest.mark.few_servers
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from support import pg
 from support.capturing import drop_when_free, wait_until
 from support.snapshots import plain_rows, same_as_changes, tables_of
 
-pytestmark = pytest.mark.few_versions
+pytestmark = pytest.mark.few_servers
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def test_a_snapshot_that_was_let_go_of(database: pg.Database, schema: str, slot_
         os.kill(pid, signal.SIGCONT)
 
 
-@pytest.mark.one_version
+@pytest.mark.newest_server
 def test_a_snapshot_that_is_just_going(database: pg.Database, schema: str) -> None:
     """The server says so in three ways, one of them while the process that exported it is ending."""
     database.execute("CREATE TABLE s.t (id int PRIMARY KEY)", "CREATE PUBLICATION p FOR TABLE s.t")

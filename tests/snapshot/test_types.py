@@ -16,7 +16,7 @@ from pgoutput_fast.capture import Snapshot
 from support import pg
 from support.snapshots import plain_rows, same_as_changes, tables_of
 
-pytestmark = pytest.mark.few_versions
+pytestmark = pytest.mark.few_servers
 
 
 def test_scalars_arrays_and_domains(database: pg.Database) -> None:

@@ -61,7 +61,7 @@ def captured(servers: pg.Servers) -> Iterator[Backlog]:
         database.drop()
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_the_backlog_has_everything_in_it(captured: Backlog) -> None:
     kinds = Counter(payload[:1] for payload in captured.payloads)
     assert len(captured.payloads) >= MESSAGES
@@ -77,8 +77,8 @@ def test_the_backlog_has_everything_in_it(captured: Backlog) -> None:
     assert sum(table.num_rows for table in captured.tables.values()) > 100
 
 
-@pytest.mark.in_ci
-@pytest.mark.parametrize("how", ["files", pytest.param("rows", marks=pytest.mark.long)])
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["files", pytest.param("rows", marks=pytest.mark.exhaustive)])
 def test_shuffled_files_give_the_tables_of_the_server(
     spark: Any, captured: Backlog, tmp_path: Path, how: str
 ) -> None:

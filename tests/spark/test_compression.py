@@ -12,7 +12,7 @@ import pgoutput_fast as pgo
 from pgoutput_fast import spark as pgspark
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
 from pgoutput_fast.segments import Source, write_segment
-from support.forms import and_long
+from support.forms import and_exhaustive
 
 SOURCE = Source("7300000000000000001", "shop", "slot", ("all",), {"proto_version": "4"})
 ORDERS = RelationSpec(
@@ -37,7 +37,7 @@ def codecs_of(place: Path) -> set[str]:
     return {group.column(k).compression for group in groups for k in range(group.num_columns)}
 
 
-@pytest.mark.parametrize("format", and_long(["parquet", "delta", "iceberg"], ["parquet"]))
+@pytest.mark.parametrize("format", and_exhaustive(["parquet", "delta", "iceberg"], ["parquet"]))
 @pytest.mark.parametrize(("compression", "codec"), CODECS)
 def test_files_are_compressed_as_asked(
     spark: Any, tmp_path: Path, format: str, compression: Any, codec: str

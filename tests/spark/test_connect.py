@@ -25,7 +25,7 @@ from pgoutput_fast.mirror.formats import open_current
 from pgoutput_fast.segments import Source, list_segments, read_segment, write_segment
 from pgoutput_fast.spark import sessions
 from pgoutput_fast.storage.stores import open_store
-from support.forms import and_in_ci, and_long
+from support.forms import and_exhaustive, and_slow
 from support.fresh import make_target
 from support.plans import is_sorted
 from support.sessions import connect_mode, connect_session
@@ -265,8 +265,8 @@ LONG = {
 
 @pytest.mark.parametrize(
     "call",
-    and_long(
-        and_in_ci(
+    and_exhaustive(
+        and_slow(
             [each for each in CALLS if each not in IN_CI | LONG], [each for each in CALLS if each in IN_CI]
         ),
         [each for each in CALLS if each in LONG],
@@ -322,7 +322,7 @@ def test_an_error_of_a_task_says_the_same(spark: Any, connected: Any) -> None:
         pgspark.changes(connected.createDataFrame(table), "public.orders").collect()
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_what_comes_while_tables_are_written_is_for_the_next_run(
     connected: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -35,7 +35,7 @@ from support import pg
 from support.buckets import opened_bucket
 from support.current_streams import Sent, assert_as_reference, batch_of, rows_of
 from support.current_work import CurrentWork, Moment, readable
-from support.forms import and_in_ci, and_long
+from support.forms import and_exhaustive, and_slow
 from support.lakes import running, settled
 from support.mirrors import Place, current_of, expect_equal, lose_rows, place
 from support.paths import DOCS
@@ -66,7 +66,7 @@ def work(servers: pg.Servers, tmp_path_factory: pytest.TempPathFactory) -> tuple
     return Sent(payloads, made.tables, tmp_path_factory.mktemp("work") / "segments", 3), moments[-1]
 
 
-@pytest.mark.parametrize("format", and_long(["delta"], ["iceberg"]))
+@pytest.mark.parametrize("format", and_exhaustive(["delta"], ["iceberg"]))
 def test_tables_are_those_of_the_server(
     spark: Any, work: tuple[Sent, Moment], tmp_path: Path, format: str
 ) -> None:
@@ -98,11 +98,11 @@ def _versions(sent: Sent, target: Path, format: str) -> dict[str, int | None]:
     [
         pytest.param(  # files, and one commit
             *("delta", ("pgoutput_fast.mirror.current.file_table", "FileTable.commit", 2)),
-            marks=pytest.mark.long,
+            marks=pytest.mark.exhaustive,
         ),
         pytest.param(
             *("iceberg", ("pgoutput_fast.mirror.current.file_table", "FileTable.commit", -9)),
-            marks=pytest.mark.long,
+            marks=pytest.mark.exhaustive,
         ),
         ("delta", ("pgoutput_fast.spark.current.sink", "write_notes", 4)),  # between commits and notes
     ],
@@ -181,7 +181,7 @@ def test_a_stream_whose_workers_and_driver_are_killed(work: tuple[Sent, Moment],
     assert sum(position is not None for position in _versions(sent, target, "delta").values()) >= 5
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_a_table_that_is_optimised_meanwhile(
     spark: Any, work: tuple[Sent, Moment], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -232,7 +232,7 @@ def _many(directory: Path) -> dict[int, str]:
     return rows
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_many_files_and_ranges(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Several tasks write new rows, each a range of keys; and only files with changed keys are rewritten."""
     monkeypatch.setattr(merge, "_FRESH_BYTES", 200_000)
@@ -256,7 +256,7 @@ def test_many_files_and_ranges(spark: Any, tmp_path: Path, monkeypatch: pytest.M
     assert all(each["min.id"] >= 1_000 and each["max.id"] < 29_000 for each in kept)
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_a_target_in_a_store(spark: Any, work: tuple[Sent, Moment]) -> None:
     sent, _ = work
     tables = ["by_default", "whole"]
@@ -321,7 +321,7 @@ def test_a_segment_is_gone_in_which_a_transaction_began(spark: Any, tmp_path: Pa
     assert sorted(table.read()["id"].to_pylist()) == [1, 9]
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 @pytest.mark.skipif(not AVAILABLE_NOW, reason="before Spark 4.2 the query does not wait for its capture")
 def test_the_page(spark: Any, place: Place, tmp_path: Path) -> None:
     """docs/streaming.md: a mirror loads, and a query goes on."""
@@ -392,7 +392,7 @@ def _two_tables(place: Place, **arguments: Any) -> None:
     place.run(**arguments)
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_segments_behind_a_repair(spark: Any, place: Place) -> None:
     """Ordinals begin again in another directory. No batch is taken for one that the tables have."""
     _two_tables(place)
@@ -432,7 +432,7 @@ def _expect_other_stream(spark: Any, place: Place, new: Path) -> None:
     assert write(new.parent) == before
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_a_mirror_that_a_query_cannot_go_on_behind(spark: Any, place: Place) -> None:
     _two_tables(place, format="iceberg")
     database = place.database
@@ -452,7 +452,7 @@ def test_a_mirror_that_a_query_cannot_go_on_behind(spark: Any, place: Place) -> 
     assert not (place.target / "current" / "public.c").exists()
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_a_table_that_the_mirror_has_stopped(spark: Any, place: Place) -> None:
     _two_tables(place)
     database = place.database
@@ -486,7 +486,7 @@ def test_tables_that_were_left_out(spark: Any, place: Place) -> None:
     expect_equal(place, "public.a", "public.b")
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_a_table_that_is_added_behind_a_batch(spark: Any, work: tuple[Sent, Moment], tmp_path: Path) -> None:
     """Nobody has loaded it. So it needs all segments, and an old checkpoint does not give them."""
     sent, _ = work
@@ -505,7 +505,7 @@ def test_a_table_that_is_added_behind_a_batch(spark: Any, work: tuple[Sent, Mome
     assert_as_reference(sent, tmp_path, "delta")
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_a_mirror_that_runs_between_two_batches(spark: Any, place: Place) -> None:
     """No point has one table from before it, and another from behind it."""
     _two_tables(place)
@@ -527,7 +527,7 @@ def test_a_mirror_that_runs_between_two_batches(spark: Any, place: Place) -> Non
         assert a - {11} == b - {1}
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_a_batch_of_which_a_mirror_has_more(spark: Any, place: Place) -> None:
     """The points of the mirror stay, and none is recorded at which the tables were not."""
     _two_tables(place)
@@ -555,7 +555,7 @@ def test_a_mirror_behind_a_query_knows_the_keys(spark: Any, place: Place) -> Non
     assert facts.key_at(lsn) == ("id",)
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_a_table_of_a_mirror_that_is_lost(spark: Any, place: Place) -> None:
     """Also if no point has it: the mirror has loaded it."""
     _two_tables(place)
@@ -574,7 +574,7 @@ def test_a_table_of_a_mirror_that_is_lost(spark: Any, place: Place) -> None:
     expect_equal(place, "public.a", "public.b")
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_an_array_joins_the_key_of_a_mirrored_table(spark: Any, place: Place) -> None:
     database = place.database
     database.execute(
@@ -637,7 +637,7 @@ def _widen(database: pg.Database, table: str) -> None:
     )
 
 
-@pytest.mark.parametrize("format", and_in_ci(["delta"], ["iceberg"]))
+@pytest.mark.parametrize("format", and_slow(["delta"], ["iceberg"]))
 def test_columns_that_become_wider_within_a_batch(spark: Any, place: Place, format: str) -> None:
     """Tables that have rows before the batch, and tables that begin with it, with and without a key."""
     database, tables = place.database, ["old", "old_keyless", "new", "new_keyless"]

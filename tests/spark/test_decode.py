@@ -223,7 +223,7 @@ def captured(request: pytest.FixtureRequest, database_binary: Any) -> list[bytes
     return [data for _, data in rows]
 
 
-@pytest.mark.one_version
+@pytest.mark.newest_server
 def test_every_type_on_real_spark(captured: list[bytes], spark: Any) -> None:
     """Each type that the core decodes arrives in Spark with the value that Arrow has."""
     tagged, _ = pgo.tag(captured)

@@ -15,7 +15,7 @@ import pgoutput_fast as pgo
 from pgoutput_fast import spark as pgspark
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
 from pgoutput_fast.segments import Source, list_segments, segment_catalog, write_segment
-from support.forms import and_in_ci
+from support.forms import and_slow
 from support.lakes import make_segments
 
 T = RelationSpec(16401, "public", "t", (ColumnSpec("id", 23, key=True), ColumnSpec("on", 1082)))
@@ -71,7 +71,7 @@ def wal(segments: Path, spark: Any) -> Any:
     return spark.read.parquet(str(segments)).repartition(10)
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_changes(wal: Any) -> None:
     frame = pgspark.changes(wal, "public.t")
     _expect_few_lines(_text(lambda: frame.write.format("noop").mode("overwrite").save()), PLACE)
@@ -80,7 +80,7 @@ def test_changes(wal: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "damaged", and_in_ci([b""], [b"\0", b"C", b"U"]), ids=["empty", "no kind", "an end", "another change"]
+    "damaged", and_slow([b""], [b"\0", b"C", b"U"]), ids=["empty", "no kind", "an end", "another change"]
 )
 def test_payloads_that_begin_otherwise(spark: Any, payloads: list[bytes], damaged: bytes) -> None:
     """A change is found by its tags, which its payload must fit: such a row is no end of anything."""
@@ -113,7 +113,7 @@ def test_quarantine_keeps_it(wal: Any, payloads: list[bytes]) -> None:
         assert bytes(reject["raw"]) == payloads[BAD + 2]
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_tables_beside_the_changes(spark: Any, payloads: list[bytes]) -> None:
     rows = pgo.tag(payloads)[0].to_pylist()
     rows[-1]["payload"] = rows[-1]["payload"][:-1]
@@ -123,7 +123,7 @@ def test_tables_beside_the_changes(spark: Any, payloads: list[bytes]) -> None:
         _expect_few_lines(_text(given.collect), where)
 
 
-@pytest.mark.parametrize("arrow", and_in_ci([False], [each for each in FORMS if each]))
+@pytest.mark.parametrize("arrow", and_slow([False], [each for each in FORMS if each]))
 def test_functions_on_single_payloads(spark: Any, payloads: list[bytes], arrow: bool) -> None:
     raw = spark.createDataFrame([(payload,) for payload in payloads], "payload binary").coalesce(1)
     relation = pgo.tag(payloads)[1].catalog.named("public.t")[-1]

@@ -33,7 +33,7 @@ def test_kafka_on_spark(servers: pg.Servers, spark: Any, tmp_path: Path) -> None
     assert printed.getvalue() == said("kafka/on_spark.py")
 
 
-@pytest.mark.long
+@pytest.mark.exhaustive
 def test_a_declarative_pipeline(tmp_path: Path) -> None:
     """Two segments have an order each. Both tables have what is in them."""
     environment = java_environment()

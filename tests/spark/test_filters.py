@@ -26,7 +26,7 @@ def sent(place: Place, tmp_path: Path) -> Sent:
         return Sent(payloads, {"t": ["id"]}, tmp_path / "segments", 3)
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_current_sink(spark: Any, place: Place, sent: Sent, tmp_path: Path) -> None:
     def take(numbers: slice) -> None:
         sink = pgspark.current_sink(tmp_path)
@@ -40,7 +40,7 @@ def test_current_sink(spark: Any, place: Place, sent: Sent, tmp_path: Path) -> N
     expect_filters(place.database, uri)
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_write_tables(spark: Any, place: Place, sent: Sent, tmp_path: Path) -> None:
     uri = f"{tmp_path}/lake/public.t"
 

@@ -190,7 +190,7 @@ def _run(tmp_path: Path, java: str, **environment: str) -> subprocess.CompletedP
     )
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 @OWN_SPARK
 @pytest.mark.timeout(1800)
 def test_the_format_is_found_without_a_path(tmp_path: Path, spark: Any) -> None:
@@ -198,7 +198,7 @@ def test_the_format_is_found_without_a_path(tmp_path: Path, spark: Any) -> None:
     assert run.stdout.strip().endswith("[(1, 'x')]"), run.stderr
 
 
-@pytest.mark.long
+@pytest.mark.exhaustive
 @OWN_SPARK
 @pytest.mark.timeout(1800)
 def test_another_python_is_an_error_that_says_what_to_do(tmp_path: Path, spark: Any) -> None:

@@ -14,7 +14,7 @@ from support.workload import Workload
 __all__ = ["place"]
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_read_fresh(spark: Any, place: Place) -> None:
     """With files of a table whose name has characters that paths and SQL have for themselves."""
     database = place.database
@@ -39,7 +39,7 @@ def test_read_fresh(spark: Any, place: Place) -> None:
         assert pgspark.read_fresh(place.target, odd, ["_commit_lsn"], lsn, spark).columns == ["_commit_lsn"]
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_tables_that_the_driver_reads(spark: Any, place: Place) -> None:
     """Current tables in DuckDB."""
     database = place.database
@@ -54,7 +54,7 @@ def test_tables_that_the_driver_reads(spark: Any, place: Place) -> None:
         )
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_columns_that_go_without_a_key(spark: Any, place: Place) -> None:
     """Whole rows are compared by the columns of their time."""
     database = place.database
@@ -73,7 +73,7 @@ def test_columns_that_go_without_a_key(spark: Any, place: Place) -> None:
         )
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_rows_that_are_lost(spark: Any, place: Place) -> None:
     database = place.database
     database.execute(

@@ -18,7 +18,7 @@ from pgoutput_fast.schema.resolve import resolve, with_metadata
 from pgoutput_fast.segments import Source, write_segment
 from pgoutput_fast.spark.tasks.changes import DecodeChanges, sent
 from pgoutput_fast.spark.types import spark_arrow_schema
-from support.forms import and_in_ci, and_long
+from support.forms import and_exhaustive, and_slow
 
 ORDERS = RelationSpec(16401, "public", "orders", (ColumnSpec("id", 23, key=True), ColumnSpec("note", 25)))
 WIDER = RelationSpec(
@@ -88,8 +88,8 @@ def _sorted(frame: Any, columns: list[str]) -> list[tuple[Any, ...]]:
 
 @pytest.mark.parametrize(
     ("metadata", "transactions"),
-    and_long(
-        and_in_ci(
+    and_exhaustive(
+        and_slow(
             [(SOME[1], "committed")], [(SOME[1], "as_sent"), (SOME[4], "as_sent"), (SOME[4], "committed")]
         ),
         [(SOME[n], transactions) for n in (0, 2, 3) for transactions in ("as_sent", "committed")],
@@ -167,7 +167,7 @@ def test_a_result_has_a_column(wal: Any) -> None:
         pgspark.changes(wal, "public.orders", options=options, metadata=())
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_with_columns_of_the_table(spark: Any, wal: Any, segments: Path) -> None:
     """The columns that are left out are not decoded; Spark itself does not tell which columns a query uses."""
     chosen = pgo.Options(columns={"public.odd": ["note"]})
@@ -200,7 +200,7 @@ def test_several_tables(spark: Any, segments: Path) -> None:
     assert counts == {"public.other": 6, "public.odd": 6}
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_a_stream(spark: Any, segments: Path, tmp_path: Path) -> None:
     source = spark.readStream.format("pgoutput").options(
         table="public.orders", metadata="commit_lsn", transactions="committed"
@@ -221,7 +221,7 @@ def test_a_stream(spark: Any, segments: Path, tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_a_stream_takes_new_versions(spark: Any, tmp_path: Path) -> None:
     """The query is planned again for them, with the schema that it has."""
     directory, writer, state = tmp_path / "segments", Writer(), None

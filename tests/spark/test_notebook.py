@@ -20,7 +20,7 @@ from support.paths import DOCS
 PAGE = (DOCS / "notebook.md").read_text()
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_the_notebook_runs_and_prints_what_it_says(servers: pg.Servers, spark: Any, tmp_path: Path) -> None:
     if not pg.installations():
         pytest.skip(f"no PostgreSQL found: {pg.HOW_TO_GET_SERVERS}")
@@ -43,7 +43,7 @@ def test_the_notebook_runs_and_prints_what_it_says(servers: pg.Servers, spark: A
     assert len(names["there"]) == 1004
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_the_newest_segment_has_the_whole_catalog(spark: Any, tmp_path: Path) -> None:
     spec = RelationSpec(16401, "public", "orders", (ColumnSpec("id", 23, key=True),))
     writer, state = Writer(), None

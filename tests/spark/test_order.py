@@ -87,7 +87,7 @@ def test_bounds_cut_into_ranges_of_a_size() -> None:
         assert cuts == sorted(set(cuts))
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_bounds_on_spark_cut_where_the_driver_says(spark: Any) -> None:
     """Of times of day, too, in an hour that there is twice."""
     spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")

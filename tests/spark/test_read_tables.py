@@ -86,7 +86,7 @@ def test_rows_are_those_of_changes(spark: Any, segments: Path, lake: Path) -> No
         assert len(rows) == 4
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_partitions(spark: Any, segments: Path, tmp_path: Path) -> None:
     by = {"public.orders": ["note [x].y", "id"]}
     wal = spark.read.parquet(str(segments))

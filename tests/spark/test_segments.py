@@ -20,7 +20,7 @@ import pgoutput_fast as pgo
 from pgoutput_fast import spark as pgspark
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
 from pgoutput_fast.segments import Source, segment_catalog, write_segment
-from support.forms import and_in_ci, and_long
+from support.forms import and_exhaustive, and_slow
 from support.paths import DOCS
 from support.plans import plan_text
 
@@ -125,8 +125,8 @@ def _run(frame: Any) -> None:
 
 @pytest.mark.parametrize(
     ("transactions", "table"),
-    and_long(
-        and_in_ci([("as_sent", "public.t0"), ("committed", "public.t3")], [("committed", "public.t7")]),
+    and_exhaustive(
+        and_slow([("as_sent", "public.t0"), ("committed", "public.t3")], [("committed", "public.t7")]),
         [
             *(("as_sent", f"public.t{n}") for n in (1, 3, 7)),
             *(("committed", f"public.t{n}") for n in (0, 1)),
@@ -145,7 +145,7 @@ def test_changes_equal_those_of_one_process(
         assert left == ([-1, -3, -920] if transactions == "committed" else [-1, -2, -3, -1, -920, -930, -9])
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_outcomes_can_be_of_another_part(spark: Any, payloads: list[bytes]) -> None:
     """Changes of one half, whose commit is in the other."""
     at = next(k for k, payload in enumerate(payloads) if payload[:1] == b"c")
@@ -182,7 +182,7 @@ def test_tables_beside_the_changes(wal: Any, payloads: list[bytes]) -> None:
     assert [row["prefix"] for row in decoded.messages.to_pylist()] == ["aside", "inside", "never ended"]
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_tables_beside_the_changes_of_committed_transactions(wal: Any, payloads: list[bytes]) -> None:
     decoded = pgo.decode(payloads, options=COMMITTED)
     assert _rows(pgspark.messages(wal, options=COMMITTED), "seq") == decoded.messages.to_pylist()
@@ -205,7 +205,7 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 @MEASURED
 def test_one_table_of_ten_is_a_tenth_of_the_bytes(wide: Path, spark: Any) -> None:
     wal, catalog = spark.read.parquet(str(wide)), segment_catalog(wide)
@@ -221,7 +221,7 @@ def test_one_table_of_ten_is_a_tenth_of_the_bytes(wide: Path, spark: Any) -> Non
     assert _bytes_read(spark, lambda: _run(pgspark.outcomes(wal))) < 0.03 * everything
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 @MEASURED
 def test_sorting_within_files_is_enough_for_other_tagged_payloads(
     wide: Path, spark: Any, tmp_path: Path
@@ -237,7 +237,7 @@ def test_sorting_within_files_is_enough_for_other_tagged_payloads(
     assert frame.count() == 200
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_a_newer_version_fails_latest_and_widens_union(wal: Any, spark: Any, stored: Path) -> None:
     known = segment_catalog(stored)
     before = pgo.Catalog(relation for relation in known.relations if "added" not in str(relation))
@@ -265,7 +265,7 @@ def test_a_newer_version_fails_latest_and_widens_union(wal: Any, spark: Any, sto
         pgspark.changes(wal, "public.t0", schema=narrow, options=options)
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_a_pinned_column_without_nulls(wal: Any) -> None:
     schema = pa.schema([pa.field("id", pa.int64(), nullable=False)])
     options = pgo.Options(extra_columns="drop")
@@ -274,7 +274,7 @@ def test_a_pinned_column_without_nulls(wal: Any) -> None:
         _run(pgspark.changes(wal, "public.t3", schema=schema, options=options))  # which was truncated
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_versions_of_another_name_are_not_this_table(spark: Any) -> None:
     old, new = (RelationSpec(1, "public", name, (ColumnSpec("id", 23),)) for name in ("old", "new"))
     writer = Writer()
@@ -298,7 +298,7 @@ def test_arguments(wal: Any) -> None:
             pgspark.changes(wal, "public.t0", **arguments)  # type: ignore[arg-type]
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_one_bad_message_in_one_of_many_tasks(spark: Any, payloads: list[bytes]) -> None:
     tagged, state = pgo.tag(payloads[:1000])
     rows = tagged.to_pylist()
@@ -341,7 +341,7 @@ def test_a_bad_description(spark: Any, payloads: list[bytes]) -> None:
     assert {row["seq"] for row in pgspark.rejects(frame).collect()} == lost
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_the_page_does_what_it_says(spark: Any, tmp_path: Path) -> None:
     """Each Python block of docs/spark.md as far as the data source, in turn; `show()` prints what stands below it."""
     page = (DOCS / "spark.md").read_text()

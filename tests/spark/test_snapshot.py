@@ -206,7 +206,7 @@ def test_a_range_of_which_no_more_is_wanted(newest: pg.Database) -> None:
         newest.execute("DROP PUBLICATION slow", "DROP TABLE s.slow")
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 @PLANNED_ONCE
 def test_a_snapshot_whose_time_is_over(spark: Any, newest: pg.Database) -> None:
     before = set(newest.execute(TEMPORARY))

@@ -18,7 +18,7 @@ from pgoutput_fast import spark as pgspark
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
 from pgoutput_fast.segments import Source, segment_catalog, write_segment
 from pgoutput_fast.segments import known as segment_known
-from support.forms import and_in_ci
+from support.forms import and_slow
 from support.paths import DOCS
 from support.plans import count_partitions
 
@@ -236,7 +236,7 @@ def test_times_can_be_of_type_time(spark: Any, segments: Path) -> None:
         spark.conf.unset("spark.sql.timeType.enabled")
 
 
-@pytest.mark.parametrize("pushed", and_in_ci(["true"], ["false"]))
+@pytest.mark.parametrize("pushed", and_slow(["true"], ["false"]))
 def test_filters(spark: Any, segments: Path, pushed: str) -> None:
     spark.conf.set("spark.sql.python.filterPushdown.enabled", pushed)
     try:
@@ -287,7 +287,7 @@ def test_damaged_payload_fails_with_its_place(spark: Any, payloads: list[bytes],
     assert _read(spark, tmp_path, table="public.orders", on_error="quarantine").count() == 7
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_the_page_says_what_is_so(spark: Any, tmp_path: Path) -> None:
     """The examples of docs/spark.md, on two tables that it names."""
     page = (DOCS / "spark.md").read_text()

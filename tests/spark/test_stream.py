@@ -240,7 +240,7 @@ def _table(shop: Shop, table: str = "orders") -> dict[int, str]:
     return dict(shop.database.execute(f"SELECT id, note FROM {table}"))
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_segments_are_joined_meanwhile(shop: Shop, query: Query) -> None:
     """Between two runs, before a batch comes again, and while a query and a capture run."""
     shop.begin("orders")
@@ -273,7 +273,7 @@ def test_segments_are_joined_meanwhile(shop: Shop, query: Query) -> None:
     assert _applied(frame.toArrow().to_pylist()) == _table(shop)
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_what_comes_between_triggers(shop: Shop, query: Query) -> None:
     shop.begin("orders")
     shop.run("INSERT INTO orders SELECT g, 'first' FROM generate_series(1, 30) g")
@@ -291,7 +291,7 @@ def test_what_comes_between_triggers(shop: Shop, query: Query) -> None:
     assert _applied(query.rows()) == _table(shop)
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_transactions_that_lie_across_batches(shop: Shop, query: Query) -> None:
     """Streamed, aborted, rolled back in part, and prepared ones: rows come with their commit."""
     shop.begin("orders")
@@ -327,7 +327,7 @@ def test_transactions_that_lie_across_batches(shop: Shop, query: Query) -> None:
     assert all(row["_commit_lsn"] for row in query.rows())
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_as_sent(shop: Shop, query: Query) -> None:
     """What is rolled back comes, too."""
     shop.begin("orders")
@@ -419,7 +419,7 @@ def test_a_version_that_only_older_segments_know(tmp_path: Path, monkeypatch: py
     assert found == [["1.1"], [], ["1.2", "1.3"]]
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_what_retention_may_take(shop: Shop, query: Query) -> None:
     shop.begin("orders")
     shop.run("INSERT INTO orders VALUES (-1, 'kept')")
@@ -519,7 +519,7 @@ if query.awaitTermination(240):
 """
 
 
-@pytest.mark.long
+@pytest.mark.exhaustive
 @pytest.mark.classic("it starts a classic Spark")
 def test_a_driver_that_is_killed(shop: Shop, spark: Any, tmp_path: Path) -> None:
     """Its capture ends, too; and the next one goes on, in the same sink."""
@@ -556,7 +556,7 @@ def _written(spark: Any, target: str) -> dict[int, str]:
     return _applied(spark.read.parquet(target).toArrow().to_pylist())
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_the_page_says_what_is_so(shop: Shop, spark: Any, tmp_path: Path) -> None:
     """The first example of docs/streaming.md; and its command."""
     page = (DOCS / "streaming.md").read_text()

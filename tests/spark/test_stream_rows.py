@@ -22,7 +22,7 @@ from pgoutput_fast.spark.source.read import ManyRows
 from pgoutput_fast.spark.source.stream_rows import RangeRows
 from pgoutput_fast.spark.tasks.rows import chosen_rows
 from reference import messages as reference
-from support.forms import and_in_ci
+from support.forms import and_slow
 from support.streams import RandomChoices, Stream, make_stream
 
 SOURCE = Source("1", "shop", "slot")
@@ -69,7 +69,7 @@ def _rows(parts: list[ManyRows]) -> list[tuple[int, int, int | None]]:
     return sorted(found)
 
 
-@pytest.mark.parametrize("transactions", and_in_ci(["committed"], ["as_sent"]))
+@pytest.mark.parametrize("transactions", and_slow(["committed"], ["as_sent"]))
 def test_ranges_hold_what_commits_in_them(transactions: str) -> None:
     older = streams = 0
     for seed in range(50):

@@ -104,7 +104,7 @@ def test_a_driver_killed_at_a_step(
     assert_whole(format, tmp_path / "lake", undisturbed[format])
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 @DRIVER
 @pytest.mark.parametrize("format", BOUNDED)
 def test_a_driver_killed_at_random_moments(
@@ -133,7 +133,7 @@ def test_a_driver_killed_at_random_moments(
 @DRIVER
 @pytest.mark.parametrize(
     ("format", "batch"),
-    [pytest.param("parquet", 2, marks=pytest.mark.long), pytest.param("delta", 1, marks=SOAK)],
+    [pytest.param("parquet", 2, marks=pytest.mark.exhaustive), pytest.param("delta", 1, marks=SOAK)],
 )
 def test_a_stream_killed_between_commit_and_checkpoint(
     spark: Any, stored: Path, undisturbed: Any, tmp_path: Path, format: str, batch: int
@@ -201,7 +201,7 @@ def test_workers_killed_while_they_write(stored: Path, undisturbed: Any, tmp_pat
 
 
 @DRIVER
-@pytest.mark.long
+@pytest.mark.exhaustive
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("format", BOUNDED)
 def test_a_stream_whose_workers_are_killed_in_each_batch(
@@ -285,7 +285,7 @@ def _first_of(wide: Path, place: Path) -> Path:
     return place
 
 
-@pytest.mark.parametrize("format", ["delta", pytest.param("parquet", marks=pytest.mark.long)])
+@pytest.mark.parametrize("format", ["delta", pytest.param("parquet", marks=pytest.mark.exhaustive)])
 def test_a_disk_that_is_full(spark: Any, wide: Path, disk: Path, tmp_path: Path, format: str) -> None:
     lake, segments = disk / "lake", _first_of(wide, tmp_path / "segments")
     pgspark.write_tables(segments, lake, format=format)

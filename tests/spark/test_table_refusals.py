@@ -25,7 +25,7 @@ from pgoutput_fast.segments import (
     write_segment,
 )
 from pgoutput_fast.spark.tables.run import Run, begin_run
-from support.forms import and_in_ci
+from support.forms import and_slow
 from support.lakes import data_files, make_segments, settled
 
 FORMATS = ["parquet", "delta", "iceberg"]
@@ -71,7 +71,7 @@ def test_a_table_that_is_named_twice_is_written_once(
     assert ids(tmp_path / "lake") == list(range(12))
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_a_sink_writes_a_table_that_is_named_twice_once(spark: Any, segments: Path, tmp_path: Path) -> None:
     sink(spark, segments, tmp_path / "lake", tmp_path / "checkpoint", tables=["public.t0", "public.t0"])
     assert ids(tmp_path / "lake") == list(range(12))
@@ -87,7 +87,7 @@ def part_of(segments: Path, place: Path, *which: int) -> Path:
     return place
 
 
-@pytest.mark.parametrize("format", and_in_ci(["parquet"], [each for each in FORMATS if each != "parquet"]))
+@pytest.mark.parametrize("format", and_slow(["parquet"], [each for each in FORMATS if each != "parquet"]))
 def test_a_segment_is_missing_behind_the_position(
     spark: Any, segments: Path, tmp_path: Path, format: str
 ) -> None:
@@ -158,7 +158,7 @@ def streamed(directory: Path) -> Any:
         yield
 
 
-@pytest.mark.parametrize("format", and_in_ci(["parquet"], [each for each in FORMATS if each != "parquet"]))
+@pytest.mark.parametrize("format", and_slow(["parquet"], [each for each in FORMATS if each != "parquet"]))
 def test_a_transaction_that_is_open_needs_the_segment_where_it_begins(
     spark: Any, tmp_path: Path, format: str
 ) -> None:
@@ -219,7 +219,7 @@ def test_options_pin_the_schemas_of_tables(spark: Any, segments: Path, tmp_path:
         pgspark.write_tables(segments, tmp_path / "d", options=pgo.Options(schemas={"public.t0": pinned}))
 
 
-@pytest.mark.parametrize("format", and_in_ci(["parquet"], [each for each in FORMATS if each != "parquet"]))
+@pytest.mark.parametrize("format", and_slow(["parquet"], [each for each in FORMATS if each != "parquet"]))
 def test_a_table_keeps_its_kind_of_transactions(spark: Any, tmp_path: Path, format: str) -> None:
     segments, lakes = streamed(tmp_path / "segments"), {}
     next(segments)
@@ -289,7 +289,7 @@ def test_a_path_that_readers_of_a_format_do_not_find(
     assert ids(tmp_path / name)
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_a_sink_keeps_the_kind_of_transactions(spark: Any, segments: Path, tmp_path: Path) -> None:
     sink(spark, part_of(segments, tmp_path / "part", 0), tmp_path / "lake", tmp_path / "checkpoint")
     part_of(segments, tmp_path / "part", 0, 1)
@@ -320,7 +320,7 @@ def test_a_table_of_an_earlier_version_takes_the_kind_that_comes(
         pgspark.write_tables(segments, lake, format=format, transactions="as_sent")
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_a_type_that_cannot_change_so(spark: Any, tmp_path: Path) -> None:
     """What the error says helps: the other tables go on, and each version can have a table of its own."""
     place, writer, state = tmp_path / "segments", Writer(), None

@@ -102,7 +102,9 @@ def _state(target: Path) -> dict[str, bytes]:
     return {str(each): each.read_bytes() for each in target.rglob("*") if each.is_file()}
 
 
-@pytest.mark.parametrize("format", ["parquet", "delta", pytest.param("iceberg", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "format", ["parquet", "delta", pytest.param("iceberg", marks=pytest.mark.exhaustive)]
+)
 def test_tables_of_one_stream(spark: Any, tmp_path: Path, format: str) -> None:
     """A longer stream of another server or of the next slot is refused, and nothing is written."""
     first, target = tmp_path / "first", tmp_path / "lake"

@@ -15,7 +15,7 @@ from pgoutput_fast import spark as pgspark
 from pgoutput_fast.spark.tables import run as runs
 from pgoutput_fast.storage.stores import open_store
 from support.buckets import Bucket, opened_bucket
-from support.forms import and_long
+from support.forms import and_exhaustive
 from support.lakes import assert_whole, data_files, make_segments, running, settled, tables_of
 
 FORMATS = ["parquet", "delta"]
@@ -52,7 +52,7 @@ def _options(bucket: Bucket) -> dict[str, str]:
     }
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 @pytest.mark.parametrize("format", FORMATS)
 def test_written_again_and_again(
     spark: Any, bucket: Bucket, stored: Path, undisturbed: Any, tmp_path: Path, format: str
@@ -79,11 +79,11 @@ def test_written_again_and_again(
         } == {name: rows.to_pylist() for name, rows in undisturbed.items()}
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 @pytest.mark.classic("a driver of its own shares the JVM")
 @pytest.mark.parametrize(
     ("format", "kill"),
-    and_long(
+    and_exhaustive(
         [
             ("parquet", ("pgoutput_fast.storage.stores", "_Remote.rename", 2)),
             ("delta", (runs.__name__, "Run.commit", 2)),
@@ -115,8 +115,8 @@ def test_a_killed_driver(
     assert_whole(format, target, undisturbed, _options(bucket))
 
 
-@pytest.mark.in_ci
-@pytest.mark.parametrize("format", and_long(["delta"], [each for each in FORMATS if each != "delta"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("format", and_exhaustive(["delta"], [each for each in FORMATS if each != "delta"]))
 def test_a_stream(
     spark: Any, bucket: Bucket, stored: Path, undisturbed: Any, tmp_path: Path, format: str
 ) -> None:
@@ -184,8 +184,8 @@ def _expect_advice(problem: BaseException) -> None:
     assert "secret" not in note + str(problem)
 
 
-@pytest.mark.in_ci
-@pytest.mark.parametrize(("format", "at"), and_long([("parquet", "tasks")], [("delta", "commit")]))
+@pytest.mark.slow
+@pytest.mark.parametrize(("format", "at"), and_exhaustive([("parquet", "tasks")], [("delta", "commit")]))
 def test_a_store_that_goes_away(
     spark: Any,
     stored: Path,

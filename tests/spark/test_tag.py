@@ -27,7 +27,7 @@ from pgoutput_fast import spark as pgspark
 from pgoutput_fast.parallel_tag.summary import Summary
 from pgoutput_fast.segments import list_segments
 from pgoutput_fast.spark.tasks.tag import ChangedInputError, Start, Starts, TagRanges
-from support.forms import and_in_ci, and_long
+from support.forms import and_exhaustive, and_slow
 from support.interleaved import everything
 from support.paths import DOCS
 from support.plans import count_partitions, is_sorted, plan_text
@@ -81,7 +81,7 @@ def wal() -> list[bytes]:
     return payloads
 
 
-@pytest.mark.parametrize("partitions", and_long([1, 7], [2]))
+@pytest.mark.parametrize("partitions", and_exhaustive([1, 7], [2]))
 def test_equals_tagging_in_one_piece(spark: Any, wal: list[bytes], partitions: int) -> None:
     lsns = [None if k % 5 == 0 else 1000 + k for k in range(len(wal))]
     got = tagged(frame(spark, wal, None, lsns), partitions=partitions)
@@ -98,7 +98,7 @@ def test_slices_that_share_a_partition(spark: Any, wal: list[bytes], monkeypatch
     assert tagged(df, partitions=5).to_pylist() == expected(wal).to_pylist()
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_what_runs_again_cuts_at_the_same_places(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The bounds are in the plan: nothing that a task or another run of it samples."""
     monkeypatch.setattr("pgoutput_fast.spark.tagging.shuffled.java_frame", lambda df: None)
@@ -110,7 +110,7 @@ def test_what_runs_again_cuts_at_the_same_places(spark: Any, monkeypatch: pytest
 
 
 @pytest.mark.classic("each query shuffles there")
-@pytest.mark.parametrize("is_shared", and_in_ci([True], [False]))
+@pytest.mark.parametrize("is_shared", and_slow([True], [False]))
 def test_the_input_is_shuffled_once(
     spark: Any,
     wal: list[bytes],
@@ -137,7 +137,7 @@ def test_the_input_is_shuffled_once(
 
 
 @pytest.mark.classic("only there the settings are given to tasks by this package")
-@pytest.mark.parametrize("partitions", and_in_ci([None], [4]))
+@pytest.mark.parametrize("partitions", and_slow([None], [4]))
 def test_tasks_have_the_settings_of_the_session(
     spark: Any, wal: list[bytes], tmp_path: Path, partitions: int | None
 ) -> None:
@@ -167,7 +167,7 @@ def test_orders_that_are_not_those_of_bytes(spark: Any) -> None:
         pgspark.tag(df, "place", payload="data")
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_more_partitions_than_payloads(spark: Any) -> None:
     """Most are empty, and all others begin where nobody would cut."""
     payloads = without_sessions()[:12]
@@ -180,7 +180,7 @@ def test_no_payloads(spark: Any) -> None:
     assert got.collect() == []
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_what_is_tagged_can_be_decoded(spark: Any) -> None:
     payloads = without_sessions()
     df = pgspark.tag(frame(spark, payloads), "place", payload="data", partitions=5)
@@ -188,7 +188,7 @@ def test_what_is_tagged_can_be_decoded(spark: Any) -> None:
     assert got.to_pylist() == pgo.decode(payloads).table("public.u").to_pylist()
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_the_page_says_how(spark: Any, tmp_path: Path) -> None:
     page = (DOCS / "spark.md").read_text()
     section = page.split("## Untagged payloads\n")[1].split("\n## ")[0]
@@ -233,7 +233,7 @@ def test_the_same_place_twice_is_named(spark: Any) -> None:
         pgspark.tag(nan, "place", payload="data", partitions=4)
 
 
-@pytest.mark.parametrize("partitions", and_in_ci([1], [4]))
+@pytest.mark.parametrize("partitions", and_slow([1], [4]))
 def test_a_gap_is_an_error_unless_it_is_allowed(spark: Any, partitions: int) -> None:
     payloads = without_sessions()
     df = frame(spark, payloads, [k + 10 * (k > 30) for k in range(len(payloads))])
@@ -242,7 +242,7 @@ def test_a_gap_is_an_error_unless_it_is_allowed(spark: Any, partitions: int) -> 
     assert tagged(df, gaps="allow", partitions=partitions).to_pylist() == expected(payloads).to_pylist()
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_several_order_columns_of_other_types(spark: Any) -> None:
     payloads = without_sessions()
     df = frame(spark, payloads).selectExpr(
@@ -254,7 +254,7 @@ def test_several_order_columns_of_other_types(spark: Any) -> None:
         pgspark.tag(df.union(df.where("part = '3'").limit(1)), ["at", "part"])
 
 
-@pytest.mark.parametrize("by_hash", and_in_ci([False], [True]))
+@pytest.mark.parametrize("by_hash", and_slow([False], [True]))
 def test_nulls_are_errors(spark: Any, monkeypatch: pytest.MonkeyPatch, by_hash: bool) -> None:
     df = frame(spark, without_sessions())
     for kind in type(df).__mro__ if by_hash else ():
@@ -266,7 +266,7 @@ def test_nulls_are_errors(spark: Any, monkeypatch: pytest.MonkeyPatch, by_hash: 
         tagged(df.selectExpr("nullif(place, 7) place", "data", "lsn"), gaps="allow", partitions=3)
 
 
-@pytest.mark.parametrize("bad", and_in_ci(["change"], ["boundary", "both"]))
+@pytest.mark.parametrize("bad", and_slow(["change"], ["boundary", "both"]))
 def test_the_first_error_has_its_place(spark: Any, bad: str) -> None:
     """Neither what a summary sees nor what it does not see hides the other."""
     payloads = without_sessions()
@@ -301,7 +301,7 @@ def write_files(directory: Path, payloads: list[bytes], cuts: list[int], more: A
         pq.write_table(pa.table(table), directory / name, row_group_size=20)
 
 
-@pytest.mark.parametrize("split", and_in_ci([False], [True]))
+@pytest.mark.parametrize("split", and_slow([False], [True]))
 def test_files_in_order_are_tagged_where_they_are(
     spark: Any, wal: list[bytes], tmp_path: Path, split: bool
 ) -> None:
@@ -348,7 +348,7 @@ def test_what_is_cut_within_one_another_is_sorted(spark: Any, wal: list[bytes], 
     assert got.orderBy("seq", "relation").toArrow().to_pylist() == expected(wal).to_pylist()
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_what_is_wrong_with_the_order_of_files(spark: Any, wal: list[bytes], tmp_path: Path) -> None:
     write_files(tmp_path / "dump", wal, [100, 200, 600])
     df = spark.read.parquet(str(tmp_path / "dump"))
@@ -412,7 +412,7 @@ spark.stop()
 """
 
 
-@pytest.mark.long
+@pytest.mark.exhaustive
 @pytest.mark.classic("it starts a classic Spark, whose tasks run again")
 def test_tasks_that_run_again(spark: Any, tmp_path: Path) -> None:
     """Each task fails in its midst, in each pass, and what was shuffled is lost between them.
@@ -433,7 +433,7 @@ def test_tasks_that_run_again(spark: Any, tmp_path: Path) -> None:
 # ---- sessions, and what crosses ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("partitions", and_in_ci([None], [4]))
+@pytest.mark.parametrize("partitions", and_slow([None], [4]))
 def test_sessions_start_where_a_column_says_so(spark: Any, tmp_path: Path, partitions: int | None) -> None:
     """A transaction is cut off by one, streams are void, logical messages come again."""
     stream = everything()

@@ -20,7 +20,7 @@ import pgoutput_fast as pgo
 from pgoutput_fast import encode
 from pgoutput_fast import spark as pgspark
 from pgoutput_fast.segments import list_segments, read_segment
-from support.forms import and_in_ci
+from support.forms import and_slow
 from support.interleaved import everything
 from support.paths import DOCS
 
@@ -108,7 +108,7 @@ def test_batches_continue_one_another(query: Query) -> None:
     assert query.rows()[:-1] == EXPECTED
 
 
-@pytest.mark.parametrize("when", and_in_ci(["behind the state"], ["in the sink"]))
+@pytest.mark.parametrize("when", and_slow(["behind the state"], ["in the sink"]))
 def test_a_batch_that_runs_again_begins_as_before(query: Query, when: str) -> None:
     """It fails once: when its state is stored and Spark's checkpoint does not know, or when rows are half written."""
     notes, states, original = query.path / "notes", query.states, query.store
@@ -144,7 +144,7 @@ def test_a_batch_that_runs_again_begins_as_before(query: Query, when: str) -> No
     assert query.rows() == EXPECTED
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_states_of_another_checkpoint_are_refused(query: Query, tmp_path: Path) -> None:
     query.run()
     (tmp_path / "checkpoint").rename(tmp_path / "old")
@@ -153,7 +153,7 @@ def test_states_of_another_checkpoint_are_refused(query: Query, tmp_path: Path) 
     assert query.rows() == EXPECTED
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_a_state_that_is_missing_or_damaged(query: Query, tmp_path: Path) -> None:
     query.run()
     more = [*PAYLOADS, encode.encode_message(4000, "p", b"late", transactional=False)]
@@ -173,7 +173,7 @@ def test_a_state_that_is_missing_or_damaged(query: Query, tmp_path: Path) -> Non
     assert query.rows()[:-1] == EXPECTED
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_a_file_that_comes_too_late_or_is_missing(query: Query, tmp_path: Path) -> None:
     late = tmp_path / "landing" / f"{11:06}.parquet"
     late.rename(tmp_path / "late")
@@ -187,7 +187,7 @@ def test_a_file_that_comes_too_late_or_is_missing(query: Query, tmp_path: Path) 
         query.run()
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_old_states_go_with_sparks_own(query: Query) -> None:
     key = "spark.sql.streaming.minBatchesToRetain"
     query.spark.conf.set(key, 1)
@@ -220,7 +220,7 @@ def names(spark: Any, tmp_path: Path) -> dict[str, Any]:
     return {"spark": spark, **{name: str(tmp_path / name) for name in places}}
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_the_example_with_files(spark: Any, query: Query, tmp_path: Path) -> None:
     there = names(spark, tmp_path)
     example = BLOCKS[0].replace("public.orders", "public.t")
@@ -241,7 +241,7 @@ def test_the_example_with_files(spark: Any, query: Query, tmp_path: Path) -> Non
     assert len(list_segments(tmp_path / "segments")) == 4
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_the_example_with_the_columns_of_kafka(spark: Any, query: Query, tmp_path: Path) -> None:
     there = names(spark, tmp_path)
     first = BLOCKS[0].split("dropped = ")[0]

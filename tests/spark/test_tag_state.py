@@ -13,7 +13,7 @@ import pytest
 import pgoutput_fast as pgo
 from pgoutput_fast import encode
 from pgoutput_fast import spark as pgspark
-from support.forms import and_long
+from support.forms import and_exhaustive
 from support.interleaved import everything
 from support.streams import RandomChoices, make_stream
 
@@ -57,7 +57,7 @@ def check_cuts(
     assert pgspark.state_after(parts[-1]).values == pgspark.state_after(whole).values
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_a_cut_where_everything_is_open(spark: Any) -> None:
     """Two streams are open, one of them in a block; one transaction is prepared, Relations came before."""
     payloads = everything().payloads[: min(everything().sessions)]
@@ -74,8 +74,8 @@ def test_a_cut_where_everything_is_open(spark: Any) -> None:
     check_cuts(spark, payloads, [plain[0]])
 
 
-@pytest.mark.in_ci
-@pytest.mark.parametrize("partitions", and_long([2], [None]))
+@pytest.mark.slow
+@pytest.mark.parametrize("partitions", and_exhaustive([2], [None]))
 def test_a_session_that_starts_at_the_cut(spark: Any, partitions: int | None) -> None:
     stream = everything()
     (session,) = stream.sessions
@@ -83,8 +83,8 @@ def test_a_session_that_starts_at_the_cut(spark: Any, partitions: int | None) ->
         check_cuts(spark, stream.payloads, [cut], stream.sessions, partitions=partitions)
 
 
-@pytest.mark.in_ci
-@pytest.mark.parametrize("seed", and_long(range(2), range(2, 6)))
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", and_exhaustive(range(2), range(2, 6)))
 def test_random_streams_with_random_cuts(spark: Any, seed: int) -> None:
     stream = make_stream(RandomChoices(seed), 25)
     chance = random.Random(seed)
@@ -106,7 +106,7 @@ def test_the_state_is_that_of_one_piece(spark: Any) -> None:
     assert pgspark.state_after(then).values == behind.values
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_relations_and_types_that_only_the_first_part_has(spark: Any, tmp_path: Path) -> None:
     """The state, stored in a file and in the properties of a table, has them; the rows decode."""
     writer = encode.Writer(types={20001: ("public", "mood")})

@@ -35,7 +35,7 @@ from pgoutput_fast.segments import Source, write_segment
 from pgoutput_fast.spark.types import spark_schema
 from pgoutput_fast.storage.stores import open_store
 from support import pg
-from support.forms import and_in_ci
+from support.forms import and_slow
 from support.oracle import plain_records
 from support.paths import DOCS
 
@@ -254,7 +254,7 @@ def test_no_type_is_forgotten(every: Every) -> None:
 
 @pytest.mark.parametrize(
     ("format_", "validate"),
-    and_in_ci([("text", "true"), ("binary", "false")], [("text", "false"), ("binary", "true")]),
+    and_slow([("text", "true"), ("binary", "false")], [("text", "false"), ("binary", "true")]),
 )
 def test_spark_holds_what_arrow_has(every: Every, spark: Any, format_: str, validate: str) -> None:
     spark.conf.set(VALIDATE, validate)
@@ -281,7 +281,7 @@ def test_the_source_holds_it_too(every: Every, spark: Any, format_: str, tmp_pat
         assert [row[name] for row in got] == [row[name] for row in expected], name
 
 
-@pytest.mark.parametrize("arrow", and_in_ci([True], [False]) if hasattr(functions, "arrow_udf") else [False])
+@pytest.mark.parametrize("arrow", and_slow([True], [False]) if hasattr(functions, "arrow_udf") else [False])
 def test_decode_row_holds_it_too(every: Every, spark: Any, arrow: bool) -> None:
     relation = every.catalog.named("public.every")[-1]
     row = pgspark.udf.decode_row(relation, catalog=every.catalog, arrow=arrow)("payload", "in_stream")
@@ -294,7 +294,7 @@ def test_decode_row_holds_it_too(every: Every, spark: Any, arrow: bool) -> None:
             assert value == row[name], name
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_what_spark_holds_can_be_written_and_read_again(every: Every, spark: Any, tmp_path: Path) -> None:
     frame = pgspark.changes(every.wal(spark, "binary"), "public.every", catalog=every.catalog)
     frame.write.format("noop").mode("overwrite").save()
@@ -323,7 +323,7 @@ def test_what_has_no_arrow_form_is_a_reject(every: Every, spark: Any, format_: s
     } <= columns
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_moments_beyond_those_of_python(spark: Any) -> None:
     """Spark's dates and timestamps reach as far as Arrow's; only `collect` and Python functions end at 1 and 9999."""
     columns = {"d": 1082, "ts": 1114, "tz": 1184}
@@ -360,7 +360,7 @@ def test_moments_beyond_those_of_python(spark: Any) -> None:
     exec(compile(block, "spark-types.md", "exec"), {"far": frame})
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_times_can_be_of_type_time(every: Every, spark: Any) -> None:
     wal = every.wal(spark, "binary")
     if not hasattr(pyspark.sql.types, "TimeType"):
@@ -410,7 +410,7 @@ def test_names_that_differ_in_case_alone(spark: Any, tmp_path: Path) -> None:
             spark.conf.unset("spark.sql.caseSensitive")
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_a_value_of_many_megabytes(spark: Any) -> None:
     spec = encode.RelationSpec(
         1,

@@ -15,7 +15,7 @@ from pgoutput_fast import spark as pgspark
 from pgoutput_fast.capture import retain
 from pgoutput_fast.segments import compact, list_segments
 from support.current_streams import batch_of
-from support.forms import and_in_ci
+from support.forms import and_slow
 from support.lakes import make_segments, tables_of
 from support.spark_features import AVAILABLE_NOW
 
@@ -78,7 +78,7 @@ def _rows(tables: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("format", "transactions", "price", "starting"),
-    and_in_ci(
+    and_slow(
         [("parquet", "committed", "no number", "latest")],
         [
             ("delta", "committed", None, "latest"),
@@ -112,7 +112,7 @@ def test_tables_that_are_added_or_lost(
     assert stream.rows(format) == stream.whole(began, **kind)
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_segments_that_are_gone(spark: Any, tmp_path: Path) -> None:
     """A table that may be new on the server begins with what is there. What is certainly incomplete is refused."""
     stream = _Growing(spark, tmp_path, txns=50, segments=5)
@@ -145,7 +145,7 @@ def test_segments_that_are_gone(spark: Any, tmp_path: Path) -> None:
     assert stream.rows() == stream.whole(second.first_seq)
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_a_transaction_that_was_open_where_the_query_began(spark: Any, tmp_path: Path) -> None:
     """Its rows lie before the beginning. They are written, or an error says that they are gone."""
     stream = _Growing(spark, tmp_path, txns=40, segments=8)
@@ -181,7 +181,7 @@ def test_a_query_that_write_tables_overtook(spark: Any, tmp_path: Path) -> None:
     assert stream.rows() == whole
 
 
-@pytest.mark.parametrize("emit", and_in_ci(["files"], ["rows"]))
+@pytest.mark.parametrize("emit", and_slow(["files"], ["rows"]))
 def test_a_query_that_is_killed_in_its_first_batch(spark: Any, tmp_path: Path, emit: str) -> None:
     """Spark asks it again where it begins, and retention has moved the beginning meanwhile."""
     stream = _Growing(spark, tmp_path, txns=40, segments=4)
@@ -219,7 +219,7 @@ def test_a_query_that_is_killed_in_its_first_batch(spark: Any, tmp_path: Path, e
         assert [row["_seq"] for row in found] == [row["_seq"] for row in wanted]
 
 
-@pytest.mark.parametrize("starting", and_in_ci(["40"], ["latest", "earliest"]))
+@pytest.mark.parametrize("starting", and_slow(["40"], ["latest", "earliest"]))
 def test_segments_that_were_joined(spark: Any, tmp_path: Path, starting: str) -> None:
     """A joined segment has messages from before the query's beginning, and from before and behind a batch."""
     stream = _Growing(spark, tmp_path, txns=60, segments=6)
@@ -242,7 +242,7 @@ def test_segments_that_were_joined(spark: Any, tmp_path: Path, starting: str) ->
     assert stream.rows() == stream.whole(began)
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_retention_behind_a_query(spark: Any, tmp_path: Path) -> None:
     """The query says what it has taken, and retention removes that. Tables that go on lose nothing."""
     stream = _Growing(spark, tmp_path, txns=80, segments=8, all_end=True)

@@ -18,7 +18,7 @@ import pgoutput_fast as pgo
 from pgoutput_fast import encode, segments
 from pgoutput_fast import spark as pgspark
 from pgoutput_fast.segments import list_segments, read_segment, segment_catalog, segment_outcomes
-from support.forms import and_in_ci
+from support.forms import and_slow
 from support.interleaved import everything
 from support.streams import RandomChoices, make_stream
 
@@ -51,7 +51,7 @@ def rows_in(directory: Path) -> list[dict[str, Any]]:
     return in_order([row for table in tables for row in table])
 
 
-@pytest.mark.parametrize("segment_bytes", and_in_ci([300], [1, 1 << 26]))
+@pytest.mark.parametrize("segment_bytes", and_slow([300], [1, 1 << 26]))
 def test_segments_have_the_rows_the_states_and_the_catalog(
     spark: Any, tmp_path: Path, segment_bytes: int
 ) -> None:
@@ -99,7 +99,7 @@ def test_the_source_reads_them(spark: Any, tmp_path: Path) -> None:
         assert got == expected.orderBy("_seq").collect()
 
 
-@pytest.mark.parametrize("seed", and_in_ci([0], [1, 2, 3]))
+@pytest.mark.parametrize("seed", and_slow([0], [1, 2, 3]))
 def test_a_directory_is_continued(spark: Any, tmp_path: Path, seed: int) -> None:
     stream = make_stream(RandomChoices(seed), 25)
     cut = random.Random(seed).randrange(1, len(stream.payloads) - 1)
@@ -114,7 +114,7 @@ def test_a_directory_is_continued(spark: Any, tmp_path: Path, seed: int) -> None
     assert list_segments(tmp_path)[-1].state.values == pgspark.state_after(whole).values
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_what_was_stored_meanwhile(spark: Any, tmp_path: Path) -> None:
     """Tagged payloads that were read from files say nothing of the state before them."""
     payloads = everything().payloads[: min(everything().sessions)]
@@ -185,7 +185,7 @@ def test_a_captures_directory_is_refused(spark: Any, tmp_path: Path) -> None:
         pgspark.write_segments(tagged(spark, payloads, 20, state=state), tmp_path)
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_rows_that_are_missing_or_changed(spark: Any, tmp_path: Path) -> None:
     payloads = everything().payloads[: min(everything().sessions)]
     tagged(spark, payloads).write.parquet(str(tmp_path / "tagged"))
@@ -232,7 +232,7 @@ spark.stop()
 """
 
 
-@pytest.mark.long
+@pytest.mark.exhaustive
 @pytest.mark.classic("it starts a classic Spark, whose tasks run again")
 def test_a_task_that_is_killed_continues(spark: Any, tmp_path: Path) -> None:
     """Twice, behind its third segment. In a Spark of its own, since this one does not try again."""

@@ -32,7 +32,7 @@ from pgoutput_fast.segments import Source, write_segment
 from pgoutput_fast.spark.tables import run as runs
 from pgoutput_fast.storage.stores import open_store
 from pgoutput_fast.storage.table_directories import table_directory
-from support.forms import and_in_ci, and_long
+from support.forms import and_exhaustive, and_slow
 from support.lakes import running, settled
 
 FORMATS = ["parquet", "delta", "iceberg"]
@@ -199,10 +199,10 @@ def test_all_tables_equal_their_changes(
     assert not list((tmp_path / "_runs").iterdir())
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("format", "transactions"),
-    and_long([("parquet", "committed")], [("delta", "as_sent"), ("iceberg", "committed")]),
+    and_exhaustive([("parquet", "committed")], [("delta", "as_sent"), ("iceberg", "committed")]),
 )
 def test_a_source_that_grows_adds_what_is_new(
     spark: Any, tmp_path: Path, format: str, transactions: Any
@@ -228,10 +228,10 @@ class _KilledError(BaseException):
     """Stands for a process that ends at once: no handler of errors runs."""
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "format",
-    ["delta", *(pytest.param(each, marks=pytest.mark.long) for each in ("parquet", "iceberg"))],
+    ["delta", *(pytest.param(each, marks=pytest.mark.exhaustive) for each in ("parquet", "iceberg"))],
 )
 def test_a_killed_driver_loses_and_repeats_nothing(
     spark: Any,
@@ -282,10 +282,10 @@ def test_a_killed_driver_loses_and_repeats_nothing(
     assert at >= (15 if format == "parquet" else 4)
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 @pytest.mark.classic("the process shares the JVM of the session")
 @pytest.mark.parametrize(
-    "call", [pytest.param(2, marks=pytest.mark.long, id="before"), pytest.param(-1, id="after")]
+    "call", [pytest.param(2, marks=pytest.mark.exhaustive, id="before"), pytest.param(-1, id="after")]
 )
 def test_a_process_killed_at_a_commit_of_iceberg(
     spark: Any, stored: Path, wanted_of: Callable[..., pa.Table], tmp_path: Path, call: int
@@ -438,8 +438,8 @@ def _finishes(spark: Any, place: Path, sink: Any) -> bool:
     return True
 
 
-@pytest.mark.in_ci
-@pytest.mark.parametrize("format", and_long(["delta"], ["parquet", "iceberg"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("format", and_exhaustive(["delta"], ["parquet", "iceberg"]))
 def test_a_stream_writes_each_batch_once(spark: Any, tmp_path: Path, format: str) -> None:
     """Some batches fail between their commit and the checkpoint, and come again."""
     target = tmp_path / "lake"
@@ -468,8 +468,8 @@ def test_a_stream_writes_each_batch_once(spark: Any, tmp_path: Path, format: str
         assert_same(read(format, target, directory), expected(wal, name, "committed"))
 
 
-@pytest.mark.in_ci
-@pytest.mark.parametrize("transactions", and_long(["committed"], ["as_sent"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("transactions", and_exhaustive(["committed"], ["as_sent"]))
 def test_a_stream_may_begin_later_and_end_within_a_joined_segment(
     spark: Any, tmp_path: Path, transactions: Any
 ) -> None:
@@ -503,7 +503,7 @@ def _start(spark: Any, segments: Path, checkpoint: Path, options: dict[str, str]
     reader.writeStream.format("noop").option("checkpointLocation", str(checkpoint)).start().awaitTermination()
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_wrong_streams(spark: Any, stored: Path, tmp_path: Path) -> None:
     pgspark.register(spark)
     sink = pgspark.table_sink(tmp_path)
@@ -575,7 +575,7 @@ def _sales(first: int) -> list[list[str | None]]:
     return [[str(first + k), countries[k % 4], days[k % 3], str(k % 2)] for k in range(24)]
 
 
-@pytest.mark.parametrize("format", and_in_ci(["parquet"], [each for each in FORMATS if each != "parquet"]))
+@pytest.mark.parametrize("format", and_slow(["parquet"], [each for each in FORMATS if each != "parquet"]))
 def test_partitions(spark: Any, tmp_path: Path, format: str) -> None:
     segments, target, by = tmp_path / "segments", tmp_path / "lake", {'"public".sales': ["country", "day"]}
     state = None
@@ -672,7 +672,7 @@ def test_wrong_partitions(spark: Any, stored: Path, tmp_path: Path) -> None:
         pgspark.write_tables(stored, tmp_path, format="delta", iceberg_catalog={})
 
 
-@pytest.mark.parametrize("format", and_in_ci(["delta"], [each for each in FORMATS if each != "delta"]))
+@pytest.mark.parametrize("format", and_slow(["delta"], [each for each in FORMATS if each != "delta"]))
 def test_a_type_that_became_wider(spark: Any, tmp_path: Path, format: str) -> None:
     segments, target = tmp_path / "segments", tmp_path / "lake"
     state = _write_inserts(segments, 1, NARROW, [["1", "1.5", "1.25", "a", "{1,NULL}"]], None)

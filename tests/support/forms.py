@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-__all__ = ["and_in_ci", "and_long"]
+__all__ = ["and_exhaustive", "and_slow"]
 
 
-def and_long(plain: Iterable[Any], others: Iterable[Any]) -> list[Any]:
+def and_exhaustive(plain: Iterable[Any], others: Iterable[Any]) -> list[Any]:
     """Parameters of a test: `make test` runs it with the first ones, `make test-whole` with all. A tuple is several."""
-    return _and_marked(plain, others, pytest.mark.long)
+    return _and_marked(plain, others, pytest.mark.exhaustive)
 
 
-def and_in_ci(plain: Iterable[Any], others: Iterable[Any]) -> list[Any]:
+def and_slow(plain: Iterable[Any], others: Iterable[Any]) -> list[Any]:
     """Parameters of a test: `make test` runs it with the first ones, `make test-long` with the others."""
-    return _and_marked(plain, others, pytest.mark.in_ci)
+    return _and_marked(plain, others, pytest.mark.slow)
 
 
 def _and_marked(plain: Iterable[Any], others: Iterable[Any], mark: pytest.MarkDecorator) -> list[Any]:

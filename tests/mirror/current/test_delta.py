@@ -229,7 +229,7 @@ def test_row_groups_have_a_bounded_size(tmp_path: Path) -> None:
     assert table.read().num_rows == 100_000
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_who_reads_while_others_write_sees_whole_versions(small: DeltaCurrent, tmp_path: Path) -> None:
     stop, wrong = threading.Event(), []
 

@@ -23,7 +23,7 @@ from pgoutput_fast.mirror.effect.effect import Effect, current_schema
 from pgoutput_fast.storage.stores import is_unfinished
 from support.current_tables import KINDS, RandomEffects, open_table
 from support.disks import small_disk
-from support.forms import and_in_ci, and_long
+from support.forms import and_exhaustive, and_slow
 from support.paths import TESTS
 
 KILLS = int(os.environ.get("PGOUTPUT_FAST_KILLS", "2"))
@@ -95,7 +95,7 @@ def _finish(kind: str, place: Path, seed: int, key: str | None, count: int) -> N
 
 
 @pytest.mark.parametrize(
-    ("kind", "key", "kill"), and_long(and_in_ci(STEPS, STEPS_IN_CI), MORE_STEPS), ids=str
+    ("kind", "key", "kill"), and_exhaustive(and_slow(STEPS, STEPS_IN_CI), MORE_STEPS), ids=str
 )
 def test_killed_at_a_step(kind: str, key: str | None, kill: Any, tmp_path: Path) -> None:
     process = _start(kind, tmp_path, 3, key, COUNT, kill=kill)
@@ -108,11 +108,13 @@ def test_killed_at_a_step(kind: str, key: str | None, kill: Any, tmp_path: Path)
     _finish(kind, tmp_path, 3, key, COUNT)
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind",
     [
-        pytest.param(kind, marks=pytest.mark.long if kind in ("iceberg", "duckdb") and KILLS < 4 else [])
+        pytest.param(
+            kind, marks=pytest.mark.exhaustive if kind in ("iceberg", "duckdb") and KILLS < 4 else []
+        )
         for kind in KINDS
     ],
 )

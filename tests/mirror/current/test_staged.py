@@ -13,14 +13,14 @@ import pytest
 from pgoutput_fast.mirror import MirrorBusyError
 from pgoutput_fast.mirror.effect.effect import Effect, Unfilled, current_schema
 from support.current_tables import KINDS, RandomEffects, open_table
-from support.forms import and_in_ci
+from support.forms import and_slow
 
 SCHEMA = current_schema(pa.schema({"id": pa.int64(), "big": pa.string(), "n": pa.int64()}))
 
 
 @pytest.mark.parametrize(
     ("kind", "key"),
-    and_in_ci(
+    and_slow(
         [
             *(("delta", key) for key in ("text and int8", "timestamptz", "bool and int4", None)),
             ("iceberg", None),

@@ -11,14 +11,14 @@ import pytest
 
 from pgoutput_fast.mirror.effect.effect import Effect
 from support.current_tables import KEYS, RandomEffects, canonical, open_table
-from support.forms import and_in_ci, and_long
+from support.forms import and_exhaustive, and_slow
 
 
 # DuckDB takes most time to open and to close a file, so it has fewer cases.
 @pytest.mark.parametrize(
     ("kind", "key"),
-    and_long(
-        and_in_ci(
+    and_exhaustive(
+        and_slow(
             [
                 # Keys are looked for in the same way in files of both kinds.
                 *(("delta", key) for key in [*KEYS, None]),

@@ -17,7 +17,7 @@ from pgoutput_fast.mirror.points import Points
 from pgoutput_fast.protocol.lsn import format_lsn
 from pgoutput_fast.storage.stores import open_store
 from support import transfers
-from support.forms import and_long
+from support.forms import and_exhaustive
 from support.fresh import (
     ahead,
     expect_fresh,
@@ -33,8 +33,8 @@ from support.workload import Workload
 __all__ = ["place"]
 
 
-@pytest.mark.in_ci
-@pytest.mark.parametrize("format", and_long(["delta"], ["duckdb", "iceberg"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("format", and_exhaustive(["delta"], ["duckdb", "iceberg"]))
 def test_a_workload(place: Place, format: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each file of changes is read by itself. With keys that change, values that are not sent, truncates, columns that come and go, tables without a key."""
     monkeypatch.setattr("pgoutput_fast.mirror.view.changes._PART_ROWS", 1)
@@ -138,7 +138,7 @@ def test_in_polars(place: Place) -> None:
         assert batches.sort("id").rows() == [(1, "changed"), (2, None), (3, "")]
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_a_key_that_changes(place: Place) -> None:
     """Changes under several keys wait. Then the key is altered together with rows: the table must be loaded."""
     database = place.database
@@ -173,7 +173,7 @@ def test_a_key_that_changes(place: Place) -> None:
     assert (cleaned.gaps, cleaned.keys) == ((), known.keys[-1:])
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_columns_that_go_without_a_key(place: Place) -> None:
     """Whole rows are compared by the columns of their time, in the view and in the merge."""
     database = place.database
@@ -206,7 +206,7 @@ def test_columns_that_go_without_a_key(place: Place) -> None:
     assert pairs("latest") == [*now, (6, None), (7, None)]
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_tables_that_cannot_be_read(place: Place) -> None:
     database = place.database
     database.execute(
@@ -253,7 +253,7 @@ def test_current_tables_that_something_else_moves(tmp_path: Path) -> None:
         fresh(tmp_path, "public.t", position=300)
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_a_table_that_lacks_rows(place: Place) -> None:
     """A row is gone from the current table, and a change needs it."""
     database = place.database
