@@ -1,4 +1,4 @@
-"""Mirrors the tables of a database in a lake: as they are now, and every change of them.
+"""Mirrors the tables of a database in a lake: their current rows, and every change.
 
 `Mirror` and `status_of` need psycopg2 and deltalake: `pgoutput_fast[mirror]`. The rest needs neither.
 """
@@ -37,7 +37,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> typing.Any:
-    # Executors of Spark import modules of this package, and have no psycopg2.
+    # Spark executors import modules of this package and have no psycopg2.
     try:
         if name == "Mirror":
             from pgoutput_fast.mirror.service import Mirror

@@ -1,4 +1,4 @@
-"""What was done to a table on the server, as its catalogs show it: whether the mirror's rows may differ."""
+"""Detects in the server's catalogs that a table was altered so that the mirror's rows may differ."""
 
 from __future__ import annotations
 
@@ -25,49 +25,49 @@ _log = logging.getLogger("pgoutput_fast.mirror")
 
 
 def ask_for_alterations(table: MirroredTable, server: ServerView) -> None:
-    """Asks the server what was done to a table that cannot take its changes. If something was, it must be loaded.
+    """Asks the server whether a table that cannot take its changes was altered. If so, it must be loaded.
 
     Raises:
-        psycopg2.Error: if the server is away.
+        psycopg2.Error: if the server cannot be reached.
     """
     try:
         now = server.fingerprints().get(table.facts.table)
     except Exception as problem:
         if is_outage(problem, local=True):
             raise
-        # The table stops for its own reason then, and the other tables go on.
+        # The table then stops for its own reason; the other tables go on.
         return _log.warning("%s: the catalogs cannot be read: %s", table.facts.table, str(problem).strip())
     if now is None:
         return table.want_load("it is not published now")  # whoever loads it leaves it if that is so
     try:
         note_alterations(table, now, server)
-    except RowAgeError as problem:  # nobody can tell, and a load is right in any case
+    except RowAgeError as problem:  # undecidable, and a load is always correct
         table.want_load(f"its partitions cannot be read now: {str(problem).strip()}")
 
 
 def note_alterations(
     table: MirroredTable, now: Fingerprint, server: ServerView, through: int | None = None
 ) -> None:
-    """Compares what the catalogs say now with what they said before. If rows may differ, the table does not follow.
+    """Compares the catalogs with their previous state. If rows may differ, the table stops following.
 
     Args:
-        table: the table. If it is stopped because its publications lacked an operation, it may be loaded now.
-        now: what the catalogs say.
-        server: answers doubts.
-        through: the table has taken what committed up to this LSN. None: it must be decided now.
+            table: the table. If it was stopped because its publications lacked an operation, it may be loaded now.
+            now: the current state of the catalogs.
+            server: answers doubts.
+            through: the table has the commits up to this LSN. None: decide now.
 
     Raises:
-        RowAgeError: if a partition cannot be read now, such as behind a lock.
+        RowAgeError: if a partition cannot be read now, such as a locked one.
     """
     before = table.facts.fingerprint
-    if now.filters is None:  # another filter has another entry, too, and those are compared
+    if now.filters is None:  # a changed filter also changes `members`
         now = replace(now, filters=() if before is None else before.filters)
     if not table.follows:
         if (table.facts.error or "").startswith(LACKING) and lacking(OPERATIONS, now) is None:
             table.want_load("its publications publish every operation again")
         return
     if before is None:
-        # A mirror that began before there were fingerprints: this one is the first.
+        # The mirror is older than fingerprints: this is its first.
         if now.oid != table.facts.oid:
             return table.want_load("the server has another table of this name now")
         return table.remember(fingerprint=now)
@@ -76,11 +76,11 @@ def note_alterations(
     why = difference(before, now)
     for doubt in () if why is not None else doubts(before, now):
         why = why or doubt.why(server.answer(doubt))
-    # SET LOGGED leaves another file, too: while a table is not logged, its changes do not come.
+    # SET LOGGED writes a new file, too: the changes of an unlogged table are not sent.
     is_another = now.filenode != before.filenode and not is_only_repacked(before, now)
     if why is None and is_another and not before.stays_logged:
         if not _is_decidable(table, now, server, through):
-            return  # the next look asks again
+            return  # the next check asks again
         why = _why_rewritten(table, server)
     if why is not None:
         table.want_load(why)
@@ -90,7 +90,7 @@ def note_alterations(
 
 
 def _is_decidable(table: MirroredTable, now: Fingerprint, server: ServerView, through: int | None) -> bool:
-    """Whether the stream has told by now if it was TRUNCATE that gave a table another file."""
+    """Whether the stream is far enough to tell if TRUNCATE gave a table its new file."""
     known = table.facts.new_file
     if known is None or known[0] != now.filenode:
         horizon = now.horizon if table.horizon is None else table.horizon
@@ -100,9 +100,9 @@ def _is_decidable(table: MirroredTable, now: Fingerprint, server: ServerView, th
 
 
 def _why_rewritten(table: MirroredTable, server: ServerView) -> str | None:
-    """Why a table with another file must be loaded; None if it need not.
+    """Why a table with a new file must be loaded; None if it need not.
 
-    VACUUM FULL and CLUSTER keep the transactions of the rows. ALTER TABLE does not, such as SET LOGGED.
+    VACUUM FULL and CLUSTER keep the xmin of the rows. ALTER TABLE, such as SET LOGGED, does not.
     """
     assert table.facts.new_file is not None
     if table.facts.truncated or server.has_row(table.facts.table, table.facts.new_file[2]) is not False:

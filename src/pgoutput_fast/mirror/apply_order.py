@@ -14,7 +14,7 @@ _GOES_FIRST = ("update_preimage", "delete")
 
 
 def in_order(changes: pa.Table) -> pa.Table:
-    """Changes in the order in which to apply them: that of the commits, and in a transaction that of the messages.
+    """Sorts changes into the order of application: by commit, and within a transaction by message.
 
     The two rows of an update have the same ordinal. The old row comes first.
 

@@ -13,12 +13,12 @@ from pgoutput_fast.schema.options import Options
 
 __all__ = ["expect_arguments", "expect_bool", "expect_place"]
 
-# What PostgreSQL takes as the name of a slot.
+# Slot names that PostgreSQL accepts.
 _SLOT = re.compile(r"[a-z0-9_]{1,63}")
 
 
 def expect_arguments(given: Mapping[str, Any]) -> None:
-    """Checks the arguments of `Mirror` that have these names.
+    """Checks arguments of `Mirror`.
 
     Args:
         given: {name of the argument: value}.
@@ -42,7 +42,7 @@ def expect_arguments(given: Mapping[str, Any]) -> None:
 
 
 def expect_bool(name: str, value: object) -> None:
-    """Checks that a value is True or False: every text would count as True.
+    """Checks that a value is True or False: any non-empty text would count as True.
 
     Raises:
         TypeError: if it is neither.

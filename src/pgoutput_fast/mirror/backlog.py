@@ -1,4 +1,4 @@
-"""Back-pressure: if the mirror has very much still to read, its capture takes nothing more from the server."""
+"""Back-pressure: while the backlog of the mirror is too large, its capture reads nothing from the server."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ __all__ = ["BACKLOG_BYTES", "Backlog"]
 _log = logging.getLogger("pgoutput_fast.mirror")
 
 BACKLOG_BYTES = 4 << 30
-# How often the segments are looked at: on a local disk, and in a store.
+# Seconds between checks of the backlog: on a local disk, and in an object store.
 _LOCAL_SECONDS, _STORE_SECONDS = 1.0, 5.0
 
 
 class Backlog:
-    """The segments that a mirror has not read yet. A context manager, in which a thread pauses the capture.
+    """The segments that a mirror has not read yet: a context manager with a thread that pauses the capture.
 
-    The mirror itself may change a current table for minutes, or load a table. So it cannot look.
+    The mirror itself cannot watch them: it may spend minutes on a current table or a load.
 
     Args:
-        nbytes: tells how many bytes of them there are.
+        nbytes: returns their size in bytes.
         local: whether they are on a local disk.
-        most: with more bytes, the capture pauses. It goes on when half of it is left. None for no limit.
+            most: above this many bytes the capture pauses, until half of it is left. None for no limit.
         capture: the capture.
 
     Attributes:
-        is_paused: whether the capture pauses.
+        is_paused: whether the capture is paused.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Backlog:
 
     def _watch(self) -> None:
         while not self._end.wait(self._seconds):
-            with suppress(OSError, ValueError):  # the mirror itself says what is wrong with the directory
+            with suppress(OSError, ValueError):  # the mirror itself reports problems with the directory
                 self._look(self._nbytes())
 
     def _look(self, nbytes: int) -> None:

@@ -1,4 +1,4 @@
-"""The beginning of a mirror: its slot, and the first load. If it is interrupted, it begins again."""
+"""Starts a mirror: its slot and the first load. An interrupted start begins again."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ __all__ = ["begin", "check_server", "drop_own", "save_start"]
 
 _log = logging.getLogger("pgoutput_fast.mirror")
 
-# How long a server may take to notice that the client of a slot is gone.
+# Time limit for the server to notice that the client of a slot is gone.
 _DROP_SECONDS = 60.0
-# Where an advice has names of tables.
+# Placeholder for table names in an advice.
 _TABLES = "{tables}"
 
 
@@ -52,12 +52,12 @@ def begin(
         settings: of the mirror.
         store: the target.
         memory, points, server: of the mirror.
-        tables: opens the tables. Called when those of an interrupted load are forgotten.
+        tables: opens the tables. Called after those of an interrupted load are forgotten.
         run: names the process.
-        wanted: called while tables are loaded: whether to go on.
+        wanted: called during the load: whether to go on.
 
     Returns:
-        How far all tables are.
+        The progress of all tables.
 
     Raises:
         MirrorError: if the slot belongs to somebody else.
@@ -79,7 +79,7 @@ def begin(
         _load(settings, snapshot, tables(), server, store, run, wanted)
         time_now, _ = server.now()
     segments = open_store(settings.segments)
-    # An adopted slot may have segments, of which the oldest are removed already.
+    # An adopted slot may have segments, the oldest of which are already removed.
     first = next((each.first_seq for each in named_segments(segments)), None)
     if first is None and beginning.made:
         save_start(segments, snapshot.consistent_lsn)
@@ -122,7 +122,7 @@ def _begin(
 
 
 def save_start(segments: Store, lsn: int) -> None:
-    """Saves where a new slot starts. Until the first segment, this shows whether somebody has replaced the slot.
+    """Saves the start of a new slot. Until the first segment exists, it tells whether the slot was replaced.
 
     Args:
         segments: the directory of the slot's segments.
@@ -146,7 +146,7 @@ def _load(
     _log.info("the first load begins: %d tables", len(names))
     for name in names:
         table = tables.named(name)
-        if table.facts.stage == "stopped":  # what is in the target is not the mirror's
+        if table.facts.stage == "stopped":  # the data in the target is not the mirror's
             continue
         try:
             load_table(
@@ -162,7 +162,7 @@ def _load(
 
 
 def _undo(settings: MirrorSettings, known: Beginning, memory: Memory, points: Points) -> None:
-    """Forgets a first load that was interrupted, and drops the slot that the mirror made for it."""
+    """Forgets an interrupted first load, and drops the slot that the mirror made for it."""
     _log.warning("the first load was interrupted: it begins again")
     drop_own(settings.dsn, known)
     memory.begin_again()
@@ -171,10 +171,10 @@ def _undo(settings: MirrorSettings, known: Beginning, memory: Memory, points: Po
 
 
 def drop_own(dsn: str, known: Beginning) -> None:
-    """Drops the slot of a first load, or of a repair, that was interrupted, if the mirror made it for that."""
+    """Drops the slot of an interrupted first load or repair, if the mirror made it for that."""
     slot = find_slot(dsn, known.slot)
-    # A process that was killed while it made the slot does not know how that went. If the slot has no position, the
-    # server still makes it: it does not notice that its client is gone while it waits for open transactions.
+    # A process killed while it made the slot does not know the outcome. A slot without a position is still being
+    # created: while the server waits for open transactions, it does not notice that the client is gone.
     is_old = (
         known.stage in ("slot", "new slot")
         and slot is not None
@@ -210,26 +210,26 @@ def check_server(settings: MirrorSettings, slot: str | None) -> None:
         slot: the slot to check, too; None for none.
 
     Raises:
-        MirrorError: if something prevents the load, or changes would silently be missed.
+        MirrorError: if something prevents the load, or changes would be missed silently.
     """
     report = check(settings.dsn, settings.publications, slot)
-    # Rows that were deleted, but not sent as deleted, would stay for ever.
     for each in _joined([each for each in report.findings if each.level == "note"]):
         _log.info("%s: %s. %s", each.subject, each.problem, each.advice)
+    # If DELETE is not published, for example, the mirror would keep deleted rows for ever.
     stops = [
         each
         for each in report.findings
         if each.stops or "SELECT" in each.advice or "does not publish" in each.problem
     ]
     if stops:
-        # Alone it is no reason to stop here: some hosts let users replicate who lack the attribute.
+        # Alone it is no reason to stop: some hosts let users without the attribute replicate.
         stops += [each for each in report.findings if "REPLICATION" in each.advice and each not in stops]
         said = " ".join(f"{each.subject}: {each.problem}. {each.advice}." for each in _joined(stops))
         raise MirrorError(f"the mirror cannot begin: {said}")
 
 
 def _joined(findings: Sequence[Finding]) -> list[Finding]:
-    """The findings, with one for all tables that have the same problem and need the same."""
+    """Merges the findings of all tables with the same problem and advice into one."""
     found: dict[tuple[str, str], list[str]] = {}
     for each in findings:
         found.setdefault((each.problem, each.advice.replace(each.subject, _TABLES)), []).append(each.subject)
@@ -274,7 +274,7 @@ def _expect_free(settings: MirrorSettings, source: tuple[str, str]) -> bool:
 
 
 def _expect_suitable(slot: Slot, source: tuple[str, str]) -> None:
-    """Checks that a mirror of this database can read a slot that exists."""
+    """Checks that a mirror of this database can read an existing slot."""
     if (slot.plugin, slot.database) != ("pgoutput", source[1]):
         raise MirrorError(
             f"slot {slot.name} exists. It has plugin {slot.plugin} and decodes database {slot.database}, but a mirror "

@@ -1,4 +1,4 @@
-"""Decoded changes as the tables of a mirror take them: runs of one relation version, in the order of the commits."""
+"""Decoded changes for the tables of a mirror: runs of one relation version, in commit order."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ _METADATA = metadata_names("_")
 
 @dataclass(frozen=True)
 class Run:
-    """Changes of one table, which follow each other, under one relation version.
+    """Consecutive changes of one table under one relation version.
 
     Attributes:
         relation: the version.
-        rows: metadata columns, then the relation's columns, in plain types; in the order of the commits.
+        rows: metadata columns, then the relation's columns, in plain types; in commit order.
         unclear: why the key of some changes may name another row, and the LSN of their last commit.
     """
 
@@ -56,10 +56,10 @@ class Run:
 
 @dataclass(frozen=True)
 class Rejected:
-    """What could not be decoded, or has no Arrow form.
+    """Changes or values that could not be decoded or have no Arrow form.
 
     Attributes:
-        table: qualified name; None if the table is not known.
+        table: qualified name; None if unknown.
         rows: REJECTS_SCHEMA.
         lost: whether a change is lost, and not only a value that has no Arrow form.
     """
@@ -86,7 +86,7 @@ def decodable(batch: pa.RecordBatch, catalog: Catalog) -> tuple[pa.RecordBatch, 
 def decoded_runs(
     batch: pa.RecordBatch, catalog: Catalog, options: Options
 ) -> tuple[list[Run], list[Rejected]]:
-    """Decodes tagged rows of committed transactions, which are in the order of the commits.
+    """Decodes tagged rows of committed transactions, in commit order.
 
     Args:
         batch: the rows.
@@ -126,7 +126,7 @@ def _runs(batches: Sequence[RelationBatch]) -> Iterator[Run]:
     if len(versions) == 1:
         yield Run(*versions[0])
         return
-    # The rows of each version are in order. So each run is a slice of its version's rows.
+    # The rows of a version are in order, so every run is a slice of them.
     numbers = np.concatenate([np.full(rows.num_rows, k) for k, (_, rows) in enumerate(versions)])
     commits = np.concatenate([commits_of(rows) for _, rows in versions])
     seqs = np.concatenate([rows.column("_seq").to_numpy() for _, rows in versions])
@@ -144,8 +144,8 @@ def _plain(batches: Sequence[pa.RecordBatch]) -> pa.Table:
     rows = pa.Table.from_batches(batches)
     schema = plain_schema(rows.schema)
     plain = to_types(rows, pa.schema([pa.field(field.name, field.type) for field in schema]))
-    # The decoder takes the memory of its arrays back when they are gone, and keeps it for the next call. If changes
-    # waited in it, the decoder would keep as much as ever waited.
+    # The decoder reuses the memory of its arrays. If waiting changes stayed in it, the decoder would keep their peak
+    # size for ever.
     return in_own_memory(plain)
 
 
@@ -166,7 +166,7 @@ def commits_of(rows: pa.Table) -> np.ndarray:
 
 
 def behind(rows: pa.Table, position: int) -> pa.Table:
-    """The changes that committed behind a position; the changes are in the order of the commits."""
+    """The changes, in commit order, that committed after a position."""
     return rows.slice(int(np.searchsorted(commits_of(rows), position, side="right")))
 
 
@@ -178,7 +178,7 @@ def key_of(relation: Relation) -> tuple[str, ...]:
 
 
 def without_bound(rejects: pa.Table | pa.RecordBatch, key: Collection[str]) -> pa.Table:
-    """Which values lost their lower bound: arrays in the columns of a key. REJECTS_SCHEMA, as `rejects`."""
+    """The rejects for arrays in key columns that lost their lower bound, as REJECTS_SCHEMA."""
     found = pa.Table.from_batches([rejects]) if isinstance(rejects, pa.RecordBatch) else rejects
     dropped = pc.equal(found.column("reason"), Reason.LOWER_BOUND.sentence)
     in_key = pc.is_in(found.column("column"), pa.array(list(key), pa.string()))
@@ -188,7 +188,7 @@ def without_bound(rejects: pa.Table | pa.RecordBatch, key: Collection[str]) -> p
 def ambiguous_change(
     rows: pa.Table | pa.RecordBatch, rejects: pa.Table, relation: Relation
 ) -> tuple[str, int] | None:
-    """(what to say, the LSN of the last commit) of changes whose key has an array that lost its lower bound.
+    """(message, LSN of the last commit) of changes whose key has an array that lost its lower bound.
 
     None if there are none.
 
@@ -212,7 +212,7 @@ def ambiguous_change(
 
 
 def ambiguous_key(table: str, column: str) -> str:
-    """What to say of a table whose key has an array that lost its lower bound."""
+    """The message for a table whose key has an array that lost its lower bound."""
     return (
         f"column {column!r} of the key of {table} has an array whose lower bound is not 1. Arrow drops the bound, so "
         "two rows may have the same key here. Change the value on the server, or give the table REPLICA IDENTITY FULL"
@@ -236,7 +236,7 @@ def check_key(relation: Relation, types: UserTypes) -> None:
 
 
 def unchecked_array(schema: pa.Schema, key: Collection[str], before: Collection[str]) -> str | None:
-    """What to say if a column with arrays was no part of the key before: lower bounds were dropped without a check.
+    """The message if an array column is new in the key, so that lower bounds were dropped unchecked; else None.
 
     Args:
         schema: has the columns.

@@ -1,4 +1,4 @@
-"""Removes the files that nobody needs: those behind the oldest point, and those that a killed mirror left."""
+"""Removes files that no point needs, and those that a killed mirror left."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pgoutput_fast.storage.stores import Store
 
 __all__ = ["Cleaning"]
 
-# How often files are removed that no point needs.
+# Seconds between removals of files that no point needs.
 _CLEAN_SECONDS = 600.0
 
 
 class Cleaning:
-    """When files are removed, and which.
+    """Decides which files are removed, and when.
 
     Short runs, one after the other, clean as often as one long run.
 
@@ -34,7 +34,7 @@ class Cleaning:
         self._next = time.monotonic() + min(max(0.0, _CLEAN_SECONDS - past), _CLEAN_SECONDS)
 
     def begin(self) -> None:
-        """The first run counts the time from here on."""
+        """Starts the clock in the first run."""
         if self._memory.cleaned() is None:
             self._memory.set_cleaned(time.time())
 
@@ -52,7 +52,7 @@ class Cleaning:
             self._store.remove(name)
 
     def clean_if_due(self, tables: Tables) -> None:
-        """Removes files of current tables that no point needs, if it is time."""
+        """Removes files of current tables that no point needs, if due."""
         if time.monotonic() >= self._next:
             self._clean(tables)
 

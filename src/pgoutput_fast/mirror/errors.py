@@ -15,10 +15,10 @@ __all__ = [
     "SlotLostError",
 ]
 
-# What the program calls, and the command that does the same.
+# The method, and the command that does the same.
 RELOAD = "Mirror.reload (pgoutput-fast mirror ... --reload)"
 LOAD_AGAIN = f"load the table again with {RELOAD}"
-# The same where nobody knows who keeps the table.
+# The same if the owner of the table is unknown.
 LOAD_ANY_AGAIN = (
     f"load the table again (in a mirror: {RELOAD}; with current_sink: a new checkpoint and another target; a table of "
     f"your own: {LOAD})"

@@ -1,4 +1,4 @@
-"""Refuses a directory of segments that somebody has emptied: a capture would count messages from 0 again there."""
+"""Refuses an emptied directory of segments, in which a capture would number messages from 0 again."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ __all__ = ["expect_newest", "expect_segments"]
 
 
 def expect_segments(segments: Store, directory: SegmentDirectory, progress: Progress, histories: int) -> None:
-    """Expects the segments that tell a capture how the stream continues. Call it before a capture begins.
+    """Expects the segments from which a capture continues the stream. Call it before a capture begins.
 
     Args:
         segments: the directory.
-        directory: the same, as a capture has it.
-        progress: how far all tables are.
-        histories: all histories have what committed up to this LSN.
+            directory: the same, as the capture sees it.
+            progress: of all tables.
+            histories: all histories have the commits up to this LSN.
 
     Raises:
         SegmentsGoneError: if somebody has removed them.
     """
     found = named_segments(segments)
     expect_newest(segments, found, progress)
-    # No segment is known, but the directory has told how far it is, and does not any more.
+    # The directory reported a position before, and has neither a position nor segments now.
     if not found and histories > progress.lsn and not directory.reached():
         raise _gone(segments, "has neither segments nor a position")
 

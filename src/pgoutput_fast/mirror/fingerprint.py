@@ -1,6 +1,6 @@
-"""What the server's catalogs say of a published table, as one value; and whether two of them have the same rows.
+"""Fingerprints of published tables in the server's catalogs, and whether two of them stand for the same rows.
 
-The stream has rows, but no DDL. So a mirror compares what the catalogs said at the load with what they say later.
+The stream has no DDL. So a mirror compares the catalogs with their state at the load.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ __all__ = [
 ]
 
 LACKING = "its publications do not publish every operation: "
-"""How the reason begins why such a table is stopped. If they publish all of them again, it is loaded."""
+"""Prefix of the reason why such a table is stopped. It is loaded once all operations are published again."""
 
 NAMED = "named "
-"""How an entry of `members` begins if a publication names the table itself."""
+"""Prefix of an entry of `members` if a publication names the table itself."""
 
 _TEXT, _VARCHAR = OID_OF_NAME["text"], OID_OF_NAME["varchar"]
 
@@ -40,10 +40,10 @@ class CatalogColumn:
     """A column as the server's catalog has it.
 
     Attributes:
-        number: its number in the table; it stays when the column is renamed.
+        number: its number in the table, which survives a rename.
         type_oid, typmod: its type.
-        is_filled: whether rows may have values in it that nobody wrote: it has a default, or the catalog keeps a value
-            for rows of the table, or of a partition, that are older than the column.
+            is_filled: whether rows may have values that no statement wrote: the column has a default, or the catalog
+                keeps a value for rows of the table, or of a partition, that are older than the column.
         is_missing: whether the catalog keeps such a value for rows of the table itself.
         xmin: the transaction that last changed this entry of the catalog.
         is_published: whether the publications send it.
@@ -60,14 +60,14 @@ class CatalogColumn:
 
 @dataclass(frozen=True)
 class Leaf:
-    """A partition with rows whose changes come as those of its root.
+    """A leaf partition, whose changes are published as those of its root.
 
     Attributes:
         name: its qualified name, quoted as in SQL.
-        filenode: its file; another one after TRUNCATE and after each rewrite.
-        links: the transactions that attached it, and what is between it and the root, from the root on.
-        is_born: whether it is proved that it never had a row that was not one of the root.
-        written, repack: as those of a `Fingerprint`.
+            filenode: its file; a new one after TRUNCATE and every rewrite.
+            links: the transactions that attached it and the partitions between it and the root, from the root on.
+            is_born: whether it provably never had rows outside the root.
+            written, repack: as in `Fingerprint`.
     """
 
     name: str
@@ -81,21 +81,21 @@ class Leaf:
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """What the catalogs say of a published table.
+    """The state of a published table in the catalogs.
 
     Attributes:
         oid: of the relation.
-        filenode: its file; another one after TRUNCATE and after each rewrite. 0 for a table with partitions.
-        toast: oid of its TOAST table, 0 for none. ALTER TABLE makes another one when it rewrites the table, and so does
-            REPACK (CONCURRENTLY); VACUUM FULL, CLUSTER and TRUNCATE do not.
+            filenode: its file; a new one after TRUNCATE and every rewrite. 0 for a table with partitions.
+            toast: oid of its TOAST table, 0 for none. ALTER TABLE and REPACK (CONCURRENTLY) make a new one when they
+                rewrite the table; VACUUM FULL, CLUSTER and TRUNCATE do not.
         columns: by name, also those that are not published.
-        filters: the row filters of the publications; empty if one of them sends all rows. None while somebody has
-            locked the table: nobody can read them then.
+            filters: the row filters of the publications; empty if one of them sends all rows. None while a lock on the
+                table prevents reading them.
         operations: what is published: insert, update, delete, truncate.
         members: the entries of the catalog that make it published, each with the transaction that last changed it.
         leaves: its partitions, by oid as text, if it is published as a root.
-        types: what enums and composites of its columns consist of, by oid as text.
-        horizon: rows of transactions before this one were there already, or will never be.
+            types: the parts of enums and composites of its columns, by oid as text.
+            horizon: all transactions before this one have ended: their rows exist already, or never will.
         written: the transaction that last changed its entry in pg_class.
         repack: the transaction of a REPACK (CONCURRENTLY) that had locked the table before these catalogs were read; 0
             for none. Until it ends, no other transaction can alter the table.
@@ -121,7 +121,7 @@ class Fingerprint:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Fingerprint:
-        """The inverse of `dataclasses.asdict`, also behind JSON.
+        """The inverse of `dataclasses.asdict`, also after JSON.
 
         Raises:
             KeyError, TypeError: if the values are not a fingerprint.
@@ -135,9 +135,9 @@ class Fingerprint:
         return cls(**{**values, **lists, "columns": columns, "leaves": leaves, "types": types})
 
     def behind(self, before: Fingerprint) -> Fingerprint:
-        """The same, with the columns of `before` that were dropped: the current table still has them.
+        """Adds the dropped columns of `before`, which the current table still has.
 
-        The horizon stays, so that two looks at the same catalogs give the same value.
+        If only the horizon differs, the result is `before`: equal catalogs give equal values.
         """
         numbers = {each.number for each in self.columns.values()}
         dropped = {
@@ -151,13 +151,13 @@ class Fingerprint:
 
 @dataclass(frozen=True)
 class Doubt:
-    """A question about the rows of a partition: only they tell whether the mirror has them.
+    """A question that only the rows of a partition answer: whether the mirror has the same rows.
 
     Attributes:
         leaf: the partition.
-        xid: whether the partition has a row of an earlier transaction. If not, it was truncated, and the mirror has
-            rows too many: it has another file. None: whether it has any row. It was attached, and rows that it had
-            before are missing in the mirror. Their transactions may be younger than the one that attached it.
+            xid: asks whether the partition, which has a new file, has a row of an earlier transaction. If not, it was
+                truncated, and the mirror has too many rows. None asks whether an attached partition has any row: rows
+                from before are missing in the mirror, and may be of younger transactions than the one that attached it.
     """
 
     leaf: Leaf
@@ -167,7 +167,7 @@ class Doubt:
         """Why the table must be loaded; None if it need not.
 
         Args:
-            is_row_there: whether the partition has such a row; None if nobody knows.
+            is_row_there: whether the partition has such a row; None if unknown.
         """
         if self.xid is None and is_row_there is not False:
             return f"its partition {self.leaf.name} may have had rows before it was attached"
@@ -179,11 +179,11 @@ class Doubt:
 
 
 def lacking(operations: Sequence[str], now: Fingerprint) -> str | None:
-    """Why a table cannot be mirrored whose changes are not all published; None if they are.
+    """Why a table whose changes are not all published cannot be mirrored; None if they are.
 
     Args:
         operations: those that must be published.
-        now: of the table.
+        now: the fingerprint of the table.
     """
     names = ", ".join(each for each in operations if each not in now.operations)
     return (
@@ -194,9 +194,9 @@ def lacking(operations: Sequence[str], now: Fingerprint) -> str | None:
 
 
 def difference(before: Fingerprint, now: Fingerprint) -> str | None:
-    """Why rows that came before may differ from those of the server now; None if they do not.
+    """Why rows taken before may differ from the server's rows now; None if they do not.
 
-    `doubts` has what catalogs alone do not tell.
+    `doubts` covers the cases that catalogs alone do not decide.
     """
     if before.oid != now.oid:
         return "the server has another table of this name now"
@@ -213,7 +213,7 @@ def difference(before: Fingerprint, now: Fingerprint) -> str | None:
 
 
 def columns_differ(before: Mapping[str, CatalogColumn], now: Mapping[str, CatalogColumn]) -> str | None:
-    """Why rows that came before may have other values in a column; None if they have the same."""
+    """Why rows taken before may have other values in a column; None if they do not."""
     names = {each.number: name for name, each in before.items()}
     for name, column in now.items():
         if not column.is_published:
@@ -235,7 +235,7 @@ def columns_differ(before: Mapping[str, CatalogColumn], now: Mapping[str, Catalo
 
 
 def _is_same_type(before: CatalogColumn, now: CatalogColumn) -> bool:
-    """Whether all values stay as they are, too: that is so if a varchar becomes longer, or text."""
+    """Whether all values stay the same, as when a varchar becomes longer, or text."""
     if (before.type_oid, before.typmod) == (now.type_oid, now.typmod):
         return True
     if not {before.type_oid, now.type_oid} <= {_TEXT, _VARCHAR}:
@@ -244,12 +244,12 @@ def _is_same_type(before: CatalogColumn, now: CatalogColumn) -> bool:
 
 
 def is_only_repacked(before: Fingerprint | Leaf, now: Fingerprint | Leaf) -> bool:
-    """Whether nothing but a REPACK (CONCURRENTLY) has written the rows of a table again: it was seen at work."""
+    """Whether nothing but a REPACK (CONCURRENTLY), seen while it ran, has rewritten a table."""
     return before.repack != 0 and before.repack == now.written
 
 
 def _rewritten(before: Fingerprint, now: Fingerprint) -> str | None:
-    """Whether ALTER TABLE has computed the rows again."""
+    """Why ALTER TABLE may have rewritten the rows; None if it has not."""
     is_other_toast = before.toast != 0 and now.toast != 0 and before.toast != now.toast
     is_repacked = is_only_repacked(before, now)
     if is_other_toast and not is_repacked and not before.stays_logged:
@@ -258,14 +258,14 @@ def _rewritten(before: Fingerprint, now: Fingerprint) -> str | None:
     files |= {
         each.filenode: now.leaves[oid].filenode for oid, each in before.leaves.items() if oid in now.leaves
     }
-    # VACUUM FULL, CLUSTER and TRUNCATE leave the columns as they are. TRUNCATE comes in the stream.
+    # VACUUM FULL, CLUSTER and TRUNCATE leave the columns as they are. TRUNCATE is in the stream.
     if all(old == new for old, new in files.items()):
         return None
     known = {each.number: each for each in before.columns.values()}
     for each in now.columns.values():
         old = known.get(each.number)
-        # VACUUM FULL writes the value that the catalog kept into the rows. So does ALTER TABLE, and only another TOAST
-        # table tells it from VACUUM FULL.
+        # VACUUM FULL writes the value from the catalog into the rows. So does ALTER TABLE, and only its new TOAST table
+        # tells the two apart.
         is_packable = is_repacked or (before.toast != 0 and not is_other_toast)
         is_packed = is_packable and old is not None and old.is_missing and not each.is_missing
         if old is None or (old.xmin != each.xmin and not is_packed):
@@ -294,7 +294,7 @@ def _leaves_differ(before: Mapping[str, Leaf], now: Mapping[str, Leaf]) -> str |
 
 
 def doubts(before: Fingerprint, now: Fingerprint) -> Iterator[Doubt]:
-    """What only the rows of partitions tell. Ask if there is no `difference`."""
+    """Questions that only the rows of partitions answer. Ask them if there is no `difference`."""
     for oid, leaf in now.leaves.items():
         known = before.leaves.get(oid)
         if known is None:

@@ -1,4 +1,4 @@
-"""Takes new segments: their committed changes into histories, and then, less often, into current tables."""
+"""Applies new segments: committed changes go into histories, and then, less often, into current tables."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _TAKEN = (
     "a column has the name of a metadata column, such as _seq or _lsn: rename the column, or leave it out with a "
     f"column list of the publication, and {LOAD_AGAIN}"
 )
-# So often a segment is looked for again, if it was joined into another one meanwhile.
+# Attempts to find a segment that was joined into another one meanwhile.
 _TRIES = 3
 
 
@@ -46,12 +46,12 @@ class Pace:
 
     Args:
         seconds: how old a change may become before it is applied.
-        share: at most about this part of the time goes into changes of current tables.
-        rows, nbytes: if more waits, it is applied at once.
-        some_bytes: if more waits, it is applied as soon as `some_share` allows that: while changes of current tables
-            are quick, less is in memory.
-        some_share: as `share`, while so much waits.
-        clock: gives the time in seconds.
+            share: at most about this share of the time is spent on current tables.
+            rows, nbytes: if more waits, it is applied at once.
+            some_bytes: if more waits, it is applied as soon as `some_share` allows: while changes of current tables are
+                quick, less is in memory.
+            some_share: as `share`, above `some_bytes`.
+            clock: returns the time in seconds.
     """
 
     def __init__(
@@ -70,37 +70,37 @@ class Pace:
         self._next = self._next_full = 0.0
 
     def is_full(self, rows: int, nbytes: int) -> bool:
-        """Whether so much waits that it must be applied."""
+        """Whether the waiting changes must be applied."""
         if self._is_over(rows, nbytes):
             return True
         return nbytes >= self._some_bytes and self.clock() >= self._next_full
 
     def is_too_full(self, rows: int, nbytes: int) -> bool:
-        """Whether so much waits in memory that it must go into a file: a transaction is larger than the memory."""
+        """Whether changes in memory must be spilled to a file, as in a transaction larger than the memory."""
         return self._is_over(rows * 2 // 3, nbytes * 2 // 3)
 
     def _is_over(self, rows: int, nbytes: int) -> bool:
         return rows >= self._rows or nbytes >= self._nbytes
 
     def is_due(self) -> bool:
-        """Whether it is time."""
+        """Whether the current tables are due."""
         return self.clock() >= self._next
 
     def done(self, began: float) -> None:
-        """Notes that all was applied, which began then (`clock`)."""
+        """Notes that all is applied, in work that began at this time of `clock`."""
         now = self.clock()
         self._next_full = began + (now - began) / self._some_share
         self._next = began + max(self._seconds, (now - began) / self._share)
 
 
 class Follower:
-    """Takes the segments of a directory into the tables of a mirror. After an error, make a new one.
+    """Applies the segments of a directory to the tables of a mirror. After an error, make a new one.
 
     Args:
         store: the target.
         segments: the directory of the segments: a path or a URI.
         tables: the tables.
-        server: tells types.
+        server: gives types.
         options: how to decode.
         memory, points, pace: of the mirror.
         run: names this process.
@@ -108,13 +108,13 @@ class Follower:
         in_step: whether current tables change only together.
 
     Attributes:
-        read: how far the segments are read. The histories have all changes before. The current tables have them, too,
-            or the changes wait for them.
+            read: the position in the segments. All changes before it are in the histories, and in the current tables or
+                waiting for them.
         through: no transaction committed between `read.lsn` and this LSN.
         through_time: no transaction committed between `read.time` and this time, in microseconds since 1970; None if
-            not known.
-        histories: all histories have what committed up to this LSN.
-        consumed: ordinal of the last message that all tables have, if the capture was not told of it yet.
+            unknown.
+            histories: all histories have the commits up to this LSN.
+            consumed: ordinal of the last message that all tables have, until the capture is told of it.
     """
 
     def __init__(
@@ -147,14 +147,14 @@ class Follower:
     # ---- segments ------------------------------------------------------------------------------------------------
 
     def take(self, wanted: Callable[[], bool] = lambda: True, *, alone: bool = False) -> bool:
-        """Takes all segments that are new. Returns whether there were some.
+        """Takes all new segments. Returns whether there were any.
 
         Args:
             wanted: called before each segment: whether to go on.
-            alone: as in `apply`, which this calls if very much waits.
+            alone: as in `apply`, which this calls if too much waits.
 
         Raises:
-            SegmentsGoneError: if a segment is gone that was not taken.
+            SegmentsGoneError: if a segment was removed before it was taken.
             MirrorError: as `apply`.
         """
         reached = self._directory.reached()
@@ -162,7 +162,7 @@ class Follower:
         while found and wanted():
             each, found = found[0], found[1:]
             try:
-                # Nothing else holds the rows, so that their memory is free before those of the next segment are read.
+                # Nothing else refers to the rows, so their memory is freed before the next segment is read.
                 segment = [self._read(each)]
             except FileNotFoundError:
                 found = self._again(each)
@@ -180,15 +180,15 @@ class Follower:
         return took
 
     def expect_segments(self) -> None:
-        """Refuses to let a capture begin in a directory that somebody has emptied.
+        """Refuses to start a capture in an emptied directory.
 
         Raises:
-            SegmentsGoneError: if the segments are gone that tell how the stream continues.
+            SegmentsGoneError: if the segments from which the stream continues are gone.
         """
         expect_segments(self._segments, self._directory, self.read, self.histories)
 
     def _note_reached(self, lsn: int) -> None:
-        """Notes, for those who read the histories, that these have everything that committed up to an LSN."""
+        """Records for readers of the histories that these have all commits up to an LSN."""
         if lsn > self.histories:
             self._memory.set_reached(lsn)
             self.histories = lsn
@@ -210,7 +210,7 @@ class Follower:
         return new
 
     def _again(self, gone: Named) -> list[Named]:
-        """The new segments after one of them was removed while it was read: it may be a part of another one now."""
+        """The new segments after one of them disappeared during a read: it may be part of another one now."""
         for _ in range(_TRIES):
             found = self._new()
             if found[:1] != [gone]:
@@ -222,7 +222,7 @@ class Follower:
         return rows, segment.state
 
     def _take(self, named: Named, segment: list[tuple[pa.Table, StreamState]]) -> None:
-        """Takes one segment: the histories have its changes then, and they wait for the current tables.
+        """Takes one segment: its changes go into the histories and wait for the current tables.
 
         Args:
             named: the segment.
@@ -248,7 +248,7 @@ class Follower:
         touched: dict[str, MirroredTable],
         rejected: dict[str | None, list[Rejected]],
     ) -> int:
-        """Decodes what the rows of a segment release, and gives it to the tables. Returns the ordinal behind them."""
+        """Decodes the transactions that a segment completes, for the tables. Returns the ordinal after its messages."""
         other_names = OtherNames(self._tables)
         for batch, catalog in self._committed.of(rows, state, self.read.last_seq):
             rows_of, wrong = decodable(batch, catalog)
@@ -282,7 +282,7 @@ class Follower:
             commit_rejects(rejects, files, lsn, None if name is None else self._tables.named(name))
 
     def _stop(self, name: str | None, lsn: int, why: str) -> None:
-        """Stops the table of a change that cannot be applied; all tables, if nobody knows its table."""
+        """Stops the table of a change that cannot be applied; all tables if it is unknown."""
         for table in list(self._tables) if name is None else [self._tables.named(name)]:
             if table.follows and (table.position or 0) < lsn:
                 table.stop(why)
@@ -290,7 +290,7 @@ class Follower:
     # ---- current tables ------------------------------------------------------------------------------------------
 
     def _make_room(self) -> None:
-        """Lets changes wait in files, if too many wait in memory. A transaction is never divided."""
+        """Spills changes to files if too many wait in memory. A transaction is never divided."""
         while self._pace.is_too_full(*_sum(each.held for each in self._tables)):
             max(self._tables, key=lambda each: each.held[1]).to_file(self._options.spill_directory)
 
@@ -299,25 +299,25 @@ class Follower:
         return rows, sum(each.waiting_bytes for each in self._tables)
 
     def apply_if_due(self) -> None:
-        """Applies what waits, if it is time."""
+        """Applies the waiting changes if due."""
         if self._pace.is_due() and self.applied != self.read:
             self.finish()
         elif not self._is_marked:  # a table was loaded, and nothing has committed since
             self.mark()
 
     def finish(self) -> None:
-        """Applies what waits, unless tables in step must wait for one that is loaded, or was loaded."""
+        """Applies the waiting changes, unless tables in step must wait for a load or for a loaded table."""
         if self._in_step and self._can_be_common:
             prepare(self._tables)
         if not self._in_step or self._can_be_common:
             self.apply()
 
     def apply(self, *, alone: bool = False) -> None:
-        """Applies what waits. Then all current tables have what was read, and this is a point.
+        """Applies the waiting changes. All current tables are then at the position that was read, which is a point.
 
         Args:
-            alone: whether each table goes on alone, although the tables are in step. If not, and one of them must be
-                loaded because of what waits for it, nothing is applied yet.
+            alone: whether tables go on independently although they are in step. If not, and the waiting changes require
+                a load of one of them, nothing is applied yet.
 
         Raises:
             MirrorError: if the tables are in step, and one of them is stopped.
@@ -328,7 +328,7 @@ class Follower:
             loading = [each for each in self._tables if each.wants_load]
             prepare(self._tables)
             if [each for each in self._tables if each.wants_load] != loading:
-                return  # the others wait until it is loaded, as far as there is room
+                return  # the others wait for its load while there is room
         rows = self._waiting()[0]
         for table in self._tables:
             if table.waiting_rows:
@@ -353,7 +353,7 @@ class Follower:
         tables = [each for each in self._tables if each.follows]
         position = max(self.read.lsn, self.ahead)
         versions = {each.facts.table: each.version for each in tables if each.version is not None}
-        # A table that was loaded after the last commit has that of its load.
+        # A table loaded after the last commit has the time of its load.
         loads = [
             gap.time
             for each in tables
@@ -370,15 +370,15 @@ class Follower:
 
     @property
     def _can_be_common(self) -> bool:
-        """Whether all tables are at the same position when what waits is applied, except for stopped ones."""
+        """Whether all tables but stopped ones are at the same position once the waiting changes are applied."""
         tables = [each for each in self._tables if each.facts.stage != "stopped"]
         if not tables or any(each.wants_load or each.version is None for each in tables):
             return False
-        # A table that was loaded later is at a later position. It is the same position if nothing committed between.
+        # A table that was loaded later is at a later position, which is the same if nothing committed in between.
         return self.ahead < max(self.read.lsn + 1, self.through)
 
     def reached(self, lsn: int, time_now: int | None) -> None:
-        """Notes that everything that committed up to an LSN, and before a time, is applied."""
+        """Notes that all commits up to an LSN, and before a time, are applied."""
         self.through = max(self.through, lsn)
         self._note_reached(self.through - 1)
         self.through_time = time_now if time_now is not None else self.through_time
@@ -386,7 +386,7 @@ class Follower:
 
     @property
     def common(self) -> int:
-        """All tables that follow have what committed up to this LSN."""
+        """All tables that follow have the commits up to this LSN."""
         return self.through if self.applied == self.read else self.applied.lsn
 
     @property

@@ -1,4 +1,4 @@
-"""The kinds of current tables, by name."""
+"""The formats of current tables, by name."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def expect_format(format: str, store: Store) -> None:
 
 
 def check_packages(format: str) -> None:
-    """Checks that what a mirror needs is installed, before it makes a slot.
+    """Checks that the packages for a format are installed, before a mirror makes a slot.
 
     Args:
         format: one of `FORMATS`.
@@ -86,7 +86,7 @@ def check_packages(format: str) -> None:
 
 
 def check_target(store: Store, format: str) -> None:
-    """Checks that a target's path is one that its tables can have. Histories are Delta tables.
+    """Checks that the tables of a target can have its path. Histories are Delta tables.
 
     Raises:
         ValueError: if it is not.
@@ -110,12 +110,12 @@ def open_current(
         format: one of `FORMATS`.
         store: the target of the mirror.
         table: the qualified name of the server's table, quoted as in SQL.
-        storage_options: what delta-rs needs to reach the store, beside what the URI says.
+        storage_options: options of delta-rs for the store, besides the URI.
         file_bytes: about how many bytes a file has at most, if the table has files.
         iceberg_catalog: properties of a pyiceberg catalog, for Iceberg; None for the catalog in the target.
 
     Raises:
-        ImportError: if a package is not installed that the format needs.
+        ImportError: if a package that the format needs is not installed.
     """
     if format == "duckdb":
         from pgoutput_fast.mirror.current.duckdb import DuckDBCurrent

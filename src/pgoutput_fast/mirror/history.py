@@ -1,4 +1,4 @@
-"""History tables: every change that committed, appended to a Delta table for each table of the server."""
+"""History tables: every committed change of a table of the server, appended to a Delta table."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pgoutput_fast.storage.stores import Store
 
 __all__ = ["AppendTable", "HistoryFiles"]
 
-# After so many commits, small files are joined.
+# Small files are joined after this many commits.
 _MOST_COMMITS = 100
 _LAST_LSN = (1 << 63) - 1
 
@@ -31,7 +31,7 @@ class AppendTable:
     Args:
         store: the target.
         directory: of the table, in the target.
-        storage_options: what delta-rs needs to reach the store, beside what the URI says.
+        storage_options: options of delta-rs for the store, besides the URI.
         check: called before each commit.
     """
 
@@ -58,15 +58,15 @@ class AppendTable:
         return self._target.count()
 
     def expect_own(self, *, known: bool) -> None:
-        """Checks that there is no table which the mirror would write into, although it did not make it.
+        """Checks that the mirror would not write into a table that it did not make.
 
         Args:
             known: whether this mirror has made a table here.
 
         Raises:
-            ValueError: if there is one.
+            ValueError: if it would.
         """
-        self._target = DeltaTarget(*self._place)  # somebody may have removed what was there
+        self._target = DeltaTarget(*self._place)  # the table may have been removed
         self._position = self._target.position()
         if not self._target.exists():
             return
@@ -80,7 +80,7 @@ class AppendTable:
             )
 
     def fitted(self, schema: pa.Schema) -> pa.Schema:
-        """The types that rows must have to be added. Some may be wider than those of the table: see `widened`.
+        """The types that rows need to be added. Some may be wider than those of the table: see `widened`.
 
         Raises:
             ValueError: if a column has a type that does not fit.
@@ -93,7 +93,7 @@ class AppendTable:
             raise ValueError(f"{what}. L{LOAD_AGAIN[1:]}: then a new history begins") from None
 
     def widened(self, schema: pa.Schema) -> pa.Schema:
-        """The columns of the table with rows of a schema, in types that have the values of both."""
+        """The columns of the table after rows of a schema are added, in types that hold the values of both."""
         return widest([self._target.columns(), schema], self.directory, more_fields=True)
 
     def is_narrower(self, schema: pa.Schema) -> bool:
@@ -114,7 +114,7 @@ class AppendTable:
             files: the files.
             position: the new position.
             schema: the columns of all rows.
-            replace: whether the files take the place of all that was there.
+            replace: whether the files replace all existing ones.
 
         Raises:
             ValueError: if the schema does not fit.
@@ -146,23 +146,23 @@ class AppendTable:
         if self._commits >= _MOST_COMMITS:
             try:
                 self._target.compact()
-            except CommitFailedError:  # somebody else joins them at the same time
+            except CommitFailedError:  # another process joins them at the same time
                 self._target = DeltaTarget(*self._place)
             self._commits = 0
 
     def mend(self) -> None:
-        """Lets every reader find all rows, as `CurrentTable.mend`."""
+        """Makes all rows visible to every reader, as `CurrentTable.mend`."""
         if self._check is not None:
             self._check()
         self._target.mend()
 
     def behind(self, position: int) -> pa.Table:
-        """The changes that committed behind a position, in the order in which to apply them."""
+        """The changes that committed after a position, in the order of application."""
         changes = read_changes(self._store, self.directory, self._place[1], position, _LAST_LSN)
         return changes.read(changes.schema.names)
 
     def _expect_alone(self) -> None:
-        """Checks that the table is where this mirror left it. Delta refuses the commit if it moves behind this look.
+        """Checks that the table is where this mirror left it. If it moves after this check, Delta refuses the commit.
 
         Raises:
             MirrorBusyError: if another process has changed it.
@@ -174,7 +174,7 @@ class AppendTable:
             )
 
     def _has(self, files: list[WrittenFile]) -> bool:
-        """Whether the table has these files. If the answer to a commit is lost, delta-rs meets its own commit."""
+        """Whether the table has these files. If the answer to a commit was lost, delta-rs meets its own commit."""
         self._target = DeltaTarget(*self._place)
         return bool(files) and {each.name for each in files} <= set(self._target.committed())
 
@@ -193,7 +193,7 @@ class HistoryFiles:
     Args:
         store: the target.
         run: names the process that will commit the files.
-        replace: whether the files will take the place of all that the tables have. Then rows need not fit into them.
+        replace: whether the files will replace all rows of the tables. Then rows need not fit into these.
     """
 
     def __init__(self, store: Store, run: str, *, replace: bool = False) -> None:
@@ -248,18 +248,18 @@ class HistoryFiles:
             self._open[directory].add(directory, batch)
 
     def of(self, table: AppendTable) -> tuple[list[WrittenFile], pa.Schema | None]:
-        """(the files of a table, the columns of all their rows). The files are no longer removed after an error."""
+        """(the files of a table, the columns of all their rows). After an error, these files are no longer removed."""
         self._close(table.directory)
         return self._written.pop(table.directory, []), self._schemas.pop(table.directory, None)
 
     def must_widen(self, table: AppendTable, schema: pa.Schema) -> bool:
-        """Whether files of a table, or of what was added to it, have narrower types than all rows together."""
+        """Whether files of a table, or those added to it, have narrower types than all rows together."""
         return table.directory in self._mixed or table.is_narrower(schema)
 
     def widened(
         self, table: AppendTable, written: list[WrittenFile], schema: pa.Schema
     ) -> tuple[list[WrittenFile], pa.Schema]:
-        """Writes all rows of a table, and what was added to it, again, in types that have the values of both.
+        """Rewrites all rows of a table and those added to it, in types that hold the values of both.
 
         Args:
             table: the table.
@@ -267,7 +267,7 @@ class HistoryFiles:
             schema: the columns of their rows.
 
         Returns:
-            Files that take the place of all that the table has, and their columns.
+                Files that replace all of the table, and their columns.
         """
         whole = table.widened(schema)
         with TableFiles(self._store, self._run, False) as files:

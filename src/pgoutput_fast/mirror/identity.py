@@ -1,4 +1,4 @@
-"""Whether a mirror, its target and a server belong together. This is asked before anything is changed."""
+"""Whether a mirror, its target and a server belong together: checked before any change."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ __all__ = ["expect_same", "expect_source", "read_source"]
 
 
 def read_source(dsn: str) -> tuple[str, str]:
-    """(system identifier of the server, name of the database) to which a dsn leads.
+    """(system identifier of the server, name of the database) of a dsn.
 
     Raises:
-        CaptureError: if the server does not tell its identifier; the message says what to grant.
+        CaptureError: if the server does not return its identifier; the message says what to grant.
         psycopg2.Error: if the server cannot be asked.
     """
     with session(dsn) as cursor:
@@ -29,7 +29,7 @@ def read_source(dsn: str) -> tuple[str, str]:
 
 
 def expect_same(settings: MirrorSettings, known: Beginning, store: Store) -> None:
-    """Checks that a target has this mirror.
+    """Checks that a target belongs to this mirror.
 
     Args:
         settings: of the mirror.
@@ -37,7 +37,7 @@ def expect_same(settings: MirrorSettings, known: Beginning, store: Store) -> Non
         store: the target.
 
     Raises:
-        MirrorError: if it has another one.
+        MirrorError: if it belongs to another one.
     """
     for what, mine, theirs in (
         ("slot", settings.slot, known.slot),
@@ -64,14 +64,14 @@ def _is(what: str) -> str:
 def expect_source(
     settings: MirrorSettings, known: Beginning, memory: Memory, store: Store, *, another: bool = False
 ) -> None:
-    """Checks that the dsn leads to the server and the database whose rows the target has.
+    """Checks that the dsn leads to the server and database of the target's rows.
 
     Args:
         settings: of the mirror, with the directory that has its newest segments.
         known: how the mirror began.
-        memory: of the mirror. It gets the source, if the mirror began before sources were remembered.
-        store: the target.
-        another: whether another source may take the place of that one, in a repair.
+            memory: of the mirror. It gets the source, if the mirror is older than remembered sources.
+            store: the target.
+            another: whether another source may replace that one, in a repair.
 
     Raises:
         MirrorError: if it is another one.

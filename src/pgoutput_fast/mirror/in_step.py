@@ -1,4 +1,4 @@
-"""Tables in step: current tables get changes only if all of them can get them up to the same position."""
+"""Tables in step: current tables get changes only if all of them can reach the same position."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["expect_in_step", "prepare"]
 
 
 def expect_in_step(tables: Iterable[MirroredTable]) -> None:
-    """Checks that no table is stopped: the others would leave it behind.
+    """Checks that no table is stopped: the others would get ahead of it.
 
     Raises:
         MirrorError: if one is.
@@ -27,12 +27,12 @@ def expect_in_step(tables: Iterable[MirroredTable]) -> None:
 
 
 def prepare(tables: Iterable[MirroredTable]) -> None:
-    """Computes what waiting changes do to each table, before the first table gets them.
+    """Computes the effect of waiting changes on all tables, before the first table gets them.
 
-    If something was done on the server to a table that cannot take its changes, it must be loaded then.
+    A table that cannot take its changes because it was altered on the server must be loaded.
 
     Raises:
-        MirrorError: if a table is stopped, because it cannot take its changes. Then none has got any.
+        MirrorError: if a table is stopped because it cannot take its changes. No table has got any then.
     """
     tables = list(tables)
     for each in tables:

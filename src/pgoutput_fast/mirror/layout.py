@@ -1,4 +1,4 @@
-"""The names of what a mirror keeps in its target."""
+"""The names of the files and directories of a mirror in its target."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ __all__ = [
 CURRENT, HISTORY, REJECTS, SEGMENTS = "current", "history", "_rejects", "_segments"
 # The name of the mirror among the consumers of the segments.
 CONSUMER = "mirror"
-# What the mirror remembers.
+# The state of the mirror.
 OWN = MIRROR
-# Rows of open transactions wait here.
+# Rows of open transactions are spilled here.
 SPILL = f"{OWN}/spill"
 
 

@@ -1,12 +1,12 @@
-"""Lets one mirror at a time write into a target in a store, which has no locks.
+"""Lets one mirror at a time write into a target in an object store, which has no locks.
 
-`_mirror/writer.json` names the process that may write. This process gives a sign of life every few seconds, in a file
-of its own. A process that finds the name of another one waits for a sign of life: if there is one, it gives up; if
-there is none for a minute, it puts its own name there. The earlier process may still run, without a network for
-example. It looks for its name before each commit, and stops when it finds another one.
+`_mirror/writer.json` names the process that may write. This process writes a heartbeat every few seconds, in a file of
+its own. A process that finds another one named waits for a heartbeat: if one comes, it gives up; after a minute without
+one, it puts its own name there. The earlier process may still run, for example without a network. It checks the name
+before each commit, and stops if it is another one.
 
-Between this look and the commit is a moment. If a process stands still there for longer than a minute, it may commit
-all the same. So a commit to a table also has the condition that the table is at the position where this mirror left it.
+A process that is suspended for longer than a minute between this check and the commit may still commit. So a commit to
+a table also requires that the table is at the position where this mirror left it.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ __all__ = ["Lease"]
 _log = logging.getLogger("pgoutput_fast.mirror")
 
 _WRITER, _ALIVE = f"{OWN}/writer.json", f"{OWN}/alive"
-# How often a process gives a sign of life; and after how long without one it has lost the target to the next process.
+# The period of the heartbeat; and the time without one after which another process may take the target.
 _BEAT_SECONDS, _LEASE_SECONDS = 5.0, 60.0
 _LOOK_SECONDS = 0.5
 
 
 class Lease:
-    """The right of this process to write into a target.
+    """The lease: the right of this process to write into a target.
 
     Args:
         store: the target.
-        seconds: after how long without a sign of life another process may take it.
+        seconds: the time without a heartbeat after which another process may take it.
     """
 
     def __init__(self, store: Store, seconds: float = _LEASE_SECONDS) -> None:
@@ -53,11 +53,11 @@ class Lease:
         self._beats = threading.Thread(target=self._beat, name="signs of life", daemon=True)
 
     def claim(self) -> None:
-        """Takes the right. Waits as long as it is not known whether the process is alive that has it.
+        """Takes the lease. Waits while it is unknown whether its holder is alive.
 
         Raises:
-            MirrorBusyError: if another process has it, and is alive.
-            OSError: if the store is away.
+                MirrorBusyError: if another process holds it and is alive.
+                OSError: if the store cannot be reached.
         """
         self._expect_dead(self._writer())
         self._say(0)
@@ -73,11 +73,11 @@ class Lease:
         self.check()
 
     def check(self) -> None:
-        """Checks that no other process has taken the right.
+        """Checks that no other process has taken the lease.
 
         Raises:
             MirrorBusyError: if one has.
-            OSError: if the store is away.
+            OSError: if the store cannot be reached.
         """
         writer = self._writer()
         if writer is None:
@@ -91,10 +91,10 @@ class Lease:
             )
 
     def end(self) -> None:
-        """Gives the right back."""
+        """Gives the lease back."""
         self._ended.set()
         if self._beats.is_alive():
-            self._beats.join(_BEAT_SECONDS)  # if the store is away, a sign of life takes long
+            self._beats.join(_BEAT_SECONDS)  # without the store, a heartbeat takes long
         with suppress(Exception):
             writer = self._writer()
             if writer is not None and writer["token"] == self._token:
@@ -116,10 +116,10 @@ class Lease:
             ) from None
 
     def _expect_dead(self, writer: Mapping[str, Any] | None) -> None:
-        """Waits until a process has given no sign of life for long enough.
+        """Waits until a process has written no heartbeat for long enough.
 
         Raises:
-            MirrorBusyError: if it gives one.
+            MirrorBusyError: if it writes one.
         """
         if writer is None or _is_dead_here(writer):
             return
@@ -143,7 +143,7 @@ class Lease:
         except FileNotFoundError:
             return None
 
-    # ---- signs of life -------------------------------------------------------------------------------------------
+    # ---- heartbeats ----------------------------------------------------------------------------------------------
 
     def _say(self, number: int) -> None:
         self._store.put(f"{_ALIVE}/{self._token}", str(number).encode())
@@ -152,7 +152,7 @@ class Lease:
         number = 0
         while not self._ended.wait(min(_BEAT_SECONDS, self._seconds / 4)):
             number += 1
-            with suppress(Exception):  # the store is away; the mirror finds out itself
+            with suppress(Exception):  # the store cannot be reached; the mirror notices by itself
                 self._say(number)
 
 
@@ -161,7 +161,7 @@ def _shown(writer: Mapping[str, Any]) -> str:
 
 
 def _machine() -> str | None:
-    """Names what a process number belongs to: this machine since it started, and its container. None if not known."""
+    """Names the scope of a process number: the boot of this machine, and its container. None if unknown."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"

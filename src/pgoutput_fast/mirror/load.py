@@ -1,4 +1,4 @@
-"""Loads tables: their rows at one moment of the server, into current tables and histories."""
+"""Loads tables: their rows in a snapshot of the server, into current tables and histories."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __all__ = ["columns_of", "load_schema", "load_table", "logged", "rows_of"]
 
 _log = logging.getLogger("pgoutput_fast.mirror")
 
-# How often a line about a load is logged.
+# Seconds between log lines about a load.
 _SECONDS = 10.0
 
 
@@ -49,12 +49,12 @@ def load_table(
 ) -> None:
     """Replaces a current table by the rows of a snapshot. The history gets a truncate and the rows, too.
 
-    So a history that is applied to an empty table gives the current table at every position.
+    So a history applied to an empty table gives the current table at every position.
 
     Args:
         table: the table.
-        snapshot: has the table. Its changes that commit at `consistent_lsn` or later are not in it.
-        server: tells the numbers of the columns.
+        snapshot: has the table. It lacks changes that commit at `consistent_lsn` or later.
+        server: gives the numbers of the columns.
         store: the target.
         run: names the process.
         settings: of the mirror.
@@ -64,12 +64,12 @@ def load_table(
 
     Raises:
         LoadStoppedError: if `wanted` became false.
-        SnapshotError: if the snapshot cannot read the table, or no longer.
+        SnapshotError: if the snapshot cannot read the table, or cannot any more.
         ValueError: if the current table or the history cannot take the rows, the server refuses to read them, the
             publications do not publish every operation, or the key does not tell rows apart.
     """
     name, position = table.facts.table, snapshot.consistent_lsn - 1
-    # A history that begins again has nothing before.
+    # A new history has nothing before the load.
     gap = Gap(-1 if fresh or table.position is None else table.position, position, server.now()[0])
     found, fingerprint = columns_of(snapshot, name, server), server.fingerprint_in(snapshot, name)
     relation = snapshot.tables[name].relation
@@ -100,12 +100,12 @@ def load_table(
 
 
 def columns_of(snapshot: Snapshot, name: str, server: ServerView) -> dict[str, KnownColumn]:
-    """{name: column} of a table, as a mirror knows it after a load.
+    """{name: column} of a table, as the mirror keeps it after a load.
 
     Args:
         snapshot: has the table.
         name: its qualified name.
-        server: tells the numbers of the columns, in the snapshot.
+        server: gives the numbers of the columns, in the snapshot.
 
     Raises:
         ValueError: if a column has the name of a metadata column.
@@ -127,7 +127,7 @@ def columns_of(snapshot: Snapshot, name: str, server: ServerView) -> dict[str, K
 def rows_of(
     batches: SnapshotBatches, schema: pa.Schema, position: int, wanted: Callable[[], bool]
 ) -> Iterator[pa.Table]:
-    """The rows of a table in plain types, with the position in place of the commits, which nobody knows.
+    """The rows of a table in plain types, with the position in place of their commits, which are unknown.
 
     Raises:
         SnapshotError: if the rows are not complete.
@@ -152,24 +152,24 @@ def _taken(
     schema: pa.Schema,
     position: int,
 ) -> Iterator[pa.RecordBatch]:
-    """Puts the rows into the history's files, too. Gives them as the current table takes them."""
+    """Writes the rows to the history's files, too, and yields them for the current table."""
     wanted = [*relation_columns(schema).names, COMMIT_LSN, UNREPRESENTABLE]
     if replaced:
         table.add_history(_truncate(schema, position), files)
     for each in rows:
         table.add_history(each, files)
         yield from each.select(wanted).to_batches()
-    rejects.commit()  # first: who sees a value without an Arrow form also finds it in the rejects
+    rejects.commit()  # first: a reader of a value without an Arrow form also finds it in the rejects
 
 
 def _truncate(schema: pa.Schema, position: int) -> pa.Table:
-    """A change that says: all earlier rows are gone. It comes before the rows of a load, whose ordinal is -1."""
+    """The change that ends all earlier rows. It precedes the rows of a load, whose ordinal is -1."""
     values = {"_change_type": "truncate", "_seq": -2, COMMIT_LSN: position, "_key_only": False}
     return pa.Table.from_pylist([{field.name: values.get(field.name) for field in schema}], schema)
 
 
 def load_schema(snapshot: Snapshot, name: str) -> pa.Schema:
-    """The columns of a table's rows in a load: metadata columns, then the relation's, in plain types."""
+    """The columns of a table's rows in a load: metadata columns, then those of the relation, in plain types."""
     plain = plain_schema(snapshot.schema(name))
     assert plain.names[: len(metadata_fields("_"))] == [field.name for field in metadata_fields("_")]
     return pa.schema([pa.field(field.name, field.type) for field in plain])

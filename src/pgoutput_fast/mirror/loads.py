@@ -1,6 +1,6 @@
-"""Loads of tables behind the first one, beside those that follow.
+"""Later loads of tables, while other tables follow.
 
-A snapshot is taken in the background, because its slot waits for all transactions that are open.
+A snapshot is taken in the background, because its slot waits for all open transactions.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ __all__ = ["Loads"]
 
 _log = logging.getLogger("pgoutput_fast.mirror")
 
-# How long to wait until a table is loaded again that could not be loaded: first, and at most.
+# Pauses before a failed load of a table is tried again: first, and at most.
 _RETRY_SECONDS, _MOST_RETRY_SECONDS = 1.0, 30.0
-# A snapshot is nearly always there in this time. If it waits for open transactions, the other tables go on.
+# A snapshot is nearly always ready in this time. If it waits for open transactions, the other tables go on.
 _SNAPSHOT_SECONDS = 2.0
 
 
 class _Taking:
-    """Takes a snapshot in a thread. Meanwhile others go on.
+    """Takes a snapshot in a thread, while other tables go on.
 
     Args:
         directory: names the table.
-        take: takes the snapshot; its argument tells whether to keep waiting for open transactions.
+        take: takes the snapshot; its argument returns whether to keep waiting for open transactions.
     """
 
     def __init__(self, directory: str, take: Callable[[Callable[[], bool]], Snapshot]) -> None:
@@ -57,7 +57,7 @@ class _Taking:
             self._problem = problem
 
     def is_done(self, seconds: float = 0.0) -> bool:
-        """Whether `result` does not wait. Waits so long for it."""
+        """Whether `result` returns at once. Waits for this at most so long."""
         self._thread.join(seconds)
         return not self._thread.is_alive()
 
@@ -74,7 +74,7 @@ class _Taking:
         return self._snapshot
 
     def close(self) -> None:
-        """Gives up, or closes a snapshot that nobody has used."""
+        """Gives up, or closes an unused snapshot."""
         self._stop.set()
         self._thread.join()
         if self._snapshot is not None:
@@ -82,28 +82,28 @@ class _Taking:
 
 
 class Loads:
-    """Loads tables, each with a snapshot of its own. A table that cannot be loaded now is loaded later.
+    """Loads tables, one snapshot for each. A table that cannot be loaded now is loaded later.
 
     Args:
         store: the target.
-        server: tells the numbers of columns.
+        server: gives the numbers of columns.
         run: names the process.
     """
 
     def __init__(self, store: Store, server: ServerView, run: str) -> None:
         self._store, self._server, self._run = store, server, run
-        # Directory of a table -> when to try again to load it, and the last pause before that.
+        # Directory of a table -> when to try its load again, and the last pause before that.
         self._next_try: dict[str, float] = {}
         self._pauses: dict[str, float] = {}
         self._taking: _Taking | None = None
 
     @property
     def is_ready(self) -> bool:
-        """Whether a snapshot waits for its load. What commits behind it must come behind the load."""
+        """Whether a snapshot waits for its load. Commits after it must be applied after the load."""
         return self._taking is not None and self._taking.is_done()
 
     def close(self) -> None:
-        """Gives up a snapshot that is not used yet."""
+        """Gives up an unused snapshot."""
         if self._taking is not None:
             self._taking.close()
             self._taking = None
@@ -138,17 +138,17 @@ class Loads:
         *,
         fresh: bool,
     ) -> None:
-        """Loads one table. If this cannot be, the table says why.
+        """Loads one table. If that is impossible, the table has the reason.
 
         Args:
             table: the table.
             settings: of the mirror.
-            follower: tells how far the changes are taken.
+            follower: gives the position of the changes.
             wanted: whether to go on.
             fresh: whether the history begins again, without the changes that it has.
 
         Raises:
-            LoadStoppedError: if it is told to stop.
+            LoadStoppedError: if `wanted` became false.
         """
         _log.info("loading %s: %s", table.facts.table, table.facts.error)
         try:
@@ -172,11 +172,11 @@ class Loads:
         except SnapshotError as problem:
             if not wanted():
                 raise LoadStoppedError from problem
-            self._put_off(table, str(problem))  # somebody alters it right now, or has locked it
+            self._put_off(table, str(problem))  # it is being altered, or is locked
         except ValueError as problem:
             table.stop(str(problem))
         except Exception as problem:
-            # Such as no free slot, walsender or connection. If the server is away, the capture says it.
+            # Such as no free slot, walsender or connection. If the server cannot be reached, the capture reports it.
             if not is_outage(problem, local=True):
                 raise
             self._put_off(table, f"it cannot be loaded now ({str(problem).strip()})")
@@ -184,7 +184,7 @@ class Loads:
             self._pauses.pop(table.directory, None)
 
     def _has_snapshot(self, table: MirroredTable, settings: MirrorSettings) -> bool:
-        """Whether a load of this table can begin at once. If no other snapshot is taken, one is taken for it."""
+        """Whether a load of this table can begin at once. If no snapshot is being taken, starts one for it."""
         seconds = 0.0
         if self._taking is None:
             seconds, name = _SNAPSHOT_SECONDS, table.facts.table
@@ -198,7 +198,7 @@ class Loads:
         return settings.snapshot(None, wanted, [table.facts.table]) if taking is None else taking.result()
 
     def _put_off(self, table: MirroredTable, why: str) -> None:
-        """Loads a table later. Meanwhile the others go on."""
+        """Loads a table later, while the others go on."""
         pause = min(self._pauses.get(table.directory, _RETRY_SECONDS / 2) * 2, _MOST_RETRY_SECONDS)
         self._pauses[table.directory] = pause
         self._next_try[table.directory] = time.monotonic() + pause

@@ -20,11 +20,11 @@ _LOCK = f"{OWN}/lock"
 
 @contextmanager
 def locked(store: Store) -> Iterator[Callable[[], object]]:
-    """Keeps other processes away from a target: with a lock on a local disk, with a lease in another store.
+    """Keeps other processes away from a target: with a lock on a local disk, with a lease in an object store.
 
     Yields:
-        A function to call before each commit. It raises MirrorBusyError if another process has taken the target, which
-        can happen only in a store.
+            A function to call before each commit. It raises MirrorBusyError if another process has taken the target,
+            which is possible only in an object store.
 
     Raises:
         MirrorBusyError: if another process has the target.
@@ -45,7 +45,7 @@ def locked(store: Store) -> Iterator[Callable[[], object]]:
                 raise MirrorBusyError(
                     f"another process mirrors into {store}: stop it first, or use another target"
                 )
-            # A mirror that could not begin removes its lock. Then this one locks nothing.
+            # A mirror that could not begin removes its lock file. A lock on that file excludes nobody.
             if not path.exists() or not os.path.samestat(os.fstat(file.fileno()), path.stat()):
                 path.parent.mkdir(exist_ok=True)
                 continue

@@ -1,4 +1,4 @@
-"""A look at the publications: which tables they publish, and whether the rows of the mirror may differ from theirs."""
+"""Checks which tables the publications publish, and whether the rows of the mirror may differ from theirs."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def look_at_publications(
 ) -> set[str]:
     """Notes published tables that are not mirrored, and those whose rows may differ: they are loaded soon.
 
-    The mirror leaves a table that is not published any more as it is.
+    A table that is no longer published stays as it is.
 
     Args:
         tables: of the mirror.
-        server: tells what is published.
-        missing: the tables that were not published at the last look.
-        through: the tables have taken what committed up to this LSN.
-        wanted: whether to go on. A table whose partitions somebody has locked takes seconds.
+            server: tells what is published.
+            missing: the tables that were not published at the last check.
+            through: the tables have the commits up to this LSN.
+            wanted: whether to go on. A table with locked partitions takes seconds.
 
     Returns:
         The tables that are not published now.
@@ -52,10 +52,10 @@ def look_at_publications(
         else:
             try:
                 note_alterations(table, now, server, through)
-            except RowAgeError as problem:  # such as behind a lock: the next look asks again
+            except RowAgeError as problem:  # such as locked ones: the next check asks again
                 _log.warning("%s: its partitions cannot be read now: %s", name, str(problem).strip())
     gone = {each.facts.table for each in tables if not each.facts.is_unpublished} - set(published)
-    # What changed before is taken first. So the mirror leaves a table when it is missing for the second time.
+    # Earlier changes are applied first. So the mirror leaves a table only when it is missing for the second time.
     for name in sorted(gone.intersection(missing)):
         tables.named(name).leave()
     return gone

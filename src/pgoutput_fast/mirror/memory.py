@@ -1,7 +1,7 @@
-"""What a mirror remembers beside its tables, in small files that are replaced whole.
+"""The state of a mirror outside its tables, in small files that are replaced whole.
 
-Each table itself says how far it is. These files say what no table can say: how the mirror began, where to begin to
-read the segments, and what is wrong with a table.
+Tables store their own positions. These files store the rest: how the mirror began, where to begin to read the segments,
+and the errors of tables.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = [
     "TableFacts",
 ]
 
-# Why a table is stopped that is not published any more. If it is published again, it is loaded.
+# Why a table that is no longer published is stopped. If it is published again, it is loaded.
 UNPUBLISHED = "it is not published any more"
 
 _BEGINNING, _PROGRESS, _TABLES = f"{OWN}/beginning.json", f"{OWN}/progress.json", f"{OWN}/tables"
@@ -48,15 +48,15 @@ class Beginning:
         publications: their names, sorted.
         format: of the current tables.
         segments: the directory of the segments, if it is not the one in the target.
-        stage: `slot` while the slot is created, `load` while the first load runs, `done` behind it. `new slot` while
-            a slot is created in place of a lost one, `repair` while the tables are compared with the server.
+            stage: `slot` while the slot is created, `load` during the first load, `done` after it. `new slot` while a
+                slot is created in place of a lost one, `repair` while the tables are compared with the server.
         made: whether the mirror made the slot.
-        lsn: `slot`, `new slot`: the end of the server's log before. Else the position of the first load or the repair.
-        iceberg_catalog: which catalog the current tables have, without credentials; None for none, or the one in the
-            target.
-        source: the system identifier of the server, and the name of the database; None if the mirror began before they
-            were remembered.
-        lost: why the slot can never go on, as a capture has found; None if nothing is known.
+        lsn: `slot`, `new slot`: the end of the server's WAL before. Else the position of the first load or the repair.
+            iceberg_catalog: the catalog of the current tables, without credentials; None for none, or the one in the
+                target.
+            source: the system identifier of the server, and the name of the database; None if the mirror is older than
+                this field.
+            lost: why the slot can never go on, as reported by a capture; None if it can, as far as is known.
     """
 
     slot: str
@@ -77,15 +77,15 @@ class Beginning:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far all tables are.
+    """The progress of all tables.
 
     Attributes:
-        last_seq: ordinal of the last message of the last segment whose changes all tables have; -1 for none.
+        last_seq: ordinal of the last message of the last segment that all tables have; -1 for none.
         next_seq: ordinal of the next message.
-        lsn: everything that committed up to this LSN is in all tables.
-        time: when the last of that committed, in microseconds since 1970; None if no commit is known.
-        stream: how many slots were lost before. The segments of each slot have a directory of their own, and ordinals
-            begin again there.
+            lsn: all commits up to this LSN are in all tables.
+            time: of the last of these commits, in microseconds since 1970; None if no commit is known.
+            stream: how many slots were lost before. The segments of every slot have their own directory and their own
+                ordinals.
     """
 
     last_seq: int
@@ -97,13 +97,13 @@ class Progress:
 
 @dataclass(frozen=True)
 class SeenEntries:
-    """What a look has seen of the entries of all publications of the database.
+    """The entries of all publications of the database at a check.
 
     Attributes:
         oids: of the entries.
-        count: how many were ever inserted, as the server counts, with those of `oids` that it has not counted yet.
-        since: when it began to count.
-        unseen: how many entries no look has seen.
+            count: how many were ever inserted, by the server's statistics, plus those of `oids` not counted there yet.
+            since: the start of these statistics.
+            unseen: how many entries no check has seen.
     """
 
     oids: tuple[int, ...]
@@ -114,14 +114,14 @@ class SeenEntries:
 
 @dataclass(frozen=True)
 class SeenPublication:
-    """What a look has seen of a publication.
+    """A publication at a check.
 
     Attributes:
         xmin: the transaction that last altered it.
-        sends: what it sends, without its tables.
-        mark: stands for it in fingerprints. It stays when an alteration has changed nothing of what is sent.
-        is_single: whether `mark` has stayed because the server counted a single alteration. It may count another one
-            later.
+            sends: what it sends, without its tables.
+            mark: stands for it in fingerprints. It stays if an alteration changed nothing of what is sent.
+            is_single: whether `mark` stayed because the server counted a single alteration. It may count another one
+                later.
     """
 
     xmin: str
@@ -132,13 +132,13 @@ class SeenPublication:
 
 @dataclass(frozen=True)
 class SeenPublications:
-    """What a look has seen of all publications of the database.
+    """All publications of the database at a check.
 
     Attributes:
         rows: of the publications, by oid as text.
-        count: how many alterations the server has counted.
-        since: when it began to count.
-        waits: whether a later look has seen more alterations than the server counted. The next one decides.
+            count: how many alterations the server has counted.
+            since: the start of these statistics.
+            waits: whether a later check saw more alterations than the server had counted. The next one decides.
     """
 
     rows: Mapping[str, SeenPublication]
@@ -152,7 +152,7 @@ class KnownColumn:
     """A column of a current table.
 
     Attributes:
-        number: its number in the server's catalog; None if that is not known.
+        number: its number in the server's catalog; None if unknown.
         type: its Arrow type, as text.
     """
 
@@ -161,11 +161,11 @@ class KnownColumn:
 
 
 class Gap(NamedTuple):
-    """Between two LSNs, nobody knows what a table was: it was loaded or repaired then.
+    """A range of LSNs in which the content of a table is unknown, because it was loaded or repaired.
 
     Attributes:
         begin, end: the LSNs.
-        time: the server's time when it was at `end` or later, in microseconds since 1970; None if not known.
+        time: the server's time when it was at `end` or later, in microseconds since 1970; None if unknown.
     """
 
     begin: int
@@ -175,30 +175,30 @@ class Gap(NamedTuple):
 
 @dataclass(frozen=True)
 class TableFacts:
-    """What a mirror knows of one table.
+    """The state of one table of a mirror.
 
     Attributes:
         table: qualified name, quoted as in SQL.
         oid: of the relation that was loaded; 0 before the first load.
-        columns: the columns of the relation, as far as the current table has taken it, by name.
-        stage: `load` until a load is complete, `follow` behind it, `stopped` after an error.
+            columns: the columns of the relation, as far as the current table has them, by name.
+            stage: `load` until a load is complete, `follow` after it, `stopped` after an error.
         error: why it is stopped.
-        history_error: why its history does not go on.
-        keys: (LSN, key) of each change of the key: transactions that commit at this LSN or later have this key, up to
-            the next entry. The key is empty if only whole rows identify rows.
-        shapes: (LSN, names of the columns) of each time that columns went: transactions that commit at this LSN or
-            later have these columns, up to the next entry. Columns that only came are in the entry before, too. Empty
-            if no column ever went.
-        gaps: of each load and each repair: there, history and current tables do not give the table.
-        fingerprint: what the server's catalogs said of the table at its load, and what has changed since without a
-            change of rows; None if the mirror began before there were fingerprints.
-        owns_history: whether this mirror begins, or has begun, the history of the table. If not, there may be one that
-            it does not know.
+            history_error: why its history is stopped.
+            keys: (LSN, key) for every change of the key: transactions that commit at this LSN or later have this key,
+                up to the next entry. The key is empty if only whole rows identify rows.
+            shapes: (LSN, names of the columns) for every removal of columns: transactions that commit at this LSN or
+                later have these columns, up to the next entry. Columns that were only added are in the entry before,
+                too. Empty if no column was ever removed.
+            gaps: of all loads and repairs: inside them, history and current tables do not give the table.
+            fingerprint: the table in the server's catalogs at its load, with later differences that change no row; None
+                if the mirror is older than fingerprints.
+            owns_history: whether this mirror starts, or has started, the history of the table. If not, an unknown one
+                may exist.
         rejects: how many values and changes its rejects have.
         truncated: whether the stream had a TRUNCATE of it since the fingerprint.
-        new_file: (its file, the end of the server's log, a horizon) when a look first saw another file than that of the
-            fingerprint. A TRUNCATE that made the file is in the stream up to that LSN. Rows of transactions before the
-            horizon were in the old file.
+            new_file: (the new file, the end of the server's WAL, a horizon) when a check first saw another file than
+                that of the fingerprint. A TRUNCATE that made the file is in the stream up to that LSN. Rows of
+                transactions before the horizon were in the old file.
     """
 
     table: str
@@ -218,16 +218,16 @@ class TableFacts:
 
     @property
     def knows_history(self) -> bool:
-        """Whether a history that is there is one of this mirror."""
+        """Whether an existing history belongs to this mirror."""
         return self.owns_history or self.oid != 0
 
     @property
     def is_unpublished(self) -> bool:
-        """Whether it is stopped because it is not published any more: nothing is wrong with it."""
+        """Whether it is stopped only because it is no longer published: nothing is wrong with it."""
         return self.stage == "stopped" and self.error == UNPUBLISHED
 
     def key_at(self, lsn: int) -> tuple[str, ...] | None:
-        """The key of the changes that commit at an LSN; None if it is not known.
+        """The key of the changes that commit at an LSN; None if unknown.
 
         >>> facts = TableFacts("public.orders", keys=[(10, ("id",)), (20, ())])
         >>> facts.key_at(9), facts.key_at(19), facts.key_at(20)
@@ -237,7 +237,7 @@ class TableFacts:
 
     @property
     def last_key(self) -> int:
-        """From which LSN on the newest key is known; -1 without a key.
+        """The LSN from which on the newest key is known; -1 without a key.
 
         >>> TableFacts("public.orders", keys=[(10, ("id",)), (20, ())]).last_key
         20
@@ -247,7 +247,7 @@ class TableFacts:
     def gaps_and_keys_since(
         self, lsn: int
     ) -> tuple[tuple[Gap, ...], tuple[tuple[int, tuple[str, ...]], ...]]:
-        """`gaps` that end behind an LSN, and the `keys` of the changes that commit at this LSN or later.
+        """`gaps` that end after an LSN, and the `keys` of the changes that commit at this LSN or later.
 
         >>> keys = [(10, ("id",)), (20, ()), (40, ("id",))]
         >>> facts = TableFacts("public.orders", gaps=[Gap(1, 5), Gap(15, 30)], keys=keys)
@@ -259,7 +259,7 @@ class TableFacts:
         return tuple(each for each in self.gaps if each.end > lsn), keys
 
     def shape_at(self, lsn: int) -> tuple[int, tuple[str, ...]]:
-        """(the LSN since which, the columns that) changes have which commit at an LSN.
+        """(LSN since which, columns that) changes which commit at an LSN have.
 
         >>> facts = TableFacts("public.orders", shapes=[(-1, ("id", "note")), (20, ("id",))])
         >>> facts.shape_at(19), facts.shape_at(20)
@@ -269,7 +269,7 @@ class TableFacts:
         return next((each for each in reversed(shapes) if each[0] <= lsn), shapes[0])
 
     def shapes_with(self, columns: Iterable[str], lsn: int) -> Sequence[tuple[int, tuple[str, ...]]]:
-        """`shapes` when the relation has other columns from an LSN on.
+        """`shapes` if the relation has other columns from an LSN on.
 
         >>> facts = TableFacts("public.orders", shapes=[(-1, ("id", "note")), (20, ("id",))])
         >>> facts.shapes_with(["id", "at"], 30)
@@ -281,7 +281,7 @@ class TableFacts:
         names, known = tuple(columns), {name for _, each in shapes for name in each}
         begin, last = shapes[-1]
         new = set(names) - set(last)
-        # A column that was never there is null in all older rows. It makes no difference for them.
+        # A new column is null in all older rows, so it makes no difference for them.
         if set(last) <= set(names) and not new & known:
             return (*shapes[:-1], (begin, names)) if self.shapes else ()
         return (*shapes, (lsn, names))
@@ -319,7 +319,7 @@ class Memory:
         """How the mirror began, None if it has not.
 
         Raises:
-            ValueError: if the file is damaged. So do the other methods.
+            ValueError: if the file is damaged; so do the other methods.
             MirrorError: if this version of the package lacks the format of the current tables.
         """
         values = self._read(_BEGINNING)
@@ -333,7 +333,7 @@ class Memory:
         return beginning
 
     def begun(self, iceberg_catalog: Mapping[str, str] | None) -> Beginning:
-        """How the mirror began, for those who read its tables.
+        """How the mirror began, for readers of its tables.
 
         Args:
             iceberg_catalog: the properties of the catalog that the reader was given.
@@ -360,7 +360,7 @@ class Memory:
             self._put(_BEGINNING, asdict(beginning))
 
     def progress(self) -> Progress | None:
-        """How far all tables are, None before the end of the first load."""
+        """The progress of all tables, None before the end of the first load."""
         values = self._read(_PROGRESS)
         if values is None:
             return None
@@ -368,11 +368,11 @@ class Memory:
             return Progress(**values)
 
     def set_progress(self, progress: Progress) -> None:
-        """Remembers how far all tables are."""
+        """Remembers the progress of all tables."""
         self._put(_PROGRESS, asdict(progress))
 
     def tables(self) -> dict[str, TableFacts]:
-        """{directory: what is known of the table}."""
+        """{directory: state of the table}."""
         found = {}
         for name in sorted(self._store.names(_TABLES)):
             base = name.rpartition("/")[2]
@@ -383,7 +383,7 @@ class Memory:
         return found
 
     def table(self, directory: str) -> TableFacts | None:
-        """What is known of one table, None if it is not mirrored."""
+        """The state of one table, None if it is not mirrored."""
         name = _table(directory)
         values = self._read(name)
         if values is None:
@@ -392,7 +392,7 @@ class Memory:
             return _facts(values)
 
     def set_table(self, directory: str, facts: TableFacts) -> None:
-        """Remembers what is known of a table."""
+        """Remembers the state of a table."""
         self._put(_table(directory), asdict(facts))
 
     def forget_table(self, directory: str) -> None:
@@ -400,7 +400,7 @@ class Memory:
         self._store.remove(_table(directory))
 
     def reached(self) -> int | None:
-        """The LSN up to which all histories have what committed. None if that is not known."""
+        """The LSN up to which all histories have all commits. None if unknown."""
         values = self._read(_REACHED)
         if values is None:
             return None
@@ -408,11 +408,11 @@ class Memory:
             return int(values["lsn"])
 
     def set_reached(self, lsn: int) -> None:
-        """Remembers how far all histories are."""
+        """Remembers this LSN."""
         self._put(_REACHED, {"lsn": lsn})
 
     def entries(self) -> SeenEntries | None:
-        """What the last look has seen of the entries of publications; None if there was none."""
+        """The entries of publications at the last check; None if there was none."""
         values = self._read(_ENTRIES)
         if values is None:
             return None
@@ -420,11 +420,11 @@ class Memory:
             return SeenEntries(**{**values, "oids": tuple(values["oids"])})
 
     def set_entries(self, entries: SeenEntries) -> None:
-        """Remembers what a look has seen of the entries of publications."""
+        """Remembers the entries of publications at a check."""
         self._put(_ENTRIES, asdict(entries))
 
     def publications(self) -> SeenPublications | None:
-        """What the last look has seen of publications; None if there was none."""
+        """The publications at the last check; None if there was none."""
         values = self._read(_PUBLICATIONS)
         if values is None:
             return None
@@ -433,7 +433,7 @@ class Memory:
             return SeenPublications(**{**values, "rows": rows})
 
     def set_publications(self, publications: SeenPublications) -> None:
-        """Remembers what a look has seen of publications."""
+        """Remembers the publications at a check."""
         self._put(_PUBLICATIONS, asdict(publications))
 
     def run(self) -> str | None:
@@ -442,14 +442,14 @@ class Memory:
         return None if values is None else str(values.get("run", ""))
 
     def set_run(self, run: str | None) -> None:
-        """Notes the name of this process; None if it has left nothing."""
+        """Notes the name of this process; None if it left nothing."""
         if run is None:
             self._store.remove(_RUN)
         else:
             self._put(_RUN, {"run": run})
 
     def cleaned(self) -> float | None:
-        """When files that no point needs were last removed, in seconds since 1970. None if that is not known."""
+        """When files that no point needs were last removed, in seconds since 1970. None if unknown."""
         values = self._read(_CLEANED)
         if values is None:
             return None
@@ -461,7 +461,7 @@ class Memory:
         self._put(_CLEANED, {"time": time})
 
     def begin_again(self) -> None:
-        """Forgets how far all tables are, and the progress. It stays known whose histories are there."""
+        """Forgets tables and progress, but not which histories belong to this mirror."""
         for directory, facts in self.tables().items():
             if facts.knows_history:
                 self.set_table(
@@ -513,8 +513,8 @@ def _facts(values: Mapping[str, Any]) -> TableFacts:
     )
 
 
-class _damaged:  # noqa: N801  (reads like a function where it is used)
-    """Explains an error of the block: a file is not what the mirror wrote."""
+class _damaged:  # noqa: N801  (used like a function)
+    """Explains an error of the block: the file is damaged."""
 
     def __init__(self, store: Store, name: str) -> None:
         self._what = f"{store}/{name} is damaged: restore it, or mirror into another target"

@@ -51,12 +51,12 @@ class MirrorMetrics:
         tables: the state of each table, sorted by name; during an outage, the state before it. Empty until the first
             load is complete.
         points: how many points are recorded; None until the first load is complete.
-        history_lag_bytes: bytes of WAL between the position of the histories and the end of the server's log: the fresh
-            view lacks so much. None until the first load is complete, or if the server did not answer.
+            history_lag_bytes: bytes of WAL between the position of the histories and the end of the server's WAL: the
+                lag of the fresh view. None until the first load is complete, or if the server did not answer.
         kept_bytes: bytes of WAL that the server keeps for the slot; None if there is no slot, or no answer.
         backlog_bytes: bytes of segments that are not in the histories yet; None until the
             first load is complete.
-        paused: whether the capture pauses, because these are too many.
+            paused: whether the capture is paused because of this backlog.
     """
 
     slot: str
@@ -118,10 +118,10 @@ def _escaped(text: str) -> str:
 
 
 class MirrorMeter:
-    """Reads the metrics of a mirror. Calls that come at the same time share a look.
+    """Reads the metrics of a mirror. Concurrent calls share one reading.
 
     Args:
-        look: gives the metrics.
+        look: returns the metrics.
     """
 
     def __init__(self, look: Callable[[], MirrorMetrics]) -> None:
@@ -130,7 +130,7 @@ class MirrorMeter:
         self._last: tuple[float, MirrorMetrics] | None = None
 
     def read(self, within_seconds: float = 0.0) -> MirrorMetrics:
-        """Returns the current metrics. Those that another call got this recently may be used again."""
+        """Returns the current metrics. Those that another call read this recently may be used again."""
         with self._lock:
             if self._last is not None and time.monotonic() - self._last[0] < within_seconds:
                 return self._last[1]

@@ -1,4 +1,4 @@
-"""Tables that were renamed or moved: the stream sends their changes under the other name."""
+"""Tables that were renamed or moved: the stream sends their changes under another name."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ __all__ = ["OtherNames"]
 
 
 class OtherNames:
-    """Finds changes of tables that have another name there than the mirror knows.
+    """Finds changes of tables under another name than the mirror knows.
 
-    Such a change goes into the history of the other name. The table may get its name back before anybody looks at the
-    catalogs. So it must be loaded again: nobody would miss the change.
+    Such a change goes into the history of the other name. The table may get its name back before the catalogs are
+    checked. So it must be loaded again: otherwise the loss of the change would go unnoticed.
 
     Args:
         tables: the tables. Their oids do not change while this object is used.
@@ -27,11 +27,11 @@ class OtherNames:
                 self._by_oid.setdefault(each.facts.oid, []).append(each)
 
     def look_at(self, run: Run) -> None:
-        """Notes the tables that must be loaded because these are changes of them under another name."""
+        """Notes that tables with changes under another name must be loaded."""
         name = run.relation.qualified_name
         for table in self._by_oid.get(run.relation.oid, ()):
             if not table.follows or table.facts.table == name or table.position is None:
                 continue
-            # A load behind these changes has them.
+            # A load after these changes has them.
             if behind(run.rows, table.position).num_rows:
                 table.want_load(f"its name was {name} when rows changed")

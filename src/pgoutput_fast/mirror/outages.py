@@ -1,4 +1,4 @@
-"""Outages: a mirror that lost its server or its store tries again, until they are back or it took too long."""
+"""Outages: a mirror that lost its server or store tries again, until they are back or it took too long."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 10.0
 
 
 class Outages:
-    """Repeats work while a server or a store is away.
+    """Repeats work while a server or a store cannot be reached.
 
     Args:
         store: the target.
@@ -36,39 +36,39 @@ class Outages:
 
     @property
     def is_counting(self) -> bool:
-        """Whether there was an outage, and the work does not go on yet, as far as is known."""
+        """Whether there was an outage after which the work is not known to go on yet."""
         return self._since is not None
 
     def over(self) -> None:
-        """Notes that the work goes on: server and store are there."""
+        """Notes that the work goes on: server and store are back."""
         self._since = None
 
     def further(self, done: int) -> None:
-        """Notes how much is done of work that begins again after each error. More than ever: an outage is over."""
+        """Notes the progress of work that restarts after each error. More than ever before ends an outage."""
         if done > self._furthest:
             self._furthest = done
             self.over()
 
     def outlast(self, work: Callable[[], None], stop: threading.Event) -> None:
-        """Does the work, and again after each error that may pass.
+        """Does the work, and repeats it after each error that may pass.
 
         A mirror that has not begun does not try again, because the cause may be a wrong name.
 
         Args:
-            work: what to do. It calls `over`, or `further`, when it goes on behind an outage.
-            stop: when it is set, no other try follows.
+                work: the work. It calls `over` or `further` when it goes on after an outage.
+                stop: when it is set, there is no further attempt.
 
         Raises:
             Exception: the error of the work, if it cannot pass, or an outage lasts too long.
         """
-        self._memory.beginning()  # a store that cannot be read from the beginning is an error at once
+        self._memory.beginning()  # a store that cannot be read at the start is an error at once
         self._since, self._furthest, pause, tries = None, 0, _FIRST_PAUSE, 0
         while True:
             try:
                 return work()
             except Exception as problem:
                 now = time.monotonic()
-                # A capture tries by itself before it gives up. Behind that, one more try is enough.
+                # A capture retries by itself before it gives up. One more attempt after that is enough.
                 tried = problem.tried_seconds if isinstance(problem, AwayError) else 0.0
                 if self._since is None:
                     self._since, pause, tries = now - tried, _FIRST_PAUSE, 0
@@ -86,11 +86,11 @@ class Outages:
             return True
         from deltalake.exceptions import DeltaError
 
-        # delta-rs has no other sign of some errors of a store.
+        # delta-rs marks some errors of a store only by this text.
         return not self._store.local and isinstance(problem, DeltaError) and "object store" in str(problem)
 
     def _has_begun(self) -> bool:
-        """Whether the first load has begun, or is complete. If nobody knows, the store is away, and was not before."""
+        """Whether the first load has begun. If unknown, the store cannot be reached, but could be before."""
         try:
             return self._memory.beginning() is not None
         except OSError:

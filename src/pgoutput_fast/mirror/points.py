@@ -1,7 +1,7 @@
 """Points in time: which versions of the current tables belong together.
 
-A point is recorded when all tables stand at the same position. Readers who take the versions of one point see no part
-of a transaction without the rest.
+A point is recorded when all tables are at the same position. Readers who use the versions of one point never see part
+of a transaction.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = [
     "points",
 ]
 
-# So many points are kept.
+# The number of points that are kept.
 MOST_POINTS = 100
 
 _FILE = f"{OWN}/points.json"
@@ -42,15 +42,15 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True)
 class Point:
-    """A moment at which all tables are known.
+    """A moment at which the versions of all tables are known.
 
     Attributes:
-        position: everything that committed up to this LSN, and nothing else, is in the tables.
-        time: when the last of that committed, in microseconds since 1970; None if the mirror saw no commit yet.
+            position: the tables have all commits up to this LSN, and no later ones.
+            time: of the last of these commits, in microseconds since 1970; None if the mirror saw no commit yet.
         versions: {qualified name of a table: version of its current table}.
         through: no transaction committed between `position` and this LSN.
-        through_time: no transaction committed between `time` and this time, in microseconds since 1970; None if not
-            known.
+            through_time: no transaction committed between `time` and this time, in microseconds since 1970; None if
+                unknown.
     """
 
     position: int
@@ -71,7 +71,7 @@ class Point:
 
 
 class Points:
-    """The points of a target. Only the mirror adds some.
+    """The points of a target. Only the mirror adds any.
 
     Args:
         store: the target.
@@ -103,7 +103,7 @@ class Points:
             ) from None
 
     def add(self, point: Point) -> None:
-        """Records a point. One with the same position and versions as the last one takes its place."""
+        """Records a point. It replaces the last one if position and versions are the same.
         known = self.read() if self._known is None else self._known
         last = known[-1] if known else None
         if last is not None and (last.position, last.versions) == (point.position, point.versions):
@@ -115,7 +115,7 @@ class Points:
             if last == point:
                 self._known = known
                 return
-        # After a load of all tables, or a removed progress file, the mirror may pass a position again.
+        # After a load of all tables, or without the progress file, the mirror may pass a position again.
         known = [*(each for each in known if each.position < point.position), point][-self._most :]
         if self._check is not None:
             self._check()
@@ -123,7 +123,7 @@ class Points:
         self._known = known
 
     def oldest(self) -> Mapping[str, int]:
-        """{qualified name of a table: the oldest version that a point has}."""
+        """{qualified name of a table: the oldest version in a point}."""
         found: dict[str, int] = {}
         for point in self.read():
             for table, version in point.versions.items():
@@ -143,10 +143,10 @@ def points(target: str | os.PathLike[str]) -> list[Point]:
         target: of the mirror: a path or a URI.
 
     Returns:
-        the points; none while the first load is not complete.
+        The points; none until the first load is complete.
 
     Raises:
-        LookupError: if there is no mirror.
+        LookupError: if the target has no mirror.
         ValueError: if the file of the points is damaged.
     """
     store = open_store(target)
@@ -159,18 +159,18 @@ def points(target: str | os.PathLike[str]) -> list[Point]:
 def at(
     target: str | os.PathLike[str], position: Lsn | datetime | Literal["latest"] = "latest"
 ) -> dict[str, int]:
-    """The versions of the current tables that belong to one position.
+    """The versions of the current tables at one position.
 
     Args:
         target: of the mirror: a path or a URI.
-        position: `"latest"`; an LSN, as for `parse_lsn`; or a datetime with a time zone. The result is that of the
-            newest recorded point that is not later.
+            position: `"latest"`; an LSN, as for `parse_lsn`; or a datetime with a time zone. The result is that of the
+                newest point that is not later.
 
     Returns:
         {qualified name of a table: version of its current table}.
 
     Raises:
-        LookupError: if nothing that old or that new is recorded; the message says what is.
+            LookupError: if the points are all newer or older than that; the message gives their range.
         ValueError, TypeError: if `position` is none of these.
     """
     place = open_store(target)
@@ -187,10 +187,10 @@ def at(
 
 
 def lsn_of(position: Lsn) -> int:
-    """The LSN that a caller gives as a position.
+    """Parses a position that is an LSN.
 
     Raises:
-        ValueError, TypeError: if it is none.
+        ValueError, TypeError: if it is not one.
     """
     try:
         return parse_lsn(position)
@@ -211,7 +211,7 @@ def _at_lsn(known: list[Point], lsn: int, place: str) -> Point:
 
 
 def at_time(known: list[Point], time: datetime, place: str) -> Point:
-    """The newest of the known points that is not later than a time.
+    """The newest point that is not later than a time.
 
     Args:
         known: the points, the oldest first.
@@ -219,7 +219,7 @@ def at_time(known: list[Point], time: datetime, place: str) -> Point:
         place: names the target, for errors.
 
     Raises:
-        LookupError: if nothing that old or that new is recorded; the message says what is.
+            LookupError: if the points are all newer or older than that; the message gives their range.
         ValueError: if `time` has no time zone.
     """
     found = point_before(known, time, place)
@@ -239,7 +239,7 @@ def microseconds_of(time: datetime) -> int:
 
 
 def point_before(known: list[Point], time: datetime, place: str) -> Point:
-    """As `at_time`, but the time may be later than what is recorded."""
+    """As `at_time`, but the time may be later than the end of the points."""
     dated = [each for each in known if each.time is not None]
     index = bisect_right(dated, microseconds_of(time), key=lambda each: each.time or 0) - 1
     if index < 0:
@@ -248,12 +248,12 @@ def point_before(known: list[Point], time: datetime, place: str) -> Point:
 
 
 def end_of(known: Sequence[Point]) -> int:
-    """The time up to which the last of some points have everything, in microseconds since 1970."""
+    """The time up to which the last of the points has all commits, in microseconds since 1970."""
     return max(known[-1].time or 0, known[-1].through_time or 0)
 
 
 def expect_until(known: list[Point], time: datetime, place: str) -> None:
-    """Checks that points go up to a time.
+    """Checks that the points go up to a time.
 
     Raises:
         LookupError: if they do not.
@@ -276,7 +276,7 @@ def _too_old(known: list[Point], wanted: str, place: str) -> str:
 
 
 def _packed(known: list[Point]) -> list[dict[str, Any]]:
-    """As JSON values. Each point has only the versions that differ from the point before."""
+    """Points as JSON values, with only the versions that differ from the point before."""
     packed, before = [], dict[str, int]()
     for each in known:
         changed = {name: version for name, version in each.versions.items() if before.get(name) != version}

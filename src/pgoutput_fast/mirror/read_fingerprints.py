@@ -1,4 +1,4 @@
-"""Reads from the server's catalogs what they say of all published tables."""
+"""Reads the fingerprints of all published tables from the server's catalogs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pgoutput_fast.postgres.published import published, unlocked_filters
 __all__ = ["EXCEPT_SINCE", "read_columns", "read_fingerprints"]
 
 EXCEPT_SINCE = 190000
-"""From this version on, a publication of all tables can except some."""
+"""From this version on, a publication of all tables can exclude some (EXCEPT)."""
 
 _TABLES = """
 SELECT t.pubname::pg_catalog.text, t.nspname::pg_catalog.text, t.relname::pg_catalog.text, c.oid::pg_catalog.int8,
@@ -38,7 +38,7 @@ SELECT p.pubname::pg_catalog.text, p.oid::pg_catalog.int8, p.xmin::pg_catalog.te
 FROM pg_catalog.pg_publication p WHERE pubname OPERATOR(pg_catalog.=) ANY (%s)
 """
 
-# Each table, and those of which it is a partition. Only SET SCHEMA changes the dependency of a table on its schema.
+# The tables, and those of which they are partitions. Only SET SCHEMA changes the dependency of a table on its schema.
 _ABOVE = """
 WITH RECURSIVE above (leaf, oid, links) AS (
     SELECT oid, oid, ''::pg_catalog.text FROM pg_catalog.unnest(%s::pg_catalog.oid[]) AS u (oid)
@@ -55,7 +55,7 @@ LEFT JOIN pg_catalog.pg_depend d ON d.classid OPERATOR(pg_catalog.=) 'pg_catalog
  AND d.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.pg_namespace'::pg_catalog.regclass
 """
 
-# Why tables are published: themselves, or, from 15 on, their schema.
+# Why a table is published: itself, or, from 15 on, its schema.
 _MEMBERS = """
 SELECT r.prrelid::pg_catalog.int8, r.oid::pg_catalog.int8, r.xmin::pg_catalog.text,
        NOT coalesce((pg_catalog.to_json(r) OPERATOR(pg_catalog.->>) 'prexcept')::pg_catalog.bool, false)
@@ -80,7 +80,8 @@ WHERE a.attrelid OPERATOR(pg_catalog.=) ANY (%s::pg_catalog.oid[])
 ORDER BY a.attrelid, a.attnum
 """
 
-# From 11 on. A table with partitions has no rows itself: its partitions have the values of their old rows.
+# From 11 on. A partitioned table has no rows itself: the values of old rows are in the catalog entries of its
+# partitions.
 _MISSING_BELOW = """
 WITH RECURSIVE below (root, oid) AS (
     SELECT oid, oid FROM pg_catalog.unnest(%s::pg_catalog.oid[]) AS u (oid)
@@ -95,10 +96,10 @@ WHERE b.root OPERATOR(pg_catalog.<>) b.oid AND a.atthasmissing
   AND a.attnum OPERATOR(pg_catalog.>) 0 AND NOT a.attisdropped
 """
 
-# CREATE TABLE ... PARTITION OF inserts the columns of a user and those of the system in one command. ATTACH PARTITION
-# changes each column of a user, in a later command. So a column that is as it was inserted proves that the table has
-# been a partition from its first moment on. The numbers of transactions prove nothing: a transaction that attaches a
-# table may be older than the rows of it, and may have written them itself.
+# CREATE TABLE ... PARTITION OF inserts user and system columns in one command. ATTACH PARTITION changes all user
+# columns in a later command. So a column as it was inserted proves that the table has been a partition from the start.
+# Transaction numbers prove nothing: the transaction that attaches a table may be older than the rows in it, and may
+# have written them itself.
 _LEAVES = """
 WITH RECURSIVE below (root, oid, links, is_born) AS (
     SELECT oid, oid, ARRAY[]::pg_catalog.int8[], true FROM pg_catalog.unnest(%s::pg_catalog.oid[]) AS u (oid)
@@ -136,17 +137,17 @@ def read_fingerprints(
     marks: Mapping[str, str] = _NONE,
     repacks: Mapping[int, int] = _NONE,
 ) -> tuple[dict[str, Fingerprint], UserTypes | None]:
-    """What the catalogs say of the published tables, in the cursor's transaction, which must keep its snapshot.
+    """The fingerprints of the published tables in the cursor's transaction, which must keep its snapshot.
 
     Args:
         cursor: of the transaction.
         publications: their names.
-        unseen: how many entries of publications came and went, as `UnseenEntries` counts them.
-        marks: of publications, by oid as text, as `AlteredPublications` has them.
-        repacks: as `running_repacks` has told before the transaction began.
+        unseen: how many entries of publications appeared and disappeared, as `UnseenEntries` counts them.
+            marks: of publications, by oid as text, from `AlteredPublications`.
+            repacks: from `running_repacks` before the transaction began.
 
     Returns:
-        {qualified name: fingerprint}, and the types that are not built in; None if no column has one.
+        {qualified name: fingerprint}, and the types that are not built in; None if no column has such a type.
 
     Raises:
         CaptureError: if the server cannot send a name.
@@ -199,7 +200,7 @@ def _filters(entries: Sequence[int | None], known: Mapping[int, str]) -> tuple[s
 
 
 def read_columns(cursor: Any, oid: int) -> dict[str, CatalogColumn]:
-    """{name: column} of one table; empty if it is gone. Column lists are not looked at."""
+    """{name: column} of one table; empty if it was dropped. Ignores column lists."""
     columns, generated = _columns(cursor, [oid])
     return _sent(columns[oid], generated[oid], [None], 0)
 
@@ -211,7 +212,7 @@ def _published(
     unseen: int,
     marks: Mapping[str, str],
 ) -> tuple[dict[int, set[str]], dict[int, set[str]]]:
-    """What is published of each table, and the entries of the catalog that say so."""
+    """The published operations of the tables, and the catalog entries that publish them."""
     cursor.execute(_PUBLICATIONS, (list(publications),))
     known = {name: more for name, *more in cursor.fetchall()}
     pubs = [oid for oid, *_ in known.values()]
@@ -229,7 +230,7 @@ def _published(
     cursor.execute(_ABOVE, (list(rows),))
     for leaf, oid, schema, moved, links in cursor.fetchall():
         members[leaf] |= {f"table {entry} {xmin}{links}" for entry, xmin, _ in tables.get(oid, ())}
-        # From 11 on, TRUNCATE comes in the stream.
+        # From 11 on, TRUNCATE is in the stream.
         if oid == leaf and cursor.connection.server_version >= 110000:
             members[leaf] |= {f"{NAMED}{entry} {xmin}" for entry, xmin, named in tables.get(oid, ()) if named}
         for entry, xmin, _ in schemas.get(schema, ()):
@@ -238,7 +239,7 @@ def _published(
 
 
 def _entries(cursor: Any, query: str, publications: Sequence[int]) -> dict[int, list[tuple[int, str, bool]]]:
-    """{oid of a table or a schema: (oid, transaction, whether it names a table) of each of its entries}."""
+    """{oid of a table or a schema: (oid, transaction, whether it names a table) of its entries}."""
     cursor.execute(query, (list(publications),))
     found: dict[int, list[tuple[int, str, bool]]] = {}
     for what, *entry in cursor.fetchall():
@@ -249,7 +250,7 @@ def _entries(cursor: Any, query: str, publications: Sequence[int]) -> dict[int, 
 def _columns(
     cursor: Any, oids: Sequence[int]
 ) -> tuple[dict[int, dict[str, CatalogColumn]], dict[int, set[str]]]:
-    """The columns of each table, and the names of its generated ones."""
+    """The columns of the tables, and the names of the generated ones."""
     columns: dict[int, dict[str, CatalogColumn]] = {oid: {} for oid in oids}
     generated: dict[int, set[str]] = {oid: set() for oid in oids}
     cursor.execute(_COLUMNS, (list(oids),))
@@ -273,7 +274,7 @@ def _sent(
     lists: Sequence[Sequence[str] | None],
     major: int,
 ) -> dict[str, CatalogColumn]:
-    """The columns with what the publications send. Before 18 they send no generated ones, even if the view has them."""
+    """Marks the columns that are published. Before 18, generated ones are not, even if the view lists them."""
     found = {}
     for name, each in columns.items():
         may_be = name not in generated or major >= 18
@@ -302,7 +303,7 @@ def _leaves(cursor: Any, oids: Sequence[int], repacks: Mapping[int, int]) -> dic
 
 
 def _parts_of(oids: Iterable[int], types: UserTypes | None) -> dict[str, tuple[str, ...]]:
-    """What the enums and composites consist of that these types are made of."""
+    """The parts of the enums and composites among these types and the types that they use."""
     types, found, left = types or NO_TYPES, {}, list(oids)
     seen: set[int] = set()
     while left:

@@ -17,7 +17,7 @@ from pgoutput_fast.storage.stores import Store
 
 __all__ = ["Tables"]
 
-# The rejects of changes whose table nobody knows.
+# The rejects of changes of unknown tables.
 _UNKNOWN = "_unknown"
 
 
@@ -27,9 +27,9 @@ class Tables:
     Args:
         store: the target.
         format: of the current tables.
-        storage_options: what delta-rs needs to reach the store, beside what the URI says.
+        storage_options: options of delta-rs for the store, besides the URI.
         memory: of the mirror.
-        server: tells what the columns of a table are, and what was done to a table.
+        server: gives the columns of a table, and how it was altered.
         check: called before each commit to a table.
         iceberg_catalog: of the current tables; None for the one in the target.
     """
@@ -59,7 +59,7 @@ class Tables:
         return table in self._tables
 
     def named(self, table: str) -> MirroredTable:
-        """The table with a qualified name, quoted as in SQL. A table that is new must be loaded."""
+        """The table with a qualified name, quoted as in SQL. A new table must be loaded."""
         if table not in self._tables:
             directory, why = directory_of(table), None
             try:
@@ -75,19 +75,19 @@ class Tables:
         return self._tables[table]
 
     def settle(self) -> None:
-        """Remembers what is wrong with current tables, as was seen when they were opened."""
+        """Records the problems seen when the current tables were opened."""
         for each in self:
             each.settle()
 
     def rejects(self, table: str | None) -> AppendTable:
-        """The rejects of a table; None for those of changes whose table nobody knows."""
+        """The rejects of a table; None for those of unknown tables."""
         directory = _UNKNOWN if table is None else directory_of(table)
         if directory not in self._rejects:
             self._rejects[directory] = self._appended(f"{REJECTS}/{directory}")
         return self._rejects[directory]
 
     def mend(self) -> None:
-        """Lets every reader find all rows, also in files that an earlier version of this package wrote."""
+        """Makes all rows visible to every reader, also in files of an earlier version of this package."""
         for each in self:
             each.mend()
             self.rejects(each.facts.table).mend()

@@ -1,4 +1,4 @@
-"""What could not be decoded, or has no Arrow form: into a table beside the history, for changes and for loads."""
+"""Changes and values that could not be decoded or have no Arrow form: a table beside the history."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ UNDECODABLE_ROW = "a row of it cannot be decoded: its rejects say why"
 def commit_rejects(
     rejects: AppendTable, files: HistoryFiles, position: int, table: MirroredTable | None
 ) -> None:
-    """Commits rejects, and counts them. The first ones are logged, and each time that their number has doubled.
+    """Commits and counts rejects. Logs the first ones, and every doubling of their number.
 
     Args:
         rejects: the table of the rejects.
-        files: has them.
-        position: of the table of the rejects then.
-        table: whose rejects they are; None if nobody knows it.
+            files: the files with them.
+            position: the new position of the table of the rejects.
+            table: whose rejects they are; None if unknown.
     """
     written, schema = files.of(rejects)
     if schema is None:
@@ -50,7 +50,7 @@ def commit_rejects(
 
 
 def count_rejects(table: MirroredTable) -> None:
-    """Remembers how many rejects a table has."""
+    """Stores the number of rejects of a table."""
     if (count := table.rejects.count()) != table.facts.rejects:
         table.remember(rejects=count)
 
@@ -60,10 +60,10 @@ class LoadRejects:
 
     Args:
         table: the table that is loaded.
-        relation: as it is on the server.
-        files: for the rejects. Nothing is in the table of the rejects before `commit`.
-        position: of the rows: the rejects get it as their LSN.
-        reached: up to which LSN the table has the rejects of changes then.
+            relation: the server's relation.
+            files: for the rejects. The table of the rejects gets them with `commit`.
+            position: of the rows, and the LSN of their rejects.
+            reached: the LSN up to which the table then has the rejects of changes.
     """
 
     def __init__(
@@ -74,16 +74,16 @@ class LoadRejects:
         self._is_incomplete = False
 
     def of(self, rows: Iterator[pa.Table], batches: SnapshotBatches, *, keep: bool) -> Iterator[pa.Table]:
-        """The rows, while their rejects are taken.
+        """Yields the rows and collects their rejects.
 
         Args:
             rows: rows of the table.
-            batches: the read that gives them.
+            batches: the read that yields them.
             keep: whether to keep values without an Arrow form.
 
         Raises:
-            ValueError: if a row cannot be decoded: its reject is committed then. Or if an array in a key lost its lower
-                bound: another row may have the same elements.
+                ValueError: if a row cannot be decoded, after its reject is committed; or if an array in a key lost its
+                    lower bound, so that another row may have the same elements.
         """
         for each in rows:
             self._take(batches, keep)
@@ -108,6 +108,6 @@ class LoadRejects:
         self._files.add(self._table.rejects, rejects.set_column(at, rejects.schema.field(at), lsns))
 
     def commit(self) -> None:
-        """Commits what was taken."""
+        """Commits the collected rejects."""
         rejects = self._table.rejects
         commit_rejects(rejects, self._files, max(rejects.position() or 0, self._reached), self._table)

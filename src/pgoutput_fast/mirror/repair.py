@@ -1,12 +1,12 @@
-"""A slot that was lost: another one takes its place, and the tables get what the server did in between.
+"""Repairs a lost slot: a new one replaces it, and the tables get the changes in between.
 
-1. What is in the segments of the lost slot goes into histories and current tables.
-2. A new slot is made, with the snapshot at which it begins.
-3. Each table is compared with the snapshot (`compare/`). What differs goes into its history in one commit, and then
-   into its current table in one commit. A table that cannot be compared is loaded again.
-4. The mirror goes on with the stream of the new slot, whose segments have a directory of their own.
+1. The segments of the lost slot go into histories and current tables.
+2. A new slot is created, with the snapshot at which it begins.
+3. All tables are compared with the snapshot (`compare/`). The differences of a table go into its history in one commit,
+   and then into its current table in one commit. A table that cannot be compared is loaded again.
+4. The mirror goes on with the stream of the new slot, whose segments have their own directory.
 
-If it is interrupted, it begins again with another slot: tables that are repaired already then have little that differs.
+An interrupted repair begins again with another slot: tables that are already repaired then differ little.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ _log = logging.getLogger("pgoutput_fast.mirror")
 
 
 def in_stream(settings: MirrorSettings, progress: Progress | None) -> MirrorSettings:
-    """The settings with the directory that has the segments of the newest slot."""
+    """The settings with the directory of the newest slot's segments."""
     if progress is None or not progress.stream:
         return settings
     return replace(settings, segments=stream_directory(settings.segments, progress.stream))
 
 
 def _next_stream(settings: MirrorSettings, stream: int) -> int:
-    """The next number of a stream, whose directory has no segments. If somebody removed the progress, `stream` is 0."""
+    """The next stream number whose directory has no segments. If the progress was removed, `stream` is 0."""
     stream += 1
     while newest_named(open_store(stream_directory(settings.segments, stream))) is not None:
         stream += 1
@@ -57,7 +57,7 @@ def _next_stream(settings: MirrorSettings, stream: int) -> int:
 
 
 def last_change(follower: Follower, tables: Tables) -> int:
-    """The target has changes up to this LSN."""
+    """The LSN up to which the target has changes."""
     return max([follower.read.lsn, *(each.position or 0 for each in tables)])
 
 
@@ -68,10 +68,10 @@ class Repair:
         given: settings of the mirror, with the directory of all segments.
         store: the target.
         memory, tables, server: of the mirror.
-        follower: takes what is in the segments of the lost slot.
+        follower: applies the segments of the lost slot.
         run: names this process.
         wanted: called from time to time: whether to go on.
-        further: called with the number of tables that are done.
+            further: called with the number of repaired tables.
     """
 
     def __init__(
@@ -95,13 +95,13 @@ class Repair:
         """Repairs all tables, if the slot is lost.
 
         Returns:
-            How far all tables are; and what was done to each, nothing if the slot is usable.
+                The progress of all tables, and the repairs; no repairs if the slot is usable.
 
         Raises:
-            LoadStoppedError: if `wanted` became false. The next call begins again, and so after each other error.
-            SlotLostError: if the slot must be dropped first: somebody else has made another one, or advanced it, or it
-                can never go on.
-            MirrorError: if the tables are ahead of the server, or another server has a slot of this name.
+                LoadStoppedError: if `wanted` became false. The next call begins again, as after every other error.
+                SlotLostError: if the slot must be dropped first: somebody else has made another one or advanced it, or
+                    it can never go on.
+                MirrorError: if the tables are ahead of the server, or another server has a slot of this name.
             SnapshotError, ValueError, psycopg2.Error: if the tables cannot be read.
         """
         settings = self._settings
@@ -133,7 +133,7 @@ class Repair:
         return progress, done
 
     def _begin(self) -> tuple[Beginning, Snapshot] | None:
-        """(how the mirror begins with another slot, the snapshot at which that begins); None if the slot is usable."""
+        """(the beginning with another slot, the snapshot at which that begins); None if the slot is usable."""
         known, settings = self._memory.beginning(), self._settings
         assert known is not None
         source = read_source(settings.dsn)
@@ -146,11 +146,11 @@ class Repair:
         return known, self._snapshot()
 
     def _is_lost(self, known: Beginning, source: tuple[str, str]) -> bool:
-        """Whether there must be another slot. Drops what is left of the last one.
+        """Whether a new slot is needed. Drops the rest of the last one.
 
         Args:
-            known: how the mirror began.
-            source: the source of now, which another repair may have begun to use.
+                known: how the mirror began.
+                source: the current source, which an interrupted repair may have begun to use.
         """
         settings = self._settings
         slot = find_slot(settings.dsn, settings.slot)
@@ -183,13 +183,13 @@ class Repair:
             raise
 
     def _take_segments(self) -> None:
-        """Lets histories and current tables have all that the lost slot sent."""
+        """Applies all that the lost slot sent to histories and current tables."""
         follower = self._follower
         try:
-            while follower.take(self._wanted, alone=True):  # a table that is stopped is loaded soon
+            while follower.take(self._wanted, alone=True):  # a stopped table is loaded soon
                 pass
         except SegmentsGoneError as problem:
-            # History and current table of each table agree without them, and are compared with the server.
+            # Without them, history and current table still agree, and are compared with the server.
             _log.warning("the repair goes on without some segments: %s", problem)
         if not self._wanted():
             raise LoadStoppedError
@@ -201,7 +201,7 @@ class Repair:
         """The beginning of the repair.
 
         Raises:
-            MirrorError: if tables have changes that the server does not have.
+            MirrorError: if tables have changes that the server lacks.
         """
         _, lsn = self._server.now()
         if (ahead := last_change(self._follower, self._tables)) > lsn:

@@ -1,4 +1,4 @@
-"""Repairs one table: compares it with a snapshot, and puts what differs into its history and its current table."""
+"""Repairs one table: compares it with a snapshot, and writes the differences to its history and current table."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = ["TableRepair", "catch_up", "repair_table", "why_loaded"]
 
 @dataclass(frozen=True)
 class TableRepair:
-    """What a repair did to a table.
+    """The result of the repair of a table.
 
     Attributes:
         table: qualified name, quoted as in SQL.
@@ -57,7 +57,7 @@ class TableRepair:
 
 
 def why_loaded(table: MirroredTable, snapshot: Snapshot, server: ServerView) -> str | None:
-    """Why a table must be loaded instead of being compared; None if it can be compared.
+    """Why a table must be loaded rather than compared; None if it can be compared.
 
     Raises:
         ValueError: if a column has a name that no history can have.
@@ -79,10 +79,10 @@ def why_loaded(table: MirroredTable, snapshot: Snapshot, server: ServerView) -> 
 
 
 def catch_up(table: MirroredTable, snapshot: Snapshot) -> None:
-    """Applies to the current table what only the history has: a repair was killed between the two commits.
+    """Applies changes to the current table that only the history has, after a kill between the two commits.
 
     Args:
-        table: the table. `why_loaded` has nothing against a comparison.
+        table: the table. `why_loaded` is None.
         snapshot: has the table.
 
     Raises:
@@ -107,7 +107,7 @@ def repair_table(
     threads: int = 1,
     progress: Callable[[LoadProgress], object] | None = None,
 ) -> TableRepair:
-    """Gives a table the rows of a snapshot: only those that differ are written.
+    """Gives a table the rows of a snapshot. Only differences are written.
 
     Args:
         table: the table, whose history and current table have the same changes.
@@ -119,7 +119,7 @@ def repair_table(
         progress: called after each range of pages.
 
     Returns:
-        What was done. If the table cannot be compared, nothing was done: load it.
+            The result. If the table cannot be compared, nothing was done: load it.
 
     Raises:
         LoadStoppedError, SnapshotError: as `load_table`.
@@ -136,7 +136,7 @@ def repair_table(
 
             def read(where: str | None) -> Iterator[pa.Table]:
                 batches = snapshot.read([name], where=where, threads=threads, progress=progress)
-                # Of the rows that are compared one by one. Those of the others came with a load or a change.
+                # Rejects of rows compared one by one. Those of other rows came with a load or a change.
                 return rejects.of(rows_of(batches, schema, position, wanted), batches, keep=where is not None)
 
             found = Comparison(table.current, key, read, schema, relation_columns(schema).names).run()
@@ -165,7 +165,7 @@ def repair_table(
 def _add_history(
     table: MirroredTable, found: Differences, schema: pa.Schema, position: int, store: Store, run: str
 ) -> None:
-    """Commits what differs to the history, as changes with the ordinal -1. No key comes twice: their order is free."""
+    """Commits the differences to the history as changes with ordinal -1. Keys are unique: their order is free."""
     with HistoryFiles(store, run) as files:
         for rows in (_deletes(found.gone, schema, position), _updates(found.changed), found.new):
             table.add_history(rows, files)

@@ -42,43 +42,44 @@ __all__ = ["MirrorRun"]
 
 _log = logging.getLogger("pgoutput_fast.mirror")
 
-# The least and the most time until new segments are looked for again; and how often new tables are looked for.
+# Shortest and longest pause between checks for new segments; and the period of checks for new tables.
 _POLL_SECONDS, _LOOK_SECONDS = (0.1, 2.0), 30.0
-# How often the server is asked whether a capture is connected, behind an outage.
+# Seconds between checks that a capture is connected, after an outage.
 _QUESTION_SECONDS = 1.0
-# How long to wait until a table is loaded again that could not be loaded.
+# Seconds before a failed load is tried again.
 _RETRY_SECONDS = 1.0
-# How often others catch up with a table that was loaded. Meanwhile tables may be loaded again.
+# How often other tables catch up with a loaded one. Meanwhile tables may be loaded again.
 _MOST_MORE = 3
-# If more changes wait, they are applied at once; if more than the last wait, when that is no large part of the time.
+# If more waits, it is applied at once; above the last limit, as soon as that takes no large share of the time.
 _MOST_ROWS, _MOST_BYTES, _SOME_BYTES = 1_000_000, 256 << 20, 32 << 20
-# The longest segments. With short ones, two processes work at the same time, and each has less in memory.
+# The longest segments. Short ones let two processes work at the same time, with less memory.
 _SEGMENT_BYTES = 16 << 20
-# At most about this part of the time goes into changes of current tables: in general, and while much waits. New rows
-# take more than half as long there as in all other steps. With a third of the time, more and more of them would wait.
+# The largest shares of the time for changes of current tables: in general, and while much waits. New rows take more
+# than half as long there as in all other steps together. With a third of the time, their backlog would grow.
 _SHARE, _SOME_SHARE = 1 / 3, 1 / 2
 
 
 class MirrorRun:
-    """The work of a mirror. After an error, make a new one: what was taken, but not applied, must be taken again.
+    """The work of a mirror. After an error, make a new one: changes that were taken, but not applied, must be taken
+    again.
 
     Args:
         settings: of the mirror.
         store: the target.
-        stop: set when the work shall end.
-        outages: is told that server and store are there.
-        check: called before each commit.
-        another_source: whether another server may have taken the place of the one whose rows the tables have. Only a
-            repair may follow then.
+            stop: set when the work must end.
+            outages: is told when server and store are back.
+            check: called before each commit.
+            another_source: whether another server may have replaced the one whose rows the tables have. Only a repair
+                may follow then.
 
     Attributes:
         tables: the tables.
-        follower: takes their changes.
+        follower: applies their changes.
 
     Raises:
-        MirrorError: if the target has another mirror, or the tables of another server or database. Nothing is changed
-            then.
-        As `begin`: it makes the slot and loads the tables, if that is not done.
+            MirrorError: if the target has another mirror, or the tables of another server or database. Nothing is
+                changed then.
+            As `begin`: it makes the slot and loads the tables, unless that is done already.
     """
 
     def __init__(
@@ -94,7 +95,7 @@ class MirrorRun:
         self._store, self._stop, self._outages, self._check = store, stop, outages, check
         self._run = secrets.token_hex(8)
         self._memory, self._points = Memory(store, check), Points(store, settings.keep_points, check)
-        # The segments of each slot have a directory of their own.
+        # The segments of every slot have their own directory.
         self._given = settings
         self._settings = settings = in_stream(settings, self._memory.progress())
         beginning = self._memory.beginning()
@@ -104,10 +105,10 @@ class MirrorRun:
         self._repaired: list[TableRepair] = []
         self._backlog: Backlog | None = None
         self._server = ServerView(settings.dsn, settings.publications, self._memory)
-        # When to ask next whether a capture is connected; whether this run has applied all that there was.
+        # When to check next that a capture is connected; whether this run has applied all existing segments.
         self._next_question, self._caught_up = 0.0, False
         self._loads = Loads(store, self._server, self._run)
-        # The tables that were not published at the last look.
+        # The tables that were not published at the last check.
         self._missing: set[str] = set()
         self.tables = self._open()
         self.tables.settle()
@@ -148,13 +149,13 @@ class MirrorRun:
         )
 
     def repair(self, stop: threading.Event) -> list[TableRepair]:
-        """Makes another slot if the slot is lost, and gives the tables what the server did in between.
+        """Makes another slot if the slot is lost, and gives the tables the changes in between.
 
         Args:
-            stop: set when it shall end.
+            stop: set when the repair must end.
 
         Returns:
-            What was done to each table; if the slot is usable, what the last repair of this object did.
+                The repairs of the tables; if the slot is usable, those of the last repair by this object.
 
         Raises:
             As `Repair.all_tables`.
@@ -181,16 +182,16 @@ class MirrorRun:
         return self._repaired
 
     def end(self) -> None:
-        """Notes that this run left nothing behind."""
+        """Notes that this run left no files."""
         self._memory.set_run(None)
 
     def until(self, lsn: int | None, time_now: int | None, stop: threading.Event) -> None:
-        """Follows the changes until everything that committed up to an LSN is in all tables, or it is told to stop.
+        """Follows the changes until all commits up to an LSN are in all tables, or it is told to stop.
 
         Args:
-            lsn: the LSN. None: only `stop` ends it.
-            time_now: the server's time before which it was at this LSN; None if not known.
-            stop: set when it shall end.
+                lsn: the LSN. None: until `stop` is set.
+                time_now: a time of the server before it was at this LSN; None if unknown.
+                stop: set when it must end.
         """
         self._stop = stop
         follower, until = self.follower, lsn
@@ -209,7 +210,7 @@ class MirrorRun:
             if any(each.wants_load and (each.position or 0) < lsn for each in self.tables):
                 stop.wait(_RETRY_SECONDS)
                 continue
-            # A table that was loaded meanwhile is ahead of the others. They catch up to have a common position.
+            # A table that was loaded meanwhile is ahead of the others, which catch up to a common position.
             if follower.is_common:
                 return
             if not more:
@@ -241,20 +242,20 @@ class MirrorRun:
             self._load_tables()
 
     def unread_bytes(self) -> int:
-        """How many bytes of segments are not in the histories yet. Any thread may call this."""
+        """The bytes of segments that are not in the histories yet. Any thread may call this."""
         return bytes_behind(open_store(self._settings.segments), self.follower.read.last_seq)
 
     @property
     def is_paused(self) -> bool:
-        """Whether the capture pauses."""
+        """Whether the capture is paused."""
         return self._backlog is not None and self._backlog.is_paused
 
     def _follow(self, capture: CaptureProcess) -> None:
-        """Takes what the capture writes, until it ends or the mirror is told to stop."""
+        """Takes the segments of the capture, until it ends or the mirror is told to stop."""
         stop = self._stop
         next_look = time.monotonic() + _LOOK_SECONDS
         while True:
-            # First this, then the segments: then they are all there.
+            # Checked before the segments, so that they are complete.
             done = not self._captures(capture) or stop.is_set()
             self._take()
             self._look_at_outage()
@@ -263,7 +264,7 @@ class MirrorRun:
             if time.monotonic() >= next_look:
                 try:
                     self._look_at_publications()
-                except Exception as problem:  # the capture says it if the server is away for too long
+                except Exception as problem:  # the capture reports a server that is away for too long
                     _log.warning("the publications cannot be read now: %s", str(problem).strip())
                 next_look = time.monotonic() + _LOOK_SECONDS
             stop.wait(min(max(self._settings.seconds / 20, _POLL_SECONDS[0]), _POLL_SECONDS[1]))
@@ -273,7 +274,7 @@ class MirrorRun:
 
         Raises:
             SlotLostError: if the slot is lost.
-            MirrorError: if the server is behind.
+            MirrorError: if the server is behind the tables.
             CaptureError: if the capture failed for another reason.
         """
         try:
@@ -284,7 +285,7 @@ class MirrorRun:
             except MirrorError:
                 raise
             except Exception:
-                raise problem from None  # the server is away: that is no reason of its own
+                raise problem from None  # the server cannot be reached, which is not a reason of its own
             said = in_mirror(problem)
             if isinstance(said, SlotLostError) and (known := self._memory.beginning()) is not None:
                 self._memory.set_beginning(replace(known, lost=str(said)))
@@ -297,9 +298,9 @@ class MirrorRun:
         expect_slot(settings.dsn, settings.slot, settings.segments, last_change(self.follower, self.tables))
 
     def _look_at_outage(self) -> None:
-        """Notes that an outage is over: this run has applied what there was, and the server sends changes.
+        """Notes the end of an outage: this run has applied all existing segments, and the server sends changes.
 
-        That the process of the capture runs does not say it: it may try to connect.
+        A running capture process is no proof: it may be trying to connect.
         """
         self._caught_up = self._caught_up or self.follower.applied == self.follower.read
         if not self._outages.is_counting or not self._caught_up or time.monotonic() < self._next_question:
@@ -310,7 +311,7 @@ class MirrorRun:
 
     def _take(self) -> None:
         follower, stop = self.follower, self._stop
-        # What commits behind a snapshot must come behind its load.
+        # Commits after a snapshot must be applied after its load.
         follower.take(lambda: not stop.is_set() and not self._loads.is_ready)
         follower.apply_if_due()
         self._load_tables()
@@ -345,7 +346,7 @@ class MirrorRun:
         return options
 
     def _look_at_publications(self) -> None:
-        """Notes tables that must be loaded, and those that are not published any more."""
+        """Notes tables that must be loaded, and those that are no longer published."""
         self._missing = look_at_publications(
             self.tables, self._server, self._missing, self.follower.through, self._wanted
         )
@@ -363,17 +364,17 @@ class MirrorRun:
 
 
 def _pace(mirror: MirrorSettings) -> Pace:
-    """When current tables change. A segment waits for half of `seconds` before it is there."""
+    """When current tables change. A segment is complete after half of `seconds`."""
     seconds = mirror.merge_seconds - mirror.seconds / 2
     return Pace(seconds, _SHARE, _MOST_ROWS, _MOST_BYTES, _SOME_BYTES, _SOME_SHARE)
 
 
 def _capture_settings(mirror: MirrorSettings, until: int | None) -> Settings:
-    """What the process of the capture is told, which ends at the LSN `until`."""
+    """The settings of the capture process, which ends at the LSN `until`."""
     retention = mirror.retention
     more: dict[str, Any] = {} if retention is None else {"retention": asdict(retention)}
     more["adopt"] = mirror.adopt
-    # It does not pay to compress a segment that is read once and removed, unless it has to be sent to a store.
+    # Compression does not pay for a segment that is read once and removed, unless it is sent to an object store.
     if retention is not None and retention.consumed and not is_uri(mirror.segments):
         more["compressed"] = False
     return Settings(

@@ -1,4 +1,4 @@
-"""What a mirror asks the server beside the stream: published tables, their columns, types, the time."""
+"""What a mirror asks the server outside the stream: published tables, their columns, types, the time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from pgoutput_fast.snapshot.snapshot import Snapshot
 
 __all__ = ["ServerView"]
 
-# From this version on, the statistics say when they began.
+# From this version on, the statistics tell when they began.
 _ALTERED_SINCE = 150000
 
 _CLOCK = """
@@ -39,7 +39,7 @@ class ServerView:
     Args:
         dsn: of the database.
         publications: their names.
-        memory: of the mirror, for what fingerprints alone cannot show; None for a view that compares none.
+        memory: of the mirror, for changes that fingerprints alone cannot show; None for a view that compares none.
 
     All methods raise `psycopg2.Error` if the server cannot be asked.
     """
@@ -55,7 +55,7 @@ class ServerView:
         self._loaded: tuple[Snapshot, dict[str, Fingerprint]] | None = None
 
     def fingerprints(self) -> dict[str, Fingerprint]:
-        """{qualified name: what the catalogs say} of the published tables. From now on, types are those of now."""
+        """{qualified name: fingerprint} of the published tables. Later calls use the types of this moment."""
         with session(self.dsn) as cursor:
             self._note_unseen(cursor)
             repacks = running_repacks(cursor)
@@ -67,10 +67,10 @@ class ServerView:
         return found
 
     def fingerprint_in(self, snapshot: Snapshot, table: str) -> Fingerprint | None:
-        """What the catalogs say of a table in a snapshot; None if the publications do not publish it there.
+        """The fingerprint of a table in a snapshot; None if it is not published there.
 
         Raises:
-            SnapshotError: if the snapshot is gone, or somebody has locked the table.
+            SnapshotError: if the snapshot is gone, or the table is locked.
         """
         if self._loaded is None or self._loaded[0] is not snapshot:
             with session(self.dsn) as cursor, in_snapshot(cursor, snapshot.name):
@@ -86,7 +86,7 @@ class ServerView:
         return found
 
     def look(self) -> None:
-        """Looks, before there is a snapshot, at what its fingerprints cannot show."""
+        """Records, before a snapshot is taken, changes that its fingerprints cannot show."""
         with session(self.dsn) as cursor:
             self._note_unseen(cursor)
 
@@ -106,22 +106,22 @@ class ServerView:
         return {} if self._altered is None else self._altered.marks
 
     def answer(self, doubt: Doubt) -> bool | None:
-        """Whether the partition of a doubt has such a row; None if nobody can tell."""
+        """Whether the partition of a doubt has such a row; None if unknown."""
         return self.has_row(doubt.leaf.name, doubt.xid)
 
     def has_row(self, table: str, before: int | None) -> bool | None:
-        """Whether a table has a row of a transaction before this one; None if nobody can tell."""
+        """Whether a table has a row of a transaction before this one; None if unknown."""
         return has_row(self.dsn, table, before)
 
     def columns(self, oid: int) -> dict[str, CatalogColumn]:
-        """{name: column} of a table; empty if it is gone. Column lists of publications are not looked at."""
+        """{name: column} of a table; empty if it was dropped. Ignores the column lists of publications."""
         with session(self.dsn) as cursor:
             return read_columns(cursor, oid)
 
     def now(self) -> tuple[int, int]:
-        """(the server's time in microseconds since 1970, the end of its log).
+        """(the server's time in microseconds since 1970, the end of its WAL).
 
-        Everything that committed before this call lies before that LSN.
+        Everything that committed before this call is before that LSN.
         """
         with session(self.dsn) as cursor:
             cursor.execute(_CLOCK)
@@ -129,21 +129,21 @@ class ServerView:
             return int(time), read_position(cursor)
 
     def kept_bytes(self, slot: str) -> int | None:
-        """How many bytes of its log the server keeps for a slot; None if there is no slot, or if it cannot be asked."""
+        """The bytes of WAL that the server keeps for a slot; None if there is no slot or no answer."""
         with suppress(Exception):
             found = find_slot(self.dsn, slot)
             return None if found is None else found.kept_bytes
         return None
 
     def sends(self, slot: str) -> bool:
-        """Whether the server sends the changes of a slot to somebody. False if it cannot be asked."""
+        """Whether the server sends the changes of a slot to a client. False if it cannot be asked."""
         with suppress(Exception):
             found = find_slot(self.dsn, slot)
             return found is not None and found.active_pid is not None
         return False
 
     def typed(self, catalog: Catalog) -> Catalog:
-        """The catalog with the server's types. It asks only for a relation version that is new."""
+        """The catalog with the server's types. Asks the server only about new relation versions."""
         if self._typed is not None and self._typed[0] is catalog:
             return self._typed[1]
         new = [each for each in catalog.relations if each.version not in self._seen]
