@@ -103,7 +103,7 @@ class Points:
             ) from None
 
     def add(self, point: Point) -> None:
-        """Records a point. It replaces the last one if position and versions are the same.
+        """Records a point. It replaces the last one if position and versions are the same."""
         known = self.read() if self._known is None else self._known
         last = known[-1] if known else None
         if last is not None and (last.position, last.versions) == (point.position, point.versions):

@@ -51,7 +51,7 @@ _log = logging.getLogger("pgoutput_fast.mirror")
 
 
 class Mirror:
-    """A copy of a database's published tables in a lake: what they are now, and every change of them.
+    """A copy of a database's published tables in a lake: their current rows, and every change.
 
     Use it in a `with` block: only one process at a time mirrors into a target. You may kill it at any time. The next
     one goes on where this one was.
@@ -60,30 +60,31 @@ class Mirror:
         dsn: of the database, with a user who may read the tables and use replication slots.
         slot: name of the replication slot. The mirror makes it.
         publications: names of the publications, without SQL quotes.
-        target: a directory or a URI; it is created. `current/` has the tables as they are now, `history/` has all
-            changes, `_segments/` what the server sent, and `_rejects/` what could not be decoded or
-            has no Arrow form.
+            target: a directory or a URI; it is created. `current/` has the current tables, `history/` all changes,
+                `_segments/` the stream of the server, and `_rejects/` values and changes that could not be decoded or
+                have no Arrow form.
         format: of the current tables: `delta`; `iceberg` for Iceberg tables with a catalog in `current/_catalog.db`;
             or `duckdb` for tables in the database `current.duckdb`. Histories are Delta tables.
         segments: a directory or URI for the segments, if not `_segments` in the target.
-        seconds: how old a change may become before it is in its history and in its current table. With much work, it
-            takes longer.
+            seconds: how old a change may become before it is in its history and its current table. Under load, it takes
+                longer.
         merge_seconds: the same for current tables alone. Histories may be ahead of them (see `fresh`). None for
             `seconds`. Changes wait in memory until they are in the current table.
         options: how to decode: numeric, uuid, strings, on_error, unrepresentable, and those of memory and threads. The
             others must be the default. A uuid that is not a text is stored as a binary value.
-        adopt: take over a slot that exists, and its segments, if there are some. Nobody else may read the slot.
-        retention: which segments are removed; None for none. With `Retention(consumed=True)` they stay until all
-            tables have them.
-        keep_points: how many points in time can be read (see `at`). Files that only older versions have are removed.
-        in_step: change current tables only if all of them can reach the same position. Then a point is recorded each
-            time they change, and a table that is stopped stops the mirror.
+            adopt: take over an existing slot, and its segments, if there are any. The slot must have no other reader.
+            retention: which segments are removed; None for none. With `Retention(consumed=True)` they stay until all
+                tables have them.
+            keep_points: how many points in time can be read (see `at`). Files that only older versions have are
+                removed.
+            in_step: change current tables only if all of them can reach the same position. Then every change of them
+                records a point, and a stopped table stops the mirror.
         threads: number of sessions that read a table during a load.
         progress: called after each range of pages during a load; None to log the progress.
-        storage_options: what delta-rs needs to reach the store, beside what the URI says.
-        retry_seconds: how long to wait for a server or store that is away, once the mirror has begun.
-        backlog_bytes: if about so many bytes of segments are not in histories yet, the capture pauses until the mirror
-            has caught up with half of them. The server keeps the changes meanwhile. None for no limit.
+            storage_options: options of delta-rs for the store, besides the URI.
+            retry_seconds: how long to wait for a server or store that cannot be reached, once the mirror has begun.
+            backlog_bytes: above about this many bytes of segments that are not in histories yet, the capture pauses
+                until half of them are left. The server keeps the changes meanwhile. None for no limit.
         iceberg_catalog: for Iceberg: the properties of a pyiceberg catalog, such as `{"type": "rest", "uri": ...}`;
             `name` is the catalog's name. None for a catalog in the target.
         metrics_file: a file that gets the metrics every ten seconds while the mirror runs, for Prometheus' node
@@ -127,7 +128,7 @@ class Mirror:
         merge_seconds = seconds if merge_seconds is None else merge_seconds
         if not merge_seconds >= seconds:
             raise ValueError("merge_seconds must not be less than seconds")
-        # So a change of the working directory has no effect, and a sink of Spark finds the directory.
+        # Independent of later changes of the working directory; a Spark sink finds the directory, too.
         self._store = open_store(absolute(target))
         check_format(format, self._store, iceberg_catalog)
         check_target(self._store, format)
@@ -159,7 +160,7 @@ class Mirror:
         self._held = ExitStack()
         self._is_open = False
         self._run: MirrorRun | None = None
-        # The last run: during an outage there is none, and the metrics say what the tables were before it.
+        # The last run. During an outage there is none, and the metrics show the tables before it.
         self._shown: MirrorRun | None = None
         self._is_running = False
         self._meter = MirrorMeter(self._read_metrics)
@@ -173,7 +174,7 @@ class Mirror:
         return html_table("Mirror", ["", ""], self._facts())
 
     def _facts(self) -> list[tuple[str, str]]:
-        """What identifies the mirror, without a secret. The server is not asked."""
+        """What identifies the mirror, without a secret. Does not ask the server."""
         settings = self._settings
         return [
             ("slot", escaped(settings.slot)),
@@ -189,7 +190,7 @@ class Mirror:
             start = Start(self._store)
             make_target(self._store)
             self._check = stack.enter_context(locked(self._store))
-            # While nobody else can have the target.
+            # While no other process can have the target.
             stack.callback(self._undo, start)
             self._held = stack.pop_all()
         self._is_open = True
@@ -208,8 +209,8 @@ class Mirror:
         self._held.close()
 
     def _undo(self, start: Start) -> None:
-        """Removes what this process has made, if the mirror has not begun."""
-        with suppress(Exception):  # nobody knows: the store is away
+        """Removes the files of this process, if the mirror has not begun."""
+        with suppress(Exception):  # unknown: the store cannot be reached
             if Memory(self._store).beginning() is None:
                 start.undo()
 
@@ -224,29 +225,29 @@ class Mirror:
         """Loads the tables if they are not loaded yet. Then follows their changes until it is told to stop.
 
         Args:
-            until_lsn: return when everything that committed up to this LSN is in all tables: an LSN, as for
-                `parse_lsn`, or `"now"` for the end of the server's log at the time of this call.
+                until_lsn: return when all commits up to this LSN are in all tables: an LSN, as for `parse_lsn`, or
+                    `"now"` for the end of the server's WAL at the time of this call.
             stop: return when this event is set.
 
         Raises:
             SlotLostError: if the slot is lost; `repair` makes another one.
             MirrorError: if the mirror cannot begin or go on; the message says what to do.
             CaptureError: if the capture cannot go on.
-            psycopg2.Error: if the server refuses, or is away for too long.
-            OSError: if the target cannot be written; in a store, if this lasts longer than `retry_seconds`.
-            ValueError, TypeError: if `until_lsn` is no position.
+                psycopg2.Error: if the server refuses, or cannot be reached for too long.
+                OSError: if the target cannot be written; in an object store, if this lasts longer than `retry_seconds`.
+                ValueError, TypeError: if `until_lsn` is not a position.
         """
         self._expect_open()
         stop = stop if stop is not None else threading.Event()
         with suppress(StoppedError), stopping(stop):
-            # The time first: what commits after the position must not count as older.
+            # The time first: commits after the position must not count as older.
             now = self._server.now()[0]
             until = None if until_lsn is None else position_of(until_lsn, self._settings.dsn)
             time_now = now if until_lsn == "now" else None
             self._work(lambda: self._begun(stop).until(until, time_now, stop), stop)
 
     def _work(self, task: Callable[[], object], stop: threading.Event) -> None:
-        """Does a task of a run, again after each outage, and lets Prometheus see it."""
+        """Does a task of a run, repeats it after outages, and exports its metrics."""
 
         def attempt() -> None:
             try:
@@ -267,7 +268,7 @@ class Mirror:
 
     @property
     def unfinished(self) -> str | None:
-        """Which work was stopped and must begin again, and what stays on the server; None without such work.
+        """The work that was stopped and must begin again, and its slot on the server; None without such work.
 
         Raises:
             OSError: if the target cannot be read.
@@ -284,26 +285,24 @@ class Mirror:
     def repair(
         self, *, stop: threading.Event | None = None, another_source: bool = False
     ) -> list[TableRepair]:
-        """Repairs the tables after the slot was lost: it was dropped, or the server has invalidated it.
+        """Repairs the tables after the slot was lost: it was dropped, or invalidated by the server.
 
-        The mirror makes another slot, and compares each table with the server at the beginning of this slot. It writes
-        only the rows that differ, into history and current table. It loads a table again that has no key, or other
-        columns than before. If a repair is interrupted, call `repair` or `run`: the repair begins again with another
-        slot.
+        The mirror makes another slot, and compares all tables with the server at the start of this slot. It writes only
+        the rows that differ, into history and current table. A table that has no key, or whose columns have changed, is
+        loaded again. If a repair is interrupted, call `repair` or `run`: the repair begins again with another slot.
 
         Args:
             stop: give up when this event is set.
-            another_source: whether the dsn may lead to another server, or to a database with another name, which has
-                taken the place of the one whose rows the tables have. The tables get its rows. A standby that was
-                promoted is the same server.
+                another_source: whether the dsn may lead to another server, or to a database with another name, that has
+                    replaced the source of the tables. The tables get its rows. A promoted standby is the same server.
 
         Returns:
-            What was done to each table. Empty if the slot is usable, or if `stop` was set.
+                The repairs of the tables. Empty if the slot is usable, or if `stop` was set.
 
         Raises:
             MirrorError: if the tables cannot be repaired; the message says what to do.
-            SnapshotError, psycopg2.Error: if the server refuses, or is away for longer than `retry_seconds`; or if a
-                table cannot be read.
+                SnapshotError, psycopg2.Error: if the server refuses, or cannot be reached for longer than
+                `retry_seconds`; or if a table cannot be read.
             OSError: as `run`.
         """
         self._expect_open()
@@ -323,11 +322,11 @@ class Mirror:
     # ---- tables --------------------------------------------------------------------------------------------------
 
     def reload(self, table: str, *, stop: threading.Event | None = None) -> None:
-        """Loads a table again, as it is on the server now. If the table is stopped, it goes on then.
+        """Loads a table again from the server. A stopped table goes on afterwards.
 
         Args:
             table: qualified name, quoted as in SQL.
-            stop: give up when this event is set. The next run loads the table then.
+            stop: give up when this event is set. The next run then loads the table.
 
         Raises:
             MirrorError: if it cannot be loaded now; the message says why.
@@ -364,17 +363,17 @@ class Mirror:
             raise MirrorError(f"{name} cannot be loaded: {found.facts.error}")
 
     def forget(self, table: str) -> None:
-        """Forgets a table that is not published any more, for good: status and metrics do not show it any more.
+        """Forgets a table that is no longer published: status and metrics no longer show it.
 
-        What it has in `current/` and `history/` stays, and is yours from then on: keep it, or remove it. Remove it or
-        move it away before you publish a table of this name again, because the mirror does not write into it.
+        Its files in `current/` and `history/` stay, and are yours from then on: keep or remove them. Remove them or
+        move them away before you publish a table of this name again, because the mirror does not write into them.
 
         Args:
             table: qualified name, quoted as in SQL.
 
         Raises:
-            KeyError: if the mirror does not have it.
-            MirrorError: if it is published, or if the mirror has not noticed yet that it is not.
+                KeyError: if the mirror does not have the table.
+                MirrorError: if it is published, or if the mirror has not noticed yet that it is not.
         """
         self._expect_open()
         parts = parse_qualified_name(table)
@@ -393,7 +392,7 @@ class Mirror:
         self._run = None
 
     def status(self) -> list[TableStatus]:
-        """The state of each table, sorted by name. Asks the server for its position, if it answers.
+        """The state of all tables, sorted by name. Asks the server for its position.
 
         Raises:
             MirrorError: if the target has another mirror, such as one with another format.
@@ -429,20 +428,20 @@ class Mirror:
         follower = run.follower
         common = follower.common, follower.through_time
         tables = tuple(table_status(each, follower.applied, common, server) for each in run.tables)
-        # The histories have what lies before the end of the log.
+        # The histories have all commits before the end of the WAL.
         lag = None if server is None else max(0, server[1] - 1 - follower.histories)
         count = len(Points(self._store).read())
         backlog, is_paused = self._backlog(run)
         return MirrorMetrics(slot, self._is_running, tables, count, lag, kept, backlog, is_paused)
 
     def _backlog(self, run: MirrorRun) -> tuple[int | None, bool]:
-        """(how many bytes of segments are not read yet, None if nobody knows; whether the capture pauses)."""
+        """(the bytes of segments that are not read yet, None if unknown; whether the capture is paused)."""
         with suppress(OSError, ValueError):
             return run.unread_bytes(), run.is_paused
         return None, run.is_paused
 
     def _server_now(self) -> tuple[int, int] | None:
-        """(the server's time, the end of its log); None without an answer."""
+        """(the server's time, the end of its WAL); None without an answer."""
         with suppress(Exception):
             return self._server.now()
         return None
@@ -453,7 +452,7 @@ class Mirror:
 
 
 def _decoding(options: Options | None) -> Options:
-    """The options of decoding. By default, what is damaged goes to the rejects, and its table stops."""
+    """The decoding options. By default, damaged changes go to the rejects, and their table stops."""
     options = Options(on_error="quarantine") if options is None else options
     for name in ("transactions", "metadata_prefix", "tables", "columns", "plain", "schemas", "extra_columns"):
         if getattr(options, name) != getattr(Options(), name):

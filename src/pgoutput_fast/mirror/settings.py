@@ -1,4 +1,4 @@
-"""What a mirror is told: all arguments of `Mirror`."""
+"""The settings of a mirror: all arguments of `Mirror`."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from pgoutput_fast.storage.paths import shown
 
 __all__ = ["MirrorSettings"]
 
-# How long a load waits for a lock of a table. Meanwhile the other tables wait, too.
+# How long a load waits for a lock of a table. The other tables wait meanwhile.
 _LOCK_SECONDS = 3.0
 
 
 @dataclass(frozen=True)
 class MirrorSettings:
-    """What is mirrored, and how.
+    """What to mirror, and how.
 
     Attributes:
         dsn: of the database.
@@ -33,15 +33,15 @@ class MirrorSettings:
         adopt: whether to take over a slot that the mirror did not make.
         options: how to decode.
         threads: number of sessions that read during a load.
-        storage_options: what delta-rs needs to reach the store.
+        storage_options: options of delta-rs for the store.
         seconds: how old a change may become before it is in its history.
         merge_seconds: how old a change may become before it is applied.
         retention: which segments are removed; None for none.
         keep_points: how many points are kept.
         in_step: whether current tables change only together.
         progress: called after each range of pages of a load; None to log it.
-        retry_seconds: how long to wait for a server or store that is away.
-        backlog_bytes: with more bytes of segments that are not read, the capture pauses; None for no limit.
+        retry_seconds: how long to wait for a server or store that cannot be reached.
+            backlog_bytes: above this many bytes of unread segments the capture pauses; None for no limit.
         iceberg_catalog: properties of a pyiceberg catalog; None for the one in the target.
     """
 
@@ -68,10 +68,10 @@ class MirrorSettings:
     def snapshot(
         self, slot: str | None, wanted: Callable[[], bool], tables: Sequence[str] | None = None
     ) -> Snapshot:
-        """Takes a snapshot of published tables. A table that somebody has locked is lost: it can be loaded later.
+        """Takes a snapshot of published tables. A locked table is lost from it, and can be loaded later.
 
         Args:
-            slot: the slot that begins there; None for none.
+            slot: the slot that begins at the snapshot; None for none.
             wanted: whether to keep waiting.
             tables: qualified names; None for all.
 
@@ -90,6 +90,6 @@ class MirrorSettings:
 
     @property
     def iceberg_place(self) -> str | None:
-        """Which catalog that is, without credentials; None for the one in the target."""
+        """The Iceberg catalog without credentials; None for the one in the target."""
         known = self.iceberg_catalog
         return None if not known else shown(known.get("uri") or known.get("name") or "a catalog")

@@ -1,4 +1,4 @@
-"""What may be wrong with the slot of a mirror, and what to do about it."""
+"""Problems with the slot of a mirror, and what to do about them."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ _REPAIR = "Mirror.repair() (--repair) makes another slot, compares the tables wi
 
 
 def lost(name: str, slot: Slot | None) -> str | None:
-    """What happened to a slot; None if it is usable."""
+    """Why a slot is lost; None if it is usable."""
     if slot is None:
         return f"slot {name} is gone"
     return None if slot.invalidated is None else f"the server invalidated slot {name} ({slot.invalidated})"
 
 
 def expect_slot(dsn: str, name: str, segments: str, ahead: int) -> None:
-    """Checks that the slot was not lost, and that the server has everything that the target has.
+    """Checks that the slot is not lost, and that the server has all changes of the target.
 
     Args:
         dsn: of the database.
-        name: the slot's.
-        segments: the directory that has the segments of the slot.
-        ahead: the tables have changes up to this LSN.
+            name: of the slot.
+            segments: the directory of the slot's segments.
+            ahead: the tables have changes up to this LSN.
 
     Raises:
-        SlotLostError: if the slot was lost; the message says what to do.
-        MirrorError: if the server is behind.
+            SlotLostError: if the slot is lost; the message says what to do.
+            MirrorError: if the server is behind the target.
         psycopg2.Error: if the server cannot be asked.
     """
     with session(dsn) as cursor:
@@ -44,9 +44,9 @@ def expect_slot(dsn: str, name: str, segments: str, ahead: int) -> None:
     why = lost(name, slot)
     if why is not None:
         raise SlotLostError(f"{why}: the changes since then do not come any more. {_REPAIR}")
-    # Later than the slot: a capture makes durable what it confirms before it confirms it.
+    # Read after the slot: a capture makes changes durable before it confirms them.
     reached = SegmentDirectory(segments).reached()
-    # A standby may only have to replay more: the capture waits for that.
+    # A standby may only be behind in replay: the capture waits for that.
     if end < (most := max(ahead, reached)) and not server.in_recovery:
         raise behind(most, end)
     # Before PostgreSQL 11, reading from a slot confirms its position, which may go one record further than requested.
@@ -59,13 +59,13 @@ def expect_slot(dsn: str, name: str, segments: str, ahead: int) -> None:
 
 
 def slot_problem(dsn: str, known: Beginning | None, progress: Progress | None, segments: str) -> str | None:
-    """Why a mirror cannot go on with its slot; None if it can, or if nobody knows.
+    """Why a mirror cannot go on with its slot; None if it can, or if unknown.
 
     Args:
         dsn: of the database.
         known: how the mirror began.
-        progress: how far its tables are.
-        segments: the directory of all its segments.
+            progress: of all tables.
+            segments: the directory of all its segments.
     """
     if known is None or progress is None or known.stage != "done":
         return None
@@ -80,11 +80,11 @@ def slot_problem(dsn: str, known: Beginning | None, progress: Progress | None, s
 
 
 def behind(ahead: int, end: int) -> MirrorError:
-    """The error of a server whose log ends before the last changes of the tables.
+    """The error if the server's WAL ends before the last changes of the tables.
 
     Args:
         ahead: the tables, or the segments, have changes up to this LSN.
-        end: the end of the server's log.
+        end: the end of the server's WAL.
     """
     return MirrorError(
         f"the tables have changes up to {format_lsn(ahead)}, but the WAL of the server ends at {format_lsn(end)}: "
@@ -94,10 +94,10 @@ def behind(ahead: int, end: int) -> MirrorError:
 
 
 def in_mirror(problem: CaptureError) -> Exception:
-    """The error of a capture with the advice for a mirror, which needs no other target.
+    """The error of a capture with advice for a mirror, which needs no other target.
 
     Returns:
-        a SlotLostError if this slot can never go on.
+        A SlotLostError if this slot can never go on.
     """
     said = str(problem)
     if isinstance(problem, AwayError) or START_OVER not in said:

@@ -1,4 +1,4 @@
-"""What a mirror makes in its target before it begins. If it cannot begin, this goes again, and nothing else."""
+"""Files that a mirror makes in its target before it begins. If it cannot begin, exactly these are removed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Start:
         self._missing = missing_directories(store, OWN)
 
     def undo(self) -> None:
-        """Removes the files and the directories that were not there before. A directory with other files stays."""
+        """Removes the files and the directories that did not exist before. A directory with other files stays."""
         for name in self._store.names(OWN):
             if name not in self._there:
                 self._store.remove(name)

@@ -1,4 +1,4 @@
-"""The status of a mirror as its target tells it. The mirror may run in another process, or not at all."""
+"""The status of a mirror from its target. The mirror may run in another process, or not at all."""
 
 from __future__ import annotations
 
@@ -26,20 +26,19 @@ def status_of(
     storage_options: Mapping[str, str] | None = None,
     iceberg_catalog: Mapping[str, str] | None = None,
 ) -> list[TableStatus]:
-    """The state of each table of a mirror, sorted by name. The mirror may run in another process, or not at all.
+    """The state of all tables of a mirror, sorted by name. The mirror may run in another process, or not at all.
 
-    Lags are upper bounds, because the target tells only what is durable. Counts of another process are not known:
+    Lags are upper bounds, because the target has only durable state. Counts of another process are unknown:
     `waiting_rows` is None unless nothing waits, and `applied_rows` and `merges` are 0. Its metrics have them.
 
     Args:
         target: of the mirror: a path or a URI.
-        dsn: of the server, which is asked for the end of its log. None, or a server that does not answer: lags are
-            None.
-        storage_options: what delta-rs needs to reach the store, beside what the URI says.
+            dsn: of the server, which is asked for the end of its WAL. Without a dsn or an answer, lags are None.
+            storage_options: options of delta-rs for the store, besides the URI.
         iceberg_catalog: for Iceberg: the properties of the catalog, as the mirror has them.
 
     Raises:
-        LookupError: if there is no mirror.
+        LookupError: if the target has no mirror.
         ValueError: if a file of the mirror is damaged, or if its tables are in a catalog that was not given.
         OSError: if the target cannot be read.
     """
@@ -62,7 +61,7 @@ def slot_of(target: str | os.PathLike[str]) -> str:
     """The name of the slot that a mirror reads.
 
     Raises:
-        LookupError: if there is no mirror.
+        LookupError: if the target has no mirror.
     """
     known = Memory(open_store(target)).beginning()
     if known is None:
@@ -79,7 +78,7 @@ def stored_status(
     view: ServerView,
     server: tuple[int, int] | None,
 ) -> list[TableStatus]:
-    """The same, with what `Mirror` knows already.
+    """The same, for `Mirror`, which knows the arguments.
 
     Args:
         store: the target.
@@ -87,9 +86,9 @@ def stored_status(
         storage_options, iceberg_catalog: as for `status_of`.
         memory: of the mirror.
         view: of its server.
-        server: its time, and the end of its log; None without an answer.
+        server: its time, and the end of its WAL; None without an answer.
     """
-    # Read before the tables. So what is in a history up to this LSN is in the history that is opened now.
+    # Read before the tables: the histories, opened later, have all commits up to this LSN.
     reached = memory.reached() or 0
     tables = Tables(store, format, storage_options, memory, view, iceberg_catalog=iceberg_catalog)
     progress = memory.progress()
@@ -103,7 +102,7 @@ def stored_status(
 
 
 def _has_all_of_history(table: MirroredTable, applied: int) -> bool:
-    """Whether the current table has every change of its history. All tables that follow have what is `applied`."""
+    """Whether the current table has all changes of its history. Tables that follow have all up to `applied`."""
     if table.facts.is_unpublished:
         return True
     history = table.history.position()

@@ -1,4 +1,4 @@
-"""One table of a mirror: what waits for its current table, and how it is applied."""
+"""One table of a mirror: the changes that wait for its current table, and how they are applied."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _log = logging.getLogger("pgoutput_fast.mirror")
 
 _ALTERED = "its replica identity was altered in a transaction that changed rows, too"
 _DROPPED = "it has no key, and a column was dropped in a transaction that changed rows, too"
-# Another history would begin in the middle, and nobody would see that.
+# Another history would start in the middle unnoticed.
 _NO_HISTORY = f"it is gone: somebody removed it. L{LOAD_AGAIN[1:]}: then a new history begins"
 _STOPPED = f"%s is stopped: %s. Its current table stays as it is. {RELOAD} loads it again"
 _METADATA = metadata_names("_")
@@ -39,13 +39,13 @@ _METADATA = metadata_names("_")
 
 @dataclass
 class _Stretch:
-    """Changes that wait, under one key. Without a key, they also have the same columns: these tell rows apart."""
+    """Waiting changes under one key. Without a key, they also have the same columns, which identify the rows."""
 
     key: tuple[str, ...]
     # The LSN since which changes have these columns; 0 with a key.
     since: int
     rows: WaitingRows = field(default_factory=WaitingRows)
-    # What the changes do, if that is computed already.
+    # The effect of the changes, if computed already.
     effect: Effect | None = None
 
 
@@ -55,27 +55,27 @@ def relation_columns(schema: pa.Schema) -> pa.Schema:
 
 
 class MirroredTable:
-    """A table that is mirrored.
+    """A mirrored table.
 
     Args:
         directory: the name of its directories.
-        facts: what the mirror remembers of it.
+        facts: its remembered state.
         current: its current table.
         history: its history table.
         rejects: opens the table of its rejects.
         memory: keeps the facts.
-        columns_now: {name: column} of the relation with an oid, as the server has it now.
-        ask: asks the server whether the table must be loaded, and notes it here.
+            columns_now: {name: column} of the relation with an oid, as the server has it now.
+            ask: asks the server whether the table must be loaded, and records the answer in the table.
 
-    What is wrong with the table is in `facts`. It is durable only behind `settle`.
+        Problems of the table are in `facts`. They are durable only after `settle`.
 
     Attributes:
-        position: everything that committed up to this LSN is in the current table; None before the first load.
+        position: all commits up to this LSN are in the current table; None before the first load.
         version: the version of the current table.
         applied: how many changes were applied by this process.
         merges: how often this process has changed the current table.
-        merge_seconds: the time that took.
-        horizon: of the last look that saw the file of the fingerprint.
+            merge_seconds: the time for that.
+            horizon: of the last check that saw the file of the fingerprint.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class MirroredTable:
         self._settled = facts
 
     def settle(self) -> None:
-        """Remembers, durably, what is wrong with the table and its history, as was seen when they were opened."""
+        """Makes problems durable that were seen when the table and its history were opened."""
         found, before = self.facts, self._settled
         self._settled = found
         if found.history_error != before.history_error:
@@ -126,15 +126,15 @@ class MirroredTable:
             (self.want_load if self.wants_load else self.stop)(found.error or "")
 
     def look(self) -> None:
-        """Reads position and version of the current table.
+        """Reads the position and version of the current table.
 
         Raises:
-            ValueError: if the table is damaged, or something else made it.
+            ValueError: if the table is damaged, or was not made by a mirror.
         """
         self.position, self.version = self.current.reached()
 
     def mend(self) -> None:
-        """Lets every reader find all rows of the table and its history, as `CurrentTable.mend`."""
+        """Makes all rows of the table and its history visible to every reader, as `CurrentTable.mend`."""
         if self.follows and self.facts.history_error is None:
             self.history.mend()
         if self.follows:
@@ -143,7 +143,7 @@ class MirroredTable:
 
     @property
     def rejects(self) -> AppendTable:
-        """What could not be decoded of this table, or has no Arrow form."""
+        """The table of values and changes that could not be decoded or have no Arrow form."""
         return self._open_rejects()
 
     @property
@@ -153,17 +153,17 @@ class MirroredTable:
 
     @property
     def wants_load(self) -> bool:
-        """Whether it must be loaded before it goes on."""
+        """Whether it must be loaded before it can go on."""
         return self.facts.stage == "load"
 
     @property
     def waiting_rows(self) -> int:
-        """How many changes wait."""
+        """The number of waiting changes."""
         return sum(each.rows.num_rows for each in self._waiting)
 
     @property
     def waiting_bytes(self) -> int:
-        """How many bytes the changes have that wait."""
+        """The bytes of waiting changes."""
         return sum(each.rows.nbytes for each in self._waiting)
 
     @property
@@ -173,17 +173,17 @@ class MirroredTable:
         return sum(rows for rows, _ in found), sum(nbytes for _, nbytes in found)
 
     def to_file(self, directory: str | os.PathLike[str] | None) -> None:
-        """Lets the changes wait in a file.
+        """Spills the waiting changes to a file.
 
         Args:
-            directory: where there is space; None for the directory of temporary files.
+            directory: of the file; None for the directory of temporary files.
         """
         for each in self._waiting:
             each.effect = None
             each.rows.to_file(directory)
 
     def remember(self, **changed: object) -> None:
-        """Changes the facts, durably."""
+        """Changes the facts durably."""
         self._set(replace(self.facts, **changed))  # type: ignore[arg-type]
 
     def _set(self, facts: TableFacts) -> None:
@@ -191,19 +191,19 @@ class MirroredTable:
         self._memory.set_table(self.directory, facts)
 
     def want_load(self, why: str) -> None:
-        """Stops the current table, until the mirror has loaded it again, which it does soon."""
+        """Stops the current table until the mirror loads it again, which happens soon."""
         _log.warning("%s must be loaded: %s", self.facts.table, why)
         self._waiting = []
         self.remember(stage="load", error=why)
 
     def stop(self, why: str) -> None:
-        """Stops the current table, until it is loaded again."""
+        """Stops the current table until it is loaded again."""
         _log.error(_STOPPED, self.facts.table, why)
         self._waiting = []
         self.remember(stage="stopped", error=why)
 
     def leave(self) -> None:
-        """Stops following a table that is not published any more. Its current table gets what waits for it before."""
+        """Stops following a table that is no longer published, after its waiting changes are applied."""
         if self.facts.is_unpublished:
             return
         if self._waiting:
@@ -229,24 +229,24 @@ class MirroredTable:
         gap: Gap,
         fingerprint: Fingerprint | None,
     ) -> None:
-        """Notes that a load is complete: from its position on, the table follows the changes.
+        """Notes a complete load: the table follows the changes from its position on.
 
         Args:
             oid: of the relation.
             columns: its columns.
-            gap: where nobody knows what the table was.
-            fingerprint: what the catalogs said of it in the snapshot.
+                gap: the LSNs between which the content of the table is unknown.
+                fingerprint: of the table in the snapshot.
         """
         self._waiting, self._version = [], None
         self._set(self.facts.loaded(oid, columns, gap, fingerprint))
         self.horizon = None if fingerprint is None else fingerprint.horizon
 
     def note_gap(self, gap: Gap) -> None:
-        """Remembers that nobody knows what the table was between two LSNs, for those who read the history."""
+        """Records for readers of the history that the content of the table is unknown between two LSNs."""
         self.remember(gaps=(*self.facts.gaps, gap))
 
     def clean(self, oldest: int | None) -> None:
-        """Removes the files that only versions before `oldest` have, and files of commits that never ended."""
+        """Removes files that only versions before `oldest` have, and files of unfinished commits."""
         if not isinstance(self.current, FileTable) or self.version is None:
             return
         try:
@@ -258,10 +258,10 @@ class MirroredTable:
                 self.stop(str(problem))
 
     def _forget(self, current: FileTable, oldest: int | None) -> None:
-        """Forgets gaps and keys that end before the oldest version of the current table that can be read."""
+        """Forgets gaps and keys that end before the oldest readable version of the current table."""
         try:
             begin = current.held(oldest).position
-        except FileNotFoundError:  # the next point has a version that is there
+        except FileNotFoundError:  # the next point has an existing version
             return
         gaps, keys = self.facts.gaps_and_keys_since(begin)
         if (gaps, keys) != (tuple(self.facts.gaps), tuple(self.facts.keys)):
@@ -270,7 +270,7 @@ class MirroredTable:
     # ---- changes -------------------------------------------------------------------------------------------------
 
     def take(self, run: Run, files: HistoryFiles) -> None:
-        """Takes changes: into files of the history, and to those that wait for the current table."""
+        """Takes changes: into files of the history, and into the queue of the current table."""
         self._take_history(run, files)
         if not self.follows:
             return
@@ -284,18 +284,19 @@ class MirroredTable:
         ):
             self.want_load(why)
             return
-        # Readers of the history need the key also if somebody else has brought the current table further.
+        # Readers of the history need the key even if another process has advanced the current table.
         if run.rows.num_rows and (first := int(commits_of(run.rows)[0])) > self.facts.last_key:
             self.note_key(key, first)
         if not (rows := behind(run.rows, self.position)).num_rows:
             return
-        # Before the history is committed: readers of both apply what it has to a table that is not stopped.
+        # Before the commit of the history: its readers apply it to any table that is not stopped.
         if run.unclear is not None and run.unclear[1] > self.position:
             return self.stop(run.unclear[0])
         if not self.facts.truncated and pc.any(pc.equal(rows["_change_type"], "truncate")).as_py():
             self.remember(truncated=True)
         first = int(commits_of(rows)[0])
-        # A version that comes back may have another column with an old name, so all versions are not remembered.
+        # An earlier version that comes back may have another column with an old name. So only the last one is
+        # remembered.
         if run.relation.version != self._version:
             try:
                 found = self._columns_of(run.relation, rows.schema)
@@ -319,7 +320,7 @@ class MirroredTable:
         self._waiting[-1].effect = None
 
     def _columns_of(self, relation: Relation, schema: pa.Schema) -> dict[str, KnownColumn] | str:
-        """The columns of the relation with this version, or why the table must be loaded before it takes changes."""
+        """The columns of the relation for this version, or why the table must be loaded before it takes changes."""
         there = self.current.schema()
         assert there is not None
         columns = relation_columns(schema)
@@ -327,7 +328,7 @@ class MirroredTable:
         return columns_of(self.facts, relation, columns, there.names, self._columns_now, is_first=is_first)
 
     def note_key(self, key: tuple[str, ...], lsn: int) -> None:
-        """Remembers the key of the changes that commit at an LSN or later, for those who read the history."""
+        """Records for readers of the history the key of the changes that commit at an LSN or later."""
         if self.facts.key_at(lsn) != key:
             self.remember(keys=(*self.facts.keys, (lsn, key)))
 
@@ -336,7 +337,7 @@ class MirroredTable:
         self.add_history(run.rows if position is None else behind(run.rows, position), files)
 
     def add_history(self, rows: pa.Table, files: HistoryFiles) -> None:
-        """Adds rows to the files of the history, unless it stands still. It stands still if it cannot take them."""
+        """Adds rows to the files of the history, unless it is stopped. It is stopped if it cannot take them."""
         if self.facts.history_error is not None:
             return
         try:
@@ -347,13 +348,13 @@ class MirroredTable:
     def commit_history(
         self, files: HistoryFiles, position: int, empty: pa.Schema | None = None, *, replace: bool = False
     ) -> None:
-        """Commits the files of the history, unless it stands still.
+        """Commits the files of the history, unless it is stopped.
 
         Args:
             files: has the files.
-            position: the position of the history then.
+            position: the new position of the history.
             empty: the columns of a history without rows. None: without rows there is no commit.
-            replace: whether the files take the place of all that the history has.
+            replace: whether the files replace all rows of the history.
         """
         written, schema = files.of(self.history)
         schema = empty if schema is None else schema
@@ -375,7 +376,7 @@ class MirroredTable:
     # ---- current -------------------------------------------------------------------------------------------------
 
     def apply(self, position: int) -> None:
-        """Applies what waits: the current table then has everything that committed up to a position."""
+        """Applies the waiting changes: the current table then has all commits up to a position."""
         waiting, self._waiting = self._waiting, []
         for n, each in enumerate(waiting):
             try:
@@ -384,8 +385,8 @@ class MirroredTable:
                 return self._cannot_apply(problem)
 
     def prepare(self) -> None:
-        """Computes what the waiting changes do. If that is not possible, the table is stopped, or must be loaded."""
-        # What comes behind another stretch can be computed when that one is applied; what lies in a file, part by part.
+        """Computes the effect of the waiting changes. If that fails, the table is stopped, or must be loaded."""
+        # A later stretch can be computed only after the one before is applied; one in a file, only part by part.
         for each in self._waiting[:1]:
             if each.rows.in_file:
                 return
@@ -395,11 +396,11 @@ class MirroredTable:
                 return self._cannot_apply(problem)
 
     def _cannot_apply(self, problem: Exception) -> None:
-        """Stops the table, unless something was done to it on the server: then it must be loaded.
+        """Stops the table, unless it was altered on the server and must be loaded.
 
-        The stream does not say what was done to types and tables. So a change may name a row as the server has it now,
-        and the mirror has the row as it was. The next look at the catalogs would come too late: it leaves a stopped
-        table as it is.
+        The stream does not show how types and tables were altered. So a change may name a row as the server has it now,
+        while the mirror has it in its old form. The next check of the catalogs would be too late: it ignores stopped
+        tables.
         """
         _log.warning("%s cannot take its changes: %s", self.facts.table, problem)
         self._ask(self)
@@ -420,7 +421,7 @@ class MirroredTable:
 
 
 class _Effects:
-    """What a stretch does, part by part. Each part is computed when it is its turn."""
+    """The effects of a stretch, part by part. They are computed on demand."""
 
     def __init__(self, stretch: _Stretch) -> None:
         self._stretch = stretch

@@ -1,14 +1,14 @@
-"""What happened to publications between two looks, and left nothing in the catalogs.
+"""Alterations of publications between two checks that left no trace in the catalogs.
 
-**Entries.** From PostgreSQL 19 on, a publication of all tables can except some (`SET ALL TABLES EXCEPT`). The exception
-is a row of pg_publication_rel, and the only trace of it: `SET ALL TABLES` removes the row, and leaves that of the
-publication as it was. But the server counts the rows that were ever inserted. If it counts more than the looks have
-seen, some came and went.
+**Entries.** From PostgreSQL 19 on, a publication of all tables can exclude some (`SET ALL TABLES EXCEPT`). The only
+trace of the exception is a row of pg_publication_rel: `SET ALL TABLES` removes it, and leaves the row of the
+publication unchanged. But the server counts all inserted rows. If it counts more than the checks have seen, some
+appeared and disappeared.
 
-**Publications.** A command that alters a publication updates its row, also if it changes nothing of what is sent, such
-as OWNER TO, or `SET ALL TABLES, ALL SEQUENCES`. The row looks the same after `SET (publish = 'insert')` and back. The
-server counts the updates, too. If it counts one for each altered row, each was updated once. Then the row before and
-the row after tell what changed.
+**Publications.** A command that alters a publication updates its row, even if what is sent stays the same, as with
+OWNER TO, or `SET ALL TABLES, ALL SEQUENCES`. The row looks the same after `SET (publish = 'insert')` and back. The
+server also counts updates. If it counts as many as there are altered rows, all of them were updated once, and the old
+and the new row show the change.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ SELECT p.oid::pg_catalog.text, p.xmin::pg_catalog.text,
        pg_catalog.to_jsonb(p) OPERATOR(pg_catalog.-) 'pubname'::pg_catalog.text
 FROM pg_catalog.pg_publication p
 """
-# What else of a publication changes nothing of what the server sends.
+# Other columns of a publication do not change what the server sends.
 _HARMLESS = {"oid", "pubowner", "puballsequences"}
 
-# The times tell when the count began again at 0: somebody has reset it, or the server has crashed.
+# The times show a reset of the count, by a user or after a crash of the server.
 _COUNT = """
 SELECT pg_catalog.pg_stat_get_tuples_inserted('pg_catalog.pg_publication_rel'::pg_catalog.regclass),
        pg_catalog.concat(d.stats_reset, ' ', w.stats_reset)
@@ -48,28 +48,28 @@ _ENTRIES = "SELECT oid::pg_catalog.int8 FROM pg_catalog.pg_publication_rel ORDER
 
 
 class UnseenEntries:
-    """Counts them.
+    """Counts entries of publications that no check has seen.
 
     Args:
-        memory: of the mirror. It has what the last look saw.
+        memory: of the mirror. It has the last check.
     """
 
     def __init__(self, memory: Memory) -> None:
         self._memory = memory
 
     def look(self, cursor: Any) -> None:
-        """Compares the server's count with the entries that are there.
+        """Compares the server's count with the existing entries.
 
-        The server adds to its count some seconds after a commit. So it may lack an entry that a look has seen: this one
-        counts already.
+        The server updates its count some seconds after a commit. So it may lack an entry that a check has seen, which
+        is then counted here already.
 
         Args:
-            cursor: of a session that has no transaction open.
+            cursor: of a session without an open transaction.
         """
         before = self._memory.entries()
         cursor.execute(_COUNT)
         count, since = cursor.fetchone()
-        # They come second: then all that counts was there, or is gone.
+        # Read second: all counted entries then exist, or are gone.
         cursor.execute(_ENTRIES)
         oids = tuple(oid for (oid,) in cursor.fetchall())
         if before is None:
@@ -83,16 +83,16 @@ class UnseenEntries:
 
     @property
     def number(self) -> int:
-        """How many there were up to the last look."""
+        """The number of such entries up to the last check."""
         found = self._memory.entries()
         return 0 if found is None else found.unseen
 
 
 class AlteredPublications:
-    """Tells which publications were altered in a way that may have changed what the server sends.
+    """Finds publications that were altered so that the server may send something else.
 
     Args:
-        memory: of the mirror. It has what the last look saw.
+        memory: of the mirror. It has the last check.
     """
 
     def __init__(self, memory: Memory) -> None:
@@ -102,12 +102,12 @@ class AlteredPublications:
         """Compares the server's count of alterations with the rows of all publications.
 
         Args:
-            cursor: of a session that has no transaction open.
+            cursor: of a session without an open transaction.
         """
         before = self._memory.publications()
         cursor.execute(_UPDATES)
         count, since = cursor.fetchone()
-        cursor.execute(_ROWS)  # they come second, so an alteration that counts is in its row
+        cursor.execute(_ROWS)  # read second, so counted alterations are in the rows
         rows = {oid: SeenPublication(xmin, _sent(values), xmin) for oid, xmin, values in cursor.fetchall()}
         now = (
             SeenPublications(rows, count, since) if before is None else _compared(before, rows, count, since)
@@ -117,7 +117,7 @@ class AlteredPublications:
 
     @property
     def marks(self) -> Mapping[str, str]:
-        """{oid: a mark that is another one if what the server sends may have been another one meanwhile}."""
+        """{oid: a mark, which changes if what the server sends may have changed meanwhile}."""
         found = self._memory.publications()
         return {} if found is None else {oid: each.mark for oid, each in found.rows.items()}
 
@@ -125,11 +125,11 @@ class AlteredPublications:
 def _compared(
     before: SeenPublications, rows: Mapping[str, SeenPublication], count: int, since: str
 ) -> SeenPublications:
-    """What a look has seen, after what the one before has seen."""
+    """The publications at a check, compared with the check before."""
     altered = {oid for oid, each in rows.items() if oid in before.rows and before.rows[oid].xmin != each.xmin}
     counted = count - before.count
     if since == before.since and counted < len(altered) and not before.waits:
-        # A server counts some seconds after a commit. The next look decides.
+        # A server counts some seconds after a commit. The next check decides.
         return replace(before, waits=True)
     is_explained = since == before.since and counted == len(altered)
     is_late = since == before.since and counted > len(altered)
@@ -139,7 +139,7 @@ def _compared(
         if known is None:
             return now
         if oid not in altered:
-            # This count may be of an alteration before the one that looked like the only one.
+            # This count may include an alteration before the one that looked single.
             return (
                 replace(known, mark=f"{now.xmin}+{count}", is_single=False)
                 if is_late and known.is_single

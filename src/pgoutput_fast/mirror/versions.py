@@ -1,4 +1,4 @@
-"""Another version of a relation: whether a current table can take its changes, and which columns it has then."""
+"""New versions of a relation: whether a current table can take their changes, and with which columns."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ def columns_of(
     *,
     is_first: bool,
 ) -> dict[str, KnownColumn] | str:
-    """The columns of a relation, if a table can take changes of this version. If not, why it must be loaded first.
+    """The columns of a relation, if a table can take changes of this version; otherwise why it must be loaded first.
 
     Args:
-        facts: what the mirror knows of the table.
+        facts: the state of the table.
         relation: the version.
         columns: its columns.
         there: the names of the current table's columns.
         columns_now: {name: column} of the relation with an oid, as the server has it now.
-        is_first: whether the mirror has taken no other version since it began.
+        is_first: whether this process has taken no version before.
     """
     if relation.oid != facts.oid:
         return "the server has another table of this name now"
@@ -61,7 +61,7 @@ def columns_of(
 
 
 def _is_known(relation: Relation, facts: TableFacts) -> bool:
-    """Whether the columns are those that the catalogs had at the last look."""
+    """Whether the columns are those of the catalogs at the last check."""
     known = {} if facts.fingerprint is None else facts.fingerprint.columns
     return all(
         each.name in known
@@ -72,6 +72,6 @@ def _is_known(relation: Relation, facts: TableFacts) -> bool:
 
 
 def _is_added(column: CatalogColumn, known: Mapping[str, KnownColumn]) -> bool:
-    """Whether a column is new, and not one of the known ones under another name."""
+    """Whether a column is new, and not an existing one under another name."""
     numbers = [each.number for each in known.values()]
     return None not in numbers and column.number not in numbers

@@ -1,4 +1,4 @@
-"""Changes of a table that wait for its current table: in memory, or, if they are too many, in a file."""
+"""Changes that wait for a current table: in memory, or, if they are too many, in a file."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from pgoutput_fast.storage.rows_file import RowsFile
 
 __all__ = ["WaitingRows"]
 
-# About so many bytes of a file are in memory again at a time.
+# About this many bytes of a file are in memory at a time.
 _PART_BYTES = 64 << 20
 _BATCH_ROWS = 1 << 16
 
 
 class WaitingRows:
-    """Changes of one table, in the order of the commits.
+    """Changes of one table, in commit order.
 
     Attributes:
         num_rows, nbytes: how many there are.
@@ -31,11 +31,11 @@ class WaitingRows:
         self.last = -1
         self._held: list[pa.Table] = []
         self._file: RowsFile | None = None
-        # Where each part is in the file.
+        # The positions of the parts in the file.
         self._places: list[int] = []
 
     def add(self, rows: pa.Table) -> None:
-        """Adds changes behind the others. The two rows of an update come together."""
+        """Adds later changes. The two rows of an update are added together."""
         self._held.append(rows)
         self.num_rows += rows.num_rows
         self.nbytes += rows.nbytes
@@ -43,7 +43,7 @@ class WaitingRows:
 
     @property
     def held(self) -> tuple[int, int]:
-        """(rows, bytes) that are in memory."""
+        """(rows, bytes) in memory."""
         return sum(each.num_rows for each in self._held), sum(each.nbytes for each in self._held)
 
     @property
@@ -52,10 +52,10 @@ class WaitingRows:
         return bool(self._places)
 
     def to_file(self, directory: str | os.PathLike[str] | None) -> None:
-        """Moves what is in memory into a file.
+        """Moves the changes in memory to a file.
 
         Args:
-            directory: where there is space; None for the directory of temporary files.
+            directory: of the file; None for the directory of temporary files.
 
         Raises:
             OSError: if there is no space.
@@ -67,7 +67,7 @@ class WaitingRows:
         self._held = []
 
     def parts(self) -> Iterator[pa.Table]:
-        """All changes, in order: one part, or, if some are in a file, part by part. No update is divided."""
+        """All changes, in order: one part, or several if some are in a file. No update is divided."""
         if self._file is None:
             yield _joined(self._held)
             return

@@ -1,9 +1,9 @@
 """Compares all rows of a current table with those of the server, with bounded memory.
 
-First both sides are read once, in any order, into digests of many small sets of keys. Then only the rows of the sets
-that differ are compared one by one, by the digests of rows. What is compared is what a load would write: the server's
-rows are decoded as for a load, and have the types of the current table. So a table without a difference is what a load
-would make of it, except for `_commit_lsn`.
+First both sides are read once, in any order, into digests of many small sets of keys. Then only the rows of differing
+sets are compared one by one, by digests of rows. Compared is what a load would write: the server's rows are decoded as
+for a load, in the types of the current table. So a table without a difference equals a load of it, except for
+`_commit_lsn`.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from pgoutput_fast.mirror.effect.effect import UNREPRESENTABLE
 
 __all__ = ["Comparison", "Differences", "UncomparableError"]
 
-# So many rows of the current table are compared one by one at a time; and so often that may be.
+# The rows of the current table that are compared one by one at a time; and how many times.
 _MOST_ROWS, _MOST_TIMES = 1 << 21, 8
-# More differences are not kept.
+# The most differences that are kept.
 _MOST_DIFFERENT, _MOST_BYTES = 1_000_000, 256 << 20
 
 _Numbers = npt.NDArray[np.int64]
@@ -34,15 +34,15 @@ _Numbers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Differences:
-    """How the server's table differs from the current table.
+    """The differences between the server's table and the current table.
 
     Attributes:
         rows: how many rows the server has.
         sets: how many sets of keys were compared.
         different: how many of them differ.
-        gone: the keys of the rows that the server does not have.
-        new: the server's rows that the current table does not have, as they were read.
-        changed: the server's rows that have other values here, as they were read.
+            gone: the keys of rows that the server does not have.
+            new: rows that only the server has, as they were read.
+            changed: the server's rows with other values, as they were read.
     """
 
     rows: int
@@ -57,7 +57,7 @@ class Comparison:
     """A comparison of a current table with the server's.
 
     Args:
-        current: the table. Nobody else changes its rows meanwhile.
+        current: the table. Its rows must not change meanwhile.
         key: the columns of its key.
         read: reads the server's rows: all of them, or at least those for which an SQL condition is true. All calls
             read the same snapshot. The rows have the relation's columns, `_unrepresentable`, and maybe others.
@@ -82,10 +82,10 @@ class Comparison:
         self._digests = Digests()
 
     def run(self) -> Differences:
-        """Compares.
+        """Compares all rows.
 
         Raises:
-            UncomparableError: if too much differs, or rows have no keys of their own.
+            UncomparableError: if too much differs, or rows have no unique keys.
         """
         kinds = [self._types.field(name).type for name in self._key]
         division = divided(self._key, self._current.scan(self._key), kinds)
@@ -135,7 +135,7 @@ class Comparison:
 
 
 class _Found:
-    """The differences that were found until now."""
+    """The differences so far."""
 
     def __init__(self, schema: pa.Schema, keys: pa.Table) -> None:
         self.gone, self.new, self.changed = [keys], [schema.empty_table()], [schema.empty_table()]
@@ -159,7 +159,7 @@ class _Found:
 
 
 def _portions(numbers: _Numbers, rows: _Numbers) -> list[_Numbers]:
-    """Sets, divided so that each part has a bounded number of rows of the current table.
+    """Divides sets into parts with a bounded number of rows of the current table.
 
     Raises:
         UncomparableError: if there are too many parts.

@@ -1,4 +1,4 @@
-"""The rows of some sets that differ: those that only one side has, and those with other values."""
+"""The differences between rows of some sets: rows of only one side, and rows with other values."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ class KeyedRows:
         self._seen = np.zeros(self._keys.num_rows, np.bool_)
 
     def compared(self, keys: pa.Table, digests: RowDigests) -> tuple[_Numbers, _Numbers]:
-        """(ordinals of the server's rows that are not here, ordinals of those that are here with other values).
+        """(ordinals of the server's rows that are missing here, ordinals of those with other values here).
 
         Args:
             keys: the keys of some rows of the server.
             digests: of these rows.
 
         Raises:
-            UncomparableError: if a key has come before, or a row has none.
+            UncomparableError: if a key was compared before, or a row has none.
         """
         expect_keys(keys)
         codes = self._finder.find(keys)
@@ -65,7 +65,7 @@ class KeyedRows:
         return new, known[other]
 
     def unseen(self) -> pa.Table:
-        """The keys of the rows that the server does not have. Call it when all of the server's rows were compared."""
+        """The keys of rows that the server does not have. Call it after all of the server's rows were compared."""
         return self._keys.filter(pa.array(~self._seen))
 
 

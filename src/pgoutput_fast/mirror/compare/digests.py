@@ -1,9 +1,9 @@
 """Digests of rows and of sets of rows. Equal sets have equal digests, and different sets have different ones.
 
-The digest of a row is BLAKE2b of a key and the row's bytes, 128 bits. The key is drawn at random for each comparison.
-The digest of a set is the sum of the digests of its rows, as two numbers of 64 bits. So the order of the rows does not
-matter. As long as BLAKE2b cannot be told from a random function, two different sets of rows have the same digest with a
-probability of 2^-128, whatever is in them: nobody can prepare rows for a key that does not exist yet.
+The digest of a row is BLAKE2b of a key and the row's bytes, 128 bits. The key is random for each comparison. The digest
+of a set is the sum of the digests of its rows, as two numbers of 64 bits. So the order of the rows does not matter. As
+long as BLAKE2b cannot be told from a random function, two different sets of rows have the same digest with a
+probability of 2^-128, whatever their content: rows cannot be crafted for a key that does not exist yet.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pgoutput_fast.mirror.compare.row_bytes import row_bytes
 
 __all__ = ["Digests", "RowDigests", "SetDigests"]
 
-# Two numbers for each row.
+# Two numbers per row.
 RowDigests: TypeAlias = npt.NDArray[np.uint64]
 
 _BYTES = 16
@@ -28,18 +28,18 @@ _PIECE_ROWS = 1 << 14
 
 
 class Digests:
-    """Makes digests of rows. Those of two objects cannot be compared.
+    """Computes digests of rows. Digests of two objects cannot be compared.
 
     Args:
         key: a secret; by default a random one.
     """
 
     def __init__(self, key: bytes | None = None) -> None:
-        # BLAKE2b's own parameter for keys would take a block of its own for each row.
+        # The key parameter of BLAKE2b would cost an extra block per row.
         self._hash = blake2b(secrets.token_bytes(_BYTES) if key is None else key, digest_size=_BYTES)
 
     def of(self, rows: pa.Table) -> RowDigests:
-        """The digest of each row: two numbers. All tables must have the same columns and types."""
+        """The digests of rows, two numbers per row. All tables must have the same columns and types."""
         found = bytearray()
         for begin in range(0, rows.num_rows, _PIECE_ROWS):
             for each in row_bytes(rows.slice(begin, _PIECE_ROWS).columns).to_pylist():
