@@ -1,7 +1,7 @@
 """Divides the rows of a table into many small sets by their keys, in the same way here and on the server.
 
-A table whose key is one whole number is divided into ranges of keys: the server can find the rows of a range by its
-index. Any other key is divided by its hash, because the order of texts and the like is not the same here and there.
+A table whose key is one integer is divided into ranges of keys: the server can find the rows of a range by its index.
+Any other key is divided by its hash, because text and other types may sort differently on the server.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from pgoutput_fast.mirror.compare.row_bytes import row_bytes
 
 __all__ = ["Buckets", "Division", "Ranges", "divided"]
 
-# A set has about so many rows, and there are at most so many sets.
+# The rows of a set, roughly, and the most sets.
 _ROWS, _MOST_SETS = 64, 1 << 21
-# A query has at most so many ranges. If there are more, neighbours become one range.
+# The most ranges of a query. If there are more, neighbours are merged.
 _MOST_RANGES = 200
 
 _Numbers = npt.NDArray[np.int64]
@@ -39,7 +39,7 @@ class Division(ABC):
 
     @abstractmethod
     def numbers(self, keys: pa.Table) -> _Numbers:
-        """The set of each row.
+        """The sets of the rows.
 
         Args:
             keys: the key columns, in the types of the current table.
@@ -55,11 +55,11 @@ class Division(ABC):
 
 
 class Ranges(Division):
-    """Ranges of a key that is one whole number.
+    """Ranges of a key that is one integer.
 
     Args:
         name: the column.
-        bounds: the least value of each range but the first, ascending.
+        bounds: the least values of all ranges but the first, ascending.
 
     >>> import numpy as np
     >>> import pyarrow as pa
@@ -79,7 +79,7 @@ class Ranges(Division):
 
     def condition(self, numbers: _Numbers) -> str | None:
         gaps = np.diff(numbers) - 1
-        # The widest gaps stay.
+        # The widest gaps are kept.
         cuts = np.sort(np.argsort(-gaps, kind="stable")[: _MOST_RANGES - 1])
         cuts = cuts[gaps[cuts] > 0]
         firsts = numbers[np.concatenate([[0], cuts + 1])]
@@ -98,7 +98,7 @@ class Ranges(Division):
 
 
 class Buckets(Division):
-    """The hashes of keys of any type.
+    """Buckets of hashed keys of any type.
 
     Args:
         count: how many sets there are.
@@ -117,11 +117,11 @@ class Buckets(Division):
 
 
 def divided(key: Sequence[str], keys: Iterable[pa.Table], types: Sequence[pa.DataType]) -> Division:
-    """A division of a table.
+    """Divides a table.
 
     Args:
         key: the key columns.
-        keys: the keys of all rows, in pieces. Rows that lie together should be in one piece.
+        keys: the keys of all rows, in pieces. Neighbouring rows should be in one piece.
         types: of the key columns.
     """
     if len(key) > 1 or not pa.types.is_integer(types[0]):
@@ -136,7 +136,7 @@ def divided(key: Sequence[str], keys: Iterable[pa.Table], types: Sequence[pa.Dat
 
 
 def _same(keys: pa.Table) -> list[pa.ChunkedArray]:
-    """The columns, in which -0.0 is 0.0: they are the same key."""
+    """The columns with -0.0 as 0.0: they are the same key."""
     return [
         pc.add(column, pa.scalar(0.0, column.type)) if pa.types.is_floating(column.type) else column
         for column in keys.columns
@@ -144,5 +144,5 @@ def _same(keys: pa.Table) -> list[pa.ChunkedArray]:
 
 
 def _literal(value: np.int64) -> str:
-    # Without parentheses, the cast would come before the minus, and the least number has no positive form.
+    # Without quotes, the cast would bind more tightly than the minus, and the least number has no positive form.
     return f"'{int(value)}'::pg_catalog.int8" if value < 0 else f"{int(value)}::pg_catalog.int8"

@@ -1,10 +1,10 @@
 """Rows as bytes: two rows of the same types have the same bytes exactly if their values are the same.
 
-Null equals null, and NaN equals NaN, whatever its bits are. 0.0 and -0.0 are different, as PostgreSQL stores them.
+Null equals null, and NaN equals NaN, whatever its bits. 0.0 and -0.0 are different, as PostgreSQL stores them.
 
-The bytes of a row are first, for each column, a byte that says whether there is a value, and then the value itself if
-the type has a fixed size, or else its length. The values of the other columns follow, in the order of the columns. A
-list is the bytes of its elements, one after the other; a struct is the bytes of its fields.
+First comes, for every column, a byte that tells whether there is a value, and then the value itself if its type has a
+fixed size, or else its length. The values of the other columns follow, in column order. A list is the concatenation of
+its elements' bytes; a struct is the bytes of its fields.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _Bytes: TypeAlias = npt.NDArray[np.uint8]
 
 
 def row_bytes(columns: Sequence[pa.ChunkedArray | pa.Array]) -> pa.LargeBinaryArray:
-    """The bytes of each row.
+    """The bytes of the rows.
 
     Args:
         columns: at least one, all of the same length.
@@ -66,7 +66,7 @@ def _none(column: pa.ChunkedArray) -> list[pa.Array]:
 
 
 def _fixed(values: pa.Array) -> _Bytes | None:
-    """The bytes of values of a fixed size, a row for each; None if the type has none."""
+    """The bytes of values of a fixed size as the rows of a matrix; None for other types."""
     kind = values.type
     if pa.types.is_boolean(kind):
         return _as_bytes(pc.fill_null(values.cast(pa.uint8()), 0).to_numpy(zero_copy_only=False))
@@ -95,7 +95,7 @@ def _variable(values: pa.Array) -> pa.LargeBinaryArray:
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         lengths = pc.fill_null(pc.list_value_length(values), 0).to_numpy(zero_copy_only=False)
         elements = row_bytes([values.flatten()])
-        # The bytes of the elements of a list lie behind each other.
+        # The elements of a list are adjacent.
         ends = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
         places = _offsets(elements)[ends]
         return pa.LargeBinaryArray.from_buffers(
@@ -116,7 +116,7 @@ def _as_bytes(values: npt.NDArray[Any]) -> _Bytes:
 
 
 def _rows(cells: _Bytes) -> pa.LargeBinaryArray:
-    """A row of bytes for each row of a matrix."""
+    """The rows of a matrix as binary values."""
     offsets = np.arange(len(cells) + 1, dtype=np.int64) * cells.shape[1]
     return pa.LargeBinaryArray.from_buffers(
         pa.large_binary(), len(cells), [None, pa.py_buffer(offsets), pa.py_buffer(cells)]

@@ -1,1 +1,1 @@
-"""Tables with the current rows: one row for each row of the server's table."""
+"""Tables with the current rows of the server's tables."""

@@ -1,6 +1,6 @@
-"""The columns of current tables. No other module decides what a decoded column becomes in one.
+"""The columns of current tables. Only this module decides what a decoded column becomes in one.
 
-| decoded as | all kinds of current tables have | why |
+| decoded as | all current tables have | why |
 |---|---|---|
 | time64[us] | string, `HH:MM:SS.ffffff` | Delta has no times |
 | month_day_nano_interval | string, ISO 8601 | Delta and Parquet have no type for months, days and time at once |
@@ -30,7 +30,7 @@ _PLAIN = (
 
 
 def stored_schema(schema: pa.Schema) -> pa.Schema:
-    """The columns as current tables of every kind store them.
+    """The columns as current tables of every format store them.
 
     Raises:
         ValueError: if a column has a type that this package does not decode.
@@ -94,11 +94,11 @@ def check_names(names: list[str], place: str, *, folded: bool) -> None:
 def fitted(
     there: pa.Schema | None, new: pa.Schema, place: str, can_widen: Callable[[pa.DataType, pa.DataType], bool]
 ) -> pa.Schema:
-    """The types in which a table stores rows, and in which it finds keys.
+    """The types in which a table stores rows and looks up keys.
 
     Args:
         there: the columns of the table; None if there is no table.
-        new: those of the rows, as they were decoded.
+        new: those of the decoded rows.
         place: names the table, for errors.
         can_widen: whether a column of the first type can become the second, wider one.
 
@@ -122,13 +122,13 @@ def fitted(
 
 
 def merged(there: pa.Schema, rows: pa.Schema) -> pa.Schema:
-    """The columns of a table that takes rows: its own, with the types of the rows, and behind them the new ones."""
+    """The columns of a table after it takes rows: its own, with the types of the rows, and then the new ones."""
     known = [rows.field(field.name) if field.name in rows.names else field for field in there]
     return pa.schema([*known, *(field for field in rows if field.name not in there.names)])
 
 
 def in_schema(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Rows with the columns of a schema, in its order and types. A column that they lack is null."""
+    """Rows with the columns of a schema, in its order and types. Missing columns are null."""
     columns = []
     for field in schema:
         if field.name in rows.schema.names:
@@ -140,7 +140,7 @@ def in_schema(rows: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def joined(parts: Sequence[pa.Table], place: str) -> pa.Table:
-    """The rows of tables, one after the other, with the columns of all. A column that a part lacks is null.
+    """Concatenates tables, with the columns of all. Missing columns are null.
 
     Args:
         parts: at least one.

@@ -1,4 +1,4 @@
-"""The error of a current table whose own files cannot be read. It concerns this table alone, and no other."""
+"""The error of a current table whose own files cannot be read. It concerns no other table."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ __all__ = ["DamagedError", "first_line"]
 
 
 class DamagedError(ValueError):
-    """A current table is there, but cannot be read.
+    """A current table exists, but cannot be read.
 
     Args:
         table: names the table.
-        problem: what the reader says.
-        remove: how to remove the table, so that it can be loaded again; None if it can be loaded again as it is.
+        problem: the error of the reader.
+        remove: how to remove the table, so that it can be loaded again; None if it can be loaded again without that.
     """
 
     def __init__(self, table: object, problem: BaseException, remove: str | None) -> None:
@@ -22,5 +22,5 @@ class DamagedError(ValueError):
 
 
 def first_line(problem: BaseException) -> str:
-    """What an error says, in one line without a full stop at its end; its type, if it says nothing."""
+    """The message of an error in one line, without a full stop at its end; its type if it has none."""
     return (str(problem).strip() or type(problem).__name__).partition("\n")[0].strip().rstrip(".:")

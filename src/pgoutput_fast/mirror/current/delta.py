@@ -1,4 +1,4 @@
-"""Current tables in the format of Delta. Needs `pip install 'deltalake>=1.6.6'`."""
+"""Current tables in Delta format. Needs `pip install 'deltalake>=1.6.6'`."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from pgoutput_fast.storage.stores import open_store
 
 __all__ = ["DeltaCurrent"]
 
-# The application whose transactions carry the position. `write_tables` has another one, whose positions are ordinals.
+# The application whose transactions carry the position. `write_tables` uses another one, whose positions are ordinals.
 _APPLICATION = "pgoutput_fast.mirror"
-# What a table may ask of its readers. With other features, a file may have rows that the table has not.
+# The features that a table may require of its readers. With others, files may have rows that are not in the table.
 _FEATURES = {"timestampNtz", "v2Checkpoint"}
 
 
 class DeltaCurrent(FileTable):
-    """A current table in the format of Delta.
+    """A current table in Delta format.
 
     The position is the version of the application transaction `pgoutput_fast.mirror` in Delta's log.
 
     Args:
         target: the directory or URI with all tables.
         directory: the table's directory in it, as `delta_directory` names it.
-        storage_options: what delta-rs needs to reach the store, beside what the URI says.
-        file_bytes: about how many bytes a file has at most.
+        storage_options: options of delta-rs for the store, besides the URI.
+        file_bytes: the largest size of a file, roughly.
 
     Raises:
         ImportError: if `deltalake` is not installed, or is too old.
@@ -72,15 +72,15 @@ class DeltaCurrent(FileTable):
         return True
 
     def all_again(self, before: Version, schema: pa.Schema) -> bool:
-        # delta-rs does not have Delta's type widening. A commit that replaces all files may change types.
+        # delta-rs does not support Delta's type widening. A commit that replaces all files may change types.
         return any(not field.type.equals(schema.field(field.name).type) for field in before.schema)
 
     def _load(self, number: int | None = None) -> Version | None:
         try:
             return self._newest() if number is None else self._version(self._at(number))
         except self._delta.exceptions.DeltaError as problem:
-            self._table = None  # if somebody restores or removes the table, the next call opens it again
-            # delta-rs has no other sign of some errors of a store.
+            self._table = None  # the next call opens it again, in case the table was restored or removed
+            # delta-rs marks some errors of a store only by this text.
             if not self._store.local and "object store" in str(problem):
                 raise
             if number is not None:
@@ -105,7 +105,7 @@ class DeltaCurrent(FileTable):
     def _version(self, table: Any) -> Version:
         """
         Raises:
-            ValueError: if something else made the table, or changed how it must be read.
+            ValueError: if a mirror did not make the table, or another program changed how it must be read.
         """
         position = table.transaction_version(_APPLICATION)
         if position is None:
@@ -183,10 +183,10 @@ class DeltaCurrent(FileTable):
     def _prepared(
         self, before: Version, schema: pa.Schema, whole: Any, removed: Collection[str] | None
     ) -> Any:
-        """The table, which has what a commit of this schema needs. That takes commits of their own, without rows.
+        """The table, prepared for a commit of this schema by commits of its own, without rows.
 
-        If the rows are replaced, so are the columns. But a table that had no timestamps without a zone may lack the
-        feature that they need.
+        If the rows are replaced, so are the columns. But a table that had no timestamps without a time zone may lack
+        the feature that they need.
         """
         table = self._at(before.number)
         if removed is None:
@@ -202,7 +202,7 @@ class DeltaCurrent(FileTable):
         return table if number == before.number else self._at(number)
 
     def _mended(self, table: Any, position: int, new: pa.Schema | None, removed: Collection[str]) -> bool:
-        """Gives files statistics by which no reader leaves out rows. Returns whether that took a commit."""
+        """Gives files statistics by which no reader skips rows wrongly. Returns whether that took a commit."""
         files = open_store(str(self._store.at(self._directory)))
         actions = mended_actions(table, files, new=new, leave=removed)
         if actions:
@@ -216,16 +216,16 @@ class DeltaCurrent(FileTable):
         now = self._load()
         if now is not None:
             self._expect_own()
-            with suppress(CommitFailedError):  # something else has committed: the next commit does it
+            with suppress(CommitFailedError):  # another program has committed: the next commit does it
                 self._mended(self._at(now.number), now.position, None, ())
 
     def _at(self, number: int) -> Any:
-        # Opened anew, although `_table` may be this version: so a log that was damaged meanwhile is noticed.
+        # Opened anew, although `_table` may be this version: a log damaged meanwhile is noticed.
         return self._delta.DeltaTable(self._uri, number, storage_options=self._storage)
 
     def _properties(self, position: int) -> Any:
-        # delta-rs would try again on top of another commit. It does not see that an OPTIMIZE has rewritten a file
-        # that goes, and the rows of this file would stay beside the new ones.
+        # delta-rs would retry on top of another commit. It does not see that an OPTIMIZE has rewritten a removed file,
+        # whose rows would then stay beside the new ones.
         return self._delta.CommitProperties(
             app_transactions=[self._delta.Transaction(_APPLICATION, position)], max_commit_retries=0
         )

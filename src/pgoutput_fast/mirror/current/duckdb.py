@@ -23,18 +23,18 @@ from pgoutput_fast.storage.rows_file import RowsFile
 
 __all__ = ["DuckDBCurrent"]
 
-# Has a row for each table of a mirror: its schema, its name, its position and its version.
+# One row per table of a mirror: its schema, its name, its position and its version.
 _NAME = "_pgoutput_fast_positions"
 _VIEW = '"_pgoutput_fast_rows"'
-# So long a process waits for another one that has the database open.
+# How long to wait for another process that has the database open.
 _SECONDS = 30.0
-# A scan gives about so many rows at a time.
+# The rows of a batch of a scan, roughly.
 _PIECE_ROWS = 1 << 16
 
 
 @dataclass(frozen=True)
 class _State:
-    """What the database says of the table."""
+    """The state of the table in the database."""
 
     position: int
     version: int
@@ -42,18 +42,18 @@ class _State:
 
 
 class DuckDBCurrent(CurrentTable):
-    """A current table in a file of DuckDB.
+    """A current table in a DuckDB file.
 
-    The position is a row of the table `_pgoutput_fast_positions` in the schema `main`, which the transaction of the
-    rows sets. The version counts these transactions. There is no version but the one of now.
+    The position is a row of the table `_pgoutput_fast_positions` in the schema `main`, set by the transaction of the
+    rows. The version counts these transactions. Only the current version exists.
 
     DuckDB lets one process at a time write to a file, and no other process read it meanwhile. So the file is open only
     during a call, and a call waits up to 30 seconds for other processes.
 
     Args:
-        database: the path of the file. It is made if it does not exist.
+        database: the path of the file. It is created if it does not exist.
         name: the table's name.
-        schema: the table's schema in the database. It is made if it does not exist.
+        schema: the table's schema in the database. It is created if it does not exist.
 
     Raises:
         ImportError: if `duckdb` is not installed.
@@ -67,7 +67,7 @@ class DuckDBCurrent(CurrentTable):
         self._duckdb = duckdb
         self._path = Path(database)
         self._names = schema, name
-        # With the name that DuckDB gives the database of the file: a schema may have the name of a database.
+        # Qualified with the catalog name that DuckDB gives the file: a schema may have the name of a catalog.
         self._catalog = ""
 
     @property
@@ -127,7 +127,7 @@ class DuckDBCurrent(CurrentTable):
 
     @contextmanager
     def _transaction(self, connection: Any, before: _State | None, position: int) -> Iterator[None]:
-        """A transaction that moves to the position."""
+        """A transaction that sets the position."""
         connection.begin()
         try:
             yield
@@ -157,7 +157,7 @@ class DuckDBCurrent(CurrentTable):
         """The state of the table; None if there is no table.
 
         Raises:
-            ValueError: if something else made the table.
+            ValueError: if a mirror did not make the table.
         """
         kind, found = self._kind(connection, *self._names), []
         if kind is None:
@@ -183,7 +183,7 @@ class DuckDBCurrent(CurrentTable):
         return _State(position, version, stored_schema(empty.schema))
 
     def _kind(self, connection: Any, schema: str, name: str) -> str | None:
-        """What has this name, a BASE TABLE or a VIEW; None if nothing has it."""
+        """The type of the relation of this name, BASE TABLE or VIEW; None if there is none."""
         query = (
             "SELECT table_type FROM information_schema.tables WHERE table_catalog = current_database() "
             "AND lower(table_schema) = lower(?) AND lower(table_name) = lower(?)"
@@ -204,7 +204,7 @@ class DuckDBCurrent(CurrentTable):
         return None if now is None else now.schema
 
     def held(self, version: int | None = None) -> HeldVersion:
-        # The next effect changes the rows, and nobody else can open the file meanwhile. So a reader gets a copy.
+        # The next effect changes the rows, and no other process can open the file meanwhile. So a reader gets a copy.
         copy = RowsFile()
         with self._opened() as connection:
             connection.begin()
@@ -217,7 +217,7 @@ class DuckDBCurrent(CurrentTable):
         return HeldVersion(now.position, now.schema, pieces, None)
 
     def _expected(self, connection: Any, version: int | None) -> _State:
-        """The state of the table, which has this version.
+        """The state of the table, which must have this version.
 
         Raises:
             FileNotFoundError: if there is no table.
@@ -231,7 +231,7 @@ class DuckDBCurrent(CurrentTable):
         return now
 
     def _batches(self, connection: Any, types: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """All rows, with these columns."""
+        """All rows, in these columns."""
         listed = ", ".join(map(_quoted, types.names))
         for batch in connection.sql(f"SELECT {listed} FROM {self._table}").to_arrow_reader(_PIECE_ROWS):
             yield from in_schema(pa.Table.from_batches([batch]), types).combine_chunks().to_batches()
@@ -281,7 +281,7 @@ class DuckDBCurrent(CurrentTable):
                     self._insert(connection, in_schema(piece, stored))
 
     def _make(self, connection: Any, schema: pa.Schema) -> None:
-        """Makes the table, without rows. It takes the place of one that is there."""
+        """Creates the table without rows, or replaces an existing one."""
         connection.execute(f"CREATE SCHEMA IF NOT EXISTS {self._schema}")
         with _view(connection, schema.empty_table()):
             connection.execute(f"CREATE OR REPLACE TABLE {self._table} AS SELECT * FROM {_VIEW}")
@@ -303,7 +303,7 @@ class DuckDBCurrent(CurrentTable):
                     there = self._apply_in(connection, effect, there)
 
     def _apply_in(self, connection: Any, effect: Effect, there: pa.Schema | None) -> pa.Schema:
-        """Applies an effect in a transaction. Returns the columns of the table then."""
+        """Applies an effect in a transaction. Returns the new columns of the table."""
         effect = effect.filled_by(lambda *wanted: self._found(connection, there, *wanted))
         types = fitted(there, effect.rows.schema, str(self), _can_widen)
         schema = types if there is None else merged(there, types)
@@ -316,7 +316,7 @@ class DuckDBCurrent(CurrentTable):
         return schema
 
     def _alter(self, connection: Any, there: pa.Schema, schema: pa.Schema) -> None:
-        """Adds columns, and makes columns wider."""
+        """Adds columns, and widens columns."""
         changed = [
             field for field in schema if field.name not in there.names or field != there.field(field.name)
         ]
@@ -345,21 +345,21 @@ class DuckDBCurrent(CurrentTable):
         self._insert(connection, rows)
 
     def _delete(self, connection: Any, wanted: pa.Table) -> None:
-        """Deletes the rows that are in another table, by its columns."""
+        """Deletes the rows that match another table by its columns."""
         if wanted.num_rows or not wanted.num_columns:
             with _view(connection, wanted):
                 connection.execute(f"DELETE FROM {self._table} AS t WHERE {_is_in(wanted.schema.names)}")
 
     def _delete_copies(self, connection: Any, gone: pa.Table, schema: pa.Schema) -> None:
-        """Deletes one row for each of `gone`, which have no key.
+        """Deletes one row for each row of `gone`, without a key.
 
-        DuckDB finds the rows by the columns whose values it compares as we do; of these rows, those that shall stay
-        come back.
+        DuckDB finds rows by the columns that it compares as this package does; those of them that must stay are
+        inserted again.
 
         Raises:
-            ValueError: if one is not there.
+            ValueError: if one does not exist.
         """
-        # Without such columns, all rows are found.
+        # Without such columns, all rows match.
         plain = gone.select([field.name for field in gone.schema if is_plain(field.type)])
         found = in_schema(self._matching(connection, plain, schema.names), schema)
         self._delete(connection, plain)
@@ -379,7 +379,7 @@ def _can_widen(there: pa.DataType, wide: pa.DataType) -> bool:
 
 
 def _pieces(rows: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Batches, put together into larger tables."""
+    """Merges batches into larger tables."""
     waiting: list[pa.RecordBatch] = []
     for batch in rows:
         waiting.append(batch)
@@ -392,7 +392,7 @@ def _pieces(rows: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
 
 @contextmanager
 def _view(connection: Any, rows: pa.Table) -> Iterator[None]:
-    """Names a table of Arrow, for queries. DuckDB takes none without columns."""
+    """Registers an Arrow table as a view for queries. DuckDB accepts none without columns."""
     if not rows.num_columns:
         yield
         return
@@ -400,7 +400,7 @@ def _view(connection: Any, rows: pa.Table) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        # After an error in a transaction, DuckDB refuses this as well. That must not take the place of the error.
+        # After an error in a transaction, DuckDB refuses this as well, which must not hide the error.
         with suppress(Exception):
             connection.unregister(_VIEW[1:-1])
         raise
@@ -408,6 +408,6 @@ def _view(connection: Any, rows: pa.Table) -> Iterator[None]:
 
 
 def _is_in(columns: Sequence[str]) -> str:
-    """The condition that a row of `t` is in the view, by these columns; true if there are none."""
+    """The condition that a row of `t` is in the view, by these columns; true without columns."""
     same = [f"t.{_quoted(each)} IS NOT DISTINCT FROM w.{_quoted(each)}" for each in columns]
     return f"EXISTS (SELECT 1 FROM {_VIEW} AS w WHERE {' AND '.join(same)})" if same else "true"

@@ -1,4 +1,4 @@
-"""Current tables of Parquet files. An effect rewrites only the files that have rows which go or change."""
+"""Current tables of Parquet files. An effect rewrites only files with rows that are deleted or changed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from pgoutput_fast.storage.stores import Store, is_unfinished
 __all__ = ["ChangedError", "FileTable", "in_key_order"]
 
 _OWN = re.compile(rf"part-{RUN}-[0-9a-f]+-[0-9]+\.parquet")
-# So often an effect is applied again, if something else changes the table meanwhile.
+# Attempts to apply an effect if another program changes the table meanwhile.
 _TRIES = 10
 _WEEK = 7 * 24 * 3600
 
@@ -45,16 +45,16 @@ _T = TypeVar("_T")
 
 
 class ChangedError(Exception):
-    """Something else has committed to the table since it was read. The commit did nothing."""
+    """Another program has committed to the table since it was read. The commit did nothing."""
 
 
 class FileTable(CurrentTable):
-    """A current table of Parquet files, whose commits another class makes.
+    """A current table of Parquet files, whose commits a subclass makes.
 
     Args:
         store: the store with all tables.
         directory: the directory of this table's files in it.
-        file_bytes: about how many bytes a file has at most.
+        file_bytes: the largest size of a file, roughly.
     """
 
     #: Called before each commit.
@@ -69,11 +69,11 @@ class FileTable(CurrentTable):
 
     @abstractmethod
     def _load(self, number: int | None = None) -> Version | None:
-        """A version of the table, by default that of now. None if there is no table.
+        """A version of the table, by default the current one. None if there is no table.
 
         Raises:
-            FileNotFoundError: if the table does not have this version any more.
-            ValueError: if something else made the table. A DamagedError: if the version of now cannot be read.
+                FileNotFoundError: if the table no longer has this version.
+                ValueError: if a mirror did not make the table. A DamagedError: if the current version cannot be read.
         """
 
     @abstractmethod
@@ -91,11 +91,11 @@ class FileTable(CurrentTable):
             before: the version to change; None if there is no table.
             schema: the new columns.
             position: the new position.
-            added: files that come.
-            removed: names of files that go; None for all.
+                added: new files.
+                removed: names of the removed files; None for all.
 
         Raises:
-            ChangedError: if `before` is not the version of now.
+            ChangedError: if `before` is not the current version.
         """
 
     @abstractmethod
@@ -104,12 +104,12 @@ class FileTable(CurrentTable):
 
     @abstractmethod
     def _kept(self, now: Version, keep: int) -> Iterable[Version]:
-        """The last versions: `now`, and those before, at most `keep` in all. The others cannot be read any more."""
+        """The last versions: `now` and those before, at most `keep` in all. Others can no longer be read."""
 
     def __str__(self) -> str:
         return f"the table in {self._store}/{self._directory}"
 
-    # ---- for those who distribute the work -----------------------------------------------------------------------
+    # ---- for distributed writers ----------------------------------------------------------------------------------
 
     @property
     def files(self) -> str:
@@ -117,11 +117,11 @@ class FileTable(CurrentTable):
         return self._directory
 
     def now(self) -> Version | None:
-        """The table as it is now, with its files. None if there is no table."""
+        """The current version of the table with its files. None if there is no table."""
         return self._load()
 
     def schema_with(self, before: Version | None, rows: pa.Schema) -> pa.Schema:
-        """The columns of the table when it has got rows with these columns, as they were decoded.
+        """The columns of the table after it takes decoded rows with these columns.
 
         Raises:
             ValueError: if the table cannot take a column.
@@ -132,7 +132,7 @@ class FileTable(CurrentTable):
         return self._in_files(before, schema)
 
     def _in_files(self, before: Version | None, schema: pa.Schema) -> pa.Schema:
-        """Columns with all that files of this kind say of them. Without `before`, all rows that were there go.
+        """Columns with all metadata of files of this format. Without `before`, all old rows are removed.
 
         Raises:
             ValueError: if the table cannot have these columns.
@@ -140,11 +140,11 @@ class FileTable(CurrentTable):
         return schema
 
     def short(self, version: Version) -> list[int]:
-        """The files that one effect should join, neighbours next to each other; none while there are few of them."""
+        """The short files that one effect should join, neighbours adjacent; none while there are few of them."""
         return to_join(version, self._file_bytes)
 
     def all_again(self, before: Version, schema: pa.Schema) -> bool:
-        """Whether all files must be written again before the table can have these columns, some of which are wider."""
+        """Whether all files must be rewritten before the table can have these columns, some of which are wider."""
         return False
 
     def commit(
@@ -155,17 +155,18 @@ class FileTable(CurrentTable):
         added: Sequence[WrittenFile],
         removed: Collection[str] | None,
     ) -> None:
-        """Commits files that others have written, as `apply` does.
+        """Commits files of other writers, as `apply` does.
 
         Args:
-            before: the version that they have read; None if there was no table.
-            schema: the columns of the table then.
-            position: the position of the table then.
-            added: the files that come.
-            removed: the names of the files that go; None for all.
+                before: the version that they read; None if there was no table.
+                schema: the new columns of the table.
+                position: the new position.
+                added: the new files.
+                removed: the names of the removed files; None for all.
 
         Raises:
-            ChangedError: if something else has committed since `before`. The table is as it is, and the files stay.
+                ChangedError: if another program has committed since `before`. The table is unchanged, and the files
+                    stay.
         """
         with advised(self._store):
             self._expect_own()
@@ -175,7 +176,7 @@ class FileTable(CurrentTable):
         if self.check is not None:
             self.check()
 
-    # ---- what a current table can do -----------------------------------------------------------------------------
+    # ---- the interface of a current table ----------------------------------------------------------------------------
 
     def position(self) -> int | None:
         return self.reached()[0]
@@ -221,7 +222,7 @@ class FileTable(CurrentTable):
         finder = Finder(wanted, keys=True)
         for k in candidates(there, wanted):
             place = self._file(there.files[k])
-            # First only the keys: most candidates have none of them.
+            # First only the keys: most candidates have no match.
             looked = row_groups(self._store, place, there.schema, wanted.schema.names, wanted)
             if any((finder.find(rows) >= 0).any() for _, rows in looked):
                 for _, rows in row_groups(self._store, place, there.schema, known, wanted):
@@ -233,14 +234,14 @@ class FileTable(CurrentTable):
         return rows.select(named)
 
     def _fit(self, there: Version | None, rows: pa.Table) -> pa.Table:
-        """Rows in the types that the table has, or gets."""
+        """Rows in the types that the table has, or will have."""
         types = fitted(None if there is None else there.schema, rows.schema, str(self), self._can_widen)
         return in_schema(rows, types)
 
     def replace(self, rows: Iterable[pa.RecordBatch], schema: pa.Schema, position: int) -> None:
         stored = stored_schema(schema)
         check_names(stored.names, str(self), folded=self._folded)
-        self._load()  # refuses a table that something else made, before the long work
+        self._load()  # refuses a table that a mirror did not make, before the long work
         stored = self._in_files(None, stored)
         with NewFiles(self._store, self._directory, self._file_bytes) as files:
             files.write(in_schema(pa.Table.from_batches([each]), stored) for each in rows)
@@ -267,7 +268,7 @@ class FileTable(CurrentTable):
         self._tried(change)
 
     def _tried(self, task: Callable[[Version | None], _T]) -> _T:
-        """Does something with the version of now, and again if something else has committed meanwhile.
+        """Runs a task with the current version, and again if another program has committed meanwhile.
 
         Raises:
             RuntimeError: if that happens again and again.
@@ -293,7 +294,7 @@ class FileTable(CurrentTable):
     def _write(
         self, before: Version | None, effect: Effect, files: NewFiles
     ) -> tuple[pa.Schema, Collection[str] | None]:
-        """Writes the files of an effect. Returns the columns behind it, and the files that go; None for all."""
+        """Writes the files of an effect. Returns the columns after it, and the removed files; None for all."""
         schema = self.schema_with(before, effect.rows.schema)
         rows = in_key_order(in_schema(effect.rows, schema), effect.key)
         if before is None or effect.truncated:
@@ -313,10 +314,10 @@ class FileTable(CurrentTable):
         return schema, None if again else {before.files[k].name for k in looked.keys() | joined}
 
     def _look(self, before: Version, effect: Effect, schema: pa.Schema, rows: pa.Table) -> dict[int, Found]:
-        """The rows that go, by file.
+        """The removed rows, by file.
 
         Raises:
-            ValueError: if a row without a key that goes is not there.
+            ValueError: if a removed row without a key does not exist.
         """
         names = effect.identity
         wanted = in_schema(effect.gone, pa.schema([schema.field(name) for name in names]))
@@ -348,26 +349,27 @@ class FileTable(CurrentTable):
         position: int,
         removed: Collection[str] | None,
     ) -> None:
-        """Commits new files. They stay after an error that does not tell whether they are committed."""
+        """Commits new files. After an error that leaves the outcome unknown, they stay."""
         self._expect_own()
         try:
             with advised(self._store):
                 self._commit(before, schema, position, files.written, removed)
         except ChangedError:
-            # The change may be this one: if the answer of a store is lost, delta-rs tries again, and meets it.
+            # The other commit may be this one: if the answer of a store is lost, delta-rs retries, and meets its own
+            # commit.
             written, files.written = files.written, []
             if self._has_all(written):
                 return
             files.written = written
             raise
         except BaseException:
-            # A store may do a request later than it says. And an error may come behind the commit.
+            # A store may execute a request after it reported an error, and an error may follow the commit.
             if not self._store.local or self._has_any(files.written):
                 files.written = []
             raise
 
     def _has_all(self, files: Sequence[WrittenFile]) -> bool:
-        """Whether the table has all of these files, and there are some."""
+        """Whether the table has all of these files, and there are any."""
         now = self._load()
         names = {file.name for file in now.files} if now is not None else set()
         return bool(files) and names.issuperset(file.name for file in files)
@@ -383,15 +385,15 @@ class FileTable(CurrentTable):
         )
 
     def vacuum(self, keep: int = 1) -> int:
-        """Removes files that only older versions have, and files of commits that never ended.
+        """Removes files that only older versions have, and files of unfinished commits.
 
-        Files that something else wrote, such as an OPTIMIZE, it removes when they are a week old.
+        Files of other programs, such as an OPTIMIZE, are removed when they are a week old.
 
         Args:
-            keep: how many versions can still be read, the one of now included.
+            keep: how many versions stay readable, the current one included.
 
         Returns:
-            how many files it removed.
+                How many files it removed.
 
         Raises:
             ValueError: if `keep` is less than 1.
@@ -417,10 +419,10 @@ def _taken(rows: pa.Table, numbers: Numbers) -> pa.Table:
 
 
 def in_key_order(rows: pa.Table, key: Sequence[str]) -> pa.Table:
-    """Rows in the order of the first column of the key, so that few files have the rows of few keys."""
+    """Rows sorted by the first column of the key, so that the rows of few keys are in few files."""
     kinds = [rows.schema.field(name).type for name in key[:1]]
     if not kinds or pa.types.is_nested(kinds[0]) or pa.types.is_boolean(kinds[0]):
         return rows
     places = pc.sort_indices(rows.column(key[0])).to_numpy()
-    # New keys of a sequence come in their order. To take rows costs more than to sort one column.
+    # New keys of a sequence are already sorted. Taking rows costs more than sorting one column.
     return rows if bool(np.all(places[1:] > places[:-1])) else rows.take(pa.array(places))

@@ -1,4 +1,4 @@
-"""The files of a current table: which of them may have certain rows, what they have, and new ones."""
+"""The files of a current table: those that may have certain rows, their content, and new ones."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ __all__ = [
     "row_groups",
 ]
 
-# About how many bytes a file has at most. An effect rewrites whole files: it costs as much as the file with the changed
+# The largest size of a file, roughly. An effect rewrites whole files: it costs as much as the files with the changed
 # keys, however large the table is.
 FILE_BYTES = 32 << 20
-# Names the files that the mirror writes, in the place of a run.
+# Takes the place of a run in the names of files of the mirror.
 RUN = "current"
-# PostgreSQL has no name with a zero byte. So no column is the ordinal of a message.
+# No name in PostgreSQL has a zero byte. So no column is the ordinal of a message.
 _NO_PREFIX = "\0"
-# About so many bytes of rows become a row group. A look for a key reads at least one.
+# The bytes of rows in a row group, roughly. A search for a key reads at least one.
 _WAITING_BYTES = 32 << 20
-# The types whose bounds are known, and how pyarrow gives the bounds of a row group. NaN has no place in the order of
-# floats. Some programs store a decimal as a whole number, and pyarrow then gives this number.
+# The types whose bounds are used, and their Python types in pyarrow's statistics. Not floats: NaN has no place in their
+# order. Some programs store a decimal as an integer, which pyarrow then returns.
 _BOUNDS: Sequence[tuple[Callable[[pa.DataType], bool], type]] = (
     (pa.types.is_integer, int),
     (pa.types.is_string, str),
@@ -49,7 +49,7 @@ _BOUNDS: Sequence[tuple[Callable[[pa.DataType], bool], type]] = (
     (pa.types.is_binary, bytes),
     (pa.types.is_decimal128, Decimal),
 )
-# JSON has no exact form of these. So only row groups have their bounds.
+# JSON has no exact form of these, so only row groups have their bounds.
 _INEXACT = (pa.types.is_binary, pa.types.is_decimal128)
 
 
@@ -73,12 +73,12 @@ class Version:
     """A version of a table.
 
     Attributes:
-        number: the version, as the format counts.
-        position: the LSN that it has reached.
-        schema: its columns.
+            number: the version in the format.
+            position: its LSN.
+            schema: its columns.
         files: its files.
-        bounds: column -> (the least value, the largest value) of the column in each file; null if it is not known.
-            Nulls do not count.
+            bounds: column -> (least values, largest values) of the column in all files; null if unknown. Nulls do not
+                count.
     """
 
     number: int
@@ -89,12 +89,12 @@ class Version:
 
 
 def _form(kind: pa.DataType) -> type | None:
-    """The Python type of bounds of a column of this type; None if files cannot be told apart by such a column."""
+    """The Python type of bounds of a column of this type; None if bounds cannot select files by such a column."""
     return next((form for test, form in _BOUNDS if test(kind)), None)
 
 
 def _leading(wanted: pa.Table, has: Callable[[pa.DataType], bool]) -> tuple[str, pa.Array] | None:
-    """The column whose bounds tell where rows are, and its values; None if there is none."""
+    """The column whose bounds select files or row groups, and its values; None if there is none."""
     for field in wanted.schema:
         if has(field.type):
             values = pc.unique(wanted.column(field.name))
@@ -114,7 +114,7 @@ def _in_log(kind: pa.DataType) -> bool:
 
 
 def by_bounds(version: Version, files: Sequence[int]) -> list[int]:
-    """Files in the order of their least values, by the first column that has bounds."""
+    """Files sorted by their least values in the first column with bounds."""
     for field in version.schema:
         if _in_log(field.type):
             lows = version.bounds(field.name)[0].take(pa.array(files, pa.int64()))
@@ -123,7 +123,7 @@ def by_bounds(version: Version, files: Sequence[int]) -> list[int]:
 
 
 def candidates(version: Version, wanted: pa.Table) -> list[int]:
-    """The files that may have one of these rows, by their bounds: indexes of `version.files`."""
+    """The files that may have any of these rows, by their bounds: indexes of `version.files`."""
     leading = _leading(wanted, _in_log)
     if leading is None or leading[0] not in version.schema.names:
         return list(range(len(version.files)))
@@ -133,7 +133,7 @@ def candidates(version: Version, wanted: pa.Table) -> list[int]:
 
 
 def leading_bounds(version: Version, names: Sequence[str]) -> tuple[str, pa.Array, pa.Array] | None:
-    """The first of these columns whose bounds tell files apart, and its least and largest value in each file.
+    """The first of these columns whose bounds select files, with its least and largest values in all files.
 
     None if there is no such column.
     """
@@ -147,7 +147,7 @@ def _between(values: pa.Array, low: pa.Scalar, high: pa.Scalar) -> bool:
     if not low.is_valid or not high.is_valid:
         return True
     if pa.types.is_timestamp(high.type):
-        # Delta's bounds have milliseconds. Some programs round the upper one down.
+        # Delta's bounds have milliseconds. Some programs round the upper bound down.
         try:
             high = pc.add_checked(high, pa.scalar(1000, pa.duration("us")))
         except pa.ArrowInvalid:  # the end of time
@@ -158,19 +158,19 @@ def _between(values: pa.Array, low: pa.Scalar, high: pa.Scalar) -> bool:
 def row_groups(
     store: Store, name: str, schema: pa.Schema, columns: Sequence[str], wanted: pa.Table | None = None
 ) -> Iterator[tuple[int, pa.Table]]:
-    """Yields (ordinal of the first row, rows) of each row group of a file.
+    """Yields (ordinal of the first row, rows) for the row groups of a file.
 
     Args:
-        store: where the file is.
+        store: the store of the file.
         name: its name in the store.
         schema: the columns of the table. A column that the file lacks is null.
         columns: the columns to read.
-        wanted: leaves out row groups which, by their bounds, have none of these rows.
+        wanted: skips row groups that have none of these rows, by their bounds.
     """
     types = pa.schema([schema.field(each) for each in columns])
     leading = None if wanted is None else _leading(wanted, _in_group)
     begin = 0
-    # Spark may write timestamps of 96 bits. In a store, many columns are read at once.
+    # Spark may write timestamps of 96 bits. Object stores are read with many columns at once.
     more = {"coerce_int96_timestamp_unit": "us", "pre_buffer": not store.local}
     with pq.ParquetFile(open_file(os.fspath(store.at(name))), **more) as file:
         there = set(file.schema_arrow.names)
@@ -201,12 +201,12 @@ def _may_have(group: pq.RowGroupMetaData, name: str, values: pa.Array) -> bool:
 
 
 class NewFiles:
-    """Writes the new files of a table. A context manager: after an error, none of them stays.
+    """Writes the new files of a table. A context manager: after an error, all of them are removed.
 
     Args:
         store: the store with all tables.
         directory: the directory of the files in it.
-        file_bytes: about how many bytes a file has at most.
+        file_bytes: the largest size of a file, roughly.
 
     Attributes:
         written: the files.
@@ -224,7 +224,7 @@ class NewFiles:
             self.remove()
 
     def write(self, rows: Iterable[pa.Table | pa.RecordBatch]) -> None:
-        """Writes rows into files that have no other rows."""
+        """Writes rows into files of their own."""
         waiting = min(_WAITING_BYTES, self._file_bytes)
         with TableFiles(
             self._store, RUN, False, file_bytes=self._file_bytes, waiting_bytes=waiting, prefix=_NO_PREFIX

@@ -1,4 +1,4 @@
-"""Current tables in the format of Iceberg. Needs `pip install 'pyiceberg[pyarrow,sql-sqlite]>=0.12'`."""
+"""Current tables in Iceberg format. Needs `pip install 'pyiceberg[pyarrow,sql-sqlite]>=0.12'`."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from pgoutput_fast.storage.stores import open_store
 
 __all__ = ["IcebergCurrent"]
 
-# The property of a snapshot that has the position. `write_tables` has a property of the table, for ordinals.
+# The snapshot property with the position. `write_tables` has a table property, for ordinals.
 _POSITION = "pgoutput-fast.mirror-position"
 _RETRIES = "commit.retry.num-retries"
-# Without these, the catalog keeps a file of metadata for each commit.
+# Without these, the catalog keeps a metadata file per commit.
 _PROPERTIES = {
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "10",
@@ -35,7 +35,7 @@ _PROPERTIES = {
 
 
 class IcebergCurrent(FileTable):
-    """A current table in the format of Iceberg.
+    """A current table in Iceberg format.
 
     The position is the property `pgoutput-fast.mirror-position` of a snapshot. A version is the sequence number of a
     snapshot. A commit is one snapshot, which replaces files.
@@ -44,11 +44,11 @@ class IcebergCurrent(FileTable):
         target: the directory or URI with all tables.
         directory: the table's directory in it, as `delta_directory` names it.
         properties: of a pyiceberg catalog. Without them, a local target has a catalog in the file `_catalog.db`.
-        file_bytes: about how many bytes a file has at most.
+        file_bytes: the largest size of a file, roughly.
 
     Raises:
         ImportError: if `pyiceberg` is not installed.
-        ValueError: for a target in a store without the properties of a catalog.
+        ValueError: for a target in an object store without the properties of a catalog.
     """
 
     def __init__(
@@ -59,15 +59,15 @@ class IcebergCurrent(FileTable):
         *,
         file_bytes: int = FILE_BYTES,
     ) -> None:
-        # A table says where it is with an absolute path, whatever the working directory of this process is.
+        # A table has an absolute location, independent of the working directory of this process.
         super().__init__(open_store(absolute(target)), directory, file_bytes)
         self._store.make()
         self._catalog = open_catalog(self._store, properties or {})
-        # A catalog in a file keeps the file open, but takes a new connection whenever it needs one.
+        # A catalog in a file keeps the file open, but opens a new connection on demand.
         self._catalog.close()
         self._identifier = iceberg_name(directory)
         self._location = f"{iceberg_root(self._store)}/{directory}"
-        # The version that was read last, and its files as pyiceberg knows them.
+        # The last version that was read, and its files in pyiceberg's form.
         self._known: tuple[Version, dict[str, Any]] | None = None
 
     _remove = "remove it from the catalog"
@@ -78,11 +78,11 @@ class IcebergCurrent(FileTable):
     # ---- versions ------------------------------------------------------------------------------------------------
 
     def _table(self) -> Any:
-        """The table as the catalog has it now; None if there is none.
+        """The table in the catalog; None if there is none.
 
         Raises:
             ValueError: if the catalog has a table of this name elsewhere.
-            DamagedError: if the file that the catalog names is missing or damaged.
+            DamagedError: if the metadata file named by the catalog is missing or damaged.
         """
         from pyiceberg.exceptions import NoSuchTableError, ValidationError
 
@@ -124,7 +124,7 @@ class IcebergCurrent(FileTable):
             if number is None and isinstance(problem, FileNotFoundError):
                 raise DamagedError(self, problem, self._remove) from problem
             raise
-        except Exception as problem:  # pyiceberg has no error of its own for bytes that are no manifest
+        except Exception as problem:  # pyiceberg has no error of its own for damaged manifests
             raise DamagedError(self, problem, self._remove) from problem
         return self._known[0]
 
@@ -174,7 +174,7 @@ class IcebergCurrent(FileTable):
                 if self._load() is not before or self._known is None or table is None:
                     raise ChangedError
                 gone = [file for name, file in self._known[1].items() if removed is None or name in removed]
-                # pyiceberg would put the same files on top of another commit. This changes only our copy.
+                # pyiceberg would retry the same files on top of another commit. This changes only the copy in memory.
                 table.metadata.properties[_RETRIES] = "0"
                 transaction = table.transaction()
                 if not before.schema.equals(schema):
@@ -191,7 +191,7 @@ class IcebergCurrent(FileTable):
             self._catalog.close()
 
     def _created(self, schema: pa.Schema) -> Any:
-        """A transaction that makes the table."""
+        """A transaction that creates the table."""
         return self._catalog.create_table_transaction(
             self._identifier, plain_types(schema), location=self._location, properties=_PROPERTIES
         )
@@ -201,7 +201,7 @@ class IcebergCurrent(FileTable):
         if before is not None and before.schema.equals(schema):
             return before.schema
         table = self._table()
-        # It is not committed. The commit does the same again, and pyiceberg compares the ids.
+        # This transaction is not committed. The commit repeats it, and pyiceberg compares the ids.
         if table is None:
             transaction = self._created(schema)
         else:
@@ -214,7 +214,7 @@ class IcebergCurrent(FileTable):
     def _overwrite(
         self, transaction: Any, position: int, added: Sequence[WrittenFile], gone: Sequence[Any]
     ) -> None:
-        """Makes one snapshot, in which files take the place of others."""
+        """Creates one snapshot, which replaces files."""
         from pyiceberg.io.pyarrow import parquet_file_to_data_file
         from pyiceberg.table import TableProperties
 
@@ -224,7 +224,7 @@ class IcebergCurrent(FileTable):
             snapshot_properties={_POSITION: str(position)}
         ).overwrite() as snapshot:
             existing = snapshot._existing_manifests
-            # pyiceberg keeps the manifests that say which files earlier snapshots removed, one of each commit.
+            # pyiceberg would keep the manifests of files removed by earlier snapshots, one per commit.
             snapshot._existing_manifests = lambda: list(filter(_is_live, existing()))
             for each in added:
                 path = f"{self._location}/{each.name}"
@@ -237,7 +237,7 @@ class IcebergCurrent(FileTable):
                 snapshot.delete_data_file(file)
 
     def _kept(self, now: Version, keep: int) -> Iterator[Version]:
-        """Forgets the snapshots before, so that none names files that are gone."""
+        """Expires older snapshots, so that none names removed files."""
         table = self._table()
         ordered = sorted(table.metadata.snapshots, key=lambda each: each.sequence_number)
         old = [each.snapshot_id for each in ordered[:-keep]]
@@ -255,7 +255,7 @@ class IcebergCurrent(FileTable):
         table = self._table()
         if table is None:
             return removed
-        # pyiceberg has no function that removes what only expired snapshots need.
+        # pyiceberg cannot remove files that only expired snapshots need.
         kept = set()
         for snapshot in table.metadata.snapshots:
             named = [snapshot.manifest_list, *(each.manifest_path for each in snapshot.manifests(table.io))]
@@ -267,16 +267,16 @@ class IcebergCurrent(FileTable):
 
 
 def _is_live(manifest: Any) -> bool:
-    """Whether a manifest has files that are in the table. Later snapshots need no other."""
+    """Whether a manifest has live files. Later snapshots need no others."""
     return bool(manifest.added_files_count != 0 or manifest.existing_files_count != 0)
 
 
 def _value(field: Any, bounds: Mapping[int, bytes] | None) -> Any:
-    """A bound of a column in a file; None if it is not known."""
+    """A bound of a column in a file; None if unknown."""
     from pyiceberg.conversions import from_bytes
 
     found = None if bounds is None else bounds.get(field.field_id)
     if found is None:
         return None
-    # Of dates it gives days, and of timestamps microseconds.
+    # Days for dates, microseconds for timestamps.
     return from_bytes(field.field_type, found)

@@ -16,14 +16,14 @@ _Codes = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 
 class Finder:
-    """Numbers the rows of tables by the given row that each equals.
+    """Maps rows of tables to the numbers of equal given rows.
 
     Args:
         given: the rows to find, in the types of the tables.
-        keys: whether -0.0 and 0.0 are equal, as they are in a key of PostgreSQL. Without, they are two values.
+        keys: whether -0.0 and 0.0 are equal, as in a key of PostgreSQL. If not, they are two values.
 
     Attributes:
-        codes: the number of each given row. Equal rows have the same; the numbers are 0, 1, 2, ...
+            codes: the numbers of the given rows: 0, 1, 2, ... Equal rows have the same number.
     """
 
     codes: _Codes
@@ -31,7 +31,7 @@ class Finder:
     def __init__(self, given: pa.Table, *, keys: bool) -> None:
         self._names = given.schema.names
         self._columns: list[_Column] = []
-        # Of the combination of the first columns with each further one: the numbers that occur.
+        # For the combination of the first columns with the next one: the numbers that occur.
         self._pairs: list[_Codes] = []
         codes = np.zeros(given.num_rows, np.int64)
         for name in self._names:
@@ -44,11 +44,11 @@ class Finder:
         self.codes = codes
 
     def counts(self) -> _Codes:
-        """How many given rows have each number."""
+        """The number of given rows by number."""
         return np.bincount(self.codes).astype(np.int64)
 
     def find(self, rows: pa.Table) -> _Codes:
-        """The number of the given row that each row equals; -1 if it equals none."""
+        """The numbers of the equal given rows; -1 where there is none."""
         found = np.zeros(rows.num_rows, np.int64)
         for name, column, pairs in zip(self._names, self._columns, self._pairs, strict=True):
             codes = column.find(_whole(rows.column(name)))
@@ -58,11 +58,11 @@ class Finder:
 
 
 def chosen(codes: _Codes, left: _Codes) -> _Codes:
-    """The ordinals of the rows that go, ascending: of the rows with a number, as many as are `left` of it.
+    """The ordinals of the removed rows, ascending: of the rows with a number, as many as are `left` of it.
 
     Args:
-        codes: the number of each row, -1 for none.
-        left: number -> how many rows go. This function takes off those that it chooses.
+            codes: the numbers of the rows, -1 for none.
+            left: number -> how many rows to remove. The chosen ones are subtracted.
     """
     at = np.flatnonzero(codes >= 0)
     at = at[_rank(codes[at]) < left[codes[at]]]
@@ -71,14 +71,14 @@ def chosen(codes: _Codes, left: _Codes) -> _Codes:
 
 
 def check_all_gone(left: _Codes, table: str) -> None:
-    """Checks that no row is left of those that go.
+    """Checks that all rows to remove were found.
 
     Args:
-        left: number -> how many rows were not there.
+        left: number -> how many rows were not found.
         table: names the table.
 
     Raises:
-        ValueError: if there is one.
+        ValueError: if one was not found.
     """
     if left.any():
         raise ValueError(
@@ -88,12 +88,12 @@ def check_all_gone(left: _Codes, table: str) -> None:
 
 
 def is_plain(kind: pa.DataType) -> bool:
-    """Whether every engine agrees with `Finder` on which values are equal. In a row without a key, -0.0 is not 0.0."""
+    """Whether every engine has the same equality as `Finder`. In a row without a key, -0.0 is not 0.0."""
     return not (pa.types.is_floating(kind) or pa.types.is_nested(kind))
 
 
 def _rank(codes: _Codes) -> _Codes:
-    """How many times the same number comes before each."""
+    """How many times a number occurs before its position."""
     order = np.argsort(codes, kind="stable")
     ordered = codes[order]
     rank = np.empty(len(codes), np.int64)
@@ -117,7 +117,7 @@ class _Column:
         return _numbers(self._flat(values, learn=False), self._values)
 
     def _flat(self, values: pa.Array, *, learn: bool) -> pa.Array:
-        """Values that are equal if and only if these are, of a type without parts."""
+        """Maps values to values of a type without parts, which are equal if and only if the originals are."""
         if pa.types.is_floating(values.type) and self._keys:
             return pc.add(values, pa.scalar(0.0, values.type))  # -0.0 becomes 0.0
         if pa.types.is_list(values.type):
@@ -130,7 +130,7 @@ class _Column:
         return values
 
     def _lists(self, values: pa.Array, learn: bool) -> pa.Array:
-        """A list becomes the bytes of the numbers of its elements."""
+        """Maps a list to the bytes of its elements' numbers."""
         lengths = pc.fill_null(pc.list_value_length(values), 0).to_numpy(zero_copy_only=False)
         offsets = np.zeros(len(values) + 1, np.int64)
         np.cumsum(lengths, out=offsets[1:])
@@ -162,7 +162,7 @@ def _numbers(values: pa.Array, known: pa.Array) -> _Codes:
 
 
 def _position(known: _Codes, values: _Codes) -> _Codes:
-    """The position of each value in sorted values; -1 if it is not there."""
+    """The positions of values in sorted values; -1 if missing."""
     if not len(known):
         return np.full(len(values), -1, np.int64)
     at = np.minimum(np.searchsorted(known, values), len(known) - 1)

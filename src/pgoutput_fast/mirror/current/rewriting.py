@@ -1,4 +1,4 @@
-"""Which rows of a file go, and the file's rows without them and with those that take their places."""
+"""Finds removed rows of a file, and rewrites the file without them and with their replacements."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ Numbers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Found:
-    """Rows of a file that go.
+    """Removed rows of a file.
 
     Attributes:
         rows: their ordinals in the file, ascending.
-        comes: the number of the row that takes the place of each; -1 if none does.
+            comes: the numbers of the rows that replace them; -1 for none.
     """
 
     rows: Numbers
@@ -32,19 +32,20 @@ class Found:
 
 
 class Search:
-    """Looks for rows that go, one file after the other.
+    """Searches for rows to remove, one file after the other.
 
     Args:
         wanted: the rows, in the types of the table.
-        comes: for each of them the number of the row that takes its place; -1 if none does.
-        keys: whether they are keys. Then all rows with these keys go. Otherwise `wanted` has a row for each copy that
-            goes.
+        comes: the numbers of the rows that replace them; -1 for none.
+        keys: whether they are keys. Then all rows with these keys are removed. Otherwise `wanted` has one row per copy
+            to remove.
     """
 
     def __init__(self, wanted: pa.Table, comes: Numbers, *, keys: bool) -> None:
         self._wanted, self._keys = wanted, keys
         self._finder = Finder(wanted, keys=keys)
-        # For each different row of `wanted`: how many rows may still go, and which row still has to come.
+        # For the distinct rows of `wanted`: how many rows may still be removed, and the replacement that is still
+        # unused.
         self._left = self._finder.counts()
         self._comes = np.full(len(self._left), -1, np.int64)
         if keys:
@@ -52,12 +53,12 @@ class Search:
             self._left[:] = np.iinfo(np.int64).max
 
     def look_into(self, store: Store, file: str, schema: pa.Schema) -> Found | None:
-        """The rows of a file that go; None if none does.
+        """The removed rows of a file; None if there are none.
 
-        If several rows have the same key, the row that comes takes the place of the first one.
+        If several rows have the same key, the new row replaces the first one.
 
         Args:
-            store: where the file is.
+            store: the store of the file.
             file: its name in the store.
             schema: the columns of the table.
         """
@@ -71,7 +72,7 @@ class Search:
         return Found(gone, self._places(np.concatenate(numbers))) if len(gone) else None
 
     def _places(self, numbers: Numbers) -> Numbers:
-        """The row that takes the place of each row that goes. Each comes once."""
+        """The replacements of removed rows. Every replacement is used once."""
         places = np.full(len(numbers), -1, np.int64)
         each, at = np.unique(numbers, return_index=True)
         places[at] = self._comes[each]
@@ -79,13 +80,13 @@ class Search:
         return places
 
     def check_all_gone(self, table: str) -> None:
-        """Checks that all copies were found. Call it when you have looked into all files.
+        """Checks that all copies were found. Call it after the search of all files.
 
         Args:
             table: names the table.
 
         Raises:
-            ValueError: if a row without a key was not there.
+            ValueError: if a row without a key was not found.
         """
         if not self._keys:
             check_all_gone(self._left, table)
@@ -94,14 +95,14 @@ class Search:
 def rewritten(
     store: Store, file: str, schema: pa.Schema, found: Found | None, take: Callable[[Numbers], pa.Table]
 ) -> Iterator[pa.Table]:
-    """The rows of a file, without those that go, and with those that take their places.
+    """The rows of a file, without the removed ones and with their replacements.
 
     Args:
-        store: where the file is.
+        store: the store of the file.
         file: its name in the store.
         schema: the columns of the table.
-        found: the rows that go; None if none does.
-        take: gives rows that come, by their numbers.
+            found: the removed rows; None for none.
+            take: returns replacements by their numbers.
     """
     for begin, there in row_groups(store, file, schema, schema.names):
         if found is None:

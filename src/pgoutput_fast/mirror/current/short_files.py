@@ -1,4 +1,4 @@
-"""Which short files of a table become one."""
+"""Chooses short files of a table to join."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from pgoutput_fast.mirror.current.files import Version, by_bounds
 
 __all__ = ["to_join"]
 
-# A file is short if it has at most an eighth of the most bytes. Short files fall into three classes: those of the next
-# class have at most an eighth of those of the class before. If a class has more than eight files, they become one, with
-# all files of the next classes. So the rows of long files are not written again with each of the short ones.
+# A file is short if it has at most an eighth of the file size. Short files fall into three classes, with at most an
+# eighth of the size of the class before. If a class has more than eight files, they are joined, with all files of
+# smaller classes. So rows of long files are not rewritten for every short one.
 _CLASSES, _MOST_ALIKE = 3, 8
-# One effect joins about so many times the bytes of the longest file at most. The next one goes on.
+# One effect joins at most about this multiple of the file size. The next effect continues.
 _MOST_JOINED = 2
 
 
 def to_join(version: Version, file_bytes: int) -> list[int]:
-    """The files that one effect should join, neighbours next to each other; none while there are few of them.
+    """The files that one effect should join, neighbours adjacent; none while there are few of them.
 
     Args:
         version: of the table.
-        file_bytes: about how many bytes a file has at most.
+        file_bytes: the largest size of a file, roughly.
     """
     classes = _classes(version, file_bytes)
     full = np.flatnonzero(np.bincount(classes, minlength=_CLASSES + 1)[1:] > _MOST_ALIKE)
@@ -34,7 +34,7 @@ def to_join(version: Version, file_bytes: int) -> list[int]:
 
 
 def _classes(version: Version, file_bytes: int) -> npt.NDArray[np.int64]:
-    """The class of each file by its length; 0 for files that are not short."""
+    """The size classes of the files; 0 for files that are not short."""
     sizes = np.array([file.nbytes for file in version.files], np.int64)
     limits = file_bytes // _MOST_ALIKE ** np.arange(1, _CLASSES + 1)
     return np.searchsorted(-limits, -sizes, side="right")

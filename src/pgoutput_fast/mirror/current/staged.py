@@ -1,6 +1,6 @@
-"""Several effects that become one commit: each changes the files that the one before left, which no reader sees.
+"""Several effects in one commit: each changes the files that the one before left, which readers do not see.
 
-So the effects of a transaction that is larger than the memory are computed part by part.
+So the effects of a transaction larger than the memory are computed part by part.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ __all__ = ["Staged"]
 
 @dataclass(frozen=True)
 class Staged:
-    """What a table will have, if it is committed.
+    """The next version of a table, before it is committed.
 
     Attributes:
-        before: the version of now; None if there is no table.
-        schema: the columns then; None if there is no table, and no effect yet.
+            before: the current version; None if there is no table.
+            schema: the next columns; None if there is no table, and no effect yet.
         added: the new files.
-        removed: the names of the files of `before` that go; None for all.
+        removed: the names of the files of `before` that are removed; None for all.
     """
 
     before: Version | None
@@ -37,12 +37,12 @@ class Staged:
     def behind(
         self, schema: pa.Schema, added: Sequence[WrittenFile], removed: Collection[str] | None
     ) -> tuple[Staged, list[WrittenFile]]:
-        """(this behind one more effect, the files of earlier effects that nobody needs any more).
+        """(this after one more effect, the files of earlier effects that are no longer needed).
 
         Args:
-            schema: the columns behind the effect.
-            added: the files that it brings.
-            removed: the names of the files that it takes away; None for all.
+                schema: the columns after the effect.
+                added: its new files.
+                removed: the names of the files that it removes; None for all.
         """
         stay = [] if removed is None else [each for each in self.added if each.name not in removed]
         gone = [each for each in self.added if each not in stay]
@@ -53,7 +53,7 @@ class Staged:
 
     @property
     def version(self) -> Version | None:
-        """The table as the next effect finds it; None if there is none."""
+        """The table before the next effect; None if there is none."""
         if self.schema is None:
             return self.before
         before, removed = self.before, self.removed
@@ -85,7 +85,7 @@ def _of_files(
 
 
 def _typed(values: Sequence[object], kind: pa.DataType) -> pa.Array:
-    """Bounds as statistics have them, as values of a column; null if that is not possible."""
+    """Bounds from statistics as values of a column; null if that is not possible."""
     if pa.types.is_timestamp(kind) or pa.types.is_date32(kind):
         return pa.array(values, pa.string()).cast(kind)
     if pa.types.is_integer(kind) or pa.types.is_string(kind):

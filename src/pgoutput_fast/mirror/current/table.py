@@ -1,4 +1,4 @@
-"""What every kind of current table can do, whatever it is stored in."""
+"""The interface of current tables, whatever their format."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class HeldVersion:
     """A version of a current table that a reader has opened.
 
     Attributes:
-        position: the LSN that it has reached.
+        position: its LSN.
         schema: its columns.
-        pieces: columns -> all rows, with these columns, piece by piece.
+        pieces: columns -> all rows, with these columns, in pieces.
         files: the paths or URIs of its files; None if it has none of its own.
     """
 
@@ -32,14 +32,14 @@ class HeldVersion:
 
 
 class CurrentTable(ABC):
-    """A table that has the rows that the server's table had at a position.
+    """A table with the rows of the server's table at a position.
 
     Its position is an LSN: the table has the effect of all transactions that committed there or before, and of no
-    other. The rows and the position change in one commit. So after a crash, the position says whether an effect was
+    other. The rows and the position change in one commit. So after a crash, the position shows whether an effect was
     applied.
 
-    The columns are those of the relation, `_commit_lsn` and `_unrepresentable` (`current_schema`), in types that the
-    kind of table has.
+    The columns are those of the relation, `_commit_lsn` and `_unrepresentable` (`current_schema`), in types of the
+    table's format.
     """
 
     @abstractmethod
@@ -48,27 +48,27 @@ class CurrentTable(ABC):
 
     @abstractmethod
     def version(self) -> int | None:
-        """The version of the table that readers see now, as its format counts. None if there is no table yet."""
+        """The version of the table that readers see now, in its format. None if there is no table yet."""
 
     def reached(self) -> tuple[int | None, int | None]:
-        """(the position, the version), for which tables of files look once. None and None if there is no table yet."""
+        """(position, version), which tables of files read together. None and None if there is no table yet."""
         return self.position(), self.version()
 
     @abstractmethod
     def schema(self) -> pa.Schema | None:
-        """The columns that the table has now. None if there is no table yet."""
+        """The current columns of the table. None if there is no table yet."""
 
     @abstractmethod
     def replace(self, rows: Iterable[pa.RecordBatch], schema: pa.Schema, position: int) -> None:
-        """Makes the table, or replaces all that it has, in one commit.
+        """Creates the table, or replaces all rows and columns, in one commit.
 
         Args:
             rows: all rows, with the columns of `schema`. They may be larger than the memory.
             schema: of a current table.
-            position: the position that these rows belong to.
+            position: the position of these rows.
 
         Raises:
-            ValueError: if the table cannot take a column, or if something else made the table. It is as before.
+                ValueError: if the table cannot take a column, or if a mirror did not make the table. It is unchanged.
         """
 
     @abstractmethod
@@ -76,15 +76,15 @@ class CurrentTable(ABC):
         """The rows with these keys: the key columns and then `columns`, in any order, in the types of the table.
 
         Args:
-            keys: key columns, each key once, as they were decoded. -0.0 and 0.0 are the same key, and so are NaNs.
+                keys: key columns of decoded keys, without duplicates. -0.0 and 0.0 are the same key, and so are NaNs.
             columns: other columns. One that the table lacks is null.
         """
 
     def apply(self, effect: Effect, position: int) -> None:
-        """Applies an effect and moves to the position, in one commit. Does nothing if the position is reached already.
+        """Applies an effect and sets the position, in one commit. Does nothing if the position is reached already.
 
-        Columns that the table lacks are added first; rows that are there have null in them. Columns that only the table
-        has are null in new rows.
+        Missing columns are added first, with null in existing rows. Columns that only the table has are null in new
+        rows.
 
         Args:
             effect: without unfilled values.
@@ -94,9 +94,9 @@ class CurrentTable(ABC):
 
         Raises:
             ValueError: if a column has a type or a name that the table cannot take, if the effect has unfilled values,
-                or if the table lacks a row without a key that goes. The table is as before.
-            RuntimeError: if something else changes the table again and again meanwhile. The table has nothing of this
-                effect.
+                        or if the table lacks a removed row without a key. The table is unchanged.
+                    RuntimeError: if another program keeps changing the table meanwhile. The table has nothing of this
+                        effect.
         """
         if effect.unfilled:
             raise ValueError("the effect has values that are not filled: fill them from `find` first")
@@ -106,21 +106,20 @@ class CurrentTable(ABC):
     def apply_parts(self, parts: Iterable[Effect], position: int, after: int | None = None) -> None:
         """Applies effects one after the other, in one commit: readers see all of them, or none.
 
-        One effect at a time is in memory. Values that an effect lacks are those that the table has behind the effects
-        before it.
+        One effect at a time is in memory. Missing values are read from the table as the previous effects leave it.
 
         Args:
-            parts: the effects. They may be asked for again from the beginning, if something else changes the table.
+            parts: the effects. They may be iterated again if another program changes the table.
             position: the new position. Nothing is done if it is reached already.
-            after: the position that the table must have. None: any one.
+            after: the position that the table must have. None for any.
 
         Raises:
-            MirrorBusyError: if the table has another position: another process mirrors into it. The table is as it is.
+            MirrorBusyError: if the table has another position: another process mirrors into it. The table is unchanged.
             ValueError, RuntimeError: as `apply`.
         """
 
     def read(self, version: int | None = None) -> pa.Table:
-        """All rows, in any order: those of now, or those of a version.
+        """All rows, in any order, of the current version or another one.
 
         Raises:
             As `held`.
@@ -129,16 +128,17 @@ class CurrentTable(ABC):
         return pa.concat_tables([there.schema.empty_table(), *there.pieces(there.schema.names)])
 
     def mend(self) -> None:  # noqa: B027  (other tables need nothing)
-        """Lets every reader find all rows in files of earlier versions of this package, and of other programs.
+        """Makes all rows visible to every reader, also in files of earlier versions of this package and of other
+        programs.
 
         The rows and the position stay.
         """
 
     def scan(self, columns: Sequence[str]) -> Iterator[pa.Table]:
-        """All rows of now, in any order, in pieces that fit into memory.
+        """All current rows, in any order, in pieces that fit into memory.
 
         Args:
-            columns: the columns to read, all of which the table has. The pieces have them in this order.
+            columns: the columns to read, which the table must have. The pieces have them in this order.
 
         Raises:
             FileNotFoundError: if there is no table, or if its files were removed meanwhile.
@@ -147,16 +147,16 @@ class CurrentTable(ABC):
 
     @abstractmethod
     def held(self, version: int | None = None) -> HeldVersion:
-        """Opens the version of now, or another one.
+        """Opens the current version, or another one.
 
         Raises:
-            FileNotFoundError: if there is no table, or if it does not have this version any more.
-            ValueError: if tables of this kind have no versions but the one of now.
+                FileNotFoundError: if there is no table, or if it no longer has this version.
+                ValueError: if tables of this format have only the current version.
         """
 
 
 def expect_position(table: CurrentTable, now: int | None, after: int | None) -> None:
-    """Checks that a table has the position that changes were taken for.
+    """Checks that a table has the position that changes start from.
 
     Raises:
         MirrorBusyError: if it has another one.

@@ -1,4 +1,4 @@
-"""Puts the rows of an effect together from the rows of a stretch."""
+"""Assembles the rows of an effect from the rows of a stretch."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def assemble(stretch: Stretch, rows: RowNumbers, sources: Mapping[str, RowNumber
 
     Args:
         stretch: the stretch.
-        rows: which rows, ascending.
-        sources: {column: for each of `rows` the row that has the value of this column}. Other columns have their values
-            in `rows` themselves.
+            rows: the rows, ascending.
+            sources: {column: for each of `rows` the row with the value of this column}. Other columns have their values
+                in `rows` themselves.
     """
     names = stretch.values.column_names
     own = [name for name in names if name not in sources]
@@ -49,7 +49,7 @@ def _table(stretch: Stretch, columns: Sequence[pa.ChunkedArray], unrepresentable
 
 
 def _unrepresentable(stretch: Stretch, rows: RowNumbers, sources: Mapping[str, RowNumbers]) -> pa.Array:
-    """The names of columns whose value has no Arrow form: a value takes this along from the row that has it."""
+    """The names of columns without an Arrow form: a value inherits this mark from its source row."""
     found = {}
     for name, marked in stretch.unrepresentable.items():
         has = np.zeros(len(stretch), np.bool_)

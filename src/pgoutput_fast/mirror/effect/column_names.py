@@ -1,4 +1,4 @@
-"""Columns of lists of names, such as `_unchanged`: which rows name which column."""
+"""Columns of lists of names, such as `_unchanged`: the rows by name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NAMES = pa.list_(pa.string())
 
 
 def naming_rows(lists: pa.ChunkedArray) -> dict[str, RowNumbers]:
-    """{name: the numbers of the rows that have it, ascending}.
+    """{name: the numbers of the rows with it, ascending}.
 
     >>> import pyarrow as pa
     >>> naming_rows(pa.chunked_array([[["a"], None, ["b", "a"]]]))
@@ -40,7 +40,7 @@ def naming_rows(lists: pa.ChunkedArray) -> dict[str, RowNumbers]:
 
 
 def with_names(named: Mapping[str, RowNumbers], count: int) -> pa.Array:
-    """The inverse: `count` lists, each with the names of its row in the order of `named`; null for none.
+    """The inverse: `count` lists with the names of their rows in the order of `named`; null for none.
 
     >>> import numpy as np
     >>> with_names({"a": np.array([0, 2]), "b": np.array([2])}, 3).to_pylist()

@@ -1,4 +1,4 @@
-"""Finds among the rows of a stretch those that are copies of each other."""
+"""Finds copies among the rows of a stretch."""
 
 from __future__ import annotations
 
@@ -19,11 +19,10 @@ __all__ = ["cancelled_copies"]
 
 
 def cancelled_copies(columns: Sequence[pa.ChunkedArray], puts: Mask) -> Mask:
-    """Which rows cancel each other: a removal takes away the oldest equal row that was put before it.
+    """Which rows cancel each other: a removal cancels the oldest equal row that was put before it.
 
-    Equality is that of `row_codes`. Rows are put together by a hash that is quick to have. Then each row is compared
-    with the one before it. Only where they differ in spite of their hash, all values are numbered, which takes much
-    longer.
+    Equality is that of `row_codes`. Rows are grouped by a cheap hash. Then neighbours in a group are compared. Only if
+    some differ despite equal hashes, the values of their groups are numbered, which takes much longer.
 
     Args:
         columns: at least one, all of the same length.
@@ -43,7 +42,7 @@ def cancelled_copies(columns: Sequence[pa.ChunkedArray], puts: Mask) -> Mask:
 
 
 def _comparable(column: pa.ChunkedArray, ones: RowNumbers, others: RowNumbers) -> pa.ChunkedArray:
-    """A column that `unequal` takes: it is equal where this column is, in these rows."""
+    """A column for `unequal`, which is equal where this column is, in these rows."""
     column = storage(column)
     if is_comparable(column.type):
         return column
@@ -58,7 +57,7 @@ def _taken_apart(
     count: int,
     mixed: npt.NDArray[np.int32],
 ) -> tuple[npt.NDArray[np.int32], int]:
-    """The groups, and how many there are, where the rows of mixed groups are in groups of equal rows."""
+    """The groups and their number, with mixed groups split into groups of equal rows."""
     is_mixed = np.zeros(count, np.bool_)
     is_mixed[mixed] = True
     rows = np.flatnonzero(is_mixed[groups])

@@ -1,4 +1,4 @@
-"""Finds the rows of each key, in their order."""
+"""Groups rows by key, in their order."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ __all__ = ["KeyGroups", "key_groups"]
 
 @dataclass(frozen=True)
 class KeyGroups:
-    """The rows of each key.
+    """The rows by key.
 
     Attributes:
-        previous: for each row the one before it with the same key, -1 for none.
-        first, last: for each key its first and its last row, in the same order.
+            previous: for each row the one before it with the same key, -1 for none.
+            first, last: the first and the last rows of the keys, in the same order.
     """
 
     previous: RowNumbers
@@ -31,7 +31,7 @@ class KeyGroups:
 
 
 def key_groups(columns: Sequence[pa.ChunkedArray]) -> KeyGroups:
-    """The rows of each key.
+    """Groups rows by key.
 
     Args:
         columns: the columns of the key, without nulls.
@@ -45,7 +45,7 @@ def key_groups(columns: Sequence[pa.ChunkedArray]) -> KeyGroups:
     rows = np.arange(count)
     if all_different:
         return KeyGroups(np.full(count, -1), rows, rows)
-    # Number and row in one integer: numpy sorts such values in half the time of an argsort that keeps the order.
+    # Number and row in one integer: numpy sorts these in half the time of a stable argsort.
     bits = _bits(count)
     ordered = np.sort(numbers.astype(np.int64) << bits | rows)
     rows = ordered & ((1 << bits) - 1)
@@ -60,10 +60,10 @@ def _bits(count: int) -> int:
 
 
 def _numbers(columns: Sequence[pa.ChunkedArray]) -> tuple[npt.NDArray[np.integer], bool]:
-    """A number from 0 for each row, and whether they are known to be all different."""
+    """A number from 0 per row, and whether they are known to be distinct."""
     if len(columns) == 1 and pa.types.is_integer(columns[0].type) and len(columns[0]):
         values = columns[0].to_numpy()
-        if (values[1:] > values[:-1]).all():  # new rows with ascending numbers
+        if (values[1:] > values[:-1]).all():  # as of new rows with a sequence
             return values, True
         bounds = pc.min_max(columns[0]).as_py()
         if (bounds["max"] - bounds["min"]).bit_length() + _bits(len(values)) < 63:

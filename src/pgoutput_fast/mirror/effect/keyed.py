@@ -26,8 +26,7 @@ _NO_FORM = (
 def keyed_effect(stretch: Stretch, key: Sequence[str]) -> Effect:
     """The net effect on a table with this key.
 
-    A new row comes, an old row goes. The two rows of an update that has both are a row that goes and one that comes,
-    whether the key is the same or not.
+    The two rows of an update with an old row count as a removed row and a new one, whether the key is the same or not.
 
     Raises:
         ValueError: if the changes contradict each other, or lack a value of the key.
@@ -38,7 +37,7 @@ def keyed_effect(stretch: Stretch, key: Sequence[str]) -> Effect:
     _check_order(stretch, groups.previous, needs_row)
     stays = stretch.puts[groups.last]
     comes = _ascending(groups.last[stays], len(stretch))
-    # A row that the stretch makes and removes was not there before.
+    # A row that the stretch adds and removes did not exist before.
     goes = _ascending(groups.last[~stays & needs_row[groups.first]], len(stretch))
     sources, unfilled = _sources(stretch, key, groups.previous, comes)
     return Effect(
@@ -73,19 +72,19 @@ def _check_key(stretch: Stretch, key: Sequence[str]) -> None:
 
 
 def _ascending(rows: RowNumbers, count: int) -> RowNumbers:
-    """The numbers in order, each of which comes once and is below `count`."""
+    """Sorts distinct numbers below `count`."""
     chosen = np.zeros(count, np.bool_)
     chosen[rows] = True
     return np.flatnonzero(chosen)
 
 
 def _check_order(stretch: Stretch, previous: RowNumbers, needs_row: Mask) -> None:
-    """Checks that each change finds the row that it needs, or none where it makes one."""
+    """Checks that every change has the row that it needs, or none if it adds one."""
     known = previous >= 0
     there = stretch.puts[previous] & known
     wrong = there != needs_row
     if not stretch.truncated:
-        wrong &= known  # what the table has is not known
+        wrong &= known  # the table's content is unknown
     if wrong.any():
         row = int(np.flatnonzero(wrong)[0])
         reason = (
@@ -99,10 +98,10 @@ def _check_order(stretch: Stretch, previous: RowNumbers, needs_row: Mask) -> Non
 def _sources(
     stretch: Stretch, key: Sequence[str], previous: RowNumbers, comes: RowNumbers
 ) -> tuple[dict[str, RowNumbers], list[Unfilled]]:
-    """For columns with values that were not sent: the rows that have the values of `comes`; and what no row has."""
+    """For columns with unsent values: the rows with the values of `comes`; and the values that no row has."""
     if not stretch.unchanged:
         return {}, []
-    # The row with the state before: of an update with its old row, that is the old row's.
+    # The row with the previous state. For an update with its old row, it is that of the old row.
     old = np.arange(len(stretch)) - stretch.has_preimage
     before = previous[old]
     sources, unfilled = {}, []

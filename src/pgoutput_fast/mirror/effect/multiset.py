@@ -22,11 +22,11 @@ __all__ = ["multiset_effect"]
 def multiset_effect(stretch: Stretch) -> Effect:
     """The net effect on a table without a key.
 
-    An old row takes away the oldest equal row that the stretch put before it. If there is none, it takes away one that
-    was there before the stretch.
+    An old row cancels the oldest equal row that the stretch put before it. If there is none, it removes one from before
+    the stretch.
 
     Raises:
-        ValueError: if an old row is not whole, or was not there behind a truncate.
+        ValueError: if an old row is not whole, or did not exist after a truncate.
     """
     _check_old_rows(stretch)
     stretch = _with_values_of_old_rows(stretch)
@@ -54,9 +54,9 @@ def _check_old_rows(stretch: Stretch) -> None:
 
 
 def _with_values_of_old_rows(stretch: Stretch) -> Stretch:
-    """The same changes, where new rows have values that were not sent from their old rows.
+    """The same changes, with unsent values of new rows taken from their old rows.
 
-    The decoder has done this already for changes that it decoded itself.
+    The decoder has already done so for changes that it decoded itself.
     """
     if not stretch.unchanged:
         return stretch

@@ -15,28 +15,29 @@ from pgoutput_fast.schema.foreign import checked_table
 
 __all__ = ["effect_of", "net_effect"]
 
-# Changes in smaller chunks are joined first: each step does something for each chunk of each column, and that takes as
-# long as some hundred rows. More bytes are not joined, because the copy takes as much memory again.
+# Changes in smaller chunks are joined first: the overhead per chunk and column is that of some hundred rows. Larger
+# tables are not joined, because the copy doubles the memory.
 _CHUNK_ROWS = 1000
 _JOINED_BYTES = 1 << 26
 
 
 def net_effect(changes: pa.Table, key: Sequence[str]) -> Effect:
-    """Reduces committed changes of one table to their net effect: which rows go, and which come.
+    """Reduces committed changes of one table to their net effect: the removed rows, and the new ones.
 
-    Changes that contradict each other are an error, because then changes are missing. An example is an update of a row
+    Contradictory changes are an error, because they mean that changes are missing. An example is an update of a row
     that an earlier change removed. The rows of the table itself are not read.
 
     Args:
         changes: rows of the committed view in apply order and in plain types (`schema/plain.py`), with their metadata
             columns. Whole transactions, any number of them.
-        key: the columns of the replica identity. Empty for a table whose changes have whole old rows (REPLICA IDENTITY
-            FULL), or that only gets new rows (NOTHING).
+            key: the columns of the replica identity. Empty for a table whose changes have whole old rows (REPLICA
+                IDENTITY FULL), or that only gets new rows (NOTHING).
 
     Raises:
-        TypeError: if `changes` is no table.
-        ValueError: if changes contradict each other, or lack what they must have. The error names the message, the
-            table if the schema of the changes does, and the column if one is concerned. Also if Arrow data are damaged.
+            TypeError: if `changes` is not a table.
+            ValueError: if changes contradict each other, or are incomplete. The error names the message, the table if
+                the schema of the changes has its name, and the column if one is concerned. Also if Arrow data are
+                damaged.
 
     >>> import pyarrow as pa
     >>> import pgoutput_fast as pgo
@@ -58,7 +59,7 @@ def net_effect(changes: pa.Table, key: Sequence[str]) -> Effect:
 
 
 def effect_of(changes: pa.Table, key: Sequence[str]) -> Effect:
-    """The same for changes that this package made, or that a file reader has checked: their Arrow data are sound.
+    """The same for changes of this package or of a file reader, whose Arrow data are known to be sound.
 
     Raises:
         ValueError: as for `net_effect`.

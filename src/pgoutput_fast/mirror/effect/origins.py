@@ -1,4 +1,4 @@
-"""Finds for values that updates did not send the row of the stretch that has them."""
+"""Finds the rows of a stretch that have values which updates did not send."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ __all__ = ["origins"]
 
 
 def origins(unsent: RowNumbers, before: RowNumbers) -> RowNumbers:
-    """The row in which each row's value of a column stands: the row itself, or an earlier state of the same row.
+    """The rows with the values of a column: the row itself, or an earlier state of the same row.
 
     If no row of the stretch has the value, it is the earliest state in the stretch: one of `unsent`.
 
     Args:
         unsent: the rows in which the column's value was not sent.
-        before: for each row the one with the state before it, -1 if that is not in the stretch.
+            before: the rows with the previous states, -1 if they are not in the stretch.
 
     >>> import numpy as np
     >>> origins(np.array([1, 2, 4]), np.array([-1, 0, 1, -1, -1]))
@@ -25,7 +25,7 @@ def origins(unsent: RowNumbers, before: RowNumbers) -> RowNumbers:
     found = np.arange(len(before))
     earlier = before[unsent]
     found[unsent] = np.where(earlier < 0, unsent, earlier)
-    # Each round doubles how far a row looks back, so that a row with very many updates takes few rounds.
+    # Every round doubles the distance, so many updates of a row take few rounds.
     while True:
         further = found[found[unsent]]
         if np.array_equal(further, found[unsent]):

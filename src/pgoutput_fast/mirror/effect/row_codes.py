@@ -1,4 +1,4 @@
-"""Numbers for rows: two rows have the same number exactly if their values are the same as PostgreSQL stores them."""
+"""Numbers for rows: two rows have the same number exactly if PostgreSQL stores the same values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Codes: TypeAlias = npt.NDArray[np.int32]
 
 
 def row_codes(columns: Sequence[pa.ChunkedArray]) -> tuple[Codes, int]:
-    """A number for each row, and how many numbers there are: from 0 up to this.
+    """The numbers of the rows, from 0 up, and how many numbers there are.
 
     Null equals null, and NaN equals NaN. 0.0 and -0.0 are different.
 
@@ -70,7 +70,7 @@ def _numbered(column: pa.ChunkedArray) -> tuple[Codes, int]:
 
 
 def _joined(codes: Sequence[Codes]) -> tuple[Codes, int]:
-    """One number for the numbers of several columns: those of a row become one value of fixed size."""
+    """Numbers the combinations of several columns' numbers, as values of fixed size."""
     together = np.stack(codes, axis=1)
     kind = pa.binary(together.shape[1] * together.itemsize)
     return _numbered(
@@ -79,7 +79,7 @@ def _joined(codes: Sequence[Codes]) -> tuple[Codes, int]:
 
 
 def _list_codes(lists: pa.Array) -> tuple[Codes, int]:
-    """The numbers of a list's elements become one value of bytes, so that lists are compared as such values."""
+    """Numbers lists by the bytes of their elements' numbers."""
     ends = lists.offsets.to_numpy().astype(np.int64)
     elements, _ = _column_codes(pa.chunked_array([lists.values.slice(ends[0], ends[-1] - ends[0])]))
     valid = np.packbits(lists.is_valid().to_numpy(zero_copy_only=False), bitorder="little")

@@ -1,4 +1,4 @@
-"""A stretch of committed changes of one table as arrays, checked for what no server sends."""
+"""A stretch of committed changes of one table as arrays, checked for errors that no server makes."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ _NEEDED = ("change_type", "seq", "commit_lsn", "key_only", "unchanged", "unrepre
 
 @dataclass(frozen=True)
 class Stretch:
-    """The changes behind the last truncate, or all, in apply order. A row is named by its number, from 0.
+    """The changes after the last truncate, or all, in apply order. Rows are identified by their numbers, from 0.
 
     Attributes:
-        table: the table's qualified name, None if the changes do not tell it.
-        truncated: whether a truncate stood before these changes.
+            table: the table's qualified name, None if the changes lack it.
+            truncated: whether a truncate preceded these changes.
         values: the relation's columns.
-        kinds: the change type of each row: its place in `CHANGE_TYPES`.
-        seq: `_seq` of each row.
-        commit_lsn: `_commit_lsn` of each row, int64.
-        key_only: which rows have key columns only.
+            kinds: the change types of the rows, as indexes of `CHANGE_TYPES`.
+            seq: `_seq` of the rows.
+            commit_lsn: `_commit_lsn` of the rows, int64.
+            key_only: the rows with key columns only.
         unchanged: {column: rows in which its value was not sent}, in the order of the columns.
         unrepresentable: {column: rows in which its value has no Arrow form}, in the order of the columns.
     """
@@ -56,20 +56,20 @@ class Stretch:
 
     @cached_property
     def puts(self) -> Mask:
-        """Which rows are the row as it is after the change."""
+        """The rows that are the state after a change."""
         found: Mask = (self.kinds == _INSERT) | (self.kinds == _POSTIMAGE)
         return found
 
     @cached_property
     def has_preimage(self) -> Mask:
-        """Which rows have the old row of their update right before them."""
+        """The rows directly after the old row of their update."""
         found = np.zeros(len(self), np.bool_)
         found[1:] = self.kinds[:-1] == _PREIMAGE
         return found
 
     @cached_property
     def updates_in_place(self) -> Mask:
-        """Which rows are updates without an old row: the key is as it was."""
+        """The updates without an old row: the key is unchanged."""
         found: Mask = (self.kinds == _POSTIMAGE) & ~self.has_preimage
         return found
 
@@ -156,7 +156,7 @@ def _kinds(changes: pa.Table, seq: npt.NDArray[np.int64], table: str | None) -> 
 
 
 def _naming_rows(changes: pa.Table, name: str, columns: Sequence[str]) -> dict[str, RowNumbers]:
-    """The rows that name each of `columns`. Names of columns that the caller left out do not matter."""
+    """The rows that name the `columns`. Names of other columns do not matter."""
     found = naming_rows(changes[_PREFIX + name])
     return {column: found[column] for column in columns if column in found}
 

@@ -22,5 +22,5 @@ def take(column: pa.ChunkedArray, rows: RowNumbers) -> pa.ChunkedArray:
     numbers = pa.array(rows)
     if column.nbytes > _ARRAY_BYTES:
         return column.take(numbers)
-    # From one array this takes half the time.
+    # Taking from one array needs half the time.
     return pa.chunked_array([column.combine_chunks().take(numbers)], column.type)

@@ -1,4 +1,4 @@
-"""Values that no change has, because an update left them as they were: they are looked up in the table."""
+"""Values that no change has, because an update left them unchanged: they are read from the table."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ __all__ = ["RowLostError", "Unfilled", "fill", "wanted"]
 
 @dataclass(frozen=True)
 class Unfilled:
-    """Values of a column that were not sent, because an update left them as they were.
+    """Values of a column that were not sent, because an update left them unchanged.
 
     Attributes:
         column: the column.
-        rows: where the values belong: indexes of `Effect.rows`, int64.
-        keys: the keys that these rows had before the stretch, in the same order. So the values lie in the rows that the
-            table has under these keys.
+            rows: the rows that lack the values: indexes of `Effect.rows`, int64.
+            keys: the keys of these rows before the stretch, in the same order. The table has the values in its rows
+                with these keys.
     """
 
     column: str
@@ -34,7 +34,7 @@ class Unfilled:
 
 
 class RowLostError(ValueError):
-    """The table lacks a row, or a column of it, that changes refer to: changes before them did not get into the table.
+    """The table lacks a row, or a column of it, that changes refer to: earlier changes did not get into the table.
 
     >>> raise RowLostError("the table lacks a row that changes refer to")
     Traceback (most recent call last):
@@ -43,10 +43,10 @@ class RowLostError(ValueError):
 
 
 def wanted(unfilled: Sequence[Unfilled], keys: pa.Table) -> tuple[pa.Table, tuple[str, ...]]:
-    """Which rows and columns have the values: the keys, each once, and the columns, with `_unrepresentable`.
+    """The rows and columns with the values: keys without duplicates, and columns, with `_unrepresentable`.
 
     Args:
-        unfilled: what rows lack.
+        unfilled: the missing values.
         keys: the key columns of any rows.
     """
     if not unfilled:
@@ -61,12 +61,12 @@ def wanted(unfilled: Sequence[Unfilled], keys: pa.Table) -> tuple[pa.Table, tupl
 
 
 def fill(rows: pa.Table, unfilled: Sequence[Unfilled], found: pa.Table) -> pa.Table:
-    """The rows with the values that were found.
+    """The rows with the missing values filled in.
 
     Args:
         rows: rows of an effect.
-        unfilled: what they lack.
-        found: rows of the table, with the columns of `wanted`.
+            unfilled: the missing values.
+            found: rows of the table, with the columns of `wanted`.
 
     Raises:
         RowLostError: if a row or a column was not found.
@@ -93,7 +93,7 @@ def fill(rows: pa.Table, unfilled: Sequence[Unfilled], found: pa.Table) -> pa.Ta
 
 
 def _places(keys: pa.Table, found: pa.Table, column: str) -> RowNumbers:
-    """For each key the row of `found` that has it."""
+    """The rows of `found` with these keys."""
     there = found.select(keys.column_names).cast(keys.schema)
     codes, count = row_codes(pa.concat_tables([there, keys]).columns)
     there_codes, key_codes = codes[: there.num_rows], codes[there.num_rows :]

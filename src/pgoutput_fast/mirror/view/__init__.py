@@ -1,1 +1,1 @@
-"""The fresh view: a current table and the changes that its history has since, as one table."""
+"""The fresh view: a current table and the later changes of its history, as one table."""
