@@ -1,1 +1,1 @@
-"""Tables in a lake: files that other processes wrote become rows of a table in one commit."""
+"""Tables in a lake: files of other processes become rows of a table in one commit."""

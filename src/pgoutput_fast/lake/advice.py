@@ -1,4 +1,4 @@
-"""What to do about an error of a store that tables are written to."""
+"""Advice for errors of a store with tables."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pgoutput_fast.storage.stores import Store
 __all__ = ["advised"]
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-# delta-rs and pyarrow say the number of the system's error in the text only.
+# delta-rs and pyarrow have the number of the system's error only in the message.
 _NUMBER = re.compile(r"(?:os error|errno) (\d+)")
 _REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
 _AFTER = "The tables are as before, or the next run finishes what this one began to commit"
@@ -20,11 +20,11 @@ _AFTER = "The tables are as before, or the next run finishes what this one began
 
 @contextmanager
 def advised(store: Store) -> Iterator[None]:
-    """Adds to an OSError what to do about it. An error that was advised before stays as it is."""
+    """Adds advice to an OSError, unless it has some already."""
     try:
         yield
     except NotADirectoryError:
-        raise  # its message says all
+        raise  # its message is sufficient
     except OSError as problem:
         if not hasattr(problem, "__notes__"):
             problem.add_note(_advice(problem, store))

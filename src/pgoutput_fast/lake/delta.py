@@ -1,4 +1,4 @@
-"""Delta tables: files that are written already become a version of the table. Needs `pip install deltalake`."""
+"""Delta tables: existing files become a version of the table. Needs `pip install deltalake`."""
 
 from __future__ import annotations
 
@@ -32,30 +32,30 @@ __all__ = [
     "reached",
 ]
 
-# What a new table is told. For each commit, delta-rs reads all commits behind the last checkpoint again. By itself, it
-# writes a checkpoint only behind each hundredth.
+# Properties of new tables. For every commit, delta-rs reads all commits after the last checkpoint again. By default, it
+# writes a checkpoint only after every hundredth.
 CONFIGURATION = {"delta.checkpointInterval": "10"}
 
 # The application whose transactions carry the position.
 _APPLICATION = "pgoutput_fast"
-# The applications whose transactions carry the stream: its digest, and where in it the table stops. Transactions stay
-# in the log for ever, but they are numbers. The names are in the information about the commit, under the first name.
+# The applications whose transactions carry the stream: its digest, and the position of the table in it. Transactions
+# stay in the log for ever, but they are numbers. The names are in the commit info, under the first name.
 _STREAM = "pgoutput_fast.stream"
 _SEQ, _LOW, _HIGH = f"{_STREAM}.seq", f"{_STREAM}.low_lsn", f"{_STREAM}.high_lsn"
 _NO_STREAM = _NO_LSN = -1
-# The application whose transaction says which transactions of the stream the table has: a place in this list.
+# The application whose transaction tells which transactions of the stream the table has, as an index of this list.
 _KIND = f"{_APPLICATION}.transactions"
 _KINDS: tuple[Transactions | None, ...] = (None, "as_sent", "committed")
-# In so many commits the names of a stream are looked for.
+# The number of commits that are searched for the names of a stream.
 _NEWEST = 1000
-# Size of joined files, and rows of their row groups: delta-rs has both in memory for each file that it makes.
+# Size of joined files, and rows of their row groups. delta-rs has both in memory for every file that it writes.
 _JOINED_BYTES, _JOINED_ROWS = 64 << 20, 1 << 17
 
 
 def delta_directory(directory: str) -> str:
     """The name of a Delta table's directory. delta-rs 1.6 cannot read a table if its path has a percent sign.
 
-    `+` takes the place of `%`. It is in no other name, because a `+` in a name is percent-encoded.
+    `+` replaces `%`. It is otherwise unused, because a `+` in a name is percent-encoded.
 
     >>> delta_directory("a%2Eb.C%2Fd")
     'a+2Eb.C+2Fd'
@@ -67,17 +67,17 @@ class DeltaTarget(TableTarget):
     """A Delta table.
 
     The position is the version of the application transaction `pgoutput_fast` in Delta's log. Transactions of other
-    names, in the same commit, say of which stream it is, and which of its transactions the table has.
+    names, in the same commit, give the stream and which of its transactions the table has.
 
     Args:
         place: path or URI of the table.
-        storage_options: what delta-rs needs to reach the store, beside what the URI says.
+        storage_options: options of delta-rs for the store, besides the URI.
 
     Raises:
         ImportError: if `deltalake` is not installed.
     """
 
-    hidden = False  # readers read only the files that the log names
+    hidden = False  # readers read only files in the log
 
     def __init__(self, place: str, storage_options: Mapping[str, str] | None = None) -> None:
         try:
@@ -88,12 +88,12 @@ class DeltaTarget(TableTarget):
         self._store = open_store(place)
         self._place, said = reached(place)
         self._storage = {**said, **(storage_options or {})}
-        # Of a version of a table object: (both, its columns).
+        # (table object, its version, its columns).
         self._known: tuple[Any, int, pa.Schema] | None = None
 
     @cached_property
     def _table(self) -> Any:
-        """The table as it is now; None if there is none."""
+        """The current table; None if there is none."""
         if not self._delta.DeltaTable.is_deltatable(self._place, storage_options=self._storage or None):
             return None
         return self._delta.DeltaTable(self._place, storage_options=self._storage or None)
@@ -127,7 +127,7 @@ class DeltaTarget(TableTarget):
     def _properties(
         self, position: int, stream: Stream | None, kind: Transactions | None, replaced: bool
     ) -> Any:
-        """The properties of a commit that sets the position, the stream and the kind of transactions."""
+        """The properties of a commit that sets the position, the stream and which transactions the table has."""
         carried = {_APPLICATION: position}
         if kind is not None or (replaced and self.transactions() is not None):
             carried[_KIND] = _KINDS.index(kind)
@@ -147,7 +147,7 @@ class DeltaTarget(TableTarget):
     def fitted(self, schema: pa.Schema) -> pa.Schema:
         if self._table is None:
             return schema
-        # delta-rs does not have Delta's type widening.
+        # delta-rs does not support Delta's type widening.
         place = f"the Delta table {shown(self._place)}"
         return fitted_types(self.columns(), plain_types(schema), place, lambda *_: False)
 
@@ -211,20 +211,20 @@ class DeltaTarget(TableTarget):
         self.__dict__.pop("_table", None)
 
     def _follow(self) -> None:
-        """Takes over what was committed. To open the table again would read its whole log."""
+        """Updates the table object after a commit. Opening the table again would read its whole log."""
         try:
             self._table.update_incremental()
-        except Exception:  # the commit is done; who needs the table next hears of what is wrong
+        except Exception:  # the commit is done; the next use of the table reports the problem
             self.__dict__.pop("_table", None)
 
     def mend(self, *, new: pa.Schema | None = None, suspect: Collection[str] = ()) -> None:
-        """Gives files statistics by which no reader leaves out rows. The rows and the position stay.
+        """Gives files statistics by which no reader skips rows wrongly. The rows and the position stay.
 
-        Earlier versions of this package, and other programs, write some by which readers do. If something else commits
+        Earlier versions of this package, and other programs, write some by which readers do. If another program commits
         meanwhile, the next call does it.
 
         Args:
-            new: columns that the table gets next.
+            new: columns that will be added next.
             suspect: names of files whose statistics are not exact.
         """
         table = self._table
@@ -232,7 +232,7 @@ class DeltaTarget(TableTarget):
             return
         actions = mended_actions(table, self._store, new=new, suspect=suspect)
         if actions:
-            # On top of another commit, a file could come back that an OPTIMIZE has removed.
+            # A retry on top of another commit could bring back a file that an OPTIMIZE has removed.
             properties = self._delta.CommitProperties(max_commit_retries=0)
             with suppress(self._delta.exceptions.CommitFailedError):
                 table.create_write_transaction(
@@ -251,7 +251,7 @@ class DeltaTarget(TableTarget):
             try:
                 self._table.alter.add_columns(new)
             except self._delta.exceptions.CommitFailedError:
-                # If the answer of a store is lost, delta-rs tries again, and meets its own commit.
+                # If the answer of a store was lost, delta-rs retries, and meets its own commit.
                 self.__dict__.pop("_table", None)
                 if not {field.name for field in new} <= {field.name for field in self._table.schema().fields}:
                     raise
@@ -260,13 +260,13 @@ class DeltaTarget(TableTarget):
     def compact(self) -> None:
         """Joins small files. The rows and the position stay. Removes files that no version of the last week has."""
         if self._table is not None:
-            # By itself, delta-rs compresses as much as it can. That takes almost three times the CPU time.
+            # By default, delta-rs compresses as much as it can, which takes almost three times the CPU time.
             writer = self._delta.WriterProperties(
                 compression=SETTINGS["compression"].upper(),
                 compression_level=SETTINGS["compression_level"],
                 dictionary_page_size_limit=SETTINGS["dictionary_pagesize_limit"],
                 max_row_group_size=_JOINED_ROWS,
-                # As `rows_writer`: its own bounds leave out NaN, too.
+                # As in `rows_writer`: its bounds ignore NaN.
                 column_properties={
                     field.name: self._delta.ColumnProperties(statistics_enabled="NONE")
                     for field in self.columns()
@@ -283,7 +283,7 @@ class DeltaTarget(TableTarget):
             self.__dict__.pop("_table", None)
 
     def count(self) -> int:
-        """How many rows the table has, as its log says."""
+        """The number of rows, from the log."""
         return 0 if self._table is None else int(self._table.count())
 
     def _paths(self) -> set[str]:
@@ -296,9 +296,9 @@ class DeltaTarget(TableTarget):
 
 
 def allow_timestamps(table: Any, schema: Any, properties: Any = None) -> bool:
-    """Lets a table have timestamps without a zone, before its columns are replaced by some that have them.
+    """Enables timestamps without a time zone in a table, before its columns are replaced by some that have them.
 
-    `alter.add_columns` does that by itself, an overwrite does not.
+    `alter.add_columns` does so by itself, but not an overwrite.
 
     Args:
         table: a `DeltaTable`.
@@ -319,15 +319,15 @@ def allow_timestamps(table: Any, schema: Any, properties: Any = None) -> bool:
 
 
 def columns_error(problem: Exception, place: str) -> ValueError:
-    """The error for columns that no table can have. delta-rs has no type of its own for it, but a plain Exception."""
-    # More lines are a trace of delta-rs.
+    """The error for columns that no table can have. delta-rs raises a plain Exception for them."""
+    # Further lines are a trace of delta-rs.
     return ValueError(f"{place} cannot have these columns: {str(problem).partition(chr(10))[0]}")
 
 
 def reached(place: str) -> tuple[str, dict[str, str]]:
-    """The URI of a table without credentials and query, and what they say in the form of delta-rs.
+    """The URI of a table without credentials and query, and their content as options of delta-rs.
 
-    So one URI says to both, pyarrow and delta-rs, how to reach S3. Of other stores, both know the same URIs.
+    So the same URI configures S3 for pyarrow and delta-rs. For other stores, both accept the same URIs.
     """
     if not is_uri(place) or split_uri(place).scheme != "s3":
         return place, {}
@@ -346,7 +346,7 @@ def reached(place: str) -> tuple[str, dict[str, str]]:
 
 
 def add_action(file: WrittenFile, partition_by: tuple[str, ...] = ()) -> Any:
-    """The action of Delta's log that adds a file."""
+    """The action that adds a file to Delta's log."""
     from deltalake.transaction import AddAction
 
     return AddAction(

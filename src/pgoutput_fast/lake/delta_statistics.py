@@ -1,7 +1,7 @@
-"""Statistics in the log of a Delta table: with them, no reader leaves out a file that has rows for it.
+"""Statistics in the log of a Delta table by which no reader skips a file with matching rows.
 
-`DeltaTable.to_pyarrow_dataset` takes a bound that a file lacks for null, and leaves out the file whatever it has. So a
-file has bounds of all columns that have values, or no bounds at all.
+`DeltaTable.to_pyarrow_dataset` takes a missing bound for null, and skips the file whatever its content. So a file has
+bounds of all columns with values, or no bounds at all.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["complete", "mended_actions"]
 
 # Of these characters, delta-rs encodes only the percent sign.
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_.=/%-]+")
-# Days of the dates that Python has. delta-rs cannot read a table with a bound that is another date.
+# The range of Python's dates, in days. delta-rs cannot read a table with a bound outside it.
 _DAYS = (
     date.min.toordinal() - date(1970, 1, 1).toordinal(),
     date.max.toordinal() - date(1970, 1, 1).toordinal(),
@@ -34,7 +34,7 @@ _DAYS = (
 
 
 def complete(statistics: str) -> str:
-    """Statistics that `statistics_of` made, as a Delta table has them: all bounds, or none."""
+    """Converts the result of `statistics_of` for a Delta table: all bounds, or none."""
     values = parsed_json(statistics)
     if "unbounded" not in values:
         return statistics
@@ -49,13 +49,13 @@ def mended_actions(
     leave: Collection[str] = (),
     suspect: Collection[str] = (),
 ) -> list[Any]:
-    """The actions of Delta's log that give files other statistics, by which no reader leaves out rows.
+    """The actions that give files of Delta's log other statistics, by which no reader skips rows wrongly.
 
     Args:
         table: a `DeltaTable`.
         store: the directory of the table.
-        new: columns that the table gets next. Its files have nulls there.
-        leave: names of files that need none.
+            new: columns that will be added next. The files have nulls there.
+            leave: names of files to leave out.
         suspect: names of files whose statistics are not exact, even if they are complete.
     """
     from deltalake.transaction import AddAction
@@ -84,7 +84,7 @@ def mended_actions(
 
 
 def _keeps_name(place: str, name: str) -> bool:
-    """Whether delta-rs writes the place of a file into the log as its name there. Another name is another file."""
+    """Whether delta-rs writes the path of a file into the log under the same name. Another name is another file."""
     return bool(_PLAIN_NAME.fullmatch(place)) and place.replace("%", "%25") == name
 
 
@@ -129,7 +129,7 @@ def _read_again(store: Store, name: str, columns: Sequence[pa.Field]) -> str:
 
 
 def _with_nulls(files: pa.Table, k: int, new: Sequence[pa.Field], *, bounded: bool) -> str | None:
-    """The statistics of a file, with columns that it does not have; None if it has no bounds."""
+    """The statistics of a file with added columns that are not in it; None if it has no bounds."""
     if "min" not in files.schema.names or not files.column("min")[k].is_valid:
         return None
     rows = files.column("num_records")[k].as_py()
@@ -142,7 +142,7 @@ def _with_nulls(files: pa.Table, k: int, new: Sequence[pa.Field], *, bounded: bo
 
 
 def _stored(values: dict[str, Any]) -> dict[str, Any]:
-    """Values as Delta's log has them, without those that are not known."""
+    """Values in the form of Delta's log, without unknown ones."""
     stored: dict[str, Any] = {}
     for name, value in values.items():
         if isinstance(value, dict):

@@ -1,6 +1,6 @@
 """Writes the rows of several tables as Parquet files of limited size, with bounded memory.
 
-The files are no part of a table yet: a commit adds them. Until then readers do not see them.
+The files belong to a table, and are visible to readers, only after a commit adds them.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from pgoutput_fast.storage.stores import Store
 
 __all__ = ["FILE_BYTES", "TableFiles", "WrittenFile", "file_prefix"]
 
-# Engines read files of about this size best.
+# The size of files that engines read best.
 FILE_BYTES = 128 << 20
-# If more bytes wait, the largest table is written out.
+# Above this many waiting bytes, the rows of the largest table are written.
 _MOST_WAITING = 64 << 20
-# If more files are open, the largest one is closed. A process may open some 1,000 files.
+# Above this many open files, the largest one is closed. A process may open some 1,000 files.
 _MOST_OPEN = 100
 _SEQ = "seq"
 
@@ -47,7 +47,7 @@ class WrittenFile:
         first: the smallest ordinal of a message in it; None if its rows have none.
         last: the largest one.
         statistics: JSON, as `statistics_of` makes it.
-        partition: JSON, the list of the values of the partition columns, each a text or null.
+            partition: JSON, the list of the values of the partition columns, as texts or nulls.
     """
 
     directory: str
@@ -61,7 +61,7 @@ class WrittenFile:
 
 
 def file_prefix(run: str, hidden: bool) -> str:
-    """How the names of a run's files begin. Readers of directories skip hidden names."""
+    """The prefix of the names of a run's files. Readers of directories skip hidden names."""
     return f"{'.' if hidden else ''}part-{run}-"
 
 
@@ -72,15 +72,15 @@ class TableFiles:
         store: the target.
         run: names the run that will commit the files.
         hidden: whether the names are hidden until the commit.
-        file_bytes: about how many bytes a file has at most.
-        waiting_bytes: about how many bytes of rows wait in memory at most; 64 MiB by default.
+            file_bytes: the largest size of a file, roughly.
+            waiting_bytes: the most bytes of rows that wait in memory, roughly; 64 MiB by default.
         prefix: the prefix of the metadata columns.
-        checked: whether the run has a marker, without which no file may stay.
-        partitioning: directory -> how the table is divided. The other tables are not.
+            checked: whether the run has a marker, without which no file may stay.
+            partitioning: directory -> partitioning of the table. Other tables are not partitioned.
         compression: how pages of the files are compressed.
 
     Raises:
-        RuntimeError: at the end of a file, if the run may not write any more.
+        RuntimeError: at the end of a file, if the run may no longer write.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class TableFiles:
         self._partitioning = partitioning or {}
         self._compression = compression
         self._partitions: dict[str, set[_Values]] = {}
-        # Each attempt of a task has names of its own.
+        # Every attempt of a task has its own names.
         self._stem = f"{file_prefix(run, hidden)}{secrets.token_hex(8)}"
         self._seq = prefix + _SEQ
         self._count = 0
@@ -136,7 +136,7 @@ class TableFiles:
                 self._flush(max(self._nbytes, key=lambda each: self._nbytes[each]))
 
     def _flush(self, directory: str) -> None:
-        """Writes the waiting rows of a table, a row group per partition. Closes files that are long enough."""
+        """Writes the waiting rows of a table, a row group per partition. Closes files that are large enough."""
         rows = pa.Table.from_batches(self._waiting.pop(directory))
         del self._nbytes[directory]
         for values, part in divide(rows, self._partitioning.get(directory), directory):
@@ -180,7 +180,7 @@ class TableFiles:
             check_marker(self._store, self._run)
 
     def _finish(self) -> None:
-        # Tables with open files first: their rows go on in these files, and then no other table closes them early.
+        # Tables with open files first: their rows go to these files, which no other table then closes early.
         opened = dict.fromkeys(directory for directory, _ in self._open)
         for directory in [*opened, *(each for each in self._waiting if each not in opened)]:
             if directory in self._waiting:
@@ -198,7 +198,7 @@ class TableFiles:
 
 
 class _OpenFile:
-    """A file that is being written. It appears when it is closed."""
+    """An unfinished file. It appears when it is closed."""
 
     def __init__(
         self,

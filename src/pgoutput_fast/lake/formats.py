@@ -1,4 +1,4 @@
-"""The formats of tables in a lake, and which directories of a target have one."""
+"""The formats of tables in a lake, and the formats of tables in a directory."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pgoutput_fast.storage.stores import Store
 
 __all__ = ["FORMATS", "check_path", "formats_of"]
 
-# Format -> where a table of it has a file, and how the file's name ends.
+# Format -> the directory of a file of every such table, and the end of the file's name.
 _SIGNS = {
     "parquet": ("", f"/{MANIFEST}"),
     "delta": ("/_delta_log", ".json"),
     "iceberg": ("/metadata", ".metadata.json"),
 }
 FORMATS = tuple(_SIGNS)
-# What readers of a format take for something else in the path of a target, because they make a URI of it.
+# Characters in the path of a target that readers of a format misread, because they make a URI of it.
 _UNFIT = {
     "delta": re.compile(r"%[0-9a-fA-F]{2}|[\\\x00-\x1f]"),
     "iceberg": re.compile(r"[?#\x00-\x1f]"),
@@ -26,10 +26,10 @@ _UNFIT = {
 
 
 def check_path(store: Store, format: str) -> None:
-    """Checks that a local target has a path that readers of a format find.
+    """Checks that readers of a format can find the path of a local target.
 
     Raises:
-        ValueError: if it has not.
+        ValueError: if they cannot.
     """
     wrong = _UNFIT[format].search(os.fspath(store.at(""))) if store.local and format in _UNFIT else None
     if wrong:
@@ -40,7 +40,7 @@ def check_path(store: Store, format: str) -> None:
 
 
 def formats_of(store: Store, directory: str) -> list[str]:
-    """The formats of which a directory has a table."""
+    """The formats of the tables in a directory."""
     return [
         format
         for format, (below, name) in _SIGNS.items()

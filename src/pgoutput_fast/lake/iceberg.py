@@ -1,4 +1,4 @@
-"""Iceberg tables: files that are written already become a snapshot of the table. Needs `pip install pyiceberg`."""
+"""Iceberg tables: existing files become a snapshot of the table. Needs `pip install pyiceberg`."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ __all__ = [
     "open_catalog",
 ]
 
-# The catalog of a local target: a file of SQLite.
+# The catalog of a local target: an SQLite file.
 CATALOG = "_catalog.db"
-# The table's properties that carry the position, its stream, and which transactions the table has.
+# The table properties with the position, its stream, and which transactions the table has.
 _POSITION, _STREAM = "pgoutput-fast.position", "pgoutput-fast.stream"
 _TRANSACTIONS = "pgoutput-fast.transactions"
 _RETRIES = "commit.retry.num-retries"
-# The catalog's name. SQL catalogs keep it beside each table.
+# The catalog's name. SQL catalogs store it with every table.
 _NAME = "pgoutput_fast"
 
 
@@ -42,12 +42,12 @@ def open_catalog(store: Store, properties: Mapping[str, str]) -> Any:
 
     Args:
         store: the target.
-        properties: what `pyiceberg.catalog.load_catalog` takes; `name` is the catalog's name. If they are empty, a
+        properties: for `pyiceberg.catalog.load_catalog`; `name` is the catalog's name. If they are empty, a
             local target has a catalog of its own.
 
     Raises:
         ImportError: if `pyiceberg` is not installed.
-        ValueError: if a target in a store has no catalog.
+        ValueError: if a target in an object store has no catalog.
     """
     try:
         from pyiceberg.catalog import load_catalog
@@ -69,15 +69,15 @@ def open_catalog(store: Store, properties: Mapping[str, str]) -> Any:
 
 
 def may_be_committed(problem: Exception) -> bool:
-    """Whether a commit failed, but the catalog may do it all the same, even later."""
+    """Whether the outcome of a failed commit is unknown: the catalog may do it even later."""
     return type(problem).__name__ == "CommitStateUnknownException"
 
 
 class IcebergTarget(TableTarget):
     """An Iceberg table.
 
-    The position is the property `pgoutput-fast.position` of the table, its stream is `pgoutput-fast.stream`, and
-    `pgoutput-fast.transactions` says which transactions it has. The commit that adds the files sets them.
+    The position is the table property `pgoutput-fast.position`, its stream is `pgoutput-fast.stream`, and
+    `pgoutput-fast.transactions` tells which transactions the table has. The commit that adds the files sets them.
 
     Args:
         catalog: the catalog of `open_catalog`.
@@ -85,7 +85,7 @@ class IcebergTarget(TableTarget):
         directory: the table's directory in it.
     """
 
-    hidden = False  # readers read only the files that the metadata name
+    hidden = False  # readers read only files in the metadata
     partition_columns_stored = True
 
     def __init__(self, catalog: Any, store: Store, directory: str) -> None:
@@ -95,10 +95,10 @@ class IcebergTarget(TableTarget):
 
     @cached_property
     def _table(self) -> Any:
-        """The table as it is now; None if there is none.
+        """The current table; None if there is none.
 
         Raises:
-            ValueError: if the catalog has a table of this name elsewhere, or if its files are gone.
+            ValueError: if the catalog has a table of this name elsewhere, or if its files are missing or damaged.
         """
         from pyiceberg.exceptions import NoSuchTableError, ValidationError
 
@@ -150,7 +150,7 @@ class IcebergTarget(TableTarget):
     def stored(self, schema: pa.Schema, mode: Mode) -> pa.Schema:
         schema = plain_types(schema)
         check_iceberg_names(schema, f"the Iceberg table {'.'.join(self._identifier)}")
-        # It is not committed. The commit does the same again, and pyiceberg compares the ids.
+        # This transaction is not committed. The commit repeats it, and pyiceberg compares the ids.
         transaction = self._changed(schema, mode == "overwrite")
         return with_field_ids(schema, transaction.table_metadata.schema())
 
@@ -183,7 +183,7 @@ class IcebergTarget(TableTarget):
                 if replaced and self._table is not None:
                     gone = {_STREAM, _TRANSACTIONS}.intersection(self._table.properties) - known.keys()
                     transaction.remove_properties(*gone)
-                # Even without files: a snapshot makes the commit fail if somebody else has committed meanwhile.
+                # Even without files: a snapshot makes the commit fail if another process has committed meanwhile.
                 transaction.add_files(paths, check_duplicate_files=False)
 
         try:
@@ -196,7 +196,7 @@ class IcebergTarget(TableTarget):
         self.__dict__.pop("_table", None)
 
     def _begin(self, schema: pa.Schema, partition_by: tuple[str, ...], replaced: bool) -> Any:
-        """A transaction in which the table has the columns that it needs, and no rows if they are replaced."""
+        """A transaction in which the table has the necessary columns, and no rows if they are replaced."""
         if self._table is None:
             self._catalog.create_namespace_if_not_exists(self._identifier[:-1])
         transaction = self._changed(schema, replaced)
@@ -212,7 +212,7 @@ class IcebergTarget(TableTarget):
         """A transaction in which the table has the columns of the rows."""
         if self._table is None:
             return self._catalog.create_table_transaction(self._identifier, schema, location=self._location)
-        # pyiceberg would add the same files again, on top of another run's commit. This changes only our copy.
+        # pyiceberg would retry the same files on top of another run's commit. This changes only the copy in memory.
         self._table.metadata.properties[_RETRIES] = "0"
         transaction = self._table.transaction()
         change_columns(transaction, plain_types(self._table.schema().as_arrow()), schema, replaced=replaced)
@@ -225,7 +225,7 @@ class IcebergTarget(TableTarget):
 
 
 def iceberg_root(store: Store) -> str:
-    """The target as Iceberg's metadata name it: without credentials, and with no character encoded."""
+    """The target in Iceberg's metadata: without credentials and without encoded characters."""
     if store.local:
         return f"file://{store}"
     uri = split_uri(str(store))
@@ -233,7 +233,7 @@ def iceberg_root(store: Store) -> str:
 
 
 def iceberg_name(directory: str) -> tuple[str, str]:
-    """The names of the schema and of the table, of which `table_directory` made the directory.
+    """The names of the schema and of the table from the directory of `table_directory`.
 
     >>> iceberg_name("public.orders"), iceberg_name("a+2Eb.C+2Fd")
     (('public', 'orders'), ('a.b', 'C/d'))
@@ -242,7 +242,7 @@ def iceberg_name(directory: str) -> tuple[str, str]:
     """
     below, _, directory = directory.rpartition("/")
     found = table_of(directory.replace("+", "%"))
-    # A table of this package, a name that was shortened, or a schema such as `..`, which catalogs take for empty parts.
+    # A table of this package, a shortened name, or a schema such as `..`, which catalogs take for empty parts.
     if found is None or not all(part.strip() for part in found[0].split(".")):
         return _NAME, f"{below}{directory}"
     return (f"{_NAME}{below}", ".".join(found)) if below else found

@@ -1,4 +1,4 @@
-"""Iceberg tables with dates and times that Python's own dates lack: before the year 1, or behind 9999."""
+"""Iceberg tables with dates and times outside the range of Python's: before the year 1, or after 9999."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ __all__ = ["choose_bounds", "with_bounds_or_without"]
 
 
 def with_bounds_or_without(commit: Callable[[bool], None]) -> None:
-    """Commits with the least and the largest value of each column, and without those of dates if pyiceberg fails.
+    """Commits with the least and largest values of columns, and without those of dates if pyiceberg fails.
 
-    pyiceberg reads them from a file's statistics as Python's dates. Readers use them only to leave out files.
+    pyiceberg reads them from a file's statistics as Python's dates. Readers use them only to skip files.
 
     Args:
-        commit: makes the commit, all or nothing. Its argument says whether dates and times have bounds.
+        commit: makes the commit, all or nothing. Its argument tells whether dates and times have bounds.
     """
     try:
         commit(True)
@@ -23,13 +23,13 @@ def with_bounds_or_without(commit: Callable[[bool], None]) -> None:
 
 
 def choose_bounds(transaction: Any, *, of_dates: bool) -> None:
-    """Says of which columns the snapshots of a table, this one and those behind it, have bounds.
+    """Chooses the columns for which this snapshot and later ones have bounds.
 
-    Floats have none, as files have none of them (`rows_writer`).
+    Floats have none, because the files have none (`rows_writer`).
 
     Args:
         transaction: of pyiceberg.
-        of_dates: whether dates and times have some.
+        of_dates: whether dates and times have bounds.
     """
     from pyiceberg.types import DateType, DoubleType, FloatType, TimestampType, TimestamptzType
 

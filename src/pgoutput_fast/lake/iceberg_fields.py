@@ -1,4 +1,4 @@
-"""The ids that the columns of an Iceberg table have, which its files say, too: readers find columns by them."""
+"""The column ids of an Iceberg table, which its files have, too: readers find columns by them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ID = "PARQUET:field_id"
 
 
 def with_field_ids(schema: pa.Schema, table: Any) -> pa.Schema:
-    """Columns with the ids that a table gives them. A file with these columns says the ids.
+    """Columns with the ids of a table's columns, for files with these ids.
 
     Args:
         schema: the columns.
@@ -40,13 +40,13 @@ def _with_inner_ids(kind: pa.DataType, known: Any) -> pa.DataType:
 
 
 def change_columns(transaction: Any, there: pa.Schema, schema: pa.Schema, *, replaced: bool) -> None:
-    """Gives a table the columns that it needs, in a transaction.
+    """Gives a table the necessary columns, in a transaction.
 
     Args:
         transaction: of pyiceberg.
         there: the columns of the table.
         schema: the columns of the rows.
-        replaced: whether all rows that were there go.
+        replaced: whether all earlier rows are removed.
     """
     if replaced:
         with transaction.update_schema() as update:
@@ -58,7 +58,7 @@ def change_columns(transaction: Any, there: pa.Schema, schema: pa.Schema, *, rep
 
 
 def can_become(field: pa.Field, schema: pa.Schema) -> bool:
-    """Whether a column can stay, if the table gets the columns of this schema."""
+    """Whether a column can stay if the table gets the columns of this schema."""
     if field.name not in schema.names:
         return False
     wide = widen(field.type, schema.field(field.name).type)
@@ -66,7 +66,7 @@ def can_become(field: pa.Field, schema: pa.Schema) -> bool:
 
 
 def can_widen(there: pa.DataType, wide: pa.DataType) -> bool:
-    """Whether Iceberg lets a column become wider in this way."""
+    """Whether Iceberg can widen a column in this way."""
     if wide.equals(there):
         return True
     if pa.types.is_decimal128(there):
@@ -79,14 +79,14 @@ def can_widen(there: pa.DataType, wide: pa.DataType) -> bool:
 
 
 def check_iceberg_names(schema: pa.Schema, place: str) -> None:
-    """Checks that Iceberg can tell the columns apart. It joins the names of nested columns with dots.
+    """Checks that column names are unique in Iceberg, which joins the names of nested columns with dots.
 
     Args:
         schema: the columns.
         place: names the table, for errors.
 
     Raises:
-        ValueError: if not.
+        ValueError: if they are not.
     """
     owners: dict[str, str] = {}
     for field in schema:

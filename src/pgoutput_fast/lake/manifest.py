@@ -1,8 +1,8 @@
-"""Tables of plain Parquet files: a manifest says which files the table has, and how far it goes.
+"""Tables of plain Parquet files: a manifest lists the files of the table, and has its position.
 
-A commit has three steps. It writes `_pending.json`, which names the new files; from here on they belong to the table.
-It gives them visible names. It writes `_manifest.json` and removes the pending file. Whoever opens a table with a
-pending file first finishes that commit. So a process may be killed at any point.
+A commit has three steps. It writes `_pending.json`, which lists the new files; from here on they belong to the table.
+It gives them visible names. It writes `_manifest.json` and removes the pending file. Opening a table with a pending
+file first finishes that commit. So a process may be killed at any point.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ __all__ = ["MANIFEST", "ParquetTarget", "visible_name"]
 MANIFEST = "_manifest.json"
 _PENDING = "_pending.json"
 _VERSION = 1
-# The names that `TableFiles` makes. A manifest with another name could make us remove a file elsewhere.
-# A directory is one of a partition: it has a `=`, so it is not `..`.
+# The names of `TableFiles`. Another name in a manifest could lead to the removal of a file elsewhere. A directory is
+# one of a partition: it has a `=`, so it is not `..`.
 _NAME = re.compile(r"(?:[^/\0]+=[^/\0]*/)*\.?part-[0-9a-zA-Z]+-[0-9a-f]+-[0-9]+\.parquet")
 
 
@@ -40,7 +40,7 @@ class ParquetTarget(TableTarget):
 
     Raises:
         ValueError: if the manifest is damaged, or of a later version of this package.
-        RuntimeError: if a commit had begun, and its files are gone. The table is as before this commit.
+        RuntimeError: if the files of an unfinished commit are gone. The table is as before this commit.
     """
 
     hidden = True
@@ -57,7 +57,7 @@ class ParquetTarget(TableTarget):
         return self._manifest is not None or bool(self._foreign())
 
     def _foreign(self) -> list[str]:
-        """The files that readers of the directory take for a part of the table, and that no commit added."""
+        """Files that readers of the directory take for a part of the table, although no commit added them."""
         known = self.committed()
         return sorted(
             name
@@ -66,7 +66,7 @@ class ParquetTarget(TableTarget):
         )
 
     def _names(self, *, recursive: bool) -> list[str]:
-        """The files of the directory, or of directories below it, too."""
+        """The files of the directory, and of its subdirectories if recursive."""
         if recursive:
             found = [entry.name for entry in self._store.entries(self._directory, recursive=True)]
         else:
@@ -104,7 +104,7 @@ class ParquetTarget(TableTarget):
         there = self.schema()
         if there is None:
             return schema
-        # The manifest has the widest types. Readers that know it read narrower files as these.
+        # The manifest has the widest types. Readers of the manifest read narrower files as these.
         return fitted_types(there, schema, f"the table in {self._store}/{self._directory}", lambda *_: True)
 
     def column_names(self) -> list[str]:
@@ -156,7 +156,7 @@ class ParquetTarget(TableTarget):
         return () if self._manifest is None else {str(each["name"]) for each in self._manifest["files"]}
 
     def _finish(self, pending: dict[str, Any]) -> None:
-        """Does the rest of a commit."""
+        """Completes a commit."""
         there = set(self._names(recursive=bool(pending["manifest"].get("partition_by"))))
         left = [
             name for name in pending["rename"] if name in there
@@ -222,7 +222,7 @@ def visible_name(name: str) -> str:
 
 
 def _merged(there: pa.Schema | None, schema: pa.Schema) -> pa.Schema:
-    """The columns of the table with their new types, then the columns that are new."""
+    """The columns of the table with their new types, then the new columns."""
     bare = pa.schema([pa.field(field.name, field.type) for field in schema])
     if there is None:
         return bare

@@ -1,8 +1,8 @@
-"""The marker of a run: a file in the target that is there while the run may write.
+"""The marker of a run: a file in the target that exists while the run may write.
 
 A task may outlive its run: Spark ran it twice, or the driver was killed and another run has begun. Such a task sees
-that the marker is gone, and removes its files again. So a run ends in this order: the marker goes, and then the files
-that no table has. A file that appears later is removed by its own task.
+that the marker is gone, and removes its own files. So a run ends in this order: first the marker is removed, then the
+files that no table has. A file that appears later is removed by its own task.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _RUNS = "_runs"
 
 
 def put_marker(store: Store, run: str) -> None:
-    """Says that a run has begun."""
+    """Marks the start of a run."""
     begun = {"host": socket.gethostname(), "process": os.getpid(), "at": datetime.now(UTC).isoformat()}
     store.put(_running(run), json.dumps(begun).encode())
 
 
 def end_marker(store: Store, run: str) -> None:
-    """Says that a run writes no more. Its files can now be removed; `left_runs` still has the run."""
+    """Marks the end of a run. Its files can now be removed; `left_runs` still has the run."""
     store.put(_ended(run), b"{}")
     store.remove(_running(run))
 
@@ -42,7 +42,7 @@ def left_runs(store: Store) -> list[str]:
     found = set()
     for path in store.names(_RUNS):
         name = path.rpartition("/")[2]
-        if name.startswith("."):  # a process was killed while it wrote it
+        if name.startswith("."):  # left by a killed process
             store.remove(path)
         else:
             found.add(name.partition(".")[0])

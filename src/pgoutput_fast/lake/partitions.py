@@ -13,26 +13,26 @@ import pyarrow as pa
 
 __all__ = ["MOST_PARTITIONS", "Partitioning", "check_partition_columns", "divide"]
 
-# So many partitions of a table can one task write. Each has a file of its own in each task.
+# The most partitions of a table in one task. Every partition has its own file in every task.
 MOST_PARTITIONS = 10_000
-# Spark and Hive give this name to the partition of nulls.
+# The name that Spark and Hive give the partition of nulls.
 _NULL = "__HIVE_DEFAULT_PARTITION__"
-# These characters Spark encodes in the names of directories.
+# Characters that Spark encodes in directory names.
 _ESCAPED = re.compile("[\x01-\x1f\"#%'*/:=?\\\\\x7f{\\[\\]^]")
-# File systems allow so many bytes.
+# The longest name in file systems, in bytes.
 _LONGEST_NAME = 255
-# Parquet files have no statistics of texts with more than some 4,000 bytes. Iceberg's partitions come from these.
+# Parquet files have no statistics of texts of more than some 4,000 bytes, which Iceberg's partitions come from.
 _LONGEST_TEXT = 1000
 
 
 @dataclass(frozen=True)
 class Partitioning:
-    """How a table is divided.
+    """How a table is partitioned.
 
     Attributes:
-        columns: the partition columns; empty if the table is not divided.
-        directories: whether each partition is a directory, such as `day=2024-02-29/country=DE`.
-        stored: whether the files have the partition columns, too.
+            columns: the partition columns; empty if the table is not partitioned.
+            directories: whether partitions are directories, such as `day=2024-02-29/country=DE`.
+            stored: whether the files have the partition columns, too.
     """
 
     columns: tuple[str, ...]
@@ -63,15 +63,15 @@ class Partitioning:
 
 
 def check_partition_columns(schema: pa.Schema, columns: tuple[str, ...], table: str) -> None:
-    """Checks that a table can be divided by these columns.
+    """Checks that a table can be partitioned by these columns.
 
     Args:
         schema: the table's columns.
-        columns: the partition columns; empty if the table is not divided.
+        columns: the partition columns; empty if the table is not partitioned.
         table: the table's name, for errors.
 
     Raises:
-        ValueError: if not.
+        ValueError: if it cannot.
     """
     if len(set(columns)) < len(columns):
         raise ValueError("partition_by names a column twice")
@@ -95,12 +95,12 @@ def check_partition_columns(schema: pa.Schema, columns: tuple[str, ...], table: 
 def divide(
     rows: pa.Table, partitioning: Partitioning | None, table: str
 ) -> Iterator[tuple[tuple[str | None, ...], pa.Table]]:
-    """Yields (values, rows) for each partition. The rows of a partition keep their order.
+    """Yields (values, rows) for all partitions. The rows of a partition keep their order.
 
     Without partition columns, all rows are one partition without values. `table` names the table in errors.
 
     Raises:
-        ValueError: if a value has no form in a table of this kind.
+        ValueError: if a value cannot be stored in tables of this format.
     """
     if partitioning is None or not partitioning.columns or not rows.num_rows:
         yield (), rows
@@ -117,19 +117,19 @@ def divide(
 
 
 def _codes(rows: pa.Table, columns: tuple[str, ...]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """A number per row. Rows of one partition have the same."""
+    """Numbers for rows, equal within a partition."""
     codes = np.zeros(rows.num_rows, np.int64)
     for name in columns:
         column = pa.concat_arrays(rows.column(name).chunks)
         encoded = column.dictionary_encode(null_encoding="encode")
         wide = codes * len(encoded.dictionary) + encoded.indices.to_numpy()
-        # Numbers without gaps: so they stay small, however many columns there are.
+        # Numbers without gaps stay small, however many columns there are.
         codes = np.unique(wide, return_inverse=True)[1].astype(np.int64)
     return codes
 
 
 def _value(rows: pa.Table, column: str, partitioning: Partitioning, table: str) -> str | None:
-    """The text of the value that all rows have."""
+    """The text of the common value of all rows."""
     try:
         value = rows.column(column)[0].as_py()
     except (ValueError, OverflowError):
@@ -144,7 +144,7 @@ def _value(rows: pa.Table, column: str, partitioning: Partitioning, table: str) 
     if isinstance(value, date):
         return value.isoformat()
     text = str(value)
-    # Readers would take it for null.
+    # Readers would take this text for null.
     if not partitioning.stored and text in ("", _NULL):
         raise ValueError(
             f"the partition column {column!r} of {table} has {f'the text {_NULL}' if text else 'an empty text'}, "

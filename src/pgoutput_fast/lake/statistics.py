@@ -1,4 +1,4 @@
-"""Statistics of a Parquet file in the form of Delta's protocol: engines skip files by them."""
+"""Statistics of a Parquet file in the form of Delta's protocol, by which engines skip files."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ import pyarrow.parquet as pq
 
 __all__ = ["Measured", "as_json", "cut_structs", "measured", "statistics_of", "unmeasured"]
 
-# Longer texts make the log long and rarely let an engine skip a file. A UUID has 36 characters.
+# Longer texts bloat the log and rarely let an engine skip a file. A UUID has 36 characters.
 _LONGEST_TEXT = 36
-# Arrow writes no bounds of texts with more bytes than some 4,096.
+# Arrow writes no bounds of texts of more than some 4,096 bytes.
 _MOST_BYTES = 4000
-# Delta has bounds of so many columns, and counts the fields of structs.
+# The number of columns with bounds in Delta, which counts the fields of structs.
 _INDEXED = 32
 _MILLISECOND = timedelta(milliseconds=1)
 _LAST_CHARACTER, _SURROGATES = 0x10FFFF, range(0xD800, 0xE000)
@@ -28,7 +28,7 @@ _LAST_CHARACTER, _SURROGATES = 0x10FFFF, range(0xD800, 0xE000)
 
 @dataclass(frozen=True)
 class Measured:
-    """What the rows of a row group say of a column, where the footer of a Parquet file does not.
+    """Statistics of a column from the rows of a row group, where the footer of a Parquet file has none.
 
     Attributes:
         nulls: how many values are null.
@@ -40,7 +40,7 @@ class Measured:
 
 
 def measured(rows: pa.Table) -> dict[str, Measured]:
-    """Measures the columns of a row group of whose bounds a footer says nothing: floats, and texts that are long."""
+    """Measures the columns of a row group without bounds in the footer: floats, and columns with long texts."""
     columns = {}
     for name, column in zip(rows.schema.names, rows.columns, strict=True):
         if pa.types.is_floating(column.type):
@@ -48,14 +48,14 @@ def measured(rows: pa.Table) -> dict[str, Measured]:
         elif (
             pa.types.is_string(column.type) and (pc.max(pc.binary_length(column)).as_py() or 0) > _MOST_BYTES
         ):
-            # One character more shows that the text goes on.
+            # One more character shows that the text continues.
             ends = pc.min_max(pc.utf8_slice_codeunits(column, 0, _LONGEST_TEXT + 1)).as_py()
             columns[name] = Measured(column.null_count, (ends["min"], ends["max"]))
     return columns
 
 
 def _finite_bounds(column: pa.ChunkedArray) -> tuple[float, float] | None:
-    """None also for NaN and infinities: JSON has no form of them, and engines do not agree where NaN is."""
+    """None also for NaN and infinities: JSON has no form of them, and engines disagree on the order of NaN."""
     if not pc.all(pc.is_finite(column)).as_py():
         return None
     ends = pc.min_max(column).as_py()
@@ -63,7 +63,7 @@ def _finite_bounds(column: pa.ChunkedArray) -> tuple[float, float] | None:
 
 
 def unmeasured(file: pq.FileMetaData) -> list[str]:
-    """The columns of a file that must be read to know their bounds."""
+    """The columns of a file whose bounds only its rows have."""
     names = []
     for at, name in _plain_columns(file):
         kind = file.schema.column(at)
@@ -80,17 +80,17 @@ def statistics_of(
 ) -> str:
     """Returns JSON with `numRecords`, `minValues`, `maxValues` and `nullCount` of a file's plain columns.
 
-    A bound may be wider than the values: of texts that are long it is the beginning. Delta keeps timestamps in
-    milliseconds, so the largest one is rounded up.
+    A bound may be wider than the values: for long texts it is a prefix. Delta keeps timestamps in milliseconds, so the
+    largest one is rounded up.
 
     Args:
         file: the footer.
-        groups: what `measured` says of the rows of each row group.
-        lacking: columns of the table that the file does not have.
+            groups: the results of `measured` for the row groups.
+            lacking: columns of the table that the file does not have.
 
     Returns:
-        the JSON. `unbounded` names the columns that have values, but no bounds that JSON can have: of NaN, infinities,
-        and dates that Python lacks; and the structs of `cut_structs`. Binary values have bounds in no file.
+            The JSON. `unbounded` names the columns with values, but without bounds that JSON can have: those with NaN,
+            infinities, or dates that Python lacks; and the structs of `cut_structs`. Binary values never have bounds.
     """
     columns = [*file.schema.to_arrow_schema(), *lacking]
     # Without these, deltalake takes the bounds of the whole struct for null.
@@ -113,7 +113,7 @@ def statistics_of(
 
 
 def cut_structs(columns: Iterable[pa.Field]) -> list[str]:
-    """The structs of whose fields Delta has bounds of some, but not of all.
+    """The structs with Delta bounds for some of their fields, but not for all.
 
     polars raises an error if a filter names such a struct.
     """
@@ -130,7 +130,7 @@ def _leaves(kind: pa.DataType) -> int:
 
 
 def _plain_columns(file: pq.FileMetaData) -> Iterator[tuple[int, str]]:
-    """Yields (ordinal, name) of the columns that are no part of a list or struct."""
+    """Yields (ordinal, name) of the columns that are not part of a list or struct."""
     for at in range(file.num_columns):
         column = file.schema.column(at)
         if column.max_repetition_level == 0 and column.path == column.name:
@@ -146,7 +146,7 @@ def _is_binary(file: pq.FileMetaData, at: int) -> bool:
 def _parts(
     file: pq.FileMetaData, at: int, name: str, groups: Sequence[Mapping[str, Measured]]
 ) -> list[Measured | _Group] | None:
-    """What is known of the column in each row group; None if the nulls of one are not known."""
+    """The statistics of the column in the row groups; None if the nulls of one are unknown."""
     parts: list[Measured | _Group] = []
     for k in range(file.num_row_groups):
         known = groups[k].get(name) if k < len(groups) else None
@@ -158,7 +158,7 @@ def _parts(
 
 
 class _Group:
-    """A row group of which the footer says all."""
+    """A row group with all statistics in the footer."""
 
     def __init__(self, statistics: Any) -> None:
         self._statistics = statistics
@@ -170,9 +170,9 @@ class _Group:
             return None
         try:
             low, high = self._statistics.min, self._statistics.max
-        except (ValueError, OverflowError):  # a date or time that Python does not have
+        except (ValueError, OverflowError):  # a date or time that Python lacks
             return None
-        return None if isinstance(low, float) else (low, high)  # NaN is in no footer
+        return None if isinstance(low, float) else (low, high)  # footers ignore NaN
 
 
 def _bounds(file: pq.FileMetaData, parts: Sequence[Measured | _Group] | None) -> tuple[Any, Any] | None:
@@ -187,7 +187,7 @@ def _bounds(file: pq.FileMetaData, parts: Sequence[Measured | _Group] | None) ->
 
 
 def _in_log(lowest: Any, highest: Any) -> tuple[Any, Any] | None:
-    """Bounds as Delta's log has them."""
+    """Bounds in the form of Delta's log."""
     if type(lowest) is not type(highest):
         return None
     if isinstance(lowest, bool | int | Decimal):
@@ -208,7 +208,7 @@ def _in_log(lowest: Any, highest: Any) -> tuple[Any, Any] | None:
 
 
 def _not_smaller(text: str) -> str | None:
-    """A short text that is not smaller than this one, in the order of UTF-8. None if there is none."""
+    """A short text that is not smaller than this one, in the order of UTF-8; None if there is none."""
     if len(text) <= _LONGEST_TEXT:
         return text
     for end in range(_LONGEST_TEXT, 0, -1):
@@ -225,7 +225,7 @@ def _moment(value: datetime) -> str:
 
 
 def as_json(value: Any) -> str:
-    """JSON in which decimals are numbers with all their digits."""
+    """JSON with decimals as numbers with all their digits."""
     if isinstance(value, dict):
         return f"{{{', '.join(f'{json.dumps(name)}: {as_json(each)}' for name, each in value.items())}}}"
     return f"{value:f}" if isinstance(value, Decimal) else json.dumps(value)

@@ -1,4 +1,4 @@
-"""The stream whose changes a table in a lake has. Every stream counts its messages from 0."""
+"""The stream whose changes a table in a lake has. Every stream numbers its messages from 0."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ __all__ = ["Stream"]
 
 @dataclass(frozen=True)
 class Stream:
-    """A stream, and where in it a table stops.
+    """A stream, and the position of a table in it.
 
-    A slot that is made again has the same names, but its messages have later LSNs. So a table keeps LSNs, too.
+    A recreated slot has the same names, but its messages have later LSNs. So a table keeps LSNs, too.
 
     Attributes:
-        digest: a number of 63 bits that stands for the names of server, database and slot.
+        digest: a hash of 63 bits of the names of server, database and slot.
         seq: ordinal of the last message that the table got from segments.
-        low_lsn: the segment with this message reached this LSN; None if not known.
-        high_lsn: segments up to this message have no LSN behind this one; None if not known.
+            low_lsn: the segment with this message reached this LSN; None if unknown.
+            high_lsn: segments up to this message have no LSN after this one; None if unknown.
         names: system identifier of the server, database and slot; None if only the digest is known.
     """
 
@@ -58,7 +58,7 @@ class Stream:
         """The stream as text.
 
         Raises:
-            ValueError: if its names are not known.
+            ValueError: if its names are unknown.
         """
         if self.names is None:
             raise ValueError("the names of the stream are not known")
@@ -71,7 +71,7 @@ class Stream:
         """The inverse of `to_json`.
 
         Raises:
-            ValueError: if the text is not one of `to_json`.
+            ValueError: if the text is not from `to_json`.
 
         >>> stream = Stream.of(("7", "shop", "slot"), 9, 100, None)
         >>> Stream.from_json(stream.to_json()) == stream

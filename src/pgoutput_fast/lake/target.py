@@ -1,4 +1,4 @@
-"""What every kind of table in a lake can do: say how far it goes, and add files in one commit."""
+"""The interface of tables in a lake: their position, and the addition of files in one commit."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ class TableTarget(ABC):
     """A table in a directory of a lake.
 
     Its position is the ordinal of the last message whose effect is in the table. Files, position and stream are
-    committed together, so a run that is repeated adds nothing.
+    committed together, so runs are idempotent.
     """
 
     #: Whether files must have hidden names until they are committed.
     hidden: bool
-    #: Whether each partition is a directory.
+    #: Whether partitions are directories.
     partition_directories: bool = False
     #: Whether the files have the partition columns, too.
     partition_columns_stored: bool = False
 
     @abstractmethod
     def position(self) -> int | None:
-        """The table's position. None if there is no table, or if something else wrote it."""
+        """The table's position. None if there is no table, or if this package did not write it."""
 
     @abstractmethod
     def stream(self) -> Stream | None:
@@ -52,7 +52,7 @@ class TableTarget(ABC):
         """
 
     def named(self, stream: Stream) -> Stream:
-        """The stream of this table with its names, if they can be found. This may take long."""
+        """The stream of this table with its names, if they exist. This may be slow."""
         return stream
 
     @abstractmethod
@@ -65,9 +65,9 @@ class TableTarget(ABC):
 
     @abstractmethod
     def fitted(self, schema: pa.Schema) -> pa.Schema:
-        """The types that files must have, so that rows of this schema can be added. New columns can be.
+        """The types that files need, so that rows of this schema can be added. It may have new columns.
 
-        A column may be wider in the table than in the rows. It may be wider in the rows, if tables of this kind can
+        A column may be wider in the table than in the rows. It may be wider in the rows if tables of this format can
         widen it.
 
         Raises:
@@ -75,7 +75,7 @@ class TableTarget(ABC):
         """
 
     def stored(self, schema: pa.Schema, mode: Mode) -> pa.Schema:
-        """The columns of `fitted` with all that files of this kind say of them.
+        """The columns of `fitted` with all metadata of files of this format.
 
         Raises:
             ValueError: if the table cannot have these columns.
@@ -90,7 +90,7 @@ class TableTarget(ABC):
         """Checks that `overwrite` replaces all that readers see.
 
         Raises:
-            ValueError: if files would stay.
+            ValueError: if other files would stay visible.
         """
 
     @abstractmethod
@@ -104,7 +104,7 @@ class TableTarget(ABC):
         stream: Stream | None = None,
         transactions: Transactions | None = None,
     ) -> None:
-        """Adds files in one step and sets the position; with `overwrite`, they replace all that was there.
+        """Adds files in one step and sets the position; with `overwrite`, they replace all earlier files.
 
         Args:
             files: the files, with the types of `fitted`.
@@ -112,16 +112,16 @@ class TableTarget(ABC):
             schema: the columns of the rows.
             mode: whether the table is replaced.
             partition_by: the partition columns, those of the table if there is one.
-            stream: the stream of the position. None: it is not known. Then the table keeps the one that it has, but not
-                with `overwrite`.
-            transactions: which transactions the table has then. None: it is not known, as for `stream`.
+                stream: the stream of the position. None if unknown: then the table keeps its stream, but not with
+                    `overwrite`.
+                transactions: which transactions the table then has. None if unknown, as for `stream`.
 
         Raises:
-            ValueError: if the schema does not fit. The table is as before.
+            ValueError: if the schema does not fit. The table is unchanged.
         """
 
     def mend(self) -> None:  # noqa: B027  (other tables need nothing)
-        """Lets every reader find all rows, also in files that an earlier version of this package wrote."""
+        """Makes all rows visible to every reader, also in files of an earlier version of this package."""
 
     @abstractmethod
     def committed(self) -> Collection[str]:
@@ -136,7 +136,7 @@ def fitted_types(
     *,
     more_fields: bool = False,
 ) -> pa.Schema:
-    """The types in which rows fit into a table.
+    """The types that rows need to fit into a table.
 
     Args:
         there: the columns of the table.
@@ -172,7 +172,7 @@ def _fitted_field(
 
 
 def plain_types(schema: pa.Schema) -> pa.Schema:
-    """The schema with one form of each type: no large types, no views, no fixed sizes, no field metadata."""
+    """The schema with one form of every type: no large types, no views, no fixed sizes, no field metadata."""
     return pa.schema([pa.field(field.name, _plain_type(field.type)) for field in schema])
 
 

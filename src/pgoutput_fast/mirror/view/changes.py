@@ -1,4 +1,4 @@
-"""The changes that a history has behind one position and up to another one."""
+"""The changes of a history after one position and up to another one."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from pgoutput_fast.storage.stores import Store
 
 __all__ = ["Changes", "read_changes"]
 
-# About so many changes are read at a time.
+# About this many changes are read at a time.
 _PART_ROWS = 1 << 20
 
 
 @dataclass(frozen=True)
 class Changes:
-    """Changes of one table: those that commit behind `after` and up to `through`.
+    """Changes of one table that commit after `after` and up to `through`.
 
     Attributes:
         schema: the columns of the history.
-        parts: paths or URIs of the files that may have such changes. They may have others, too. All changes of a part
-            commit before those of the next part.
+            parts: paths or URIs of the files that may have such changes, among others. All changes of a part commit
+                before those of the next part.
         after, through: LSNs.
     """
 
@@ -40,9 +40,9 @@ class Changes:
     through: int
 
     def as_in(self, base: pa.Schema) -> Changes:
-        """The changes with the structs of an earlier version of the table, which did not have all of their fields.
+        """The changes with the structs of an earlier version of the table, which may have had fewer fields.
 
-        When a struct gets a field, its history is written again with this field. Changes of before have null in it.
+        When a struct gets a field, its history is rewritten with this field, which is null in earlier changes.
         """
         grown = {
             field.name: base.field(field.name)
@@ -58,7 +58,7 @@ class Changes:
         return [file for part in self.parts for file in part]
 
     def read(self, columns: Sequence[str]) -> pa.Table:
-        """The changes in the order in which to apply them.
+        """The changes in the order of application.
 
         Args:
             columns: of the history, among them those of `apply_order.ORDER`.
@@ -69,7 +69,7 @@ class Changes:
         """The same, part by part. A part has whole transactions."""
         types = self._types(columns)
         for part in self.parts:
-            # In no variable, so that it is not in memory together with the next one.
+            # Not in a variable, so that it is freed before the next one is read.
             yield in_order(
                 pa.concat_tables([in_schema(self._rows_of(each, columns), types) for each in part])
             )
@@ -92,12 +92,12 @@ class Changes:
 def read_changes(
     store: Store, directory: str, storage_options: Mapping[str, str], after: int, through: int
 ) -> Changes:
-    """The changes that a history has now. Only the log of the history is read.
+    """The current changes of a history. Reads only the log of the history.
 
     Args:
         store: the target of the mirror.
         directory: of the history in it.
-        storage_options: what delta-rs needs to reach the store, beside what the URI says.
+        storage_options: options of delta-rs for the store, besides the URI.
         after, through: LSNs.
 
     Raises:
@@ -135,7 +135,7 @@ def read_changes(
 
 @dataclass(frozen=True)
 class _File:
-    """A file of a history: the least and the largest LSN in it, None if they are not known, and its rows."""
+    """A file of a history: its least and largest LSN, None if unknown, and its rows."""
 
     place: str
     low: int | None
@@ -144,7 +144,7 @@ class _File:
 
 
 def _parts(files: Sequence[_File]) -> list[list[str]]:
-    """Files, in parts of about `_PART_ROWS`. Files that have changes of the same LSNs are in one part."""
+    """Groups files into parts of about `_PART_ROWS`. Files with overlapping LSNs are in one part."""
     if any(each.low is None or each.high is None for each in files):
         return [[each.place for each in files]]
     parts: list[list[str]] = []
@@ -161,12 +161,12 @@ def _parts(files: Sequence[_File]) -> list[list[str]]:
 
 
 def _has_grown(before: pa.DataType, now: pa.DataType) -> bool:
-    """Whether structs have more fields now."""
+    """Whether structs have got more fields."""
     return widen(before, now) is None and widen(before, now, more_fields=True) is not None
 
 
 def _bounds_in(place: str) -> tuple[int | None, int | None]:
-    """The least and the largest LSN in a file, as its footer says: in the log, a file may have no bounds at all."""
+    """The least and the largest LSN in a file, from its footer: in the log, a file may have no bounds at all."""
     with pq.ParquetFile(open_file(place)) as file:
         at = file.schema_arrow.names.index("_commit_lsn")
         groups = [file.metadata.row_group(k).column(at).statistics for k in range(file.num_row_groups)]
@@ -176,6 +176,6 @@ def _bounds_in(place: str) -> tuple[int | None, int | None]:
 
 
 def _bounds(files: pa.Table, which: str) -> list[int | None]:
-    """The least or the largest LSN in each file; None if it is not known."""
+    """The least or the largest LSNs of the files; None if unknown."""
     name = f"{which}._commit_lsn"
     return files[name].to_pylist() if name in files.schema.names else [None] * files.num_rows

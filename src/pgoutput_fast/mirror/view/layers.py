@@ -1,4 +1,4 @@
-"""The rows of a table with the effects of later changes. Nothing is read before somebody asks for pieces."""
+"""The rows of a table with the effects of later changes. Nothing is read before the pieces are."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Rows(Protocol):
     def schema(self) -> pa.Schema: ...
 
     def pieces(self, columns: Sequence[str]) -> Iterator[pa.Table]:
-        """All rows, with these columns, piece by piece."""
+        """All rows, with these columns, in pieces."""
 
 
 class Base:
@@ -42,7 +42,7 @@ class Base:
         self._held = held
 
     def pieces(self, columns: Sequence[str]) -> Iterator[pa.Table]:
-        """All rows, with these columns, piece by piece."""
+        """All rows, with these columns, in pieces."""
         return self._held.pieces(columns)
 
 
@@ -66,10 +66,10 @@ class Changed:
         self._rows = in_schema(effect.rows, self.schema)
 
     def pieces(self, columns: Sequence[str]) -> Iterator[pa.Table]:
-        """All rows, with these columns, piece by piece.
+        """All rows, with these columns, in pieces.
 
         Raises:
-            ValueError: if a row that goes has no key, and is not there.
+            ValueError: if a removed row without a key does not exist.
         """
         if not self._effect.truncated:
             yield from self._stay(columns)
@@ -77,7 +77,7 @@ class Changed:
             yield self._rows.select(columns)
 
     def _stay(self, columns: Sequence[str]) -> Iterator[pa.Table]:
-        """The rows of before that stay."""
+        """The earlier rows that stay."""
         keys = bool(self._effect.key)
         gone = self._effect.gone
         names = self._effect.identity
@@ -102,7 +102,7 @@ class Changed:
 
 
 def _pieces(rows: Rows, columns: Sequence[str], schema: pa.Schema) -> Iterator[pa.Table]:
-    """Rows with columns of a schema. Those that they lack are null."""
+    """Rows with columns of a schema. Missing columns are null."""
     types = pa.schema([schema.field(name) for name in columns])
     known = [name for name in columns if name in rows.schema.names]
     for piece in rows.pieces(known or rows.schema.names[:1]):
@@ -110,7 +110,7 @@ def _pieces(rows: Rows, columns: Sequence[str], schema: pa.Schema) -> Iterator[p
 
 
 def _found(rows: Rows, keys: pa.Table, columns: Sequence[str], place: str) -> pa.Table:
-    """The rows with these keys: the key columns, and other columns as far as they are there."""
+    """The rows with these keys: the key columns, and the other columns that exist."""
     wanted = in_schema(keys, fitted(rows.schema, keys.schema, place, lambda *_: True))
     names = [name for name in (*keys.schema.names, *columns) if name in rows.schema.names]
     types = pa.schema(

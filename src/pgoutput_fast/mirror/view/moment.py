@@ -1,4 +1,4 @@
-"""A mirrored table at one moment: a version of its current table, and the changes behind it."""
+"""A mirrored table at one moment: a version of its current table, and later changes."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from pgoutput_fast.storage.stores import Store, open_store
 
 __all__ = ["Moment", "Position", "open_moment"]
 
-# A position as a caller gives it.
+# A position, as passed by a caller.
 Position = Lsn | datetime | Literal["latest"]
 
-# So often the state of a table is read again, if the mirror loads the table meanwhile.
+# Attempts to read the state of a table, if the mirror loads the table meanwhile.
 _TRIES = 5
 
 
@@ -41,10 +41,10 @@ class Moment:
 
     Attributes:
         table: qualified name, quoted as in SQL.
-        position: everything that committed up to this LSN is in the table, and nothing else.
+            position: the table has all commits up to this LSN, and no later ones.
         base: a version of the current table.
-        changes: what the history has behind it, up to the position.
-        facts: what the mirror knows of the table.
+            changes: the changes of the history after it, up to the position.
+            facts: the state of the table in the mirror.
     """
 
     table: str
@@ -62,18 +62,18 @@ class Moment:
 
     @property
     def changed(self) -> list[str]:
-        """The columns of the table that the changes have."""
+        """The columns of the table for which the changes have values."""
         return self._taken(self.schema.names)
 
     def columns(self, key: Sequence[str], lsn: int) -> list[str]:
         """The columns of the changes under a key.
 
-        A history also has columns of earlier times. Rows without a key are compared by the columns that the relation
-        had then: a column that was dropped is null in new rows, but not in old ones.
+        A history also has former columns. Rows without a key are compared by the columns of the relation at their time:
+        a dropped column is null in new rows, but not in old ones.
 
         Args:
             key: the key; empty if only whole rows identify rows.
-            lsn: where one of the changes commits.
+            lsn: at which one of the changes commits.
         """
         if key:
             return self.changed
@@ -85,7 +85,7 @@ class Moment:
 
     @property
     def keys(self) -> set[tuple[str, ...]]:
-        """The keys of the changes. An empty one: whole rows tell rows apart.
+        """The keys of the changes. An empty one: whole rows identify rows.
 
         Before the first known key there are only rows of loads, if any.
         """
@@ -93,7 +93,7 @@ class Moment:
         return {key for key in found if key is not None} or {()}
 
     def _begins(self) -> list[int]:
-        """The LSNs at which the changes begin, and at which they have another key or lack columns."""
+        """The LSNs at which the changes begin, get another key or lose columns."""
         begin, through = self.changes.after + 1, self.changes.through
         known = {lsn for lsn, _ in (*self.facts.keys, *self.facts.shapes)}
         return sorted({begin, *(lsn for lsn in known if begin < lsn <= through)})
@@ -105,7 +105,7 @@ class Moment:
             rows: changes in order, with `_commit_lsn`.
 
         Raises:
-            MirrorError: if the key is not known.
+            MirrorError: if the key is unknown.
         """
         commits = rows[COMMIT_LSN].to_numpy()
         cuts = {lsn for lsn, _ in self.facts.keys} | {
@@ -136,13 +136,13 @@ def open_moment(
     storage_options: Mapping[str, str] | None = None,
     iceberg_catalog: Mapping[str, str] | None = None,
 ) -> Moment:
-    """Finds what belongs to a position. The mirror may run meanwhile.
+    """Opens a table at a position. The mirror may run meanwhile.
 
     Raises:
         KeyError: if the table is not mirrored.
-        LookupError: if the position cannot be read; the message says what can.
+        LookupError: if the position cannot be read; the message says which can.
         MirrorError: if the table is stopped, or must be loaded.
-        ValueError, TypeError: if `position` is no position.
+        ValueError, TypeError: if `position` is not a position.
     """
     store = open_store(target)
     memory = Memory(store)
@@ -166,7 +166,7 @@ def open_moment(
             iceberg_catalog,
         )
         moment = reader.moment(position)
-        # What the mirror notes of a table, it notes before the history has the change. So if this is as before, version
+        # The mirror records a change of this state before the history has the changes. So if it is unchanged, version
         # and changes belong together.
         if memory.table(directory) == facts:
             return moment
@@ -198,7 +198,7 @@ def _expect_good(facts: TableFacts) -> None:
 
 @dataclass
 class _Reader:
-    """Reads what the files of a mirror say of one table."""
+    """Reads one table from the files of a mirror."""
 
     store: Store
     format: str
@@ -227,7 +227,7 @@ class _Reader:
                     base = current.held(point.versions[table])
                 except ValueError as problem:
                     raise LookupError(f"{problem}. Read 'latest'") from None
-                # Something else than the mirror may move current tables. It writes no history.
+                # Another program than the mirror may move current tables. It writes no history.
                 if max(self.reached, point.position) < lsn:
                     raise LookupError(
                         f"the history of {table} goes up to {format_lsn(max(self.reached, 0))}, and not to "

@@ -1,4 +1,4 @@
-"""Reads a mirrored table as it is now: its current table, and what its history has since."""
+"""Reads a mirrored table as it is now: its current table, and the later changes of its history."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pgoutput_fast.protocol.lsn import format_lsn
 __all__ = ["chosen_columns", "effects_of", "fresh", "fresh_batches", "needed_columns", "rows_of"]
 
 _NEEDED = (*ORDER, "_key_only", "_unchanged", "_unrepresentable")
-# So often a table is read again, if the mirror has removed a file of it meanwhile.
+# Attempts to read a table, if the mirror removes one of its files meanwhile.
 _TRIES = 3
 
 
@@ -32,28 +32,28 @@ def fresh(
     storage_options: Mapping[str, str] | None = None,
     iceberg_catalog: Mapping[str, str] | None = None,
 ) -> pa.Table:
-    """Reads a mirrored table with all changes of its history, including those that its current table lacks yet.
+    """Reads a mirrored table with all changes of its history, even those not yet in its current table.
 
     The mirror may run meanwhile. For polars: `polars.from_arrow(fresh(...))`.
 
     Args:
         target: of the mirror: a path or a URI.
         table: qualified name, quoted as in SQL.
-        columns: which columns; None for all.
-        position: `"latest"`; an LSN, as for `parse_lsn`; or a datetime with a time zone, for all that committed until
-            then. Tables that are read at the same LSN, or at the same time, belong together.
-        storage_options: what delta-rs needs to reach the store, beside what the URI says.
-        iceberg_catalog: that of the mirror, if it was given one.
+            columns: the columns; None for all.
+            position: `"latest"`; an LSN, as for `parse_lsn`; or a datetime with a time zone, for all commits until
+                then. Tables read at the same LSN, or at the same time, are consistent with each other.
+            storage_options: options of delta-rs for the store, besides the URI.
+            iceberg_catalog: that of the mirror, if it was given one.
 
     Returns:
-        The rows in no order: the columns of the current table, `_commit_lsn` and `_unrepresentable` among them. The
-        metadata of the schema has the position, as `position`.
+            The rows in no particular order: the columns of the current table, `_commit_lsn` and `_unrepresentable`
+                among them. The metadata of the schema has the position, as `position`.
 
     Raises:
         KeyError: if the table is not mirrored, or has no such column.
-        LookupError: if the position cannot be read; the message says what can.
+        LookupError: if the position cannot be read; the message says which can.
         MirrorError: if the table is stopped, or must be loaded.
-        ValueError, TypeError: if `position` is no position; ValueError also if changes are missing.
+        ValueError, TypeError: if `position` is not a position; ValueError also if changes are missing.
     """
     for left in reversed(range(_TRIES)):
         try:
@@ -81,11 +81,11 @@ def fresh_batches(
     storage_options: Mapping[str, str] | None = None,
     iceberg_catalog: Mapping[str, str] | None = None,
 ) -> pa.RecordBatchReader:
-    """Reads the same as `fresh`, in batches: only the changes, and a part of a file, are in memory at a time.
-    If current tables are in DuckDB, the table is copied into a temporary file first.
+    """Reads the same as `fresh`, in batches: only the changes, and a part of a file, are in memory at a time. If
+    current tables are in DuckDB, the table is copied into a temporary file first.
 
-    If the mirror has removed a file meanwhile, you get a FileNotFoundError: then begin again. A mirror keeps the files
-    of its recorded points.
+    If the mirror removes a file meanwhile, this raises FileNotFoundError: then begin again. A mirror keeps the files of
+    its recorded points.
     """
     if columns is not None:
         expect_list("columns", columns)
@@ -104,7 +104,7 @@ def fresh_batches(
 
 
 def chosen_columns(columns: Sequence[str] | None, schema: pa.Schema, table: str) -> list[str]:
-    """The columns that a caller wants; all by default.
+    """The requested columns; all by default.
 
     Raises:
         KeyError: if the table lacks one.
@@ -132,7 +132,7 @@ def rows_of(moment: Moment, columns: Sequence[str]) -> Rows:
 
 
 def needed_columns(moment: Moment, columns: Sequence[str]) -> set[str]:
-    """The columns of a table that must be read so that the rows at a moment have these columns."""
+    """The columns of a table that must be read to get these columns of the rows at a moment."""
     if not moment.changes.files:
         return set(columns)
     needed = {*columns, *(name for key in moment.keys for name in key)}
@@ -142,13 +142,13 @@ def needed_columns(moment: Moment, columns: Sequence[str]) -> set[str]:
 
 
 def effects_of(moment: Moment, columns: Sequence[str]) -> Iterator[Effect]:
-    """The net effects of the changes of a moment, to be applied to its base in this order.
+    """The net effects of the changes of a moment, to apply to its base in this order.
 
     One part of the changes is in memory at a time.
 
     Args:
         moment: the table at a moment.
-        columns: which columns the rows shall have.
+        columns: the columns that the rows must have.
     """
     changes = moment.changes
     if not changes.files:

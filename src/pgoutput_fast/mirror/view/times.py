@@ -1,4 +1,4 @@
-"""The position of a table at a time: exact, or an error that says what can be read."""
+"""The position of a table at a time: exact, or an error that tells which positions can be read."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ def position_at(
     changes_behind: Callable[[int], Changes],
     place: str,
 ) -> int:
-    """The LSN up to which a table has all that committed until a time, and nothing else.
+    """The LSN up to which a table has all commits until a time, and no later ones.
 
     The order of commits is that of their LSNs. Their times may differ from it a little, because a transaction gets its
-    time before its place in the log.
+    time before its place in the WAL.
 
     Args:
         time: with a time zone.
-        facts: what the mirror knows of the table.
+        facts: the state of the table in the mirror.
         known: the points, the oldest first.
-        changes_behind: the changes of the history behind an LSN.
+        changes_behind: returns the changes of the history after an LSN.
         place: names the target, for errors.
 
     Raises:
-        LookupError: if nothing that old or that new is recorded, if the table was loaded about then, or if the
-            transactions of that time committed in another order; the message says what can be read.
+            LookupError: if the points are all newer or older than that, if the table was loaded about then, or if
+                transactions of that time committed in another order; the message tells which positions can be read.
         ValueError: if `time` has no time zone.
     """
     wanted = microseconds_of(time)
@@ -70,14 +70,14 @@ def _is_before(gap: Gap, last: int | None, wanted: int) -> bool:
 
     Args:
         gap: of the table.
-        last: where the last commit until that time is in the history.
+        last: the LSN of the last commit of the history until that time.
         wanted: the time.
     """
     return (gap.time is not None and gap.time <= wanted) or (last is not None and last > gap.end)
 
 
 def _is_behind(gap: Gap, found: int, later: int | None, known: Sequence[Point], wanted: int) -> bool:
-    """Whether a gap begins after a time: the history before it has all of that time."""
+    """Whether a gap begins after a time, so that the earlier history covers that time."""
     if found > gap.begin:
         return False
     before = [each for each in known if each.position <= gap.begin]
@@ -103,7 +103,7 @@ def _first_later(changes: Changes, wanted: int) -> int | None:
 
 
 def _commits(changes: Changes, files: Iterable[str], condition: pc.Expression) -> pa.ChunkedArray:
-    """The LSNs of the commits for which a condition is true. Statistics tell which row groups to read."""
+    """The LSNs of the commits for which a condition is true. Statistics select the row groups."""
     commits = pc.field(COMMIT_LSN)
     within = (commits > changes.after) & (commits <= changes.through)
     return pa.chunked_array(
