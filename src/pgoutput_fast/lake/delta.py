@@ -220,8 +220,8 @@ class DeltaTarget(TableTarget):
     def mend(self, *, new: pa.Schema | None = None, suspect: Collection[str] = ()) -> None:
         """Gives files statistics by which no reader skips rows wrongly. The rows and the position stay.
 
-        Earlier versions of this package, and other programs, write some by which readers do. If another program commits
-        meanwhile, the next call does it.
+        Earlier versions of this package, and other programs, write statistics by which readers do skip rows. If another
+        program commits meanwhile, the next call mends them.
 
         Args:
             new: columns that will be added next.

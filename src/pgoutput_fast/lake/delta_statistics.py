@@ -54,8 +54,8 @@ def mended_actions(
     Args:
         table: a `DeltaTable`.
         store: the directory of the table.
-            new: columns that will be added next. The files have nulls there.
-            leave: names of files to leave out.
+        new: columns that will be added next. The files have nulls there.
+        leave: names of files to leave out.
         suspect: names of files whose statistics are not exact, even if they are complete.
     """
     from deltalake.transaction import AddAction

@@ -47,7 +47,7 @@ class WrittenFile:
         first: the smallest ordinal of a message in it; None if its rows have none.
         last: the largest one.
         statistics: JSON, as `statistics_of` makes it.
-            partition: JSON, the list of the values of the partition columns, as texts or nulls.
+        partition: JSON, the list of the values of the partition columns, as texts or nulls.
     """
 
     directory: str
@@ -72,11 +72,11 @@ class TableFiles:
         store: the target.
         run: names the run that will commit the files.
         hidden: whether the names are hidden until the commit.
-            file_bytes: the largest size of a file, roughly.
-            waiting_bytes: the most bytes of rows that wait in memory, roughly; 64 MiB by default.
+        file_bytes: the largest size of a file, roughly.
+        waiting_bytes: the most bytes of rows that wait in memory, roughly; 64 MiB by default.
         prefix: the prefix of the metadata columns.
-            checked: whether the run has a marker, without which no file may stay.
-            partitioning: directory -> partitioning of the table. Other tables are not partitioned.
+        checked: whether the run has a marker, without which no file may stay.
+        partitioning: directory -> partitioning of the table. Other tables are not partitioned.
         compression: how pages of the files are compressed.
 
     Raises:

@@ -69,7 +69,7 @@ def open_catalog(store: Store, properties: Mapping[str, str]) -> Any:
 
 
 def may_be_committed(problem: Exception) -> bool:
-    """Whether the outcome of a failed commit is unknown: the catalog may do it even later."""
+    """Whether the outcome of a failed commit is unknown: the catalog may still execute it."""
     return type(problem).__name__ == "CommitStateUnknownException"
 
 

@@ -30,9 +30,9 @@ class Partitioning:
     """How a table is partitioned.
 
     Attributes:
-            columns: the partition columns; empty if the table is not partitioned.
-            directories: whether partitions are directories, such as `day=2024-02-29/country=DE`.
-            stored: whether the files have the partition columns, too.
+        columns: the partition columns; empty if the table is not partitioned.
+        directories: whether partitions are directories, such as `day=2024-02-29/country=DE`.
+        stored: whether the files have the partition columns, too.
     """
 
     columns: tuple[str, ...]

@@ -63,7 +63,7 @@ def _finite_bounds(column: pa.ChunkedArray) -> tuple[float, float] | None:
 
 
 def unmeasured(file: pq.FileMetaData) -> list[str]:
-    """The columns of a file whose bounds only its rows have."""
+    """The columns of a file that must be read to know their bounds."""
     names = []
     for at, name in _plain_columns(file):
         kind = file.schema.column(at)
@@ -85,12 +85,12 @@ def statistics_of(
 
     Args:
         file: the footer.
-            groups: the results of `measured` for the row groups.
-            lacking: columns of the table that the file does not have.
+        groups: the results of `measured` for the row groups.
+        lacking: columns of the table that the file does not have.
 
     Returns:
-            The JSON. `unbounded` names the columns with values, but without bounds that JSON can have: those with NaN,
-            infinities, or dates that Python lacks; and the structs of `cut_structs`. Binary values never have bounds.
+        The JSON. `unbounded` names the columns with values, but without bounds that JSON can have: those with NaN,
+        infinities, or dates that Python lacks; and the structs of `cut_structs`. Binary values never have bounds.
     """
     columns = [*file.schema.to_arrow_schema(), *lacking]
     # Without these, deltalake takes the bounds of the whole struct for null.

@@ -20,8 +20,8 @@ class Stream:
     Attributes:
         digest: a hash of 63 bits of the names of server, database and slot.
         seq: ordinal of the last message that the table got from segments.
-            low_lsn: the segment with this message reached this LSN; None if unknown.
-            high_lsn: segments up to this message have no LSN after this one; None if unknown.
+        low_lsn: the segment with this message reached this LSN; None if unknown.
+        high_lsn: segments up to this message have no LSN after this one; None if unknown.
         names: system identifier of the server, database and slot; None if only the digest is known.
     """
 

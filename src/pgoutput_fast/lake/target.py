@@ -112,9 +112,9 @@ class TableTarget(ABC):
             schema: the columns of the rows.
             mode: whether the table is replaced.
             partition_by: the partition columns, those of the table if there is one.
-                stream: the stream of the position. None if unknown: then the table keeps its stream, but not with
-                    `overwrite`.
-                transactions: which transactions the table then has. None if unknown, as for `stream`.
+            stream: the stream of the position. None if unknown: then the table keeps its stream, but not with
+                `overwrite`.
+            transactions: which transactions the table then has. None if unknown, as for `stream`.
 
         Raises:
             ValueError: if the schema does not fit. The table is unchanged.

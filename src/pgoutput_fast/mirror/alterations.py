@@ -38,7 +38,7 @@ def ask_for_alterations(table: MirroredTable, server: ServerView) -> None:
         # The table then stops for its own reason; the other tables go on.
         return _log.warning("%s: the catalogs cannot be read: %s", table.facts.table, str(problem).strip())
     if now is None:
-        return table.want_load("it is not published now")  # whoever loads it leaves it if that is so
+        return table.want_load("it is not published now")  # the load leaves the table if that is still so
     try:
         note_alterations(table, now, server)
     except RowAgeError as problem:  # undecidable, and a load is always correct
@@ -51,10 +51,10 @@ def note_alterations(
     """Compares the catalogs with their previous state. If rows may differ, the table stops following.
 
     Args:
-            table: the table. If it was stopped because its publications lacked an operation, it may be loaded now.
-            now: the current state of the catalogs.
-            server: answers doubts.
-            through: the table has the commits up to this LSN. None: decide now.
+        table: the table. If it was stopped because its publications lacked an operation, it may be loaded now.
+        now: the current state of the catalogs.
+        server: answers doubts.
+        through: the table has the commits up to this LSN. None: decide now.
 
     Raises:
         RowAgeError: if a partition cannot be read now, such as a locked one.

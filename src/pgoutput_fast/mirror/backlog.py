@@ -27,7 +27,7 @@ class Backlog:
     Args:
         nbytes: returns their size in bytes.
         local: whether they are on a local disk.
-            most: above this many bytes the capture pauses, until half of it is left. None for no limit.
+        most: above this many bytes the capture pauses, until half of it is left. None for no limit.
         capture: the capture.
 
     Attributes:

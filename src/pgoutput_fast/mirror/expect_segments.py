@@ -18,9 +18,9 @@ def expect_segments(segments: Store, directory: SegmentDirectory, progress: Prog
 
     Args:
         segments: the directory.
-            directory: the same, as the capture sees it.
-            progress: of all tables.
-            histories: all histories have the commits up to this LSN.
+        directory: the same, as the capture sees it.
+        progress: of all tables.
+        histories: all histories have the commits up to this LSN.
 
     Raises:
         SegmentsGoneError: if somebody has removed them.

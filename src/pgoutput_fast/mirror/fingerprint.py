@@ -42,8 +42,8 @@ class CatalogColumn:
     Attributes:
         number: its number in the table, which survives a rename.
         type_oid, typmod: its type.
-            is_filled: whether rows may have values that no statement wrote: the column has a default, or the catalog
-                keeps a value for rows of the table, or of a partition, that are older than the column.
+        is_filled: whether rows may have values that no statement wrote: the column has a default, or the catalog keeps
+            a value for rows of the table, or of a partition, that are older than the column.
         is_missing: whether the catalog keeps such a value for rows of the table itself.
         xmin: the transaction that last changed this entry of the catalog.
         is_published: whether the publications send it.
@@ -64,10 +64,10 @@ class Leaf:
 
     Attributes:
         name: its qualified name, quoted as in SQL.
-            filenode: its file; a new one after TRUNCATE and every rewrite.
-            links: the transactions that attached it and the partitions between it and the root, from the root on.
-            is_born: whether it provably never had rows outside the root.
-            written, repack: as in `Fingerprint`.
+        filenode: its file; a new one after TRUNCATE and every rewrite.
+        links: the transactions that attached it and the partitions between it and the root, from the root on.
+        is_born: whether it provably never had rows outside the root.
+        written, repack: as in `Fingerprint`.
     """
 
     name: str
@@ -85,17 +85,17 @@ class Fingerprint:
 
     Attributes:
         oid: of the relation.
-            filenode: its file; a new one after TRUNCATE and every rewrite. 0 for a table with partitions.
-            toast: oid of its TOAST table, 0 for none. ALTER TABLE and REPACK (CONCURRENTLY) make a new one when they
-                rewrite the table; VACUUM FULL, CLUSTER and TRUNCATE do not.
+        filenode: its file; a new one after TRUNCATE and every rewrite. 0 for a table with partitions.
+        toast: oid of its TOAST table, 0 for none. ALTER TABLE and REPACK (CONCURRENTLY) make a new one when they
+            rewrite the table; VACUUM FULL, CLUSTER and TRUNCATE do not.
         columns: by name, also those that are not published.
-            filters: the row filters of the publications; empty if one of them sends all rows. None while a lock on the
-                table prevents reading them.
+        filters: the row filters of the publications; empty if one of them sends all rows. None while a lock on the
+            table prevents reading them.
         operations: what is published: insert, update, delete, truncate.
         members: the entries of the catalog that make it published, each with the transaction that last changed it.
         leaves: its partitions, by oid as text, if it is published as a root.
-            types: the parts of enums and composites of its columns, by oid as text.
-            horizon: all transactions before this one have ended: their rows exist already, or never will.
+        types: the parts of enums and composites of its columns, by oid as text.
+        horizon: all transactions before this one have ended: their rows exist already, or never will.
         written: the transaction that last changed its entry in pg_class.
         repack: the transaction of a REPACK (CONCURRENTLY) that had locked the table before these catalogs were read; 0
             for none. Until it ends, no other transaction can alter the table.
@@ -155,9 +155,9 @@ class Doubt:
 
     Attributes:
         leaf: the partition.
-            xid: asks whether the partition, which has a new file, has a row of an earlier transaction. If not, it was
-                truncated, and the mirror has too many rows. None asks whether an attached partition has any row: rows
-                from before are missing in the mirror, and may be of younger transactions than the one that attached it.
+        xid: asks whether the partition, which has a new file, has a row of an earlier transaction. If not, it was
+            truncated, and the mirror has too many rows. None asks whether an attached partition has any row: rows from
+            before are missing in the mirror, and may be of younger transactions than the one that attached it.
     """
 
     leaf: Leaf

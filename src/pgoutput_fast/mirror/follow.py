@@ -46,12 +46,12 @@ class Pace:
 
     Args:
         seconds: how old a change may become before it is applied.
-            share: at most about this share of the time is spent on current tables.
-            rows, nbytes: if more waits, it is applied at once.
-            some_bytes: if more waits, it is applied as soon as `some_share` allows: while changes of current tables are
-                quick, less is in memory.
-            some_share: as `share`, above `some_bytes`.
-            clock: returns the time in seconds.
+        share: at most about this share of the time is spent on current tables.
+        rows, nbytes: if more waits, it is applied at once.
+        some_bytes: if more waits, it is applied as soon as `some_share` allows: while changes of current tables are
+            quick, less is in memory.
+        some_share: as `share`, above `some_bytes`.
+        clock: returns the time in seconds.
     """
 
     def __init__(
@@ -108,13 +108,13 @@ class Follower:
         in_step: whether current tables change only together.
 
     Attributes:
-            read: the position in the segments. All changes before it are in the histories, and in the current tables or
-                waiting for them.
+        read: the position in the segments. All changes before it are in the histories, and in the current tables or
+            waiting for them.
         through: no transaction committed between `read.lsn` and this LSN.
         through_time: no transaction committed between `read.time` and this time, in microseconds since 1970; None if
             unknown.
-            histories: all histories have the commits up to this LSN.
-            consumed: ordinal of the last message that all tables have, until the capture is told of it.
+        histories: all histories have the commits up to this LSN.
+        consumed: ordinal of the last message that all tables have, until the capture is told of it.
     """
 
     def __init__(

@@ -267,7 +267,7 @@ class HistoryFiles:
             schema: the columns of their rows.
 
         Returns:
-                Files that replace all of the table, and their columns.
+            Files that replace all of the table, and their columns.
         """
         whole = table.widened(schema)
         with TableFiles(self._store, self._run, False) as files:

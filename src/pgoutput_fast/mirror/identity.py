@@ -69,9 +69,9 @@ def expect_source(
     Args:
         settings: of the mirror, with the directory that has its newest segments.
         known: how the mirror began.
-            memory: of the mirror. It gets the source, if the mirror is older than remembered sources.
-            store: the target.
-            another: whether another source may replace that one, in a repair.
+        memory: of the mirror. It gets the source, if the mirror is older than remembered sources.
+        store: the target.
+        another: whether another source may replace that one, in a repair.
 
     Raises:
         MirrorError: if it is another one.

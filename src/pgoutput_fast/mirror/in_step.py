@@ -29,7 +29,7 @@ def expect_in_step(tables: Iterable[MirroredTable]) -> None:
 def prepare(tables: Iterable[MirroredTable]) -> None:
     """Computes the effect of waiting changes on all tables, before the first table gets them.
 
-    A table that cannot take its changes because it was altered on the server must be loaded.
+    A table that cannot take its changes, and was altered on the server, must then be loaded.
 
     Raises:
         MirrorError: if a table is stopped because it cannot take its changes. No table has got any then.

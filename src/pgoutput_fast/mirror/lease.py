@@ -56,8 +56,8 @@ class Lease:
         """Takes the lease. Waits while it is unknown whether its holder is alive.
 
         Raises:
-                MirrorBusyError: if another process holds it and is alive.
-                OSError: if the store cannot be reached.
+            MirrorBusyError: if another process holds it and is alive.
+            OSError: if the store cannot be reached.
         """
         self._expect_dead(self._writer())
         self._say(0)

@@ -57,7 +57,7 @@ class _Taking:
             self._problem = problem
 
     def is_done(self, seconds: float = 0.0) -> bool:
-        """Whether `result` returns at once. Waits for this at most so long."""
+        """Whether `result` returns at once. Waits for the snapshot for at most `seconds`."""
         self._thread.join(seconds)
         return not self._thread.is_alive()
 

@@ -23,8 +23,8 @@ def locked(store: Store) -> Iterator[Callable[[], object]]:
     """Keeps other processes away from a target: with a lock on a local disk, with a lease in an object store.
 
     Yields:
-            A function to call before each commit. It raises MirrorBusyError if another process has taken the target,
-            which is possible only in an object store.
+        A function to call before each commit. It raises MirrorBusyError if another process has taken the target, which
+        is possible only in an object store.
 
     Raises:
         MirrorBusyError: if another process has the target.

@@ -28,10 +28,10 @@ def look_at_publications(
 
     Args:
         tables: of the mirror.
-            server: tells what is published.
-            missing: the tables that were not published at the last check.
-            through: the tables have the commits up to this LSN.
-            wanted: whether to go on. A table with locked partitions takes seconds.
+        server: tells what is published.
+        missing: the tables that were not published at the last check.
+        through: the tables have the commits up to this LSN.
+        wanted: whether to go on. A table with locked partitions takes seconds.
 
     Returns:
         The tables that are not published now.

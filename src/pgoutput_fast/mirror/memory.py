@@ -48,15 +48,15 @@ class Beginning:
         publications: their names, sorted.
         format: of the current tables.
         segments: the directory of the segments, if it is not the one in the target.
-            stage: `slot` while the slot is created, `load` during the first load, `done` after it. `new slot` while a
-                slot is created in place of a lost one, `repair` while the tables are compared with the server.
+        stage: `slot` while the slot is created, `load` during the first load, `done` after it. `new slot` while a slot
+            is created in place of a lost one, `repair` while the tables are compared with the server.
         made: whether the mirror made the slot.
         lsn: `slot`, `new slot`: the end of the server's WAL before. Else the position of the first load or the repair.
-            iceberg_catalog: the catalog of the current tables, without credentials; None for none, or the one in the
-                target.
-            source: the system identifier of the server, and the name of the database; None if the mirror is older than
-                this field.
-            lost: why the slot can never go on, as reported by a capture; None if it can, as far as is known.
+        iceberg_catalog: the catalog of the current tables, without credentials; None for none, or the one in the
+            target.
+        source: the system identifier of the server, and the name of the database; None if the mirror is older than this
+            field.
+        lost: why the slot can never go on, as reported by a capture; None if it can, as far as is known.
     """
 
     slot: str
@@ -82,10 +82,10 @@ class Progress:
     Attributes:
         last_seq: ordinal of the last message of the last segment that all tables have; -1 for none.
         next_seq: ordinal of the next message.
-            lsn: all commits up to this LSN are in all tables.
-            time: of the last of these commits, in microseconds since 1970; None if no commit is known.
-            stream: how many slots were lost before. The segments of every slot have their own directory and their own
-                ordinals.
+        lsn: all commits up to this LSN are in all tables.
+        time: of the last of these commits, in microseconds since 1970; None if no commit is known.
+        stream: how many slots were lost before. The segments of every slot have their own directory and their own
+            ordinals.
     """
 
     last_seq: int
@@ -101,9 +101,9 @@ class SeenEntries:
 
     Attributes:
         oids: of the entries.
-            count: how many were ever inserted, by the server's statistics, plus those of `oids` not counted there yet.
-            since: the start of these statistics.
-            unseen: how many entries no check has seen.
+        count: how many were ever inserted, by the server's statistics, plus those of `oids` not counted there yet.
+        since: the start of these statistics.
+        unseen: how many entries no check has seen.
     """
 
     oids: tuple[int, ...]
@@ -118,10 +118,9 @@ class SeenPublication:
 
     Attributes:
         xmin: the transaction that last altered it.
-            sends: what it sends, without its tables.
-            mark: stands for it in fingerprints. It stays if an alteration changed nothing of what is sent.
-            is_single: whether `mark` stayed because the server counted a single alteration. It may count another one
-                later.
+        sends: what it sends, without its tables.
+        mark: stands for it in fingerprints. It stays if an alteration changed nothing of what is sent.
+        is_single: whether `mark` stayed because the server counted a single alteration. It may count another one later.
     """
 
     xmin: str
@@ -136,9 +135,9 @@ class SeenPublications:
 
     Attributes:
         rows: of the publications, by oid as text.
-            count: how many alterations the server has counted.
-            since: the start of these statistics.
-            waits: whether a later check saw more alterations than the server had counted. The next one decides.
+        count: how many alterations the server has counted.
+        since: the start of these statistics.
+        waits: whether a later check saw more alterations than the server had counted. The next one decides.
     """
 
     rows: Mapping[str, SeenPublication]
@@ -180,25 +179,25 @@ class TableFacts:
     Attributes:
         table: qualified name, quoted as in SQL.
         oid: of the relation that was loaded; 0 before the first load.
-            columns: the columns of the relation, as far as the current table has them, by name.
-            stage: `load` until a load is complete, `follow` after it, `stopped` after an error.
+        columns: the columns of the relation, as far as the current table has them, by name.
+        stage: `load` until a load is complete, `follow` after it, `stopped` after an error.
         error: why it is stopped.
-            history_error: why its history is stopped.
-            keys: (LSN, key) for every change of the key: transactions that commit at this LSN or later have this key,
-                up to the next entry. The key is empty if only whole rows identify rows.
-            shapes: (LSN, names of the columns) for every removal of columns: transactions that commit at this LSN or
-                later have these columns, up to the next entry. Columns that were only added are in the entry before,
-                too. Empty if no column was ever removed.
-            gaps: of all loads and repairs: inside them, history and current tables do not give the table.
-            fingerprint: the table in the server's catalogs at its load, with later differences that change no row; None
-                if the mirror is older than fingerprints.
-            owns_history: whether this mirror starts, or has started, the history of the table. If not, an unknown one
-                may exist.
+        history_error: why its history is stopped.
+        keys: (LSN, key) for every change of the key: transactions that commit at this LSN or later have this key, up to
+            the next entry. The key is empty if only whole rows identify rows.
+        shapes: (LSN, names of the columns) for every removal of columns: transactions that commit at this LSN or later
+            have these columns, up to the next entry. Columns that were only added are in the entry before, too. Empty
+            if no column was ever removed.
+        gaps: of all loads and repairs: inside them, history and current tables do not give the table.
+        fingerprint: the table in the server's catalogs at its load, with later differences that change no row; None if
+            the mirror is older than fingerprints.
+        owns_history: whether this mirror starts, or has started, the history of the table. If not, an unknown one may
+            exist.
         rejects: how many values and changes its rejects have.
         truncated: whether the stream had a TRUNCATE of it since the fingerprint.
-            new_file: (the new file, the end of the server's WAL, a horizon) when a check first saw another file than
-                that of the fingerprint. A TRUNCATE that made the file is in the stream up to that LSN. Rows of
-                transactions before the horizon were in the old file.
+        new_file: (the new file, the end of the server's WAL, a horizon) when a check first saw another file than that
+            of the fingerprint. A TRUNCATE that made the file is in the stream up to that LSN. Rows of transactions
+            before the horizon were in the old file.
     """
 
     table: str
@@ -259,7 +258,7 @@ class TableFacts:
         return tuple(each for each in self.gaps if each.end > lsn), keys
 
     def shape_at(self, lsn: int) -> tuple[int, tuple[str, ...]]:
-        """(LSN since which, columns that) changes which commit at an LSN have.
+        """The entry of `shapes`, (LSN, columns), for changes that commit at an LSN.
 
         >>> facts = TableFacts("public.orders", shapes=[(-1, ("id", "note")), (20, ("id",))])
         >>> facts.shape_at(19), facts.shape_at(20)
@@ -319,7 +318,7 @@ class Memory:
         """How the mirror began, None if it has not.
 
         Raises:
-            ValueError: if the file is damaged; so do the other methods.
+            ValueError: if the file is damaged, as in the other methods.
             MirrorError: if this version of the package lacks the format of the current tables.
         """
         values = self._read(_BEGINNING)

@@ -51,12 +51,12 @@ class MirrorMetrics:
         tables: the state of each table, sorted by name; during an outage, the state before it. Empty until the first
             load is complete.
         points: how many points are recorded; None until the first load is complete.
-            history_lag_bytes: bytes of WAL between the position of the histories and the end of the server's WAL: the
-                lag of the fresh view. None until the first load is complete, or if the server did not answer.
+        history_lag_bytes: bytes of WAL between the position of the histories and the end of the server's WAL: the lag
+            of the fresh view. None until the first load is complete, or if the server did not answer.
         kept_bytes: bytes of WAL that the server keeps for the slot; None if there is no slot, or no answer.
         backlog_bytes: bytes of segments that are not in the histories yet; None until the
             first load is complete.
-            paused: whether the capture is paused because of this backlog.
+        paused: whether the capture is paused because of this backlog.
     """
 
     slot: str

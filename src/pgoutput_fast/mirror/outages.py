@@ -55,8 +55,8 @@ class Outages:
         A mirror that has not begun does not try again, because the cause may be a wrong name.
 
         Args:
-                work: the work. It calls `over` or `further` when it goes on after an outage.
-                stop: when it is set, there is no further attempt.
+            work: the work. It calls `over` or `further` when it goes on after an outage.
+            stop: when it is set, there is no further attempt.
 
         Raises:
             Exception: the error of the work, if it cannot pass, or an outage lasts too long.

@@ -45,12 +45,12 @@ class Point:
     """A moment at which the versions of all tables are known.
 
     Attributes:
-            position: the tables have all commits up to this LSN, and no later ones.
-            time: of the last of these commits, in microseconds since 1970; None if the mirror saw no commit yet.
+        position: the tables have all commits up to this LSN, and no later ones.
+        time: of the last of these commits, in microseconds since 1970; None if the mirror saw no commit yet.
         versions: {qualified name of a table: version of its current table}.
         through: no transaction committed between `position` and this LSN.
-            through_time: no transaction committed between `time` and this time, in microseconds since 1970; None if
-                unknown.
+        through_time: no transaction committed between `time` and this time, in microseconds since 1970; None if
+            unknown.
     """
 
     position: int
@@ -163,14 +163,14 @@ def at(
 
     Args:
         target: of the mirror: a path or a URI.
-            position: `"latest"`; an LSN, as for `parse_lsn`; or a datetime with a time zone. The result is that of the
-                newest point that is not later.
+        position: `"latest"`; an LSN, as for `parse_lsn`; or a datetime with a time zone. The result is that of the
+            newest point that is not later.
 
     Returns:
         {qualified name of a table: version of its current table}.
 
     Raises:
-            LookupError: if the points are all newer or older than that; the message gives their range.
+        LookupError: if the points are all newer or older than that; the message gives their range.
         ValueError, TypeError: if `position` is none of these.
     """
     place = open_store(target)
@@ -219,7 +219,7 @@ def at_time(known: list[Point], time: datetime, place: str) -> Point:
         place: names the target, for errors.
 
     Raises:
-            LookupError: if the points are all newer or older than that; the message gives their range.
+        LookupError: if the points are all newer or older than that; the message gives their range.
         ValueError: if `time` has no time zone.
     """
     found = point_before(known, time, place)

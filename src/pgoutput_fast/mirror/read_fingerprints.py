@@ -143,8 +143,8 @@ def read_fingerprints(
         cursor: of the transaction.
         publications: their names.
         unseen: how many entries of publications appeared and disappeared, as `UnseenEntries` counts them.
-            marks: of publications, by oid as text, from `AlteredPublications`.
-            repacks: from `running_repacks` before the transaction began.
+        marks: of publications, by oid as text, from `AlteredPublications`.
+        repacks: from `running_repacks` before the transaction began.
 
     Returns:
         {qualified name: fingerprint}, and the types that are not built in; None if no column has such a type.

@@ -28,9 +28,9 @@ def commit_rejects(
 
     Args:
         rejects: the table of the rejects.
-            files: the files with them.
-            position: the new position of the table of the rejects.
-            table: whose rejects they are; None if unknown.
+        files: the files with them.
+        position: the new position of the table of the rejects.
+        table: whose rejects they are; None if unknown.
     """
     written, schema = files.of(rejects)
     if schema is None:
@@ -60,10 +60,10 @@ class LoadRejects:
 
     Args:
         table: the table that is loaded.
-            relation: the server's relation.
-            files: for the rejects. The table of the rejects gets them with `commit`.
-            position: of the rows, and the LSN of their rejects.
-            reached: the LSN up to which the table then has the rejects of changes.
+        relation: the server's relation.
+        files: for the rejects. The table of the rejects gets them with `commit`.
+        position: of the rows, and the LSN of their rejects.
+        reached: the LSN up to which the table then has the rejects of changes.
     """
 
     def __init__(
@@ -82,8 +82,8 @@ class LoadRejects:
             keep: whether to keep values without an Arrow form.
 
         Raises:
-                ValueError: if a row cannot be decoded, after its reject is committed; or if an array in a key lost its
-                    lower bound, so that another row may have the same elements.
+            ValueError: if a row cannot be decoded, after its reject is committed; or if an array in a key lost its
+                lower bound, so that another row may have the same elements.
         """
         for each in rows:
             self._take(batches, keep)

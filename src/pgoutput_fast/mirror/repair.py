@@ -71,7 +71,7 @@ class Repair:
         follower: applies the segments of the lost slot.
         run: names this process.
         wanted: called from time to time: whether to go on.
-            further: called with the number of repaired tables.
+        further: called with the number of repaired tables.
     """
 
     def __init__(
@@ -95,13 +95,13 @@ class Repair:
         """Repairs all tables, if the slot is lost.
 
         Returns:
-                The progress of all tables, and the repairs; no repairs if the slot is usable.
+            The progress of all tables, and the repairs; no repairs if the slot is usable.
 
         Raises:
-                LoadStoppedError: if `wanted` became false. The next call begins again, as after every other error.
-                SlotLostError: if the slot must be dropped first: somebody else has made another one or advanced it, or
-                    it can never go on.
-                MirrorError: if the tables are ahead of the server, or another server has a slot of this name.
+            LoadStoppedError: if `wanted` became false. The next call begins again, as after every other error.
+            SlotLostError: if the slot must be dropped first: somebody else has made another one or advanced it, or it
+                can never go on.
+            MirrorError: if the tables are ahead of the server, or another server has a slot of this name.
             SnapshotError, ValueError, psycopg2.Error: if the tables cannot be read.
         """
         settings = self._settings
@@ -149,8 +149,8 @@ class Repair:
         """Whether a new slot is needed. Drops the rest of the last one.
 
         Args:
-                known: how the mirror began.
-                source: the current source, which an interrupted repair may have begun to use.
+            known: how the mirror began.
+            source: the current source, which an interrupted repair may have begun to use.
         """
         settings = self._settings
         slot = find_slot(settings.dsn, settings.slot)

@@ -119,7 +119,7 @@ def repair_table(
         progress: called after each range of pages.
 
     Returns:
-            The result. If the table cannot be compared, nothing was done: load it.
+        The result. If the table cannot be compared, nothing was done: load it.
 
     Raises:
         LoadStoppedError, SnapshotError: as `load_table`.

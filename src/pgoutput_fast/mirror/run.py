@@ -66,20 +66,20 @@ class MirrorRun:
     Args:
         settings: of the mirror.
         store: the target.
-            stop: set when the work must end.
-            outages: is told when server and store are back.
-            check: called before each commit.
-            another_source: whether another server may have replaced the one whose rows the tables have. Only a repair
-                may follow then.
+        stop: set when the work must end.
+        outages: is told when server and store are back.
+        check: called before each commit.
+        another_source: whether another server may have replaced the one whose rows the tables have. Only a repair may
+            follow then.
 
     Attributes:
         tables: the tables.
         follower: applies their changes.
 
     Raises:
-            MirrorError: if the target has another mirror, or the tables of another server or database. Nothing is
-                changed then.
-            As `begin`: it makes the slot and loads the tables, unless that is done already.
+        MirrorError: if the target has another mirror, or the tables of another server or database. Nothing is changed
+            then.
+        As `begin`: it makes the slot and loads the tables, unless that is done already.
     """
 
     def __init__(
@@ -155,7 +155,7 @@ class MirrorRun:
             stop: set when the repair must end.
 
         Returns:
-                The repairs of the tables; if the slot is usable, those of the last repair by this object.
+            The repairs of the tables; if the slot is usable, those of the last repair by this object.
 
         Raises:
             As `Repair.all_tables`.
@@ -189,9 +189,9 @@ class MirrorRun:
         """Follows the changes until all commits up to an LSN are in all tables, or it is told to stop.
 
         Args:
-                lsn: the LSN. None: until `stop` is set.
-                time_now: a time of the server before it was at this LSN; None if unknown.
-                stop: set when it must end.
+            lsn: the LSN. None: until `stop` is set.
+            time_now: a time of the server before it was at this LSN; None if unknown.
+            stop: set when it must end.
         """
         self._stop = stop
         follower, until = self.follower, lsn

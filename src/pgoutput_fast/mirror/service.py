@@ -60,31 +60,30 @@ class Mirror:
         dsn: of the database, with a user who may read the tables and use replication slots.
         slot: name of the replication slot. The mirror makes it.
         publications: names of the publications, without SQL quotes.
-            target: a directory or a URI; it is created. `current/` has the current tables, `history/` all changes,
-                `_segments/` the stream of the server, and `_rejects/` values and changes that could not be decoded or
-                have no Arrow form.
+        target: a directory or a URI; it is created. `current/` has the current tables, `history/` all changes,
+            `_segments/` the stream of the server, and `_rejects/` values and changes that could not be decoded or have
+            no Arrow form.
         format: of the current tables: `delta`; `iceberg` for Iceberg tables with a catalog in `current/_catalog.db`;
             or `duckdb` for tables in the database `current.duckdb`. Histories are Delta tables.
         segments: a directory or URI for the segments, if not `_segments` in the target.
-            seconds: how old a change may become before it is in its history and its current table. Under load, it takes
-                longer.
+        seconds: how old a change may become before it is in its history and its current table. Under load, it takes
+            longer.
         merge_seconds: the same for current tables alone. Histories may be ahead of them (see `fresh`). None for
             `seconds`. Changes wait in memory until they are in the current table.
         options: how to decode: numeric, uuid, strings, on_error, unrepresentable, and those of memory and threads. The
             others must be the default. A uuid that is not a text is stored as a binary value.
-            adopt: take over an existing slot, and its segments, if there are any. The slot must have no other reader.
-            retention: which segments are removed; None for none. With `Retention(consumed=True)` they stay until all
-                tables have them.
-            keep_points: how many points in time can be read (see `at`). Files that only older versions have are
-                removed.
-            in_step: change current tables only if all of them can reach the same position. Then every change of them
-                records a point, and a stopped table stops the mirror.
+        adopt: take over an existing slot, and its segments, if there are any. The slot must have no other reader.
+        retention: which segments are removed; None for none. With `Retention(consumed=True)` they stay until all tables
+            have them.
+        keep_points: how many points in time can be read (see `at`). Files that only older versions have are removed.
+        in_step: change current tables only if all of them can reach the same position. Then every change of them
+            records a point, and a stopped table stops the mirror.
         threads: number of sessions that read a table during a load.
         progress: called after each range of pages during a load; None to log the progress.
-            storage_options: options of delta-rs for the store, besides the URI.
-            retry_seconds: how long to wait for a server or store that cannot be reached, once the mirror has begun.
-            backlog_bytes: above about this many bytes of segments that are not in histories yet, the capture pauses
-                until half of them are left. The server keeps the changes meanwhile. None for no limit.
+        storage_options: options of delta-rs for the store, besides the URI.
+        retry_seconds: how long to wait for a server or store that cannot be reached, once the mirror has begun.
+        backlog_bytes: above about this many bytes of segments that are not in histories yet, the capture pauses until
+            half of them are left. The server keeps the changes meanwhile. None for no limit.
         iceberg_catalog: for Iceberg: the properties of a pyiceberg catalog, such as `{"type": "rest", "uri": ...}`;
             `name` is the catalog's name. None for a catalog in the target.
         metrics_file: a file that gets the metrics every ten seconds while the mirror runs, for Prometheus' node
@@ -209,7 +208,7 @@ class Mirror:
         self._held.close()
 
     def _undo(self, start: Start) -> None:
-        """Removes the files of this process, if the mirror has not begun."""
+        """Removes the files and directories of this process, if the mirror has not begun."""
         with suppress(Exception):  # unknown: the store cannot be reached
             if Memory(self._store).beginning() is None:
                 start.undo()
@@ -225,17 +224,17 @@ class Mirror:
         """Loads the tables if they are not loaded yet. Then follows their changes until it is told to stop.
 
         Args:
-                until_lsn: return when all commits up to this LSN are in all tables: an LSN, as for `parse_lsn`, or
-                    `"now"` for the end of the server's WAL at the time of this call.
+            until_lsn: return when all commits up to this LSN are in all tables: an LSN, as for `parse_lsn`, or `"now"`
+                for the end of the server's WAL at the time of this call.
             stop: return when this event is set.
 
         Raises:
             SlotLostError: if the slot is lost; `repair` makes another one.
             MirrorError: if the mirror cannot begin or go on; the message says what to do.
             CaptureError: if the capture cannot go on.
-                psycopg2.Error: if the server refuses, or cannot be reached for too long.
-                OSError: if the target cannot be written; in an object store, if this lasts longer than `retry_seconds`.
-                ValueError, TypeError: if `until_lsn` is not a position.
+            psycopg2.Error: if the server refuses, or cannot be reached for too long.
+            OSError: if the target cannot be written; in an object store, if this lasts longer than `retry_seconds`.
+            ValueError, TypeError: if `until_lsn` is not a position.
         """
         self._expect_open()
         stop = stop if stop is not None else threading.Event()
@@ -293,16 +292,16 @@ class Mirror:
 
         Args:
             stop: give up when this event is set.
-                another_source: whether the dsn may lead to another server, or to a database with another name, that has
-                    replaced the source of the tables. The tables get its rows. A promoted standby is the same server.
+            another_source: whether the dsn may lead to another server, or to a database with another name, that has
+                replaced the source of the tables. The tables get its rows. A promoted standby is the same server.
 
         Returns:
-                The repairs of the tables. Empty if the slot is usable, or if `stop` was set.
+            The repairs of the tables. Empty if the slot is usable, or if `stop` was set.
 
         Raises:
             MirrorError: if the tables cannot be repaired; the message says what to do.
-                SnapshotError, psycopg2.Error: if the server refuses, or cannot be reached for longer than
-                `retry_seconds`; or if a table cannot be read.
+            SnapshotError, psycopg2.Error: if the server refuses, or cannot be reached for longer than `retry_seconds`;
+                or if a table cannot be read.
             OSError: as `run`.
         """
         self._expect_open()
@@ -372,8 +371,8 @@ class Mirror:
             table: qualified name, quoted as in SQL.
 
         Raises:
-                KeyError: if the mirror does not have the table.
-                MirrorError: if it is published, or if the mirror has not noticed yet that it is not.
+            KeyError: if the mirror does not have the table.
+            MirrorError: if it is published, or if the mirror has not noticed yet that it is not.
         """
         self._expect_open()
         parts = parse_qualified_name(table)

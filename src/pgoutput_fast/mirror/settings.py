@@ -41,7 +41,7 @@ class MirrorSettings:
         in_step: whether current tables change only together.
         progress: called after each range of pages of a load; None to log it.
         retry_seconds: how long to wait for a server or store that cannot be reached.
-            backlog_bytes: above this many bytes of unread segments the capture pauses; None for no limit.
+        backlog_bytes: above this many bytes of unread segments the capture pauses; None for no limit.
         iceberg_catalog: properties of a pyiceberg catalog; None for the one in the target.
     """
 

@@ -30,13 +30,13 @@ def expect_slot(dsn: str, name: str, segments: str, ahead: int) -> None:
 
     Args:
         dsn: of the database.
-            name: of the slot.
-            segments: the directory of the slot's segments.
-            ahead: the tables have changes up to this LSN.
+        name: of the slot.
+        segments: the directory of the slot's segments.
+        ahead: the tables have changes up to this LSN.
 
     Raises:
-            SlotLostError: if the slot is lost; the message says what to do.
-            MirrorError: if the server is behind the target.
+        SlotLostError: if the slot is lost; the message says what to do.
+        MirrorError: if the server is behind the target.
         psycopg2.Error: if the server cannot be asked.
     """
     with session(dsn) as cursor:
@@ -64,8 +64,8 @@ def slot_problem(dsn: str, known: Beginning | None, progress: Progress | None, s
     Args:
         dsn: of the database.
         known: how the mirror began.
-            progress: of all tables.
-            segments: the directory of all its segments.
+        progress: of all tables.
+        segments: the directory of all its segments.
     """
     if known is None or progress is None or known.stage != "done":
         return None

@@ -29,22 +29,22 @@ class TableStatus:
 
     Attributes:
         table: qualified name, quoted as in SQL.
-            state: `load` while it must be loaded, `follow` while changes are applied, `stopped` after an error, or if
-                the mirror cannot go on with its slot, `unpublished` if it is no longer published: it stays as it is.
-            position: all commits up to this LSN are in the current table; None before its first load.
-            history_position: all commits up to this LSN are in the history; None before its first load.
+        state: `load` while it must be loaded, `follow` while changes are applied, `stopped` after an error, or if the
+            mirror cannot go on with its slot, `unpublished` if it is no longer published: it stays as it is.
+        position: all commits up to this LSN are in the current table; None before its first load.
+        history_position: all commits up to this LSN are in the history; None before its first load.
         version: the version of the current table.
-            waiting_rows: changes that are in the history and not yet in the current table. None if they are in another
-                process.
+        waiting_rows: changes that are in the history and not yet in the current table. None if they are in another
+            process.
         applied_rows: changes that this process has applied to the current table.
-            lag_bytes: bytes of WAL from `position` to the end of the server's WAL; None if the server was not asked, or
-                if the table is not published.
-            lag_seconds: everything that committed longer ago is in the current table. An upper bound; None if unknown.
+        lag_bytes: bytes of WAL from `position` to the end of the server's WAL; None if the server was not asked, or if
+            the table is not published.
+        lag_seconds: everything that committed longer ago is in the current table. An upper bound; None if unknown.
         error: why it is stopped, or must be loaded.
-            history_error: why its history is stopped.
+        history_error: why its history is stopped.
         merges: how often this process has changed the current table.
-            merge_seconds: the time for that.
-            rejects: how many values and changes in its rejects have no Arrow form, or could not be decoded.
+        merge_seconds: the time for that.
+        rejects: how many values and changes in its rejects have no Arrow form, or could not be decoded.
     """
 
     table: str
@@ -98,9 +98,9 @@ def table_status(
 
     Args:
         table: of the mirror.
-            progress: of all tables; None before the end of the first load.
-            common: the LSN, and the time, up to which the table has all commits if it follows.
-            server: its time, and the end of its WAL; None without an answer.
+        progress: of all tables; None before the end of the first load.
+        common: the LSN, and the time, up to which the table has all commits if it follows.
+        server: its time, and the end of its WAL; None without an answer.
     """
     position = table.position
     through, time_of = common

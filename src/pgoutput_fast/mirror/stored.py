@@ -33,8 +33,8 @@ def status_of(
 
     Args:
         target: of the mirror: a path or a URI.
-            dsn: of the server, which is asked for the end of its WAL. Without a dsn or an answer, lags are None.
-            storage_options: options of delta-rs for the store, besides the URI.
+        dsn: of the server, which is asked for the end of its WAL. Without a dsn or an answer, lags are None.
+        storage_options: options of delta-rs for the store, besides the URI.
         iceberg_catalog: for Iceberg: the properties of the catalog, as the mirror has them.
 
     Raises:

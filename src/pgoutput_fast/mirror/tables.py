@@ -74,8 +74,8 @@ class MirroredTable:
         version: the version of the current table.
         applied: how many changes were applied by this process.
         merges: how often this process has changed the current table.
-            merge_seconds: the time for that.
-            horizon: of the last check that saw the file of the fingerprint.
+        merge_seconds: the time for that.
+        horizon: of the last check that saw the file of the fingerprint.
     """
 
     def __init__(
@@ -234,8 +234,8 @@ class MirroredTable:
         Args:
             oid: of the relation.
             columns: its columns.
-                gap: the LSNs between which the content of the table is unknown.
-                fingerprint: of the table in the snapshot.
+            gap: the LSNs between which the content of the table is unknown.
+            fingerprint: of the table in the snapshot.
         """
         self._waiting, self._version = [], None
         self._set(self.facts.loaded(oid, columns, gap, fingerprint))

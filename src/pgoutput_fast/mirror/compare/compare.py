@@ -1,9 +1,8 @@
 """Compares all rows of a current table with those of the server, with bounded memory.
 
 First both sides are read once, in any order, into digests of many small sets of keys. Then only the rows of differing
-sets are compared one by one, by digests of rows. Compared is what a load would write: the server's rows are decoded as
-for a load, in the types of the current table. So a table without a difference equals a load of it, except for
-`_commit_lsn`.
+sets are compared one by one, by digests of rows. The server's rows are decoded as for a load, and have the types of the
+current table. So a table without a difference equals a load of it, except for `_commit_lsn`.
 """
 
 from __future__ import annotations
@@ -40,9 +39,9 @@ class Differences:
         rows: how many rows the server has.
         sets: how many sets of keys were compared.
         different: how many of them differ.
-            gone: the keys of rows that the server does not have.
-            new: rows that only the server has, as they were read.
-            changed: the server's rows with other values, as they were read.
+        gone: the keys of rows that the server does not have.
+        new: rows that only the server has, as they were read.
+        changed: the server's rows with other values, as they were read.
     """
 
     rows: int

@@ -2,9 +2,9 @@
 
 Null equals null, and NaN equals NaN, whatever its bits. 0.0 and -0.0 are different, as PostgreSQL stores them.
 
-First comes, for every column, a byte that tells whether there is a value, and then the value itself if its type has a
-fixed size, or else its length. The values of the other columns follow, in column order. A list is the concatenation of
-its elements' bytes; a struct is the bytes of its fields.
+The bytes of a row start, for every column, with a byte that tells whether there is a value, and the value itself if its
+type has a fixed size, or else its length. The values of the other columns follow, in column order. A list is the
+concatenation of its elements' bytes; a struct is the bytes of its fields.
 """
 
 from __future__ import annotations

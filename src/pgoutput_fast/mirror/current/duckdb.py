@@ -351,7 +351,7 @@ class DuckDBCurrent(CurrentTable):
                 connection.execute(f"DELETE FROM {self._table} AS t WHERE {_is_in(wanted.schema.names)}")
 
     def _delete_copies(self, connection: Any, gone: pa.Table, schema: pa.Schema) -> None:
-        """Deletes one row for each row of `gone`, without a key.
+        """Deletes one copy of every row of `gone`, without a key.
 
         DuckDB finds rows by the columns that it compares as this package does; those of them that must stay are
         inserted again.

@@ -72,8 +72,8 @@ class FileTable(CurrentTable):
         """A version of the table, by default the current one. None if there is no table.
 
         Raises:
-                FileNotFoundError: if the table no longer has this version.
-                ValueError: if a mirror did not make the table. A DamagedError: if the current version cannot be read.
+            FileNotFoundError: if the table no longer has this version.
+            ValueError: if a mirror did not make the table. A DamagedError: if the current version cannot be read.
         """
 
     @abstractmethod
@@ -91,8 +91,8 @@ class FileTable(CurrentTable):
             before: the version to change; None if there is no table.
             schema: the new columns.
             position: the new position.
-                added: new files.
-                removed: names of the removed files; None for all.
+            added: new files.
+            removed: names of the removed files; None for all.
 
         Raises:
             ChangedError: if `before` is not the current version.
@@ -158,15 +158,14 @@ class FileTable(CurrentTable):
         """Commits files of other writers, as `apply` does.
 
         Args:
-                before: the version that they read; None if there was no table.
-                schema: the new columns of the table.
-                position: the new position.
-                added: the new files.
-                removed: the names of the removed files; None for all.
+            before: the version that they read; None if there was no table.
+            schema: the new columns of the table.
+            position: the new position.
+            added: the new files.
+            removed: the names of the removed files; None for all.
 
         Raises:
-                ChangedError: if another program has committed since `before`. The table is unchanged, and the files
-                    stay.
+            ChangedError: if another program has committed since `before`. The table is unchanged, and the files stay.
         """
         with advised(self._store):
             self._expect_own()
@@ -393,7 +392,7 @@ class FileTable(CurrentTable):
             keep: how many versions stay readable, the current one included.
 
         Returns:
-                How many files it removed.
+            How many files it removed.
 
         Raises:
             ValueError: if `keep` is less than 1.

@@ -73,12 +73,12 @@ class Version:
     """A version of a table.
 
     Attributes:
-            number: the version in the format.
-            position: its LSN.
-            schema: its columns.
+        number: the version in the format.
+        position: its LSN.
+        schema: its columns.
         files: its files.
-            bounds: column -> (least values, largest values) of the column in all files; null if unknown. Nulls do not
-                count.
+        bounds: column -> (least values, largest values) of the column in all files; null if unknown. Nulls do not
+            count.
     """
 
     number: int

@@ -23,7 +23,7 @@ class Finder:
         keys: whether -0.0 and 0.0 are equal, as in a key of PostgreSQL. If not, they are two values.
 
     Attributes:
-            codes: the numbers of the given rows: 0, 1, 2, ... Equal rows have the same number.
+        codes: the numbers of the given rows: 0, 1, 2, ... Equal rows have the same number.
     """
 
     codes: _Codes
@@ -44,7 +44,7 @@ class Finder:
         self.codes = codes
 
     def counts(self) -> _Codes:
-        """The number of given rows by number."""
+        """The counts of the given rows, by number."""
         return np.bincount(self.codes).astype(np.int64)
 
     def find(self, rows: pa.Table) -> _Codes:
@@ -61,8 +61,8 @@ def chosen(codes: _Codes, left: _Codes) -> _Codes:
     """The ordinals of the removed rows, ascending: of the rows with a number, as many as are `left` of it.
 
     Args:
-            codes: the numbers of the rows, -1 for none.
-            left: number -> how many rows to remove. The chosen ones are subtracted.
+        codes: the numbers of the rows, -1 for none.
+        left: number -> how many rows to remove. The chosen ones are subtracted.
     """
     at = np.flatnonzero(codes >= 0)
     at = at[_rank(codes[at]) < left[codes[at]]]

@@ -24,7 +24,7 @@ class Found:
 
     Attributes:
         rows: their ordinals in the file, ascending.
-            comes: the numbers of the rows that replace them; -1 for none.
+        comes: the numbers of the rows that replace them; -1 for none.
     """
 
     rows: Numbers
@@ -101,8 +101,8 @@ def rewritten(
         store: the store of the file.
         file: its name in the store.
         schema: the columns of the table.
-            found: the removed rows; None for none.
-            take: returns replacements by their numbers.
+        found: the removed rows; None for none.
+        take: returns replacements by their numbers.
     """
     for begin, there in row_groups(store, file, schema, schema.names):
         if found is None:

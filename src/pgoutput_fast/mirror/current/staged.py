@@ -23,8 +23,8 @@ class Staged:
     """The next version of a table, before it is committed.
 
     Attributes:
-            before: the current version; None if there is no table.
-            schema: the next columns; None if there is no table, and no effect yet.
+        before: the current version; None if there is no table.
+        schema: the next columns; None if there is no table, and no effect yet.
         added: the new files.
         removed: the names of the files of `before` that are removed; None for all.
     """
@@ -40,9 +40,9 @@ class Staged:
         """(this after one more effect, the files of earlier effects that are no longer needed).
 
         Args:
-                schema: the columns after the effect.
-                added: its new files.
-                removed: the names of the files that it removes; None for all.
+            schema: the columns after the effect.
+            added: its new files.
+            removed: the names of the files that it removes; None for all.
         """
         stay = [] if removed is None else [each for each in self.added if each.name not in removed]
         gone = [each for each in self.added if each not in stay]

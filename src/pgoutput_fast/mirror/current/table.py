@@ -68,7 +68,7 @@ class CurrentTable(ABC):
             position: the position of these rows.
 
         Raises:
-                ValueError: if the table cannot take a column, or if a mirror did not make the table. It is unchanged.
+            ValueError: if the table cannot take a column, or if a mirror did not make the table. It is unchanged.
         """
 
     @abstractmethod
@@ -76,7 +76,7 @@ class CurrentTable(ABC):
         """The rows with these keys: the key columns and then `columns`, in any order, in the types of the table.
 
         Args:
-                keys: key columns of decoded keys, without duplicates. -0.0 and 0.0 are the same key, and so are NaNs.
+            keys: key columns of decoded keys, without duplicates. -0.0 and 0.0 are the same key, and so are NaNs.
             columns: other columns. One that the table lacks is null.
         """
 
@@ -94,9 +94,8 @@ class CurrentTable(ABC):
 
         Raises:
             ValueError: if a column has a type or a name that the table cannot take, if the effect has unfilled values,
-                        or if the table lacks a removed row without a key. The table is unchanged.
-                    RuntimeError: if another program keeps changing the table meanwhile. The table has nothing of this
-                        effect.
+                or if the table lacks a removed row without a key. The table is unchanged.
+            RuntimeError: if another program keeps changing the table meanwhile. The table has nothing of this effect.
         """
         if effect.unfilled:
             raise ValueError("the effect has values that are not filled: fill them from `find` first")
@@ -150,8 +149,8 @@ class CurrentTable(ABC):
         """Opens the current version, or another one.
 
         Raises:
-                FileNotFoundError: if there is no table, or if it no longer has this version.
-                ValueError: if tables of this format have only the current version.
+            FileNotFoundError: if there is no table, or if it no longer has this version.
+            ValueError: if tables of this format have only the current version.
         """
 
 

@@ -21,9 +21,9 @@ def assemble(stretch: Stretch, rows: RowNumbers, sources: Mapping[str, RowNumber
 
     Args:
         stretch: the stretch.
-            rows: the rows, ascending.
-            sources: {column: for each of `rows` the row with the value of this column}. Other columns have their values
-                in `rows` themselves.
+        rows: the rows, ascending.
+        sources: {column: for each of `rows` the row with the value of this column}. Other columns have their values in
+            `rows` themselves.
     """
     names = stretch.values.column_names
     own = [name for name in names if name not in sources]

@@ -45,8 +45,8 @@ class Effect:
         """The rows and columns with the unfilled values, to read from the table before the effect is applied.
 
         Returns:
-                The keys, without duplicates, and the columns, among them `_unrepresentable`. No keys and no columns if
-                nothing is unfilled.
+            The keys, without duplicates, and the columns, among them `_unrepresentable`. No keys and no columns if
+            nothing is unfilled.
         """
         return wanted(self.unfilled, self.rows.select(self.key))
 
@@ -54,8 +54,7 @@ class Effect:
         """The effect with values from the table.
 
         Args:
-                found: the table's rows for the keys of `wanted`, in any order: the key columns and the columns of
-                    `wanted`.
+            found: the table's rows for the keys of `wanted`, in any order: the key columns and the columns of `wanted`.
 
         Raises:
             RowLostError: if a row is missing, or a column: then the table lacks changes, and must be loaded again.

@@ -21,8 +21,8 @@ class KeyGroups:
     """The rows by key.
 
     Attributes:
-            previous: for each row the one before it with the same key, -1 for none.
-            first, last: the first and the last rows of the keys, in the same order.
+        previous: for each row the one before it with the same key, -1 for none.
+        first, last: the first and the last rows of the keys, in the same order.
     """
 
     previous: RowNumbers

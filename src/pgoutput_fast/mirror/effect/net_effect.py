@@ -30,14 +30,13 @@ def net_effect(changes: pa.Table, key: Sequence[str]) -> Effect:
     Args:
         changes: rows of the committed view in apply order and in plain types (`schema/plain.py`), with their metadata
             columns. Whole transactions, any number of them.
-            key: the columns of the replica identity. Empty for a table whose changes have whole old rows (REPLICA
-                IDENTITY FULL), or that only gets new rows (NOTHING).
+        key: the columns of the replica identity. Empty for a table whose changes have whole old rows (REPLICA IDENTITY
+            FULL), or that only gets new rows (NOTHING).
 
     Raises:
-            TypeError: if `changes` is not a table.
-            ValueError: if changes contradict each other, or are incomplete. The error names the message, the table if
-                the schema of the changes has its name, and the column if one is concerned. Also if Arrow data are
-                damaged.
+        TypeError: if `changes` is not a table.
+        ValueError: if changes contradict each other, or are incomplete. The error names the message, the table if the
+            schema of the changes has its name, and the column if one is concerned. Also if Arrow data are damaged.
 
     >>> import pyarrow as pa
     >>> import pgoutput_fast as pgo

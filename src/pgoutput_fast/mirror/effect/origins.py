@@ -16,7 +16,7 @@ def origins(unsent: RowNumbers, before: RowNumbers) -> RowNumbers:
 
     Args:
         unsent: the rows in which the column's value was not sent.
-            before: the rows with the previous states, -1 if they are not in the stretch.
+        before: the rows with the previous states, -1 if they are not in the stretch.
 
     >>> import numpy as np
     >>> origins(np.array([1, 2, 4]), np.array([-1, 0, 1, -1, -1]))

@@ -30,13 +30,13 @@ class Stretch:
     """The changes after the last truncate, or all, in apply order. Rows are identified by their numbers, from 0.
 
     Attributes:
-            table: the table's qualified name, None if the changes lack it.
-            truncated: whether a truncate preceded these changes.
+        table: the table's qualified name, None if the changes lack it.
+        truncated: whether a truncate preceded these changes.
         values: the relation's columns.
-            kinds: the change types of the rows, as indexes of `CHANGE_TYPES`.
-            seq: `_seq` of the rows.
-            commit_lsn: `_commit_lsn` of the rows, int64.
-            key_only: the rows with key columns only.
+        kinds: the change types of the rows, as indexes of `CHANGE_TYPES`.
+        seq: `_seq` of the rows.
+        commit_lsn: `_commit_lsn` of the rows, int64.
+        key_only: the rows with key columns only.
         unchanged: {column: rows in which its value was not sent}, in the order of the columns.
         unrepresentable: {column: rows in which its value has no Arrow form}, in the order of the columns.
     """

@@ -23,9 +23,9 @@ class Unfilled:
 
     Attributes:
         column: the column.
-            rows: the rows that lack the values: indexes of `Effect.rows`, int64.
-            keys: the keys of these rows before the stretch, in the same order. The table has the values in its rows
-                with these keys.
+        rows: the rows that lack the values: indexes of `Effect.rows`, int64.
+        keys: the keys of these rows before the stretch, in the same order. The table has the values in its rows with
+            these keys.
     """
 
     column: str
@@ -65,8 +65,8 @@ def fill(rows: pa.Table, unfilled: Sequence[Unfilled], found: pa.Table) -> pa.Ta
 
     Args:
         rows: rows of an effect.
-            unfilled: the missing values.
-            found: rows of the table, with the columns of `wanted`.
+        unfilled: the missing values.
+        found: rows of the table, with the columns of `wanted`.
 
     Raises:
         RowLostError: if a row or a column was not found.

@@ -29,8 +29,8 @@ class Changes:
 
     Attributes:
         schema: the columns of the history.
-            parts: paths or URIs of the files that may have such changes, among others. All changes of a part commit
-                before those of the next part.
+        parts: paths or URIs of the files that may have such changes, among others. All changes of a part commit before
+            those of the next part.
         after, through: LSNs.
     """
 

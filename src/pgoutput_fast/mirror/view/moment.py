@@ -41,10 +41,10 @@ class Moment:
 
     Attributes:
         table: qualified name, quoted as in SQL.
-            position: the table has all commits up to this LSN, and no later ones.
+        position: the table has all commits up to this LSN, and no later ones.
         base: a version of the current table.
-            changes: the changes of the history after it, up to the position.
-            facts: the state of the table in the mirror.
+        changes: the changes of the history after it, up to the position.
+        facts: the state of the table in the mirror.
     """
 
     table: str

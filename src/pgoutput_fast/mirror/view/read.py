@@ -39,15 +39,15 @@ def fresh(
     Args:
         target: of the mirror: a path or a URI.
         table: qualified name, quoted as in SQL.
-            columns: the columns; None for all.
-            position: `"latest"`; an LSN, as for `parse_lsn`; or a datetime with a time zone, for all commits until
-                then. Tables read at the same LSN, or at the same time, are consistent with each other.
-            storage_options: options of delta-rs for the store, besides the URI.
-            iceberg_catalog: that of the mirror, if it was given one.
+        columns: the columns; None for all.
+        position: `"latest"`; an LSN, as for `parse_lsn`; or a datetime with a time zone, for all commits until then.
+            Tables read at the same LSN, or at the same time, are consistent with each other.
+        storage_options: options of delta-rs for the store, besides the URI.
+        iceberg_catalog: that of the mirror, if it was given one.
 
     Returns:
-            The rows in no particular order: the columns of the current table, `_commit_lsn` and `_unrepresentable`
-                among them. The metadata of the schema has the position, as `position`.
+        The rows in no particular order: the columns of the current table, `_commit_lsn` and `_unrepresentable` among
+        them. The metadata of the schema has the position, as `position`.
 
     Raises:
         KeyError: if the table is not mirrored, or has no such column.

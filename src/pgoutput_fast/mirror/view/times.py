@@ -39,8 +39,8 @@ def position_at(
         place: names the target, for errors.
 
     Raises:
-            LookupError: if the points are all newer or older than that, if the table was loaded about then, or if
-                transactions of that time committed in another order; the message tells which positions can be read.
+        LookupError: if the points are all newer or older than that, if the table was loaded about then, or if
+            transactions of that time committed in another order; the message tells which positions can be read.
         ValueError: if `time` has no time zone.
     """
     wanted = microseconds_of(time)
