@@ -60,8 +60,7 @@ _SHARE, _SOME_SHARE = 1 / 3, 1 / 2
 
 
 class MirrorRun:
-    """The work of a mirror. After an error, make a new one: changes that were taken, but not applied, must be taken
-    again.
+    """The work of a mirror. After an error, make a new one: changes taken, but not applied, must be taken again.
 
     Args:
         settings: of the mirror.

@@ -127,8 +127,7 @@ class CurrentTable(ABC):
         return pa.concat_tables([there.schema.empty_table(), *there.pieces(there.schema.names)])
 
     def mend(self) -> None:  # noqa: B027  (other tables need nothing)
-        """Makes all rows visible to every reader, also in files of earlier versions of this package and of other
-        programs.
+        """Makes all rows visible to every reader, even in files of earlier versions and of other programs.
 
         The rows and the position stay.
         """
