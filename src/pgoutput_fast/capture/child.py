@@ -1,7 +1,7 @@
 """The process of a `CaptureProcess`: `python -m pgoutput_fast.capture.child`.
 
-The parent sends the settings as a line of JSON on the standard input, and later lines to pause and to go on. The
-process ends when that input ends. It reports an error as a line of JSON on the standard output.
+The parent sends the settings as a line of JSON on standard input, and later lines to pause and resume. The process ends
+when that input ends. It reports an error as a line of JSON on standard output.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """When a slot is confirmed to the server, and up to which position.
 
-A position is confirmed if everything that committed up to it is durable, and if the publications existed until then.
-`PeekLoop` of `sql_source.py` keeps the same rule where a slot is advanced by SQL.
+A position is confirmed if everything committed up to it is durable, and the publications existed until then. `PeekLoop`
+of `sql_source.py` follows the same rule where a slot is advanced through SQL.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ class Confirmation:
 
     Args:
         directory: the directory of the capture.
-        watch: looks at the publications.
-        until_lsn: the capture ends when everything that committed up to this LSN is durable; None for no end.
+        watch: checks the publications.
+        until_lsn: the capture ends when everything committed up to this LSN is durable; None for no end.
     """
 
     def __init__(self, directory: SegmentDirectory, watch: Watch, until_lsn: int | None) -> None:
@@ -38,7 +38,7 @@ class Confirmation:
         # A server that shuts down waits for the confirmation.
         is_urgent = sender.is_pressed or (self._until_lsn is not None and sender.wal_end >= self._until_lsn)
         if recorder.idle and sender.wal_end > durable:
-            # All earlier commits have been received. So the position is confirmed, and an idle slot releases WAL, too.
+            # All earlier commits have been received: confirming the position lets an idle slot release WAL.
             return max(durable, self._directory.confirmed.save(sender.wal_end, now=is_urgent))
         if is_urgent:
             recorder.flush()
@@ -46,15 +46,15 @@ class Confirmation:
 
 
 def confirm(sender: Walsender, watch: Watch, durable: int) -> None:
-    """Confirms what is durable, if the publications existed until then.
+    """Confirms the durable position, if the publications existed until then.
 
     Args:
         sender: the connection.
-        watch: looks at the publications.
-        durable: everything that committed up to this LSN is durable.
+        watch: checks the publications.
+        durable: everything committed up to this LSN is durable.
 
     Raises:
-        CaptureError: if a publication is gone, or another one has its name.
+        CaptureError: if a publication is missing, or another one has its name.
         psycopg2.Error: if the connection is lost.
     """
     if durable > sender.confirmed_lsn or watch.is_due:

@@ -1,8 +1,8 @@
-"""Saves the position that the capture confirms for an idle slot, before the server hears of it.
+"""Saves the position that the capture confirms for an idle slot, before it is confirmed to the server.
 
-Segments say up to which position they have what committed. For an idle slot, the capture confirms the server's
-position, which lies after the segments. Without a file with this position, a slot that someone else read from, or
-created again, would look like one that was idle.
+Segments contain the position up to which they are complete. For an idle slot, the capture confirms the server's
+position, which lies after the segments. Without a file of this position, a slot that another client has read, or that
+was created again, would look like an idle one.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from pgoutput_fast.storage.stores import Store
 __all__ = ["ConfirmedPosition"]
 
 FILE = "_acknowledged.json"
-# The position is written at most this often while nothing else is.
+# While nothing else is written, the position is written at most this often.
 _SECONDS = 10.0
 
 
 class ConfirmedPosition:
-    """The confirmed position of an idle slot, as its file in a directory of segments has it.
+    """The confirmed position of an idle slot, stored in a file in the directory of segments.
 
     Args:
         store: the directory.
@@ -54,10 +54,10 @@ class ConfirmedPosition:
             raise ValueError(f"{store}/{FILE} is damaged: it has no position") from None
 
     def save(self, lsn: int, *, now: bool = False) -> int:
-        """Saves a position if it is time. Returns the position that you may confirm: at most the one in the file.
+        """Saves a position if it is due. Returns the position to confirm: at most the one in the file.
 
         Args:
-            lsn: the position before which the server has nothing more to send.
+            lsn: the server has nothing more to send before this position.
             now: write the file even if it is younger than ten seconds.
 
         Raises:

@@ -1,4 +1,4 @@
-"""The work of one connection: reads changes of the slot, records them, and confirms what is durable."""
+"""One connection: reads changes of the slot, records them, and confirms what is durable."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["Connection"]
 _log = logging.getLogger("pgoutput_fast.capture")
 
 _READ_SECONDS = 0.5
-# How long to wait for the recorder before the server hears from this client again.
+# How long to wait for the recorder before the next status message to the server.
 _OFFER_SECONDS = 0.2
 
 
@@ -36,10 +36,10 @@ class Connection:
         settings: the slot.
         directory: the directory of the capture.
         limits: when a segment is cut.
-        watch: looks at the publications.
+        watch: checks the publications.
         meter: counts messages and connections.
-        retries: hears when the connection works.
-        until_lsn: the connection ends when everything that committed up to this LSN is durable; None for no end.
+        retries: is told when the connection works.
+        until_lsn: the connection ends when everything committed up to this LSN is durable; None for no end.
         stop: the connection ends when this event is set.
         pause: while this event is set, nothing is read.
     """
@@ -67,12 +67,12 @@ class Connection:
         self._stop, self._pause = stop, pause
 
     def run(self, start: StartPoint) -> None:
-        """Connects to the slot and captures from `start` on. You can call it again after an error.
+        """Connects to the slot and captures from `start` on. Can be called again after an error.
 
         Raises:
-            CaptureError: if a publication or the slot is gone, or a message is too large for any segment.
+            CaptureError: if a publication or the slot is missing, or a message is too large for any segment.
             psycopg2.Error: if the server refuses, or the connection is lost.
-            DecodeError: if the server sends something that is no message.
+            DecodeError: if the server sends something that is not a message.
             OSError: if a segment cannot be written.
         """
         _log.info(
@@ -110,7 +110,7 @@ class Connection:
                 own_encoding=self._watch.own_encoding,
             )
         except psycopg2.errors.UndefinedObject:
-            # The slot was there when `start` was found. If somebody dropped it since then, say what that means.
+            # The slot existed when `start` was determined. If it has been dropped since, explain the consequences.
             expect_usable(find_slot(dsn, slot), slot, self._directory)
             raise
 
@@ -120,7 +120,7 @@ class Connection:
         confirmation = Confirmation(self._directory, self._watch, until_lsn)
         while not self._stop.is_set():
             if self._pause.is_set():
-                # The server hears from this client, and waits with what it wants to send.
+                # Keeps the connection alive while the server is held back.
                 sender.status()
                 recorder.check()
                 confirm(sender, self._watch, recorder.durable_lsn)
@@ -139,8 +139,8 @@ class Connection:
             confirm(sender, self._watch, durable)
             if until_lsn is not None and durable >= until_lsn:
                 break
-        # Make the received messages durable. If the server misses the confirmation, it sends them again, and the
-        # recorder leaves them out.
+        # Make the received messages durable. If the confirmation is lost, the server sends them again, and the recorder
+        # skips them.
         recorder.finish(sender.status)
         confirm(sender, self._watch, recorder.durable_lsn)
 

@@ -19,11 +19,12 @@ __all__ = [
     "UnstorableError",
 ]
 
-# What to do when a slot cannot give all changes after the segments.
+# The remedy if a slot cannot deliver all changes after the segments.
 START_OVER = f"Create a new slot, {LOAD_TABLES}, and capture into another directory"
-# The same, if a publication was missing.
+# The remedy if a publication was missing.
 NEW_SLOT = f"Drop the slot and create the publication first. {START_OVER}"
-# What errors say if the slot can never go on: a change without its publication, a message that is too large.
+# Phrases in errors after which a slot can never continue: a change without its publication, a message that is too
+# large.
 CANNOT_GO_ON = ("has changes from a time when a publication did not exist", "Another try does not help")
 
 
@@ -32,21 +33,21 @@ class CaptureBusyError(CaptureError):
 
 
 class AwayError(CaptureError):
-    """A capture ended because the server or the store was away, or its process was killed. It can begin again.
+    """A capture ended because the server or the store was unavailable, or its process was killed. It can be restarted.
 
     Attributes:
-        tried_seconds: for so long it has tried, at most.
+        tried_seconds: how long it has tried, at most.
     """
 
     tried_seconds = 0.0
 
 
 class BehindError(CaptureError):
-    """A standby has not yet replayed everything that the segments have. It may do so soon."""
+    """A standby has not yet replayed everything in the segments. It may do so soon."""
 
 
 class OwnEncodingError(CaptureError):
-    """The server cannot send a text in UTF-8. The next connection asks for the encoding of the database."""
+    """The server cannot send a text in UTF-8. The next connection requests the encoding of the database."""
 
 
 class UnstorableError(CaptureError):
@@ -54,4 +55,4 @@ class UnstorableError(CaptureError):
 
 
 class MovedOnError(CaptureError):
-    """Another capture wrote a segment in the meantime. This capture may start again after that segment."""
+    """Another capture wrote a segment in the meantime. This capture may restart after that segment."""

@@ -1,4 +1,4 @@
-"""Metrics of a capture: its own counts and the server's view of the slot; as an object, a log line, for Prometheus."""
+"""Metrics of a capture: its own counts and the server's view of the slot; as an object, log line, or for Prometheus."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ __all__ = ["Meter", "Metrics", "Report", "Reporter", "reporting"]
 
 _log = logging.getLogger("pgoutput_fast.capture")
 
-# Rates are averages over about this time.
+# The period over which rates are averaged, approximately.
 _RATE_SECONDS = 10.0
-# How many of the server's earlier positions, with their times, are kept.
+# The number of earlier server positions, with their times, that are kept.
 _MOST_LOOKS = 1000
-# A report must not wait forever for a server that does not answer.
+# Timeout of a query to the server for a report.
 _ASK_SECONDS = 5
 # Requests for the page within this time share one query to the server.
 _SHARED_SECONDS = 1.0
-# This many clients of the page have a thread. A client may be silent for this long.
+# The maximum number of clients of the page, a thread for each, and how long a client may be silent.
 _MOST_CLIENTS, _CLIENT_SECONDS = 16, 5.0
 _LAST_PORT = (1 << 16) - 1
-# At the end, threads that still ask a server or a store are waited for so long.
+# At the end, how long to wait for threads that still query a server or a store.
 _END_SECONDS = 2.0
 
 
@@ -50,19 +50,19 @@ class Metrics:
     Attributes:
         slot: the slot's name.
         running: whether the capture is connected and captures.
-        sessions: connections since the `Capture` object was made.
-        messages, payload_bytes: received since then. Messages that are sent again after a lost connection count again.
+        sessions: connections since the `Capture` object was created.
+        messages, payload_bytes: received since then. Messages sent again after a lost connection count again.
         messages_per_second, bytes_per_second: received, average over about ten seconds, or since the previous reading
-            of the metrics if that is older.
+            of the metrics if that is longer ago.
         segments: written since then.
-        waiting_messages: received and not durable.
-        durable_lsn: everything that committed up to this LSN is in segments that survive a crash.
-        confirmed_lsn: the LSN that the server knows as confirmed. Transactions that commit later are not confirmed.
+        waiting_messages: received but not yet durable.
+        durable_lsn: everything committed up to this LSN is in segments that survive a crash.
+        confirmed_lsn: the LSN confirmed to the server. Transactions that commit later are not confirmed.
         server_lsn: the end of the server's WAL.
         lag_bytes: bytes of WAL from the confirmed LSN to the server's end.
-        lag_seconds: everything that committed longer ago than this is durable. An upper bound.
+        lag_seconds: everything committed longer ago than this is durable. An upper bound.
         kept_bytes: bytes of WAL that the server keeps for the slot.
-        open_transactions: transactions that have begun and not ended, at the end of the segments.
+        open_transactions: transactions that have begun but not ended, at the end of the segments.
     """
 
     slot: str
@@ -93,7 +93,7 @@ class Metrics:
 
     def to_prometheus(self) -> str:
         """Returns the metrics in Prometheus' text format, without unknown values."""
-        # A slot's name has no character that needs escaping.
+        # The name of a slot has no characters that need escaping.
         labels = f'{{slot="{self.slot}"}}'
         lines = []
         for each in fields(self):
@@ -135,7 +135,7 @@ def _shown(value: float | None, unit: str, form: str) -> str:
 
 
 class Meter:
-    """Counts what a capture does. You may call every method from any thread.
+    """Counts what a capture does. All methods are thread-safe.
 
     Args:
         dsn: of the slot's database.
@@ -157,7 +157,7 @@ class Meter:
 
     @contextmanager
     def session(self, progress: Callable[[], Progress]) -> Iterator[None]:
-        """While the block runs, `progress` tells what is durable. The block is one connection."""
+        """While the block runs, `progress` returns what is durable. The block is one connection."""
         with self._lock:
             self._sessions += 1
             self._progress = progress
@@ -186,10 +186,10 @@ class Meter:
         )
 
     def read(self, within_seconds: float = 0.0) -> Metrics:
-        """Returns the current metrics. Asks the server through its own session.
+        """Returns the current metrics. Queries the server through a separate session.
 
         Args:
-            within_seconds: an answer of the server that another call got this recently may be used again.
+            within_seconds: an answer of the server this recent may be reused.
         """
         answer = self._answered(within_seconds)
         now = time.monotonic()
@@ -220,7 +220,7 @@ class Meter:
             )  # fmt: skip
 
     def _answered(self, within_seconds: float) -> _Answer:
-        """Returns the server's answer. Calls that may share an answer wait for one that is on its way."""
+        """Returns the server's answer. Calls that may share an answer wait for a pending one."""
         if within_seconds <= 0:
             return _Answer(time.monotonic(), self._ask(), True)
         with self._asking:
@@ -232,7 +232,7 @@ class Meter:
             return self._answer
 
     def _ask(self) -> tuple[int | None, int, int | None, int] | None:
-        """Returns (confirmed LSN, end of the WAL, bytes kept, the server's clock), or None without an answer."""
+        """Returns (confirmed LSN, end of the WAL, bytes kept, the server's clock), or None if there is no answer."""
         try:
             with session(self._dsn, connect_timeout=_ASK_SECONDS) as cursor:
                 cursor.execute(f"SET statement_timeout = '{_ASK_SECONDS}s'")
@@ -276,10 +276,10 @@ class Report(Protocol):
 
 
 class Reporter(Protocol):
-    """Gives metrics, in any thread."""
+    """Provides metrics, in any thread."""
 
     def read(self, within_seconds: float = 0.0) -> Report:
-        """Returns the current metrics. Those that another call got this recently may be used again."""
+        """Returns the current metrics. Metrics read this recently by another call may be reused."""
 
 
 @contextmanager
@@ -291,7 +291,7 @@ def reporting(
     address: str | None,
     file_seconds: float = 10.0,
 ) -> Iterator[None]:
-    """During a block, writes log lines, a file that is replaced each time, and a page for Prometheus to scrape.
+    """During the block, writes log lines, replaces a file repeatedly, and serves a page for Prometheus to scrape.
 
     Args:
         meter: the source of the metrics.
@@ -301,7 +301,7 @@ def reporting(
         file_seconds: how often the file is written.
 
     Raises:
-        ValueError: for an address of another form.
+        ValueError: for a malformed address.
         OSError: if the address cannot be used.
     """
     stop = threading.Event()
@@ -330,7 +330,7 @@ def reporting(
 
 
 def _join(threads: Sequence[threading.Thread]) -> None:
-    """Waits for threads, but not for as long as a server or a store that is away can take to answer."""
+    """Waits for threads, but not as long as an unavailable server or store may take to answer."""
     deadline = time.monotonic() + _END_SECONDS
     for thread in filter(threading.Thread.is_alive, threads):
         thread.join(max(0.0, deadline - time.monotonic()))
@@ -351,7 +351,7 @@ def _put(meter: Reporter, file: Path) -> None:
         hidden.write_text(meter.read().to_prometheus())
         os.replace(hidden, file)
     except OSError as problem:
-        # The work does not depend on this file.
+        # The capture does not depend on this file.
         _log.warning("the metrics cannot be written to %s: %s", file, problem.strerror or problem)
         with contextlib.suppress(OSError):
             hidden.unlink(missing_ok=True)
@@ -379,7 +379,7 @@ class _Page(http.server.BaseHTTPRequestHandler):
 class _PageServer(http.server.ThreadingHTTPServer):
     """Serves a limited number of clients. One more client replaces the one with the oldest connection.
 
-    A client that requests and reads the page is gone in a moment, so this removes clients that only connect.
+    A normal client requests and reads the page at once, so this removes clients that only connect.
     """
 
     daemon_threads = True
@@ -387,7 +387,7 @@ class _PageServer(http.server.ThreadingHTTPServer):
 
     def __init__(self, *arguments: Any) -> None:
         self._free_places = threading.BoundedSemaphore(_MOST_CLIENTS)
-        self._clients: dict[Any, None] = {}  # in the order in which they came
+        self._clients: dict[Any, None] = {}  # in order of connection
         self._changing = threading.Lock()
         super().__init__(*arguments)
 

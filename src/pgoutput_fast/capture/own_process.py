@@ -1,6 +1,7 @@
-"""What a process that runs nothing but this package does to need less memory and less time.
+"""Savings of memory and time for a process that runs only this package.
 
-Call this where the process begins, and nowhere else: a program that imports this package decides for itself.
+Call these functions at the start of the process, and nowhere else: a program that imports this package decides for
+itself.
 """
 
 from __future__ import annotations
@@ -38,19 +39,19 @@ class _LeftOut:
 def leave_out_pandas() -> None:
     """Lets this process run without pandas.
 
-    pyarrow imports pandas, if it is installed, as soon as it makes an array, only to see whether a value comes from
-    pandas. That takes 40 MB and half a second. If pandas is imported already, this does nothing.
+    If pandas is installed, pyarrow imports it as soon as it makes an array, only to check whether a value comes from
+    pandas. That takes 40 MB and half a second. If pandas is already imported, this does nothing.
     """
     if _LEFT_OUT not in sys.modules and _LeftOut not in sys.meta_path:
         sys.meta_path.insert(0, _LeftOut)
 
 
 def interrupt_nobody() -> None:
-    """Lets this process wait for its turn when data come for it. Its threads, and processes that it starts, do so, too.
+    """Lets this process wait for its turn when data arrive for it. Its threads and child processes inherit this.
 
-    A walsender sends each message separately. If it runs on this machine, the system would stop it for each message, to
-    let the reader run. Only Linux can be told. Nothing happens if the process has a policy of its own, or may not
-    change it.
+    A walsender sends messages one by one. If it runs on this machine, the kernel would preempt it for each message to
+    let the reader run. Only Linux supports this setting. Nothing happens if the process has its own scheduling policy,
+    or may not change it.
     """
     if sys.platform == "linux":
         with suppress(OSError):
@@ -59,10 +60,10 @@ def interrupt_nobody() -> None:
 
 
 def own_allocator() -> dict[str, str]:
-    """Environment variables that give Arrow the allocator which needs the least memory here.
+    """Returns environment variables that give Arrow the allocator with the least memory usage here.
 
-    Arrow's default, mimalloc, keeps more of what was freed. Arrow reads the variable when it is loaded, so a process
-    must have it from its beginning. Let a variable that the user has set win.
+    Arrow's default, mimalloc, keeps more freed memory. Arrow reads the variable when it is loaded, so it must be set
+    when the process starts. A variable that the user has set should take precedence.
     """
     backends = pa.supported_memory_backends()
     return {"ARROW_DEFAULT_MEMORY_POOL": "jemalloc"} if "jemalloc" in backends else {}

@@ -1,9 +1,8 @@
 """Lets only one capture at a time write into a directory: with a file lock, or with a mark in an object store.
 
-An object store has no lock, and no write with the condition that nobody else wrote. There the slot is the lock: a
-server sends it to one client at a time. The capture that has the slot writes a mark. An earlier capture may not know
-yet that its connection is lost. It looks for its own mark before and after each segment that it writes, and stops if it
-finds another one.
+An object store has no locks. There the slot is the lock: a server streams it to one client at a time. The capture that
+has the slot writes a mark. An earlier capture may not know yet that its connection is lost. It checks its own mark
+before and after each segment that it writes, and stops if the mark has been replaced.
 """
 
 from __future__ import annotations
@@ -34,11 +33,11 @@ class Owner(ABC):
 
     @abstractmethod
     def claim(self) -> None:
-        """Claims the directory. Call it when you have the slot: from then on nobody else writes."""
+        """Claims the directory. Call it once the slot is acquired: from then on nobody else writes."""
 
     @abstractmethod
     def check(self) -> None:
-        """Checks that nobody else has claimed the directory since.
+        """Checks that no other process has claimed the directory since.
 
         Raises:
             CaptureBusyError: if another process has claimed it.
@@ -67,11 +66,11 @@ def owned(store: Store) -> Iterator[Owner]:
 
 @contextmanager
 def removed_after_error(store: Store, missing: Sequence[Path]) -> Iterator[None]:
-    """After an error of the block, removes the directories that were made for it, if only the lock is in them.
+    """After an error in the block, removes the directories created for it, if they contain only the lock.
 
     Args:
         store: the directory, which is owned.
-        missing: the directories that did not exist, the deepest first.
+        missing: the directories that did not exist, deepest first.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""Checks the source, the slot and the positions before a connection, and finds where the connection begins."""
+"""Checks the source, the slot and the positions before a connection, and determines where the connection begins."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _log = logging.getLogger("pgoutput_fast.capture")
 
 @dataclass(frozen=True)
 class SlotSettings:
-    """Which slot a capture reads, and how. The attributes are the arguments of `Capture`."""
+    """The slot of a capture, and how to read it. The attributes are the arguments of `Capture`."""
 
     dsn: str = field(repr=False)  # it may contain a password
     slot: str
@@ -44,7 +44,7 @@ class StartPoint:
     Attributes:
         source: the source of the capture.
         state: the state of the stream after the newest segment, None if there is no segment.
-        end_lsn: the segments have everything that committed up to this LSN.
+        end_lsn: the segments have everything committed up to this LSN.
     """
 
     source: Source
@@ -53,12 +53,12 @@ class StartPoint:
 
 
 def create_own_slot(settings: SlotSettings, server: Server) -> Slot:
-    """Creates the slot of a capture. Before that it checks what would make the slot useless.
+    """Creates the slot of a capture, after checking for problems that would make the slot useless.
 
     Raises:
         CaptureError: if a physical slot has the name.
         ValueError: for plugin options that the server does not have.
-        psycopg2.Error: if the server cannot be asked or refuses.
+        psycopg2.Error: if the server cannot be queried or refuses.
     """
     plugin_options(
         server.version, settings.publications, two_phase=settings.two_phase, overrides=settings.overrides
@@ -71,12 +71,12 @@ def create_own_slot(settings: SlotSettings, server: Server) -> Slot:
 
 
 class Preparation:
-    """Makes the checks before the connections of one run.
+    """Runs the checks before the connections of one run.
 
     Args:
         settings: the slot.
         directory: the directory of the capture.
-        watch: it hears the confirmed position of the slot.
+        watch: is given the confirmed position of the slot.
     """
 
     def __init__(self, settings: SlotSettings, directory: SegmentDirectory, watch: Watch) -> None:
@@ -89,7 +89,7 @@ class Preparation:
 
     @property
     def findings(self) -> list[str]:
-        """The errors that the check of the prerequisites found. They may prevent the capture."""
+        """The errors found by the check of the prerequisites. They may prevent the capture."""
         return self._prerequisites.findings
 
     def find_start(self) -> StartPoint:
@@ -98,7 +98,7 @@ class Preparation:
         Raises:
             CaptureError: if the capture cannot continue after its segments; the message says what to do.
             ValueError: for plugin options that the server does not have.
-            psycopg2.Error: if the server cannot be asked or refuses.
+            psycopg2.Error: if the server cannot be queried or refuses.
         """
         settings = self._settings
         newest, confirmed = self._directory.newest(), self._directory.confirmed
@@ -116,7 +116,7 @@ class Preparation:
                 _log.info("created slot %s", settings.slot)
             else:
                 self._expect_free(slot, read_by_others)
-                # Nobody can tell a first start from one after all segments were lost.
+                # A first start and one after the loss of all segments look the same.
                 _log.info(
                     "%s has no segments. They begin where slot %s is: what committed before %s is not in them",
                     self._directory,
@@ -129,7 +129,8 @@ class Preparation:
         self._watch.set_confirmed(slot_lsn)
         reached = self._directory.reached_with(newest)
         if is_first:
-            # While another client uses the slot, this capture has not begun: what that client confirms is not here.
+            # While another client uses the slot, this capture has not begun: what that client confirms is not captured
+            # here.
             if slot.active_pid is None:
                 confirmed.save(slot_lsn, now=True)
         else:
@@ -174,9 +175,9 @@ class Preparation:
             )
 
     def _expect_server_beyond(self, server: Server, server_lsn: int, reached: int) -> None:
-        """Checks that the WAL of the server goes as far as the segments.
+        """Checks that the server's WAL reaches the end of the segments.
 
-        Otherwise new commits would have positions that the segments have already, and the stream would skip them.
+        Otherwise new commits would have positions that the segments already contain, and the stream would skip them.
         """
         if server_lsn >= reached:
             return
@@ -218,16 +219,16 @@ class Preparation:
 def expect_usable(
     slot: Slot | None, name: str, directory: SegmentDirectory, reached: int | None = None
 ) -> Slot:
-    """Returns the slot if a capture can continue from it. Segments of the slot exist already.
+    """Returns the slot if a capture can continue from it after existing segments.
 
     Args:
-        slot: the slot as the server describes it, None if there is none.
+        slot: the slot as described by the server, None if it does not exist.
         name: the slot's name.
         directory: the directory of the capture.
-        reached: the LSN that the capture confirmed last; None to accept any position.
+        reached: the LSN last confirmed by the capture; None to accept any position.
 
     Raises:
-        CaptureError: if the slot is gone, invalidated or confirmed beyond `reached`: changes after the segments are
+        CaptureError: if the slot is missing, invalidated, or confirmed beyond `reached`: changes after the segments are
             lost.
     """
     if slot is None:

@@ -1,4 +1,4 @@
-"""Checks once, before anything is read from a slot, what may prevent it."""
+"""Checks once, before a slot is read, for problems that may prevent it."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _log = logging.getLogger("pgoutput_fast.capture")
 
 _LEVELS = {"error": logging.ERROR, "warning": logging.WARNING, "note": logging.INFO}
 
-# At most this many tables with the same finding are named.
+# The maximum number of tables named for the same finding.
 _MOST_ALIKE = 5
 
 
 class Prerequisites:
-    """What a server, its publications and the user must have.
+    """Requirements on a server, its publications and the user.
 
     Args:
         dsn: of the database.
@@ -51,18 +51,18 @@ class Prerequisites:
 
     @property
     def findings(self) -> list[str]:
-        """The errors that the check found. They may be the reason if the server refuses a connection."""
+        """The errors found by the check. They may be the reason if the server refuses a connection."""
         return self._findings or []
 
     def check(self, *, is_first: bool = False) -> None:
-        """Checks at the first call, and logs what it finds. A later call does nothing.
+        """Runs the check at the first call, and logs its findings. Later calls do nothing.
 
         Args:
-            is_first: whether nothing was read of the slot yet: only then are notes logged.
+            is_first: whether the slot has not been read yet: only then are notes logged.
 
         Raises:
             CaptureError: if nothing could be read, or changes would be missed silently.
-            psycopg2.Error: if the server cannot be asked.
+            psycopg2.Error: if the server cannot be queried.
         """
         if self._findings is not None:
             return
@@ -76,7 +76,7 @@ class Prerequisites:
 
 @contextmanager
 def explaining_refusals(findings: Sequence[Finding]) -> Iterator[None]:
-    """If the server refuses something because the user lacks a right, the error gets the errors of a check as notes."""
+    """If the server refuses something for lack of privileges, adds the errors of a check to the error as notes."""
     try:
         yield
     except psycopg2.errors.InsufficientPrivilege as problem:
@@ -99,7 +99,7 @@ def expect_own_plugin(slot: Slot, server: Server) -> None:
 
 
 def _log_findings(findings: list[Finding]) -> None:
-    """Logs findings. Of many findings that differ only in their subject it logs the first ones and a count."""
+    """Logs findings. Of findings that differ only in their subject, it logs the first ones and a count."""
     alike = Counter[tuple[str, str]]()
     for finding in findings:
         alike[finding.level, finding.problem] += 1

@@ -29,9 +29,9 @@ from pgoutput_fast.storage.paths import shown
 
 __all__ = ["CaptureProcess", "Settings"]
 
-# How long a capture may take to write its messages when it is told to end.
+# How long a capture may take to write its messages when it is stopped.
 _STOP_SECONDS = 30.0
-# How long the slot may seem ahead of the directory: the server may not have noticed that its client is gone.
+# How long the slot may seem ahead of the directory: the server may not have noticed that its client has died.
 _AHEAD_SECONDS = 5.0
 
 
@@ -65,7 +65,7 @@ class Settings:
             object.__setattr__(self, "until_lsn", parse_lsn(self.until_lsn))
 
     def __repr__(self) -> str:
-        # The dsn and the directory's URI may contain a password. It must not be printed.
+        # The dsn and the directory's URI may contain a password, which must not be printed.
         given = {
             each.name: shown(self.directory) if each.name == "directory" else getattr(self, each.name)
             for each in fields(self)
@@ -104,7 +104,7 @@ class Settings:
 
 
 class CaptureProcess:
-    """Runs a capture in a process of its own, which waits while another process captures.
+    """Runs a capture in a separate process, which waits while another process captures.
 
     Args:
         settings: what to capture, and where.
@@ -119,23 +119,23 @@ class CaptureProcess:
         self._process: subprocess.Popen[str] | None = None
         self._began = 0.0
         self._is_paused = False
-        # Another thread may pause the capture while this one starts it. The settings are the first line.
+        # Another thread may pause the capture during its start. The settings must be the first line.
         self._telling = threading.Lock()
 
     def start(self) -> None:
-        """Starts the process if it does not run."""
+        """Starts the process unless it runs."""
         if self._process is not None:
             return
         self._began = time.monotonic()
         with self._telling:
-            # The dsn may contain a password. So the process reads it from its input; other users could see an argument.
+            # The dsn may contain a password, so it is passed on standard input: other users can see arguments.
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "pgoutput_fast.capture.child"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,
                 env={**own_allocator(), **os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-                # A signal to all processes of a terminal reaches only this one, which passes it on.
+                # A signal to all processes of a terminal reaches only the parent, which passes it on.
                 start_new_session=True,
             )
             self._tell(self._settings.to_dict())
@@ -143,7 +143,7 @@ class CaptureProcess:
                 self._tell({"pause": True})
 
     def pause(self, on: bool = True) -> None:
-        """Lets the capture take nothing more from the server, or go on. Its connection lasts."""
+        """Pauses or resumes reading from the server. The connection stays open."""
         with self._telling:
             self._is_paused = on
             self._tell({"pause": on})
@@ -156,11 +156,11 @@ class CaptureProcess:
             self._process.stdin.flush()
 
     def check(self) -> bool:
-        """Whether the process still runs or waits. False if it has done its work.
+        """Whether the process still runs or waits. False if it has completed.
 
         Raises:
-            CaptureError: if the capture failed; `AwayError` if the server or the store was away, or if the process was
-                killed.
+            CaptureError: if the capture failed; `AwayError` if the server or the store was unavailable, or the process
+                was killed.
         """
         if self._process is None or self._process.poll() is None:
             return self._process is not None
@@ -168,7 +168,7 @@ class CaptureProcess:
             return False
         assert self._process.stdout is not None
         said = "" if self._process.stdout.closed else self._process.stdout.read()
-        # Somebody killed it, or a system without memory. That is no fault of the capture.
+        # It was killed by somebody or by the OOM killer. The capture itself did not fail.
         is_away = is_killed = self._process.returncode == -signal.SIGKILL
         try:
             answer = parsed_json(said)
@@ -180,20 +180,20 @@ class CaptureProcess:
         where = f"the capture of slot {self._settings.slot} into {shown(self._settings.directory)}"
         problem = (AwayError if is_away else CaptureError)(f"{where} ended with an error: {why}")
         if isinstance(problem, AwayError) and not is_killed:
-            # A capture that was connected has tried for as long as it may. Another one has tried since it began.
+            # A capture that was connected has retried for the maximum time. Any other has tried since its start.
             most = self._settings.retry_seconds
             ran = time.monotonic() - self._began
             problem.tried_seconds = ran if most is None else min(ran, most)
         raise problem
 
     def wait(self) -> None:
-        """Waits until everything that committed up to `until_lsn` is durable in the directory.
-
+        """Waits until everything committed up to `until_lsn` is durable in the directory.
+        It does not matter which process captures it.
         It does not matter which process captures it.
 
         Raises:
             CaptureError: if the capture failed, or the slot is captured into another directory.
-            psycopg2.Error: if the server cannot be asked.
+            psycopg2.Error: if the server cannot be queried.
         """
         assert self._settings.until_lsn is not None
         until = parse_lsn(self._settings.until_lsn)

@@ -1,4 +1,4 @@
-"""Received messages -> tagged rows -> durable segments, on its own thread. Reports how far they are durable."""
+"""Received messages -> tagged rows -> durable segments, on a separate thread. Reports how far they are durable."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from pgoutput_fast.segments.write import MOST_BYTES
 
 __all__ = ["Limits", "Progress", "Recorder"]
 
-# What waits for the thread; a batch has some MB. When it is full, nothing more is read from the server.
+# Batches that wait for the thread, of some MB each. At this number, nothing more is read from the server.
 _MOST_WAITING = 4
 
 
@@ -57,12 +57,12 @@ class Progress:
     """The progress of a recorder.
 
     Attributes:
-        messages, nbytes: messages that it received, and the bytes of their payloads.
-        segments: segments that it wrote.
+        messages, nbytes: messages received, and the bytes of their payloads.
+        segments: segments written.
         stored: messages in these segments.
-        durable_lsn: everything that committed up to this LSN is in segments.
-        open_transactions: transactions, also streamed or prepared ones, that have not ended at the end of the newest
-            segment.
+        durable_lsn: everything committed up to this LSN is in segments.
+        open_transactions: transactions, including streamed and prepared ones, that have not ended at the end of the
+            newest segment.
         committed_at: when the last transaction in segments ended, in microseconds since 1970 by the server's clock.
     """
 
@@ -76,13 +76,13 @@ class Progress:
 
 
 class Recorder:
-    """Writes segments. A context manager: at its end everything that it received is durable, unless there was an error.
+    """Writes segments. A context manager: at its end everything received is durable, unless there was an error.
 
     Args:
-        directory: the directory of the segments; nobody else writes into it.
+        directory: the directory of the segments, with no other writer.
         source: where the messages come from.
         state: the stream's state after the newest segment, None if there is no segment.
-        end_lsn: the segments have everything that committed up to this LSN.
+        end_lsn: the segments have everything committed up to this LSN.
         limits: when a segment is cut.
     """
 
@@ -136,7 +136,7 @@ class Recorder:
             meanwhile()
 
     def finish(self, meanwhile: Callable[[], object] = lambda: None) -> None:
-        """Makes everything that was received durable. After this call the recorder accepts nothing more.
+        """Makes everything received durable. After this call the recorder accepts nothing more.
 
         Args:
             meanwhile: called repeatedly while this waits.
@@ -149,7 +149,7 @@ class Recorder:
 
     @property
     def durable_lsn(self) -> int:
-        """Everything that committed up to this LSN is in segments that survive a crash."""
+        """Everything committed up to this LSN is in segments that survive a crash."""
         with self._lock:
             return self._end_lsn
 
@@ -164,7 +164,7 @@ class Recorder:
 
     @property
     def idle(self) -> bool:
-        """Whether everything that was received is durable, and no transaction is partly sent."""
+        """Whether everything received is durable, and no transaction is partly sent."""
         with self._lock:
             return self._stored == self._given and not self._inside
 
@@ -174,7 +174,7 @@ class Recorder:
             raise self._error
 
     def offer(self, received: Received, seconds: float) -> bool:
-        """Takes a batch. Returns False, without taking it, if it must wait longer than `seconds`.
+        """Takes a batch. Returns False, without taking it, if it would wait longer than `seconds`.
 
         Raises:
             Exception: the error of the thread.
@@ -190,12 +190,12 @@ class Recorder:
         return True
 
     def flush(self) -> None:
-        """Makes the received messages durable before the limits require it. Does not wait for it."""
+        """Makes the received messages durable before the limits require it. Does not wait."""
         with contextlib.suppress(queue.Full):
             self._waiting.put_nowait(Received())
 
     def make_durable(self) -> None:
-        """Makes everything that was received durable, and waits for it.
+        """Makes everything received durable, and waits for it.
 
         Raises:
             Exception: the error of the thread.
@@ -226,13 +226,13 @@ class Recorder:
                     self._cut()
         except (DecodeError, UnstorableError) as problem:
             self._error = problem
-            # The messages before the error are good.
+            # The messages before the error are valid.
             with contextlib.suppress(OSError, CaptureError):
                 self._cut()
         except BaseException as problem:
             self._error = problem
         finally:
-            # Waiting threads must not wait forever.
+            # Wakes waiting threads.
             with self._lock:
                 self._lock.notify_all()
             with contextlib.suppress(queue.Empty):
@@ -255,7 +255,7 @@ class Recorder:
         except DecodeError:
             raise
         except _FullError:
-            # The state is still the one after the waiting rows. A segment must have exactly this state.
+            # The state is still that of the waiting rows. A segment must have exactly this state.
             self._cut()
             self._take_parts(payloads, lsns)
             return
@@ -294,7 +294,7 @@ class Recorder:
             self._cut()
 
     def _pass(self, messages: int) -> None:
-        """Counts messages that segments, or the rows of the next segment, have already."""
+        """Counts messages that the segments, or the rows of the next segment, already have."""
         if self._tagged:
             self._messages += messages
             return
@@ -319,13 +319,13 @@ class Recorder:
             self._lock.notify_all()
         self._tagged, self._rows, self._tagged_bytes, self._nbytes, self._messages = [], 0, 0, 0, 0
         self._directory.apply_retention()
-        # Arrow's allocator keeps what was freed on other threads: here, all that was received.
+        # Arrow's allocator retains memory freed on other threads: here, everything received.
         del rows
         pa.default_memory_pool().release_unused()
 
 
 class _RepeatedError(Exception):
-    """Some messages were received before. `new` has the indices of the others in the batch."""
+    """Some messages were received before. `new` has the batch indices of the others."""
 
     def __init__(self, new: pa.Array) -> None:
         self.new = new
@@ -336,7 +336,7 @@ class _FullError(Exception):
 
 
 class _Stream:
-    """The state machine of a recorder. It is kept, because a new one costs as much as everything that it knows.
+    """The state machine of a recorder, which is kept because a new one would have to rebuild its state.
 
     Args:
         state: the state after the newest segment, None if there is no segment.
@@ -349,7 +349,7 @@ class _Stream:
 
     @property
     def state(self) -> StreamState:
-        """Behind what was tagged."""
+        """The state after the tagged messages."""
         return state_of(self._native)
 
     def start_session(self, forget: bool, waiting: Sequence[pa.RecordBatch]) -> None:
@@ -358,7 +358,7 @@ class _Stream:
         Args:
             forget: forget the contents of Relation messages, which would otherwise grow without limit. A new session
                 sends them again before it sends a change.
-            waiting: rows that are in no segment yet. Their relation versions stay known.
+            waiting: rows that are in no segment yet. Their relation versions are kept.
         """
         if forget:
             found = [batch.column("version").unique().drop_null().to_pylist() for batch in waiting]
@@ -372,15 +372,15 @@ class _Stream:
         return self._native.next_seq
 
     def tag(self, payloads: pa.Array, lsns: pa.Array, most_bytes: int) -> pa.RecordBatch | None:
-        """Returns the rows of the messages that were not received before; None, with the state unchanged, if all were.
+        """Returns the rows of the new messages; None, with the state unchanged, if all were received before.
 
-        A new session repeats logical messages outside of transactions. The repeated messages must have no ordinals:
-        these would be missing at the ends of a segment, as if a segment had been removed.
+        A new session repeats logical messages outside of transactions. The repeated messages must get no ordinals: gaps
+        at the ends of a segment would look like a removed segment.
 
         Raises:
             DecodeError: if a message is malformed.
             ValueError: if the rows are too large for any segment.
-            _FullError: if the rows have more than `most_bytes` bytes. The state is then unchanged.
+            _FullError: if the rows have more than `most_bytes` bytes. The state is unchanged.
         """
         try:
             with self._native.tentative():
@@ -415,9 +415,9 @@ def _open_transactions(state: StreamState) -> int:
 
 
 def _ended(rows: pa.Table, end_lsn: int, inside: bool) -> tuple[int, bool, int | None]:
-    """Returns (end LSN, whether a transaction is in the middle of being sent, when the last one ended).
+    """Returns (end LSN, whether the rows end inside a transaction, when the last one ended).
 
-    Everything that committed up to the end LSN is in these rows or in earlier ones.
+    Everything committed up to the end LSN is in these rows or in earlier ones.
     """
     kinds = rows.column("kind").to_numpy()
     boundaries = np.flatnonzero(np.isin(kinds, BOUNDARIES))
@@ -430,9 +430,9 @@ def _ended(rows: pa.Table, end_lsn: int, inside: bool) -> tuple[int, bool, int |
         end_lsn = max(end_lsn, transactions.column("end_lsn")[0].as_py())
         at = transactions.column("timestamp").cast(pa.int64())[0].as_py()
     # The server sends a logical message outside of transactions when it reads the message's record. The message's LSN
-    # is the begin of this record. All commits that were not sent before have their records after it. So a stream that
-    # begins at this LSN lacks none of them. It has this message again, and the recorder leaves it out. So the slot also
-    # follows if the server sends nothing else.
+    # is the begin of this record. Commits not yet sent have their records after it, so a stream that begins at this LSN
+    # misses none of them. It repeats this message, which the recorder skips. This lets the slot advance if the server
+    # sends nothing else.
     messages = np.flatnonzero((kinds == MSG_MESSAGE) & rows.column("txn").is_null().to_numpy())
     between = messages[~opens[np.searchsorted(boundaries, messages)]]
     if len(between):

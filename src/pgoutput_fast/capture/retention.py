@@ -1,4 +1,4 @@
-"""How long segments stay: until they are old enough, and no consumer needs them."""
+"""How long segments are kept: until they are old enough, and no consumer needs them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["Consumers", "Retention", "expect_no_typed_files", "retain"]
 
 _DIRECTORY = "_consumers"
 _MOST_NAME = 200
-# Earlier versions wrote decoded changes beside the segments, and in this file up to which message.
+# Earlier versions wrote decoded changes beside the segments, and their progress into this file.
 _TYPED_PROGRESS = "typed/_progress.json"
 
 
@@ -45,12 +45,12 @@ class Consumers:
         self._store = open_store(directory)
 
     def set(self, name: str, seq: int) -> None:
-        """Stores a position. It is durable when this returns.
+        """Stores a position durably.
 
         Args:
             name: the consumer's name.
             seq: the ordinal of the last message that the consumer has finished, -1 for none. The consumer still needs
-                every transaction that commits after it, wherever its rows lie.
+                every transaction that commits after it, wherever its rows are.
 
         Raises:
             ValueError: for a name that is empty or too long, and for a position that is not an ordinal or -1.
@@ -86,7 +86,7 @@ class Consumers:
         return found
 
     def forget(self, name: str) -> bool:
-        """Removes a consumer: nothing is kept for it any more. Returns whether it was known."""
+        """Removes a consumer, so that its segments are no longer kept. Returns whether it existed."""
         return self._store.remove(_file_of(name))
 
 
@@ -122,26 +122,26 @@ def retain(
 ) -> list[Path | str]:
     """Removes segments that are no longer needed, the oldest first.
 
-    The remaining segments can be read as a whole: if they have a row of a transaction, they have all its rows. So an
-    open transaction, streamed or prepared, keeps all segments from its beginning on. The newest segment stays: it tells
-    how the stream continues.
+    If the remaining segments have a row of a transaction, they have all its rows. So an open transaction, streamed or
+    prepared, keeps all segments from its beginning on. The newest segment stays: it has the state from which the stream
+    continues.
 
     Args:
         directory: of the segments; a path or a URI.
-        older_than: remove only segments that were written longer ago than this (a timedelta, or seconds): before now,
-            by this machine's clock, and before the newest segment, by the files' times.
+        older_than: remove only segments written longer ago than this (a timedelta, or seconds): before now, by this
+            machine's clock, and before the newest segment, by the modification times of the files.
         consumed: remove only segments before the one with the last message that every consumer (see `Consumers`) has
-            finished; that segment stays, because its footer tells which transactions are open there. Without a consumer
-            this has no effect; if `older_than` is missing, too, everything stays.
+            finished; that segment stays, because its footer lists the open transactions. Without a consumer this has no
+            effect; if `older_than` is missing, too, everything stays.
         dry_run: remove nothing.
 
     Returns:
         Paths of the segments that were removed, or would be, in stream order.
 
     Raises:
-        ValueError: if neither argument says what to remove; for files that are no segments; and for positions that
-            cannot be read.
-        OSError: if a segment cannot be removed; then some of the oldest ones are gone.
+        ValueError: if neither argument says what to remove; for files that are not segments; and for unreadable
+            positions.
+        OSError: if a segment cannot be removed; some of the oldest ones may already be removed.
     """
     _expect_a_limit(older_than, consumed)
     store = open_store(directory)
@@ -149,14 +149,15 @@ def retain(
     if dry_run:
         going = _unneeded(directory, store, older_than, consumed)[0]
         return [store.at(each.name) for each in going]
-    # No segment may appear that is joined from those that go.
+    # Joining segments in the meantime would bring removed ones back.
     with removal_lock(store):
         going, covered, oldest = _unneeded(directory, store, older_than, consumed)
         for each in going:
-            # First the segments that were joined into it. Otherwise they would be visible again.
+            # First the segments joined into it, which would otherwise become visible again.
             for part in [*covered.get(each, ()), each]:
                 store.remove(part.name)
-        # While readers may have segments that were joined into the oldest one, what these know stays, too.
+        # While readers may have segments that were joined into the oldest one, the relation versions of these stay,
+        # too.
         if going and oldest is not None and oldest not in covered:
             sweep_unused(store, open_segment(store.at(oldest.name)).known, oldest.last_seq)
     return [store.at(each.name) for each in going]
@@ -165,8 +166,8 @@ def retain(
 def _unneeded(
     directory: str | PathLike[str], store: Store, older_than: timedelta | float | None, consumed: bool
 ) -> tuple[list[Named], dict[Named, list[Named]], Named | None]:
-    """(segments that `retain` removes, what joined segments cover, the oldest that stays or None if there is none)."""
-    # Read the positions before the segments: segments that appear in the meantime are newer than every position.
+    """Returns (segments to remove, segments covered by joined ones, the oldest segment that stays or None)."""
+    # Read the positions before the segments: segments written in the meantime are newer than every position.
     positions = Consumers(directory).positions()
     dated = dated_segments(store)
     segments, covered = cover(dated)
@@ -185,12 +186,12 @@ def _unneeded(
 
 
 def expect_no_typed_files(store: Store) -> None:
-    """Checks that no capture of an earlier version, with `typed=True`, made files of these segments.
+    """Checks that no capture of an earlier version, with `typed=True`, wrote files of these segments.
 
-    Their readers would miss what comes next, and retention kept the segments of which no files were made.
+    Their readers would miss later changes, and retention kept segments that were not yet in files.
 
     Raises:
-        ValueError: if one did.
+        ValueError: if there are such files.
     """
     if _TYPED_PROGRESS in store.names("typed"):
         raise ValueError(
@@ -200,13 +201,13 @@ def expect_no_typed_files(store: Store) -> None:
 
 
 def _before(older_than: timedelta | float, modified: Iterable[float]) -> float:
-    """Returns the time before which files are old. A clock that jumps forward alone makes nothing old."""
+    """Returns the time before which files are old. A clock that jumps forward makes nothing old by itself."""
     seconds, at = _seconds(older_than), time.time()
     return (min(at, max(modified, default=at)) if seconds else at) - seconds
 
 
 def _is_older(store: Store, segment: Named, modified: float, before: float) -> bool:
-    """Whether a segment's newest rows were written before a time. The rows of a joined one are older than its file."""
+    """Whether the newest rows of a segment were written before a time. A joined file is newer than its rows."""
     if modified < before:
         return True
     joined = open_segment(store.at(segment.name)).joined
@@ -214,12 +215,12 @@ def _is_older(store: Store, segment: Named, modified: float, before: float) -> b
 
 
 def _ending_before(segments: list[Named], seq: int) -> int:
-    """Returns how many segments end before this message."""
+    """Returns the number of segments that end before this message."""
     return bisect_left([each.last_seq for each in segments], seq)
 
 
 def _clean_cut(store: Store, segments: list[Named], most: int) -> int:
-    """Returns how many segments, at most `most`, can be removed without cutting a transaction's rows."""
+    """Returns how many segments, at most `most`, can be removed without splitting the rows of a transaction."""
     while most > 0:
         begun = open_segment(store.at(segments[most - 1].name)).open_txns
         if not begun:

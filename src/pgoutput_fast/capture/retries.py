@@ -1,4 +1,4 @@
-"""Decides which errors of a connection may pass, and repeats the connection after them."""
+"""Decides which errors of a connection are transient, and reconnects after them."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ __all__ = ["RETRY_SECONDS", "Retries", "is_outage"]
 
 _log = logging.getLogger("pgoutput_fast.capture")
 
-# How long to wait for a server or store that is away.
+# How long to retry if the server or store is unavailable.
 RETRY_SECONDS = 300.0
-# A server repeats its work on the next connection. So after a silent connection, the next one gets more time.
+# A server repeats its work on the next connection, so silence doubles the timeout of the next one, up to this factor.
 _MOST_SILENCE_FACTOR = 64
 # A connection that lasted this long was good. Its loss begins a new outage.
 _GOOD_SECONDS = 5.0
@@ -41,9 +41,9 @@ class Retries:
 
     Args:
         directory: the directory of the capture, None if nothing is stored.
-        silent_seconds: how long a server may answer nothing; 0 for any time.
-        read_findings: returns the errors that a check found. They explain why a server refuses the first connection.
-        who: who loses its connection, for log lines.
+        silent_seconds: how long a server may be silent; 0 for any time.
+        read_findings: returns the errors found by a check. They explain why a server refuses the first connection.
+        who: the subject of log lines about a lost connection.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Retries:
         return self._silent_seconds * self._silence_factor
 
     def mark_connected(self) -> None:
-        """Call it when a connection gives changes: from now on its loss may pass."""
+        """Call it when a connection delivers changes: from now on its loss may be transient."""
         self._has_begun = True
         self._connected_at = time.monotonic()
 
@@ -80,11 +80,11 @@ class Retries:
 
         Args:
             connect: runs one connection.
-            stop: when it is set, no other try follows.
+            stop: no retry once this event is set.
             seconds: how long one outage may last.
 
         Raises:
-            Exception: the error of the last connection, if it cannot pass or the outage lasts too long.
+            Exception: the error of the last connection, if it is permanent or the outage lasts too long.
         """
         lost: BaseException | None = None
         while True:
@@ -136,7 +136,7 @@ class Retries:
                 problem.add_note(finding)
 
     def _may_pass(self, problem: BaseException) -> bool:
-        """Whether another try may succeed."""
+        """Whether a retry may succeed."""
         if isinstance(problem, psycopg2.errors.ObjectInUse | MovedOnError | BehindError):
             return True
         return self._has_begun and is_outage(problem, local=self._directory is None or self._directory.local)
@@ -149,18 +149,17 @@ class Retries:
 
 
 def is_outage(problem: BaseException, *, local: bool) -> bool:
-    """Whether an error can mean that a server or a store is away, and will come back.
+    """Whether an error can mean that a server or a store is temporarily unavailable.
 
     Args:
         problem: the error.
         local: whether files are on this machine.
     """
-    # Errors of a store may pass; a local disk does not recover by itself. Of the more specific errors (permissions,
-    # existing files) only these two may pass.
+    # Errors of a store may be transient; a local disk does not recover by itself. Of the more specific errors
+    # (permissions, existing files) only these two may be transient.
     if isinstance(problem, ConnectionError | TimeoutError) or type(problem) is OSError:
         return not local and problem.errno not in _DISK_FULL
-    # psycopg2 reports a lost stream as an error of its current operation. The error then has no SQLSTATE from a
-    # server.
+    # psycopg2 reports a lost stream as an error of its current operation, without an SQLSTATE from a server.
     return isinstance(problem, psycopg2.OperationalError | psycopg2.InterfaceError) or (
         isinstance(problem, psycopg2.DatabaseError) and problem.pgcode is None
     )

@@ -34,7 +34,7 @@ class SegmentDirectory:
 
     Args:
         directory: a path, or a URI that `pyarrow.fs` knows.
-        retention: what to keep after a segment was written; None for everything.
+        retention: what to keep after a segment is written; None for everything.
         file_mode: the most permissions of files; None leaves them to the umask.
         compressed: whether segments are compressed.
     """
@@ -57,7 +57,7 @@ class SegmentDirectory:
         self._owner: Owner | None = None
         self._confirmed: ConfirmedPosition | None = None
         self._last_seq: int | None = None
-        # The segment that was the newest when `reached` read it, and its end.
+        # The newest segment when `reached` last read it, and its end.
         self._read: tuple[Named, int] | None = None
 
     def __str__(self) -> str:
@@ -70,15 +70,15 @@ class SegmentDirectory:
 
     @property
     def outgrown(self) -> bool:
-        """Whether the known relation versions no longer fit into a footer. A new session may then forget them."""
+        """Whether the relation versions no longer fit into a footer. A new session may then forget them."""
         return self._outgrown
 
     @contextmanager
     def owned(self) -> Iterator[None]:
         """Holds the right to write during the block.
 
-        Creates the directory, and removes unfinished files of a killed process. After an error, a directory that was
-        made for it goes again, if nothing is in it.
+        Creates the directory, and removes unfinished files of a killed process. After an error, a directory created for
+        the block is removed if it is empty.
 
         Raises:
             CaptureError: if another process has the right, or an earlier version wrote typed files here.
@@ -91,13 +91,13 @@ class SegmentDirectory:
                 expect_no_typed_files(self._store)
             except ValueError as problem:
                 raise CaptureError(str(problem)) from None
-            # The capture continues from the existing files, so they must be durable.
+            # The capture continues after the existing files, so they must be durable.
             self._store.harden()
             self._sweep()
             yield
 
     def expect_no_mirror(self) -> None:
-        """Checks that this is not the target of a mirror, which keeps its segments in a directory below it.
+        """Checks that this is not the target of a mirror, which keeps its segments in a subdirectory.
 
         Raises:
             CaptureError: if it is.
@@ -127,8 +127,7 @@ class SegmentDirectory:
     def newest(self) -> Segment | None:
         """Returns the newest segment, after which a capture continues; None if there is none."""
         if self._owner is not None:
-            # The capture confirms the existing segments at once. An fsync may have failed before this process began to
-            # write.
+            # The capture confirms the existing segments at once. An fsync by an earlier process may have failed.
             self._store.harden()
         newest = newest_segment(self._directory)
         self._confirmed = None  # another capture may have written to the store in the meantime
@@ -139,7 +138,7 @@ class SegmentDirectory:
     def reached(self) -> int:
         """Returns the LSN up to which all commits are durable here or confirmed; 0 if nothing was captured.
 
-        Call it as often as you like: it reads a segment only if that is new.
+        Cheap to call: it reads a segment only if that is new.
 
         Raises:
             CaptureError: as `confirmed`.
@@ -149,17 +148,17 @@ class SegmentDirectory:
             newest = self.newest()
             if named is None or newest is None:
                 return self.reached_with(newest)
-            # It may be a later one. What that one says is true as well.
+            # A later segment is equally valid.
             self._read = named, newest.end_lsn or 0
         self._confirmed = None  # another process may have written it
         return max(self._read[1], self.confirmed.lsn or 0)
 
     def reached_with(self, newest: Segment | None) -> int:
-        """As `reached`, if you have called `newest` already."""
+        """As `reached`, given the result of `newest`."""
         return max((newest.end_lsn if newest is not None else None) or 0, self.confirmed.lsn or 0)
 
     def claim(self) -> None:
-        """Claims the directory. Call it when you have the slot: nobody else writes from then on.
+        """Claims the directory. Call it once the slot is acquired: from then on nobody else writes.
 
         Raises:
             MovedOnError: if the segment that `newest` returned is no longer the newest.
@@ -196,20 +195,20 @@ class SegmentDirectory:
         self._last_seq = ordinals_of(shown(path).rpartition("/")[2])[1]
 
     def apply_retention(self) -> None:
-        """Removes segments that need not be kept any longer."""
+        """Removes segments that are no longer needed."""
         if self._retention is not None:
             try:
                 retain(
                     self._directory, older_than=self._retention.older_than, consumed=self._retention.consumed
                 )
             except (OSError, ValueError) as problem:
-                # Retention is tried again later. Too many segments are better than no capture.
+                # Retention is retried later. Too many segments are better than no capture.
                 _log.warning(
                     "the capture cannot remove old segments in %s, and tries again later: %s", self, problem
                 )
 
     def _sweep(self) -> None:
-        """Removes unfinished files of a killed process. Nobody else writes here, but somebody may join old segments."""
+        """Removes unfinished files of a killed process. There is no other writer, but segments may be joined meanwhile."""
         found = [*self._store.entries(), *self._store.entries(CATALOG_DIRECTORY)]
         unfinished = [each for each in found if is_unfinished(each.name.rpartition("/")[2])]
         joining = unfinished_of_compact(self._store, unfinished)

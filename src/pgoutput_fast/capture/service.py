@@ -1,4 +1,4 @@
-"""Captures a slot into segments, without a gap and without a duplicate message, after any kind of interruption."""
+"""Captures a slot into segments, without gaps or duplicate messages, after any kind of interruption."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from pgoutput_fast.protocol.lsn import Lsn
 
 __all__ = ["Capture", "CaptureBusyError", "CaptureError", "run_in_turn"]
 
-# How long a walsender may leave a question unanswered. PostgreSQL's own subscribers wait as long
+# How long a walsender may leave a request unanswered: the default of PostgreSQL's own subscribers
 # (wal_receiver_timeout).
 _SILENT_SECONDS = 60.0
-# How often a waiting capture looks whether the other one has ended.
+# How often a waiting capture checks whether the other one has ended.
 _TURN_SECONDS = 1.0
 
 
 class Capture:
-    """Writes what a slot sends into segments.
+    """Writes the messages of a slot into segments.
 
     Messages are durable before the capture confirms them to the server, and the server does not send durable messages
     again. After a kill, a capture continues after its newest segment.
@@ -47,13 +47,13 @@ class Capture:
         directory: of the segments; it is created. A path, or a URI that `pyarrow.fs` knows, such as
             `s3://bucket/prefix`.
         two_phase: whether a new slot decodes prepared transactions when they are prepared.
-        adopt: whether a capture that begins may take a slot from which somebody else has read. The segments begin where
-            the slot is.
+        adopt: whether a first capture may take a slot that another client has read. The segments begin at the slot's
+            position.
         overrides: plugin options that replace those of `plugin_options`.
         limits: when a segment is cut.
-        through: `walsender` for a replication connection; `sql` for peeks through an ordinary connection, one each time
-            a segment reaches its `seconds` limit. You can continue the same directory either way.
-        retention: which segments are removed after a segment was written; None for none.
+        through: `walsender` for a replication connection; `sql` for peeks through an ordinary connection, at the
+            interval of the segments' `seconds` limit. The same directory can be continued either way.
+        retention: which segments are removed after a segment is written; None for none.
         file_mode: the most permissions of segments, such as 0o640; directories get matching permissions. None leaves
             them to the umask.
         compressed: whether segments are compressed (zstd). False takes less time and about twice the space: it pays if
@@ -61,9 +61,9 @@ class Capture:
         log_seconds: how often a line with the metrics is logged (`pgoutput_fast.capture`, level INFO); None for never.
         metrics_file: a file that gets the metrics every ten seconds, for Prometheus' node exporter.
         metrics_address: `host:port` where Prometheus can scrape the metrics.
-        receive_timeout: seconds after which a server that answers nothing counts as lost, although its system
-            acknowledges packets. A longer wal_sender_timeout of a walsender takes precedence. None for never. A peek
-            has no time limit.
+        receive_timeout: seconds after which an unresponsive server counts as lost, although its system acknowledges
+            packets. A longer wal_sender_timeout of a walsender takes precedence. None for never. A peek has no time
+            limit.
 
     Raises:
         TypeError: if `publications` is a text instead of a list.
@@ -116,7 +116,7 @@ class Capture:
         return html_table("Capture", ["", ""], self._facts())
 
     def _facts(self) -> list[tuple[str, str]]:
-        """What identifies the capture, without a secret. The server is not asked."""
+        """What identifies the capture, without secrets or a query to the server."""
         settings = self._settings
         return [
             ("slot", escaped(settings.slot)),
@@ -128,7 +128,7 @@ class Capture:
 
     @property
     def metrics(self) -> Metrics:
-        """The current metrics, from any thread. Asks the server for its part."""
+        """The current metrics, from any thread. Queries the server for its part."""
         return self._meter.read()
 
     def run(
@@ -139,23 +139,23 @@ class Capture:
         retry_seconds: float = RETRY_SECONDS,
         pause: threading.Event | None = None,
     ) -> None:
-        """Captures until it is told to stop. Then everything that was received is durable and confirmed to the server.
+        """Captures until stopped. Then everything received is durable and confirmed to the server.
 
         Args:
-            until_lsn: stop when everything that committed up to this LSN is durable: an LSN, as for `parse_lsn`, or
-                `"now"` for the end of the server's log at the time of this call.
+            until_lsn: stop when everything committed up to this LSN is durable: an LSN, as for `parse_lsn`, or `"now"`
+                for the end of the server's log at the time of this call.
             stop: stop when this event is set.
-            retry_seconds: how long to wait for a server or store that is away.
-            pause: while this event is set, nothing more is taken from the server, which keeps it. The connection lasts,
-                and what is durable is confirmed.
+            retry_seconds: how long to retry if the server or store is unavailable.
+            pause: while this event is set, nothing more is read from the server, which keeps it. The connection stays
+                open, and durable positions are confirmed.
 
         Raises:
             CaptureError: if the capture cannot continue; the message says what to do.
-            psycopg2.Error: if the server refuses, or is away for too long. An error at the very beginning is not
+            psycopg2.Error: if the server refuses, or is unavailable for too long. An error at the very beginning is not
                 retried. The exception is a slot that is in use: the server may not have noticed that its client died.
             OSError: if a segment cannot be written; in a store, if this lasts longer than `retry_seconds`.
-            DecodeError: if the server sends something that is no message.
-            ValueError, TypeError: if `until_lsn` is no position.
+            DecodeError: if the server sends something that is not a message.
+            ValueError, TypeError: if `until_lsn` is not a position.
         """
         stop = stop if stop is not None else threading.Event()
         pause = pause if pause is not None else threading.Event()
@@ -194,12 +194,12 @@ class Capture:
 
 
 def run_in_turn(capture: Capture, stop: threading.Event, *, wait: bool, **arguments: Any) -> None:
-    """Runs a capture.
+    """Runs a capture, optionally after another one.
 
     Args:
         stop: stops it, and the wait.
         wait: if another process captures into the directory, wait until it has ended.
-        arguments: others of `Capture.run`.
+        arguments: other arguments of `Capture.run`.
 
     Raises:
         CaptureBusyError: if another process captures into the directory, and still does after a wait.

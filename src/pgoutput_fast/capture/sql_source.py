@@ -32,22 +32,22 @@ _log = logging.getLogger("pgoutput_fast.capture")
 
 _READ_SECONDS = 0.2
 _FILL_SECONDS = 0.05
-# How often to look for a position that the server has not reached.
+# How often to poll for a position that the server has not reached.
 _AGAIN_SECONDS = 0.2
 
-# A walsender would use the slot all the time. Between two peeks nobody does, so this session locks the slot's name.
+# Unlike a walsender, this session does not use the slot between two peeks, so it locks the slot's name.
 _LOCK = "SELECT pg_catalog.pg_try_advisory_lock(pg_catalog.hashtext('pgoutput_fast slot'), pg_catalog.hashtext(%s))"
-# If the network loses this client, the server notices within half a minute, and lets the lock go. By default it would
-# look only after two hours.
+# If the network loses this client, the server notices within half a minute, and releases the lock. By default it would
+# check only after two hours.
 _KEEPALIVES = "SET tcp_keepalives_idle = 10; SET tcp_keepalives_interval = 5; SET tcp_keepalives_count = 4"
 _UNLOCK = "SELECT pg_catalog.pg_advisory_unlock_all()"
-# This never moves the slot backwards: the function would refuse a lower position, and on 10 it would go back.
+# This never moves the slot backwards: the function would refuse a lower position, and on 10 it would move back.
 _ADVANCE = """
 SELECT pg_catalog.pg_replication_slot_advance(s.slot_name, %(lsn)s::pg_catalog.pg_lsn)
 FROM pg_catalog.pg_replication_slots s WHERE s.slot_name OPERATOR(pg_catalog.=) %(slot)s
  AND s.confirmed_flush_lsn OPERATOR(pg_catalog.<) %(lsn)s::pg_catalog.pg_lsn
 """
-# Consumes the changes that a peek with the same end gave, and stops at the same record.
+# Consumes the changes of a peek with the same end, and stops at the same record.
 _CONSUME = """
 SELECT pg_catalog.count(*)
 FROM pg_catalog.pg_replication_slots s, LATERAL pg_catalog.pg_logical_slot_get_binary_changes(
@@ -68,11 +68,11 @@ class SqlSource:
     Args:
         dsn: of the slot's database.
         slot: its name.
-        options: the plugin's options, as from `plugin_options`. Streaming is left out: a peek gives only complete
-            transactions, so each peek gets further.
+        options: the plugin's options, as from `plugin_options`. Streaming is omitted: a peek returns only complete
+            transactions, so each peek makes progress.
         hear: as in `CopyLink`: receives what the server sends beside the changes.
-        as_copy: whether to peek at copies of the slot, if the server can make them. Then it does not count this as
-            reading from the slot.
+        as_copy: whether to peek at copies of the slot, if the server can make them. The server then does not count this
+            as reading the slot.
 
     Raises:
         psycopg2.Error: if the server cannot be reached or refuses; ObjectInUse if another session reads the slot.
@@ -122,7 +122,7 @@ class SqlSource:
         self._connection.close()
 
     def slot(self) -> Slot | None:
-        """The slot as the server describes it now, None if it is gone.
+        """The slot as described by the server now, None if it does not exist.
 
         Raises:
             psycopg2.Error: if the connection is lost.
@@ -131,12 +131,12 @@ class SqlSource:
             return read_slot(cursor, self._slot)
 
     def slot_lsn(self) -> int | None:
-        """The confirmed LSN of the slot; None if it has none or is gone."""
+        """The confirmed LSN of the slot; None if it has none or does not exist."""
         found = self.slot()
         return found.confirmed_flush_lsn if found is not None else None
 
     def position(self) -> int:
-        """The end of the WAL that a peek would see.
+        """The end of the WAL visible to a peek.
 
         Raises:
             psycopg2.Error: if the connection is lost.
@@ -147,20 +147,20 @@ class SqlSource:
     def peek(
         self, upto_lsn: int, most_changes: int | None, wanted: Callable[[], bool] = lambda: True
     ) -> Iterator[Received]:
-        """Yields what committed between the slot's position and another one, in bounded batches while it arrives.
+        """Yields everything committed between the slot's position and another one, in bounded batches as it arrives.
 
-        The server decodes all of it before it sends the first message, and keeps it in a temporary file. If it cannot
-        send a text in UTF-8, it sends all texts in the encoding of the database from then on, as to a `Walsender`.
+        The server decodes all of it into a temporary file before it sends the first message. If it cannot send a text
+        in UTF-8, it sends all texts in the encoding of the database from then on, as to a `Walsender`.
 
         Args:
             upto_lsn: the server sends nothing that commits after the record at this LSN.
-            most_changes: the server stops after the transaction in which it reaches this number of messages; None for
-                no limit.
+            most_changes: the server stops after the transaction that reaches this number of messages; None for no
+                limit.
             wanted: called repeatedly; the peek ends when it returns False.
 
         Raises:
             psycopg2.Error: if the server refuses, or the connection is lost.
-            DecodeError: if the server sends something that is no COPY in binary format.
+            DecodeError: if the server sends something that is not COPY in binary format.
         """
         try:
             yield from self._peek(upto_lsn, most_changes, wanted)
@@ -170,7 +170,7 @@ class SqlSource:
             yield from self._peek(upto_lsn, most_changes, wanted)
 
     def _use_own_encoding(self) -> bool:
-        """Asks for texts in the encoding of the database from now on. Returns whether that is new, and can help."""
+        """Requests texts in the encoding of the database from now on. Returns whether that is new, and can help."""
         if self._codec is not None:
             return False
         self._codec = codec_of(self._connection)
@@ -232,7 +232,7 @@ class SqlSource:
         return bool(self._connection.server_version >= 110000)
 
     def advance(self, lsn: int) -> None:
-        """Advances the slot to an LSN: the server need not keep what committed up to it. It never moves backwards.
+        """Advances the slot to an LSN: the server need not keep earlier commits. It never moves backwards.
 
         Raises:
             psycopg2.Error: if the server refuses, or the connection is lost.
@@ -259,20 +259,20 @@ class SqlSource:
         return [text for pair in self._options.items() for text in pair]
 
     def _statement(self, cursor: Any, query: str, arguments: Mapping[str, Any]) -> bytes:
-        """A statement for a session that decodes. psycopg2 does not know the encoding of that session."""
+        """Returns a statement for a session that decodes. psycopg2 does not know the encoding of that session."""
         statement: bytes = cursor.mogrify(query, arguments)
         return statement if self._codec is None else statement.decode().encode(self._codec)
 
     @contextlib.contextmanager
     def _decoding(self) -> Iterator[Any]:
-        """Gives a connection for one use of the plugin.
+        """Provides a connection for one use of the plugin.
 
-        Each use leaves a callback in the server's process until the process ends. An old server (10.23, for example)
-        keeps at most ten, and then ends the process: "out of relcache_callback_list slots".
+        Each use leaves a callback in the server process until it ends. An old server (10.23, for example) has room for
+        ten, and then ends the process: "out of relcache_callback_list slots".
         """
         connection = connect(self._dsn, values=True, own_encoding=self._codec is not None)
         try:
-            # With this setting, from 14 on, a session whose client was killed soon releases the slot, also while it
+            # With this setting, from 14 on, a session whose client was killed soon releases the slot, even while it
             # decodes.
             with contextlib.suppress(psycopg2.Error), connection.cursor() as cursor:
                 cursor.execute("SET client_connection_check_interval = '5s'")
@@ -284,20 +284,20 @@ class SqlSource:
 class PeekLoop:
     """Repeats three steps: peeks at the slot, makes the changes durable, and advances the slot past them.
 
-    It repeats them at once if there is more, otherwise when a segment would reach its age limit.
+    It repeats them at once if more changes are pending, otherwise when a segment would reach its age limit.
 
     Args:
         source: the slot's session.
         recorder: takes the changes.
-        limits: of segments. A peek ends with as many messages as a segment has rows.
-        watch: looks at the publications before the slot is advanced, and now and then.
-        stop: the loop ends as soon as this event is set.
+        limits: limits of segments. A peek ends at the row limit of a segment.
+        watch: checks the publications before the slot is advanced, and periodically.
+        stop: the loop ends once this event is set.
         pause: while this event is set, the loop waits before the next peek.
-        until_lsn: the loop ends when everything that committed up to this LSN is durable, and the slot is advanced to
-            it; None for no end.
-        expect_usable: raises an error if the capture cannot continue from the slot, or if somebody else has advanced it
-            beyond the LSN in the second argument.
-        save_confirmed: returns the LSN up to which an idle slot may be advanced. It saves this LSN first.
+        until_lsn: the loop ends when everything committed up to this LSN is durable, and the slot is advanced to it;
+            None for no end.
+        expect_usable: raises an error if the capture cannot continue from the slot, or if another client has advanced
+            it beyond the LSN in the second argument.
+        save_confirmed: saves the LSN for an idle slot, and returns the LSN up to which the slot may be advanced.
     """
 
     def __init__(
@@ -327,14 +327,14 @@ class PeekLoop:
         self._slot_lsn: int | None = None
 
     def run(self, start_lsn: int) -> None:
-        """Captures until it is told to stop.
+        """Captures until stopped.
 
         Args:
-            start_lsn: the segments have everything that committed up to this LSN.
+            start_lsn: the segments have everything committed up to this LSN.
 
         Raises:
             psycopg2.Error: if the server refuses, or the connection is lost.
-            DecodeError: if the server sends something that is no message.
+            DecodeError: if the server sends something that is not a message.
             Exception: the error of the recorder, or of `expect_usable`.
         """
         self._source.advance(start_lsn)
@@ -358,8 +358,8 @@ class PeekLoop:
             if self._stop.is_set():
                 return
             durable = self._make_durable(end, is_complete)
-            # A peek that brought only logical messages outside of transactions may not move the position. The next peek
-            # then has no limit, so that it goes past them.
+            # A peek with only logical messages outside of transactions may not move the position. The next peek then
+            # has no limit, so that it gets past them.
             self._most_changes = self._limits.rows if is_complete or durable > before else None
             self._advance_slot(durable)
             if self._until_lsn is not None and durable >= self._until_lsn:
@@ -369,7 +369,7 @@ class PeekLoop:
                 self._stop.wait(self._pause)
 
     def _record_changes(self, end: int) -> bool:
-        """Hands the changes of one peek to the recorder. Returns whether the peek brought all changes up to `end`."""
+        """Passes the changes of one peek to the recorder. Returns whether the peek returned all changes up to `end`."""
         most, count = self._most_changes, 0
         for received in self._source.peek(end, most, lambda: not self._stop.is_set()):
             count += len(received.payloads)
@@ -379,12 +379,12 @@ class PeekLoop:
 
     def _make_durable(self, end: int, is_complete: bool) -> int:
         """Makes the changes of a peek durable. Returns the LSN up to which the slot may be advanced."""
-        # If somebody else advanced the slot before the peek, the peek has a gap.
+        # If another client advanced the slot before the peek, the peek has a gap.
         self._expect_usable(self._source.slot(), self._slot_lsn)
         self._recorder.make_durable()
         durable = self._recorder.durable_lsn
         if is_complete:
-            # All earlier commits have been received. So an idle slot releases WAL, too.
+            # All earlier commits have been received: advancing to the end lets an idle slot release WAL.
             durable = max(durable, self._save_confirmed(end))
         return durable
 
@@ -392,8 +392,8 @@ class PeekLoop:
         self._watch.look()
         self._source.advance(durable)
         self._watch.set_confirmed(durable)
-        # Somebody else may have advanced the slot since the last look. On 10, the slot may be behind the record in
-        # which the position lies.
+        # Another client may have advanced the slot since the last check. On 10, the slot may be before the record that
+        # contains the position.
         slot = self._source.slot()
         self._expect_usable(slot, max(self._slot_lsn or 0, durable) if self._source.is_exact else None)
         self._slot_lsn = slot.confirmed_flush_lsn if slot is not None else None

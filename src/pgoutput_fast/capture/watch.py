@@ -1,10 +1,10 @@
 """Checks that the publications exist, and stay the same, while a capture runs. Without one the server sends no change.
 
-A server decodes each change with its catalogs as they were when the change was made. If a publication did not exist
-then, PostgreSQL up to 17 ends the stream with an error, again and again. From 18 on the server sends a warning and
-skips the changes. So the capture makes two checks before it confirms a position. The warnings and errors in the stream
-are exact: they come before everything that follows the change. A look at the catalogs finds a publication that is gone
-or is a different one, also while nothing changes.
+A server decodes each change with the catalogs as of the time of the change. If a publication did not exist then,
+PostgreSQL up to 17 ends the stream with an error, on every retry. From 18 on the server sends a warning and skips the
+changes. So the capture makes two checks before it confirms a position. The warnings and errors in the stream are exact:
+they precede everything that follows the change. A query of the catalogs detects a publication that is missing or is a
+different one, even without changes.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ __all__ = ["Watch"]
 
 _log = logging.getLogger("pgoutput_fast.capture")
 
-# How often to look at the catalogs while there is nothing to confirm.
+# How often to query the catalogs while there is nothing to confirm.
 _LOOK_SECONDS = 5.0
 _MOST_BYTES = 1 << 20
-# OBJECT_NOT_IN_PREREQUISITE_STATE: with "skipped loading publication", 18 and later say that they skip changes.
+# OBJECT_NOT_IN_PREREQUISITE_STATE: with "skipped loading publication", 18 and later report that they skip changes.
 _SKIPPED = "55000"
 
-# The text is hexadecimal, because COPY prints each backslash twice. Options come with their names, because later
-# versions have more of them. There may be many tables and schemas, so only a number stands for them. It changes with
-# each row that is added, altered or removed.
+# The text is hexadecimal, because COPY doubles each backslash. Options come with their names, because later versions
+# have more of them. Publications may have many tables and schemas, so a number represents them. It changes with each
+# row that is added, altered or removed.
 _LOOK = """
 COPY (SELECT pg_catalog.encode(pg_catalog.convert_to(pg_catalog.json_build_object(
     'name', p.pubname, 'oid', p.oid::pg_catalog.int8, 'options', pg_catalog.to_json(p),
@@ -83,7 +83,7 @@ WHERE p.pubname OPERATOR(pg_catalog.=) %(name)s
 
 @dataclass(frozen=True)
 class _Published:
-    """A publication as it was at one look."""
+    """A publication as of one query."""
 
     oid: int
     options: Mapping[str, Any]
@@ -92,7 +92,7 @@ class _Published:
 
 
 class Watch:
-    """Looks at publications through a session of its own. A context manager: each connection of a capture enters it.
+    """Checks publications through a separate session. A context manager, entered by each connection of a capture.
 
     It remembers the publications from one connection to the next.
 
@@ -103,8 +103,8 @@ class Watch:
         silent_seconds: a server that does not answer a small query for this time counts as silent; 0 for never.
 
     Attributes:
-        own_encoding: whether the next connection asks the server for texts in the encoding of the database, because the
-            server could not send one in UTF-8.
+        own_encoding: whether the next connection requests texts in the encoding of the database, because the server
+            could not send one in UTF-8.
     """
 
     own_encoding = False
@@ -139,7 +139,7 @@ class Watch:
 
     @property
     def is_due(self) -> bool:
-        """Whether the last look was some seconds ago."""
+        """Whether the last check was some seconds ago."""
         return time.monotonic() >= self._next
 
     def set_confirmed(self, lsn: int) -> None:
@@ -149,16 +149,16 @@ class Watch:
     def look(self, meanwhile: Callable[[], object] = lambda: None) -> None:
         """Checks that all publications still exist and are the same. Logs other changes of them.
 
-        If so, they existed for everything that the server sent before this call: the capture would see a transaction
-        that dropped one.
+        Success means that they existed for everything that the server sent before this call: the capture would see a
+        transaction that dropped one.
 
         Args:
             meanwhile: called repeatedly until the server answers.
 
         Raises:
-            CaptureError: if a publication is gone, or was dropped and created again.
+            CaptureError: if a publication is missing, or was dropped and created again.
             SilentError: if the server does not answer.
-            psycopg2.Error: if the server cannot be asked.
+            psycopg2.Error: if the server cannot be queried.
         """
         lists = "SELECT pg_catalog.json_build_array(({}), ({}))" if self._has_schemas else "SELECT ({})"
         query = _LOOK.format(lists=lists.format(_TABLES, _SCHEMAS))
@@ -201,11 +201,10 @@ class Watch:
             )
 
     def hear(self, code: str, text: str) -> None:
-        """Takes a warning that the server sends in the middle of a stream.
+        """Processes a warning that the server sends in the middle of a stream.
 
         Raises:
-            CaptureError: if it says that the server skipped changes, because a publication did not exist when they were
-                made.
+            CaptureError: if the server skipped changes, because a publication did not exist at the time of the changes.
         """
         if code == _SKIPPED and self._names_one(text):
             raise CaptureError(self._missed(text))
@@ -215,22 +214,22 @@ class Watch:
     def explained(self) -> Iterator[None]:
         """Explains the server's error if the stream in the block ends because the server cannot send a change.
 
-        A publication did not exist, or a text has no form in UTF-8.
+        The cause is a missing publication, or a text without a representation in UTF-8.
 
         Raises:
             OwnEncodingError: instead of the server's error, if the next connection can get the change.
-            CaptureError: instead of the server's error, if the slot can never go on.
+            CaptureError: instead of the server's error, if the slot can never continue.
         """
         try:
             yield
         except psycopg2.errors.UndefinedObject as problem:
-            # The server names the plugin only in errors that come from decoding.
+            # The server names the plugin only in errors of decoding.
             said = str(problem).strip()
             if "pgoutput" in said and self._names_one(said):
                 raise CaptureError(self._missed(said.splitlines()[0])) from problem
             raise
         except psycopg2.errors.UntranslatableCharacter:
-            # The server's error has a part of the value.
+            # The server's error contains a part of the value.
             if self._codec is not None and not self.own_encoding:
                 self.own_encoding = True
                 raise OwnEncodingError(converted_here(f"a change of slot {self._slot}")) from None
@@ -290,7 +289,7 @@ class Watch:
 
 
 def _altered(was: _Published, now: _Published) -> str:
-    """Returns what changed in a publication, for a log line."""
+    """Describes the changes of a publication for a log line."""
     parts = [
         f"{option} was {was.options.get(option)} and is {value}"
         for option, value in now.options.items()

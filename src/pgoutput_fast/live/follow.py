@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["follow"]
 
-# A server removes WAL in files of 16 MiB. So an idle slot keeps hardly more if it lags by this much.
+# A server removes WAL in files of 16 MiB, so an idle slot with this lag keeps hardly more WAL.
 _IDLE_BYTES = 1 << 24
 
 
@@ -41,50 +41,51 @@ def follow(
 ) -> Iterator[tuple[Decoded, Callable[[], None]]]:
     """Follows a slot: yields its changes as they arrive, and a function that acknowledges them.
 
-    Call `acknowledge()` when the changes are safe in their place. Then the server need not keep them, and the slot goes
-    on. It acknowledges all changes before them, too. What is not acknowledged comes again when somebody follows the
-    slot next. So without `after`, each change comes at least once.
+    Call `acknowledge()` once the changes are safely stored. Then the server need not keep them, and the slot advances.
+    It acknowledges all earlier changes, too. Changes that are not acknowledged are sent again to the next reader of the
+    slot. So without `after`, each change is delivered at least once.
 
-    If the connection is lost, this connects again and goes on behind the changes that it has given: within one call,
-    no committed change comes twice.
+    If the connection is lost, this reconnects and continues after the changes already yielded: within one call, no
+    committed change is yielded twice.
 
-    To get each change exactly once, store `str(decoded.position)` together with the changes, in one transaction of your
-    place, and pass what is stored as `after` next time.
+    For exactly-once delivery, store `str(decoded.position)` together with the changes, in one transaction of your
+    database, and pass the stored position as `after` next time.
 
     Args:
         dsn: of the database, with a user that may replicate.
-        slot: the slot's name. It is created if it does not exist: then its changes begin now. Do not take that of a
+        slot: the slot's name. It is created if it does not exist: then its changes begin now. Do not use the slot of a
             capture or a mirror: `follow` refuses it only while they run.
         publications: names of the publications, without SQL quotes.
-        options: how to decode. The default is `Options(transactions="committed")`: changes come when their transaction
-            commits. With `"as_sent"`, changes of transactions that may still be rolled back come, too, and after a lost
-            connection an unfinished transaction comes again.
-        after: give exactly what comes after this position: a `decoded.position`, or its text. Only for committed
-            changes. Publications and `overrides` must be those with which the position was made.
-        until_lsn: end when everything that committed up to this LSN was given: an LSN, as for `parse_lsn`, or `"now"`
-            for the end of the server's log at the time of this call. None for no end.
+        options: how to decode. The default is `Options(transactions="committed")`: changes are yielded when their
+            transaction commits. With `"as_sent"`, they include changes of transactions that may still be rolled back,
+            and after a lost connection an unfinished transaction is repeated.
+        after: yield exactly the changes after this position: a `decoded.position`, or its text. Only for committed
+            changes. Publications and `overrides` must be the same as when the position was created.
+        until_lsn: end when everything committed up to this LSN was yielded: an LSN, as for `parse_lsn`, or `"now"` for
+            the end of the server's log at the time of this call. None for no end.
         stop: end when this event is set.
         two_phase: whether a new slot decodes prepared transactions when they are prepared.
         overrides: plugin options that replace those of `capture.plugin_options`.
-        retry_seconds: how long to wait for a server that is away, or for a slot that is in use.
-        receive_timeout: seconds after which a server that answers nothing counts as lost. None for never.
+        retry_seconds: how long to retry if the server is unavailable, or the slot is in use.
+        receive_timeout: seconds after which an unresponsive server counts as lost. None for never.
 
     Yields:
         `(decoded, acknowledge)`. Each `decoded` has changes, truncates, messages or rejects. The commit of a large
-        transaction may give several: the last one, whose `is_complete` is true, acknowledges the transaction. If you
-        read `decoded.position` or pass `after`, a `decoded` without any of these comes when 16 MiB of the server's log
-        had nothing for you: store and acknowledge its position, too.
+        transaction may yield several: the last one, whose `is_complete` is true, acknowledges the transaction. If you
+        read `decoded.position` or pass `after`, an empty `decoded` is yielded after 16 MiB of the server's log without
+        changes for you: store and acknowledge its position, too.
 
     Raises:
         ImportError: if psycopg2 is missing.
         TypeError: if `publications` is a text instead of a list.
         ValueError: for another wrong argument; from `acknowledge`, if the loop has ended.
         CaptureError: if the slot cannot be followed; the message says what to do.
-        psycopg2.Error: if the server refuses, or is away for too long.
-        DecodeError: for a malformed message under `on_error="raise"`. What was not acknowledged stays in the slot.
+        psycopg2.Error: if the server refuses, or is unavailable for too long.
+        DecodeError: for a malformed message under `on_error="raise"`. Changes that were not acknowledged stay in the
+            slot.
 
-    The server hears from this connection while your code works on changes. The loop ends at the end of its iterator: a
-    `break` closes the connection.
+    The connection is kept alive while your code works on changes. The loop ends at the end of its iterator: a `break`
+    closes the connection.
 
         import pgoutput_fast as pgo
 
@@ -131,11 +132,11 @@ brackets around it: ["..."]
 def _decoded(reader: Reader, decoder: Decoder) -> Iterator[tuple[Decoded, Callable[[], None]]]:
     """Decodes what the reader receives.
 
-    For a reader that stores positions, results without changes come now and then, so that an idle slot goes on.
+    For a reader that stores positions, yields empty results now and then, so that an idle slot advances.
     """
     position, acknowledged = reader.position, reader.acknowledged
-    before: Position | None = None  # of the result before, if positions are stored
-    is_open = False  # whether the result before is a part of a transaction
+    before: Position | None = None  # of the previous result, if positions are stored
+    is_open = False  # whether the previous result is a part of a transaction
     with reader, decoder:
         for received in reader:
             if received is None:
@@ -161,19 +162,19 @@ def _decoded(reader: Reader, decoder: Decoder) -> Iterator[tuple[Decoded, Callab
                     before = decoded.position if acknowledged.stores_positions else None
                 else:
                     acknowledged.extend(lsn)
-                del decoded  # otherwise it stays in memory while the next one is made
+                del decoded  # otherwise it stays in memory while the next one is decoded
             del received, pieces
             if reader.until_lsn is not None and position.decoded >= reader.until_lsn:
                 return
 
 
 def _with_slot_lsns(pieces: Iterator[Decoded], position: StreamPosition) -> Iterator[tuple[Decoded, int]]:
-    """Yields each piece of a batch with the LSN from which the slot may go on after it.
+    """Yields each piece of a batch with the LSN from which the slot may continue after it.
 
-    The ends of transactions come with a piece before their changes, so this LSN goes on when all of them are given.
+    The ends of transactions come with a piece before their changes, so this LSN advances when all of them are yielded.
 
     Raises:
-        CaptureError: if the server does not send the changes before the position from which this goes on.
+        CaptureError: if the server does not send the changes before the position from which this continues.
     """
     lsn = position.given
     try:

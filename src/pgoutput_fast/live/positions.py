@@ -1,4 +1,4 @@
-"""Which changes were handed out, and up to which position of the stream they are acknowledged."""
+"""Which changes were yielded, and up to which position of the stream they are acknowledged."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class StreamPosition:
     """How far a stream is decoded.
 
     Args:
-        keeps_prepared: whether a prepared transaction is given only when it commits, as in the committed view.
+        keeps_prepared: whether a prepared transaction is yielded only when it commits, as in the committed view.
 
     Attributes:
-        decoded: everything that committed or was prepared up to this LSN is decoded.
+        decoded: everything committed or prepared up to this LSN is decoded.
         is_inside: whether a transaction is partly received.
 
     >>> position = StreamPosition(keeps_prepared=True)
@@ -48,19 +48,19 @@ class StreamPosition:
 
     @property
     def given(self) -> int:
-        """If the slot goes on from this LSN, it sends again what is not yet given.
+        """A slot that continues from this LSN sends everything that is not yet yielded.
 
-        A prepared transaction that waits for its commit is not given. The server sends its changes only if the slot
-        begins before its prepare.
+        A prepared transaction that waits for its commit is not yet yielded. The server sends its changes only if the
+        slot begins before its prepare.
         """
         return min(self.decoded, *self._prepared.values()) if self._prepared else self.decoded
 
     def start_session(self) -> None:
-        """Forgets the transaction that the last session left unfinished: the server sends it again."""
+        """Forgets the unfinished transaction of the last session: the server sends it again."""
         self.is_inside = False
 
     def follow(self, transactions: pa.RecordBatch) -> None:
-        """Takes the boundary messages that were decoded, as in `Decoded.transactions`."""
+        """Processes the boundary messages of a batch, as in `Decoded.transactions`."""
         columns = [transactions.column(name).to_pylist() for name in ("kind", "xid", "lsn", "end_lsn")]
         for kind, xid, lsn, end_lsn in zip(*columns, strict=True):
             self.is_inside = kind in _OPENINGS
@@ -78,10 +78,10 @@ class StreamPosition:
 
 
 class Acknowledged:
-    """The position that the reader of the changes has acknowledged. Threads may share it.
+    """The position that the reader of the changes has acknowledged. Thread-safe.
 
-    Whoever stores positions goes on from a stored one, so the slot may not be past it. As soon as somebody asks for the
-    position of a result, the slot goes on only with what is acknowledged.
+    A reader that stores positions continues from a stored one, so the slot may not be past it. Once the position of a
+    result has been requested, the slot advances only by acknowledgements.
 
     Args:
         start_lsn: where the reader begins; 0 for the slot's position.
@@ -104,7 +104,7 @@ class Acknowledged:
 
     @property
     def stores_positions(self) -> bool:
-        """Whether somebody has asked for a position."""
+        """Whether a position has been requested."""
         with self._lock:
             return self._stores_positions
 
@@ -112,14 +112,14 @@ class Acknowledged:
         """Notes the next result.
 
         Args:
-            lsn: the slot may go on from this LSN when the result is acknowledged.
+            lsn: the slot may continue from this LSN when the result is acknowledged.
         """
         with self._lock:
             self._newest = HandedOut(self, lsn)
             return self._newest
 
     def extend(self, lsn: int) -> None:
-        """Notes that nothing had to be handed out up to this LSN. It belongs to the newest result."""
+        """Notes that there was nothing to yield up to this LSN. It belongs to the newest result."""
         with self._lock:
             if not self._stores_positions:
                 self._newest.lsn = max(self._newest.lsn, lsn)
@@ -127,7 +127,7 @@ class Acknowledged:
                     self._lsn = max(self._lsn, lsn)
 
     def lags(self, lsn: int, least: int) -> bool:
-        """Whether an LSN is at least so many bytes after the newest result."""
+        """Whether an LSN is at least this many bytes after the newest result."""
         return lsn - self._newest.lsn >= least
 
     def end(self) -> None:
@@ -137,7 +137,7 @@ class Acknowledged:
 
 
 class HandedOut:
-    """The place of a result in its slot."""
+    """The position of a result in its slot."""
 
     def __init__(self, acknowledged: Acknowledged, lsn: int) -> None:
         self._of = acknowledged
@@ -145,7 +145,7 @@ class HandedOut:
         self.is_acknowledged = False
 
     def acknowledge(self) -> None:
-        """Acknowledges the result, and all before it.
+        """Acknowledges the result, and all earlier ones.
 
         Raises:
             ValueError: if the connection to the slot has ended.
@@ -160,7 +160,7 @@ class HandedOut:
             self.is_acknowledged = True
 
     def stored(self) -> int:
-        """The LSN from which the slot may go on after the result. It does not change any more."""
+        """The LSN from which the slot may continue after the result. It does not change any more."""
         with self._of._lock:
             self._of._stores_positions = True
             return self.lsn

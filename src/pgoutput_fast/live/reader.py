@@ -1,4 +1,4 @@
-"""Reads a slot on a thread of its own, for `follow`: connects, connects again, and confirms what is acknowledged."""
+"""Reads a slot on a separate thread, for `follow`: connects, reconnects, and confirms what is acknowledged."""
 
 from __future__ import annotations
 
@@ -36,32 +36,32 @@ __all__ = ["Reader"]
 _log = logging.getLogger("pgoutput_fast.follow")
 
 _READ_SECONDS = 0.5
-# How long to wait for the decoder before the server hears from this client again.
+# How long to wait for the decoder before the next status message to the server.
 _OFFER_SECONDS = 0.2
-# What waits for the decoder; a batch has some MB. When it is full, nothing more is read from the server.
+# Batches that wait for the decoder, of some MB each. At this number, nothing more is read from the server.
 _MOST_WAITING = 4
 
 _LOST = f"The changes in between are lost: create a new slot, and {LOAD_TABLES}"
 
 
 class Reader:
-    """What a slot sends, in the order of arrival: an iterator and a context manager.
+    """The messages of a slot, in the order of arrival: an iterator and a context manager.
 
-    It gives batches of messages, pauses, and None where a session begins.
+    It yields batches of messages, pauses, and None where a session begins.
 
     Args:
-        settings: which slot.
-        position: how far the stream is decoded. Whoever iterates moves it on.
+        settings: the slot.
+        position: how far the stream is decoded. The consumer of the iterator advances it.
         acknowledged: what may be confirmed to the server.
         until_lsn: the LSN at which the reader of the changes will stop, or "now".
         stop: the iteration ends when this event is set.
         retry_seconds: how long one outage may last.
-        receive_timeout: how long the server may answer nothing; 0 for any time.
-        after: the position from which the changes go on; None for the slot's own.
+        receive_timeout: how long the server may be silent; 0 for any time.
+        after: the position after which the changes continue; None for the slot's own.
 
     Raises:
-        ValueError, TypeError: for a name that no slot or publication can have, and an `until_lsn` that is no position.
-        psycopg2.Error: if the server is asked for its position and does not answer.
+        ValueError, TypeError: for an invalid name of a slot or publication, and an `until_lsn` that is not a position.
+        psycopg2.Error: if the server is queried for its position and does not answer.
     """
 
     def __init__(
@@ -94,10 +94,10 @@ class Reader:
             None, receive_timeout, lambda: self._prerequisites.findings, f"follow({settings.slot!r})"
         )
         self._waiting: queue.Queue[Received | Pause | None] = queue.Queue(_MOST_WAITING)
-        # How many batches this thread gave, and how many of them the other one has dealt with.
+        # How many batches this thread passed on, and how many of them the other one has finished.
         self._given = self._taken = 0
         self._server: Server | None = None
-        self._slot_lsn: int | None = None  # the position of the slot when it was ours first
+        self._slot_lsn: int | None = None  # the position of the slot when this reader first acquired it
         self._failed: BaseException | None = None
         self._has_ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="pgoutput_fast follow", daemon=True)
@@ -110,7 +110,7 @@ class Reader:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stop.set()
-        # If nobody has the iterator any longer, the garbage collector ends it in any thread, also in this one.
+        # If the iterator is unreferenced, the garbage collector ends it in any thread, possibly in this one.
         if threading.current_thread() is not self._thread:
             self._thread.join()
         self.acknowledged.end()
@@ -140,7 +140,7 @@ class Reader:
             self._has_ended.set()
 
     def _read_connection(self) -> None:
-        # What was received must be decoded first: its end is where the next session begins.
+        # Received messages must be decoded first: their end is where the next session begins.
         while self._taken < self._given:
             if self._stop.wait(_OFFER_SECONDS / 10):
                 return
@@ -195,12 +195,12 @@ class Reader:
     # ---- the server and the slot ---------------------------------------------------------------------------------
 
     def _find_server(self) -> Server:
-        """Checks that the slot has all changes behind those that were given. Creates the slot for the first connection.
+        """Checks that the slot has all changes after those already yielded. Creates the slot for the first connection.
 
         Raises:
             CaptureError: if the slot cannot be followed.
             ValueError: for plugin options that the server does not have.
-            psycopg2.Error: if the server cannot be asked or refuses.
+            psycopg2.Error: if the server cannot be queried or refuses.
         """
         settings = self._settings
         with session(settings.dsn) as cursor:
@@ -225,7 +225,7 @@ class Reader:
         return server
 
     def _expect_no_owner(self, cursor: Any) -> None:
-        """Checks that no capture reads the slot. A program that follows the same slot is waited for."""
+        """Checks that no capture reads the slot. Waits for a program that follows the same slot."""
         name = self._settings.slot
         if is_owned(cursor, name):
             raise CaptureError(
@@ -242,7 +242,7 @@ class Reader:
         return slot
 
     def _expect_position(self, server: Server, slot: Slot) -> None:
-        """Checks that the slot still has everything after the position from which the changes go on."""
+        """Checks that the slot still has everything after the position from which the changes continue."""
         if self._after is None:
             return
         limit = self._after.commit_lsn if self._after.slot_lsn is None else self._after.slot_lsn
@@ -255,7 +255,7 @@ class Reader:
             )
 
     def _expect_same(self, server: Server, slot: Slot) -> None:
-        """Checks that these are the server and the slot of the last connection, and nobody else read from the slot."""
+        """Checks that server and slot are those of the last connection, and that no other client has read the slot."""
         assert self._server is not None
         assert self._slot_lsn is not None
         if server.system_identifier != self._server.system_identifier:
@@ -274,7 +274,7 @@ class Reader:
             )
 
     def _expect_wal(self, server: Server, server_lsn: int) -> None:
-        """Checks that the WAL of the server goes as far as the changes that were given."""
+        """Checks that the server's WAL reaches the end of the changes that were yielded."""
         given = max(self.position.decoded, 0 if self._after is None else self._after.commit_lsn)
         if server_lsn < given:
             problem = BehindError if server.in_recovery else CaptureError
@@ -288,7 +288,7 @@ class Reader:
         """Notes the position of the slot when no other client can change it any more.
 
         Raises:
-            CaptureError: if another client has moved the slot since `_find_server` looked.
+            CaptureError: if another client has moved the slot since `_find_server` checked.
         """
         if self._slot_lsn is None:
             slot = self._usable(find_slot(self._settings.dsn, self._settings.slot))

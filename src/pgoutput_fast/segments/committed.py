@@ -1,6 +1,6 @@
-"""Committed changes of segments, in the order of the commits, with bounded memory: one segment after the other.
+"""Committed changes of segments, in commit order, with bounded memory: one segment after the other.
 
-A change is released with the segment in which its transaction commits, wherever the change itself lies.
+A change is released with the segment in which its transaction commits, wherever the change itself is.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from pgoutput_fast.storage.stores import Store
 
 __all__ = ["CommittedChanges"]
 
-# About this many rows are released at a time.
+# The number of rows released at a time, approximately.
 _PIECE_ROWS = 1 << 16
-# Batches that are shorter on average are copied into one: each costs a call of the decoder.
+# Batches that are shorter on average are copied into one, because a batch costs a call of the decoder.
 _BATCH_ROWS = 1 << 12
 
 
 class CommittedChanges:
-    """Releases the changes of segments when their transactions have committed.
+    """Releases the changes of segments once their transactions have committed.
 
     Args:
         store: the store with the segments.
         options: changes of open transactions wait in memory up to `memory_limit`, then in files in `spill_directory`.
 
     Attributes:
-        last_commit: LSN and time (microseconds since 1970) of the last commit in the newest segment of `of` that has
-            one; None if there is none.
+        last_commit: LSN and time (microseconds since 1970) of the last commit in the newest segment passed to `of` that
+            has one; None if there is none.
     """
 
     def __init__(self, store: Store, options: Options) -> None:
@@ -49,20 +49,20 @@ class CommittedChanges:
         self._options = options
         self._spiller = Spiller(None if options.spill_directory is None else str(options.spill_directory))
         self._reorder_buffer = ReorderBuffer()
-        # The versions of waiting rows and of the current segment. A stream may know many more.
+        # The versions of waiting rows and of the current segment. The stream may have many more.
         self._versions: dict[int, Relation] = {}
-        # The changes up to this message were taken: those of open transactions wait.
+        # The changes up to this message were read: those of open transactions wait.
         self._last_seq = -1
         self.last_commit: tuple[int, int] | None = None
 
     def resume(self, done: Sequence[Named]) -> None:
-        """Begins behind some segments: keeps the changes of the transactions that are open behind them.
+        """Begins after some segments: keeps the changes of the transactions that are still open at their end.
 
         Args:
-            done: the segments up to there, in stream order.
+            done: these segments, in stream order.
 
         Raises:
-            FileNotFoundError: if one of them is gone.
+            FileNotFoundError: if one of them does not exist.
             ValueError: if one of them is damaged.
         """
         self._reorder_buffer = ReorderBuffer()
@@ -80,14 +80,14 @@ class CommittedChanges:
     def of(
         self, rows: pa.Table, state: StreamState, after: int = -1
     ) -> Iterator[tuple[pa.RecordBatch, Catalog]]:
-        """The changes that the next segment releases. Take all of them: after an error, call `resume`.
+        """Yields the changes that the next segment releases. Exhaust the iterator; after an error, call `resume`.
 
-        A segment may begin with messages that were taken already, if it was joined meanwhile.
+        A segment may begin with messages that were already read, if it was joined meanwhile.
 
         Args:
             rows: all rows of the segment, in the order of the stream or of the file.
-            state: the state of the stream behind it.
-            after: leave out transactions that end with this message or before it.
+            state: the state of the stream after it.
+            after: skip transactions that end at or before this message.
 
         Yields:
             (tagged rows with the positions of their commits, the relation versions that they refer to).
@@ -125,9 +125,9 @@ def _batches(rows: pa.Table) -> list[pa.RecordBatch]:
 
 
 def _changes(rows: pa.Table, after: int = -1) -> pa.Table:
-    """The changes in these rows behind message `after`, in stream order."""
+    """The changes in these rows after message `after`, in stream order."""
     wanted = np.isin(values_of(rows, "kind"), CHANGES) & (values_of(rows, "seq") > after)
-    # In the order of the file, changes stand behind all other rows: those of one table need no copy.
+    # In file order, changes come after all other rows: those of one table need no copy.
     return in_stream_order(chosen_rows(rows, wanted))
 
 
@@ -135,7 +135,7 @@ def _outcomes(rows: pa.Table, after: int = -1) -> Outcomes:
     """Returns the outcomes of transactions in these rows, but not the ends of transactions up to message `after`."""
     ends = chosen_rows(rows, np.isin(values_of(rows, "kind"), OUTCOMES))
     found = decode_tagged(in_stream_order(ends), Catalog()).outcomes
-    # A transaction that goes on after this message may have lost a subtransaction before it.
+    # A transaction that continues after this message may have lost a subtransaction before it.
     wanted = found.column("subxid").is_valid().to_numpy(zero_copy_only=False)
     wanted |= found.column("at_seq").to_numpy() > after
     return Outcomes.of_outcomes(found.filter(pa.array(wanted)))

@@ -1,9 +1,9 @@
 """Joins many small segments into few large ones, while captures write and readers read.
 
-A joined segment has the ordinals of its first and last part in its name. So it covers its parts, and a listing leaves
-out what is covered: from the moment at which the joined segment appears, readers have its rows and not those of its
-parts. The parts go later, when no reader uses them any more. If this is cut short between the two, the next call
-removes them. The footer says which segments were joined, so nothing else is removed.
+A joined segment has the ordinals of its first and last part in its name. So it covers its parts, and listings omit
+covered segments: once the joined segment appears, readers have its rows and not those of its parts. The parts are
+removed later, when no reader uses them any more. After a crash between the two steps, the next call removes them. The
+footer lists the joined segments, so nothing else is removed.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ __all__ = ["CompactBusyError", "Compacted", "compact", "unfinished_of_compact"]
 _MOST_MEMORY = 1 << 29
 _ROW_BYTES = 80
 _MARK = "_compact.json"
-# In an object store, a compact that gave no sign for so long was killed.
+# In an object store, a compact without a heartbeat for this long was killed.
 _STALE_SECONDS = 3600
-# A starting capture holds the lock of a compact for a moment, to see whether there is one.
+# A starting capture holds the lock of a compact for a moment, to check whether one is running.
 _LOCK, _LOCK_SECONDS = ".compact.lock", 0.5
 # Unfinished segments, and unfinished part files of the catalog.
 _HIDDEN = re.compile(
@@ -57,25 +57,25 @@ _PAYLOAD = TAGGED_SCHEMA.get_field_index("payload")
 
 
 class CompactBusyError(RuntimeError):
-    """Another process joins segments of this directory. Try again when it has ended."""
+    """Another process joins segments of this directory. Retry when it has ended."""
 
 
 class _PartsGoneError(Exception):
-    """Somebody removed segments that were to be joined."""
+    """Segments that were to be joined have been removed."""
 
 
 @dataclass(frozen=True)
 class Compacted:
-    """What a call of `compact` did.
+    """The result of a call of `compact`.
 
     Attributes:
-        before, after: how many segments readers found before and after it.
-        joined: how many of them it joined.
-        rows: the tagged rows of these.
-        bytes_before: the bytes of the files that it joined.
-        bytes_after: the bytes of the files that it wrote.
-        removed: how many files it removed that were joined by this call or an earlier one.
-        waiting: how many joined files are still there, because the grace period has not passed. A later call removes
+        before, after: the number of segments visible to readers before and after it.
+        joined: how many of them were joined.
+        rows: the number of tagged rows in these.
+        bytes_before: the size of the joined files, in bytes.
+        bytes_after: the size of the files written, in bytes.
+        removed: the number of removed files that this call or an earlier one had joined.
+        waiting: the number of joined files that are kept because the grace period has not passed. A later call removes
             them.
     """
 
@@ -96,29 +96,30 @@ def compact(
     keep: int = 2,
     grace: timedelta | float = 600.0,
 ) -> Compacted:
-    """Joins consecutive small segments into large ones. Call it from time to time, for example each hour.
+    """Joins consecutive small segments into large ones. Call it periodically, for example every hour.
 
-    A capture may write into the directory at the same time, and readers may read. At each moment they find each row
-    once: a listing shows the joined segment, or the segments that were joined into it, and never both. The rows, their
-    ordinals, the outcomes and what the footers say at the end of each joined segment stay the same.
+    A capture may write into the directory at the same time, and readers may read. They see each row exactly once at any
+    time: a listing shows the joined segment, or the segments that were joined into it, and never both. The rows, their
+    ordinals, the outcomes, and the footers' state at the end of each joined segment stay the same.
 
-    A segment that is large already is written again only if it grows by half.
+    A segment that is already large is rewritten only if it grows by half.
 
     Args:
         directory: of the segments; a path, or a URI that `pyarrow.fs` knows.
-        most_bytes: the most bytes of the files that become one. Their rows also have at most about 512 MiB in memory.
-        keep: so many of the newest segments stay as they are, at least 1: a capture continues from the newest.
-        grace: how long segments stay after they were joined (a timedelta, or seconds), for queries that run. The next
-            call removes them. With 0, this call removes them: do that only if nobody reads.
+        most_bytes: the maximum total size of the files joined into one. Their rows also have at most about 512 MiB in
+            memory.
+        keep: the number of newest segments left as they are, at least 1: a capture continues from the newest.
+        grace: how long segments are kept after they were joined (a timedelta, or seconds), for running queries. The
+            next call removes them. With 0, this call removes them: use that only if nobody reads.
 
     Returns:
-        What it did.
+        The counts of segments, rows and bytes.
 
     Raises:
         CompactBusyError: if another process compacts this directory.
-        FileNotFoundError: if there is no such directory.
-        TypeError: for a limit that is no number.
-        ValueError: for a limit that is not positive; for a file that is no segment, or is damaged; for segments of
+        FileNotFoundError: if the directory does not exist.
+        TypeError: for a limit that is not a number.
+        ValueError: for a limit that is not positive; for a file that is damaged or not a segment; for segments of
             several sources, or with the same messages.
         OSError: if a segment cannot be read, written or removed. Nothing is lost: call it again.
 
@@ -144,7 +145,7 @@ def compact(
         raise ValueError(f"grace must be at least 0 seconds, not {seconds}")
     store = open_store(directory)
     with _alone(store) as alone:
-        # What is removed below lies in joined segments, so these must be durable.
+        # The files removed below are contained in joined segments, so these must be durable.
         store.harden()
         _sweep_unfinished(store)
         removed, waiting = _remove_joined(store, seconds)
@@ -156,7 +157,7 @@ def compact(
                 try:
                     done.append((members, *_join(store, members)))
                 except (_PartsGoneError, FileNotFoundError, ValueError) as problem:
-                    # Retention may have removed segments in the meantime, and what they knew.
+                    # Retention may have removed segments in the meantime, together with their catalogs.
                     if isinstance(problem, ValueError) and _are_there(store, members):
                         raise
         if done and not seconds:
@@ -178,11 +179,11 @@ def compact(
 
 
 def unfinished_of_compact(store: Store, found: Sequence[Entry]) -> set[str]:
-    """The names of those unfinished files that may be files of a compact that runs now.
+    """The names of the unfinished files that may belong to a running compact.
 
     Args:
         store: the store with the segments.
-        found: files that were found before this call. So a compact that begins later has none of them.
+        found: files listed before this call, so that a compact that begins later has none of them.
     """
     newest = max(all_named(store), default=None)
     if newest is None or not store.local or not _is_running(store):
@@ -190,14 +191,14 @@ def unfinished_of_compact(store: Store, found: Sequence[Entry]) -> set[str]:
     return {entry.name for entry in found if _is_of_compact(entry.name, newest)}
 
 
-# ---- the only one ------------------------------------------------------------------------------------------------
+# ---- exclusive access ------------------------------------------------------------------------------------------------
 
 
 class _Alone:
     """The right to compact a directory."""
 
     def check(self) -> None:
-        """Shows that this process still runs. A lock needs no sign."""
+        """Writes a heartbeat. A lock needs none."""
 
 
 @contextmanager
@@ -234,14 +235,14 @@ def _is_running(store: Store) -> bool:
     except FileNotFoundError:
         return False
     except PermissionError:
-        return True  # another user compacts here: their files are not ours to remove
+        return True  # another user compacts here: those files must not be removed
 
 
 class _Mark(_Alone):
     """A file in an object store, which has no locks.
 
-    Two processes that begin in the same second may both go on. Then the joined segments overlap at worst, which
-    `_join` finds; nothing is lost.
+    Two processes that begin in the same second may both continue. At worst the joined segments then overlap, which
+    `_join` detects; nothing is lost.
     """
 
     def __init__(self, store: Store) -> None:
@@ -255,7 +256,7 @@ class _Mark(_Alone):
         self._write()
 
     def remove(self) -> None:
-        """Gives the right back, if no other process has taken it."""
+        """Releases the right, unless another process has taken it over."""
         if self._token == self._read().get("token"):
             self._store.remove(_MARK)
 
@@ -281,11 +282,11 @@ class _Mark(_Alone):
             )
 
 
-# ---- what goes ---------------------------------------------------------------------------------------------------
+# ---- removal ---------------------------------------------------------------------------------------------------------
 
 
 def _remove_joined(store: Store, grace: float) -> tuple[int, int]:
-    """Removes segments that were joined longer ago than `grace` seconds. Returns (how many, how many still wait)."""
+    """Removes segments joined longer ago than `grace` seconds. Returns (number removed, number still waiting)."""
     dated = dated_segments(store)
     removed = waiting = 0
     for whole, parts in cover(dated)[1].items():
@@ -306,7 +307,7 @@ def _remove_joined(store: Store, grace: float) -> tuple[int, int]:
 
 
 def _sweep_unfinished(store: Store) -> None:
-    """Removes unfinished files of a compact that was killed. No other one runs."""
+    """Removes unfinished files of a killed compact. No other one runs."""
     newest = max(all_named(store), default=None)
     if newest is None or not store.local:
         return
@@ -316,22 +317,22 @@ def _sweep_unfinished(store: Store) -> None:
 
 
 def _is_of_compact(name: str, newest: Named) -> bool:
-    """Whether a file is unfinished and has messages before those of the newest segment."""
+    """Whether a file is unfinished and its messages precede those of the newest segment."""
     match = _HIDDEN.fullmatch(name.removeprefix(f"{CATALOG_DIRECTORY}/"))
     return match is not None and int(match["last"] or match["only"]) < newest.first_seq
 
 
-# ---- what is joined ----------------------------------------------------------------------------------------------
+# ---- joining ---------------------------------------------------------------------------------------------------------
 
 
 def _plan(store: Store, most_bytes: int, keep: int) -> tuple[int, dict[str, Entry], list[list[Named]]]:
-    """(how many segments there are, the files, the segments that become one). This reads no footer."""
+    """Returns (number of segments, the files, groups of segments to join). Reads no footers."""
     files = {entry.name: entry for entry in store.entries()}
     listed, covered = cover(each for each in all_named(store) if each.name in files)
     runs: list[list[Named]] = [[]]
     for before, each in pairwise([None, *listed[:-keep]]):
         assert each is not None
-        # Parts of a joined segment that still wait would lie in two joined ones.
+        # Waiting parts of a joined segment would otherwise be in two joined ones.
         if before is not None and (before in covered or before.last_seq + 1 != each.first_seq):
             runs.append([])
         if each not in covered:
@@ -345,9 +346,9 @@ def _plan(store: Store, most_bytes: int, keep: int) -> tuple[int, dict[str, Entr
 
 
 def _worthwhile(sizes: Sequence[int], most: int) -> list[tuple[int, int]]:
-    """(begin, end) of the segments that become one: at most `most` bytes, and the largest has at most two thirds.
+    """(begin, end) of the segments to join: at most `most` bytes in total, of which the largest has at most two thirds.
 
-    So a row is written again only when its segment grows by half, however often `compact` is called.
+    So a row is rewritten only when its segment grows by half, however often `compact` is called.
     """
     found = []
     begin = 0
@@ -366,7 +367,7 @@ def _worthwhile(sizes: Sequence[int], most: int) -> list[tuple[int, int]]:
 
 
 def _within_memory(store: Store, group: Sequence[Named], files: dict[str, Entry]) -> Iterator[list[Member]]:
-    """Cuts a group where its rows are too large for a reader's memory. Checks that all have one source."""
+    """Splits a group where its rows are too large for a reader's memory. Checks that all have the same source."""
     members: list[Member] = []
     memory = 0
     try:
@@ -412,10 +413,10 @@ def _member(store: Store, file: Entry) -> Member:
 
 
 def _join(store: Store, members: Sequence[Member]) -> tuple[int, int]:
-    """Writes one segment with the rows of all. Returns (its rows, the bytes of its file)."""
+    """Writes one segment with the rows of all. Returns (number of rows, size of the file in bytes)."""
     first, last = members[0], members[-1]
     if store.local:
-        # Nobody may read the joined file who may not read the others.
+        # The joined file must not be readable by more users than the others.
         store.limit(os.stat(last.path).st_mode & 0o666 | 0o600)
     name = name_of(first.first_seq, last.last_seq)
     counted = count_rows(members)
@@ -455,7 +456,7 @@ def _join(store: Store, members: Sequence[Member]) -> tuple[int, int]:
 
 
 def _expect_members(store: Store, members: Sequence[Member]) -> None:
-    """Checks that all are there: rows that retention has removed must not come back."""
+    """Checks that all of them exist: rows removed by retention must not come back."""
     if not _are_there(store, members):
         raise _PartsGoneError
 

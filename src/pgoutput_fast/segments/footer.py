@@ -1,7 +1,7 @@
-"""The footer of a segment: its texts, and what they say.
+"""The footer of a segment: its texts and their meaning.
 
-What is too large for the footer lies in part files beside the segments (`segments.known`). A footer without parts has
-format 1, a footer with parts has format 2.
+Content that is too large for the footer is in part files beside the segments (`segments.known`). A footer without parts
+has format 1, a footer with parts has format 2.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from pgoutput_fast.storage.stores import Store, open_store
 
 __all__ = ["OUTCOMES", "WRITER", "footer_texts", "no_segment", "place_of", "seal", "segment_of", "store_of"]
 
-# Footer formats: without part files of the catalog, and with them.
+# Footer formats: without and with part files of the catalog.
 _FORMAT, _WITH_PARTS = 1, 2
 # By default Arrow's readers refuse a footer with a value of 100 MB.
 _MOST_TEXT = 1 << 26
 _PREFIX = "pgoutput_fast."
 WRITER, OUTCOMES = _PREFIX + "writer", _PREFIX + "outcomes"
-# Pages have checksums of Parquet. The footer has none of its own, so its texts have one here.
+# Parquet has checksums of pages but not of the footer, so its texts have one here.
 _CHECKSUM = "checksum"
-# These texts of a footer are parsed apart: most segments of a directory share them, or few readers need them.
+# These texts of a footer are parsed separately: most segments of a directory share them, or few readers need them.
 _APART = ("source", "catalog", "state", "outcomes")
 _RELATION, _TXN = (TAGGED_SCHEMA.get_field_index(name) for name in ("relation", "txn"))
 
@@ -66,7 +66,7 @@ def footer_texts(
     if joined is not None:
         values["joined"] = joined.to_dict()
     texts = {name: json.dumps(value, ensure_ascii=False) for name, value in values.items()}
-    # Each is large if there are many relations, and a reader may need one without the other.
+    # Both are large if there are many relations, and a reader may need one without the other.
     texts |= {"catalog": footing.catalog, "state": footing.state}
     for name, text in texts.items():
         if len(text) > _MOST_TEXT:
@@ -78,13 +78,13 @@ def footer_texts(
 
 
 def seal(texts: dict[str, str]) -> None:
-    """Adds the checksum of the texts. Call it when all of them are there."""
+    """Adds the checksum of the texts. Call it after all of them are set."""
     named = {name.removeprefix(_PREFIX): text.encode() for name, text in texts.items()}
     texts[_PREFIX + _CHECKSUM] = json.dumps(_checksum(named))
 
 
 def _checksum(texts: Mapping[str, bytes]) -> str:
-    """Always as long: what two processes write at the same time then has one size, as stores compare it."""
+    """Has a constant length: stores compare sizes, so simultaneous writes of two processes must have equal ones."""
     value = 0
     for name in sorted(texts.keys() - {_CHECKSUM}):
         for part in (name.encode(), texts[name]):
@@ -93,7 +93,7 @@ def _checksum(texts: Mapping[str, bytes]) -> str:
 
 
 def segment_of(path: Path | str, metadata: pq.FileMetaData) -> Segment:
-    """What the footer of an open file says. This does not check that catalog and state can be read.
+    """The content of an open file's footer. Does not check that catalog and state can be parsed.
 
     Raises:
         ValueError: as `open_segment`.
@@ -150,7 +150,7 @@ def _row_group(group: pq.RowGroupMetaData) -> RowGroup:
     if column.path_in_schema != "relation" or statistics is None or not statistics.has_null_count:
         raise ValueError("its column `relation` has no statistics")
     relations = (statistics.min, statistics.max) if statistics.has_min_max else None
-    # Its columns lie one after the other.
+    # Its columns are adjacent.
     last = group.column(group.num_columns - 1)
     nbytes = _start(last) + last.total_compressed_size - _start(group.column(0))
     of_txns = group.column(_TXN).statistics
@@ -159,18 +159,18 @@ def _row_group(group: pq.RowGroupMetaData) -> RowGroup:
 
 
 def _start(column: pq.ColumnChunkMetaData) -> int:
-    """Where a column of a row group begins in the file."""
+    """The offset of a column of a row group in the file."""
     found = column.dictionary_page_offset if column.has_dictionary_page else column.data_page_offset
     return int(found)
 
 
 def place_of(path: str | os.PathLike[str]) -> Path | str:
-    """A URI as it is, anything else as a Path."""
+    """Returns a URI unchanged, anything else as a Path."""
     return path if isinstance(path, str) and "://" in path else Path(path)
 
 
 def store_of(path: str | os.PathLike[str], *, a_file: bool = False) -> tuple[Store, str | None]:
-    """(the store of a segment, its file name there). The name is None for a directory, where the ordinals give it.
+    """(the store of a segment, its file name). The name is None for a directory, where ordinals determine it.
 
     With `a_file` the path is never a directory.
     """

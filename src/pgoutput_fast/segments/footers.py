@@ -1,6 +1,6 @@
-"""Opens many segments: their footers, and the outcomes of their transactions, on several threads if that helps.
+"""Opens many segments: their footers, and the outcomes of their transactions, on several threads if that is faster.
 
-Threads overlap the waiting for a store or a slow disk. In a store the listing says how large each file is, so a footer
+Threads overlap the latency of a store or a slow disk. In a store the listing contains the sizes of files, so a footer
 takes one request.
 """
 
@@ -28,12 +28,12 @@ from pgoutput_fast.storage.paths import FoundFile, shown
 
 __all__ = ["Opened", "one_batch", "open_segments", "read_changed", "read_outcomes"]
 
-# Threads for files of this machine, and for files in a store; how many files a thread takes at once.
+# Threads for local files, and for files in a store; the maximum number of files per task of a thread.
 _THREADS_HERE, _THREADS_STORE = 4, 32
 _MOST_AT_ONCE = 64
-# Files of this machine are read on several threads if the first ones took at least this share of their time to wait.
+# Local files are read on several threads if the first ones spent at least this share of the time waiting.
 _LEAST_WAITED = 0.5
-# A file of this machine with at most so many bytes is read at once.
+# A local file of at most this many bytes is read at once.
 _MOST_WHOLE = 1 << 16
 _T = TypeVar("_T")
 
@@ -49,11 +49,11 @@ class Opened:
 def open_segments(
     files: Sequence[FoundFile], outcomes: Callable[[Segment], bool] | None = None
 ) -> list[Opened | None]:
-    """Reads the footers of segments. A file that was removed since the listing gives None.
+    """Reads the footers of segments. Returns None for a file that was removed since the listing.
 
     Args:
         files: the files.
-        outcomes: whether the outcomes of a segment are wanted, too. They cost no second opening. Default: none are.
+        outcomes: whether to read the outcomes of a segment, too, which needs no second opening. Default: none are read.
 
     Raises:
         ValueError: as `open_segment`.
@@ -99,7 +99,7 @@ def read_outcomes(files: Sequence[tuple[FoundFile, Segment]]) -> list[pa.RecordB
 
 
 def read_changed(files: Sequence[tuple[FoundFile, Segment]]) -> list[frozenset[int]]:
-    """The relations (oids) that have changes in segments. This reads two narrow columns.
+    """The relations (oids) that have changes in segments. Reads two narrow columns.
 
     Raises:
         FileNotFoundError: if a file was removed.
@@ -130,7 +130,7 @@ def _in_parallel(
     files: Sequence[Any],
     of_file: Callable[[Any], FoundFile] = lambda each: each,
 ) -> list[_T]:
-    """The results of all files, in their order."""
+    """The results for all files, in their order."""
     if len(files) < 2:
         return read(files)
     is_here = of_file(files[0]).files is None
@@ -144,7 +144,7 @@ def _in_parallel(
         del pieces[0]
         waited = time.perf_counter() - begun - (time.thread_time() - used)
         if waited < _LEAST_WAITED * (time.perf_counter() - begun):
-            # Threads would only wait for each other: half of this work needs Python's lock.
+            # Threads would only wait for each other: half of this work holds the GIL.
             return [*done, *(each for some in pieces for each in read(some))]
     pool = ThreadPoolExecutor(min(threads, len(pieces)), "pgoutput_fast footers")
     try:
@@ -157,10 +157,10 @@ def _in_parallel(
 
 
 class _Here:
-    """A file of this machine."""
+    """A local file."""
 
     def __init__(self, file: FoundFile) -> None:
-        # With a path instead of an open file, pyarrow asks the file system twice more.
+        # With a path instead of an open file, pyarrow makes two more calls to the file system.
         self._parquet = pq.ParquetFile(
             _small(file.path) if file.nbytes <= _MOST_WHOLE else pa.OSFile(file.path),
             pre_buffer=False,
@@ -177,13 +177,13 @@ class _Here:
 
 
 def _small(path: str) -> pa.BufferReader:
-    """A small file, read at once: its footer and each of its columns would be a read of their own."""
+    """Reads a small file at once, instead of its footer and columns separately."""
     with open(path, "rb") as file:
         return pa.BufferReader(file.read())
 
 
 class _There:
-    """A file in a store. Its size is known, so nobody has to ask the store for it."""
+    """A file in a store. Its size is known, which saves a request to the store."""
 
     def __init__(self, file: FoundFile) -> None:
         self._fragment = _format().make_fragment(file.inside, file.files, file_size=file.nbytes)
@@ -216,7 +216,7 @@ def _opened(file: FoundFile) -> Iterator[_Here | _There]:
     except pa.ArrowInvalid as problem:
         raise damaged(file.path, problem) from None
     except OSError:
-        # A store that was not asked for the size says in words of its own that there is no such file.
+        # Without the request for the size, stores report a missing file by various errors.
         if file.files is not None and not file.files.get_file_info(file.inside).is_file:
             raise FileNotFoundError(f"segment {shown(file.path)} does not exist") from None
         raise
@@ -233,7 +233,7 @@ class _InFooter:
     text: str
 
 
-# What has the outcomes of a segment, if they are wanted.
+# The source of a segment's outcomes, if they are requested.
 _Taken: TypeAlias = pa.Table | _InFooter | None
 
 
@@ -242,13 +242,13 @@ def _in_footer(segment: Segment) -> _InFooter | None:
 
 
 def _control_rows(parquet: _Here | _There, segment: Segment) -> pa.Table:
-    """The rows that concern no relation, and those that share row groups with them."""
+    """The rows without a relation, and those that share row groups with them."""
     groups = [k for k, group in enumerate(segment.row_groups) if group.bare]
     return parquet.read(groups, NEEDED) if groups else TAGGED_SCHEMA.empty_table().select(NEEDED)
 
 
 def _decoded(found: Sequence[_Taken]) -> list[pa.RecordBatch | None]:
-    """The outcomes of segments; None stays None."""
+    """Decodes the outcomes of segments; None stays None."""
     rows, texts = ([each for each in found if isinstance(each, kind)] for kind in (pa.Table, _InFooter))
     of_rows, of_texts = iter(outcomes_of_rows(rows)), iter(_of_footers(texts))
     return [

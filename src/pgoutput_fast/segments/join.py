@@ -1,9 +1,9 @@
-"""Joins the rows of consecutive segments in the layout of one, without all of them in memory.
+"""Joins the rows of consecutive segments in the layout of one, without holding all of them in memory.
 
-The rows are read twice. The first time this counts how many rows, and how many bytes, each key (section, relation,
-version) has: so it knows the row groups. The second time it writes: it collects the rows of as many keys as fit into
-memory from all parts, and sorts them. The rows of a key that is too large come straight from one row group after the
-other: the parts follow one another in the stream.
+The rows are read twice. The first pass counts the rows and bytes of each key (section, relation, version), which
+determines the row groups. The second pass writes: it collects the rows of as many keys as fit into memory from all
+parts, and sorts them. The rows of a key that is too large are copied from the row groups one by one: the parts are
+consecutive in the stream.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ __all__ = ["Counted", "Member", "count_rows", "opened", "write_joined"]
 
 _AS_BEFORE = "Nothing was changed: compact left it, and the segments beside it, as they were"
 
-# (section, relation, version), as `keys_of` gives them.
+# (section, relation, version), as returned by `keys_of`.
 _Key = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
 class Member:
-    """A segment that is to be joined with others, without what it knows of relations: that may be large.
+    """A segment to be joined with others, without its catalog, which may be large.
 
     Attributes:
         name: name of its file.
         path: path or URI of its file.
         source, first_seq, last_seq, start_lsn, end_lsn: as in its footer.
         nbytes: size of its file in bytes.
-        memory: size of its rows in memory, in bytes, about.
+        memory: approximate size of its rows in memory, in bytes.
         written: when its rows became durable, in seconds since 1970.
         outcomes: as in its footer.
     """
@@ -70,13 +70,13 @@ class _Group:
     last: _Key
 
     def may_hold(self, first: _Key, last: _Key) -> bool:
-        """Whether it can have a row with a key from `first` to `last`, both included."""
+        """Whether it can have a row with a key from `first` to `last`, inclusive."""
         return self.first <= last and self.last >= first
 
 
 @dataclass(frozen=True)
 class Counted:
-    """What the parts have.
+    """The rows of the parts, counted.
 
     Attributes:
         parts: the segments, in stream order.
@@ -92,12 +92,12 @@ class Counted:
 
     @property
     def total(self) -> int:
-        """The number of all rows."""
+        """The total number of rows."""
         return sum(self.rows.values())
 
     @property
     def versions(self) -> set[int]:
-        """Ids of the relation versions that the rows have; 0 stands for none."""
+        """Ids of the relation versions of the rows; 0 stands for none."""
         return {version for _, _, version in self.rows}
 
 
@@ -108,7 +108,7 @@ def opened(path: Path | str) -> Iterator[pq.ParquetFile]:
     Raises:
         ValueError: if it is damaged.
         FileNotFoundError: if it was removed.
-        OSError: if it cannot be read, or if a page has another checksum.
+        OSError: if it cannot be read, or if the checksum of a page is wrong.
     """
     try:
         with open_parquet(path) as file:
@@ -124,10 +124,10 @@ def opened(path: Path | str) -> Iterator[pq.ParquetFile]:
 
 
 def count_rows(parts: Sequence[Member]) -> Counted:
-    """Counts the rows of the segments by their keys. One row group is in memory at a time.
+    """Counts the rows of the segments by key, with one row group in memory at a time.
 
     Raises:
-        ValueError: if a segment is damaged, or has a row that does not belong into it.
+        ValueError: if a segment is damaged, or contains a row that does not belong there.
         FileNotFoundError: if a segment was removed.
         OSError: as `opened`.
     """
@@ -156,16 +156,16 @@ def count_rows(parts: Sequence[Member]) -> Counted:
 def write_joined(
     file: Any, counted: Counted, footer: dict[str, str], relation_bytes: int, row_group_bytes: int
 ) -> None:
-    """Writes the rows of the segments as `write_rows` would if they came at once.
+    """Writes the rows of the segments as `write_rows` would if it had all of them.
 
-    In memory there are rows of about two row groups at a time.
+    About two row groups are in memory at a time.
 
     Args:
         file: a binary file, open for writing.
-        counted: what `count_rows` gave.
+        counted: the result of `count_rows`.
         footer: the file's key-value metadata.
-        relation_bytes: from this size on, a relation has row groups of its own.
-        row_group_bytes: a larger row group is cut.
+        relation_bytes: a relation of at least this size has its own row groups.
+        row_group_bytes: a larger row group is split.
 
     Raises:
         ValueError: if a segment is damaged.
@@ -175,7 +175,7 @@ def write_joined(
     keys = sorted(counted.rows)
     section, relations = (np.array([key[k] for key in keys]) for k in (0, 1))
     sizes = np.array([counted.sizes[key] for key in keys])
-    # How many rows the file has at the end of each group, before the group is cut by its size.
+    # The number of rows in the file at the end of each group, before groups are split by size.
     ends = np.cumsum([counted.rows[key] for key in keys])
     bounds = [int(ends[end - 1]) for _, end in cut_at_relations(section, relations, sizes, relation_bytes)]
     with segment_writer(file) as writer:
@@ -188,12 +188,12 @@ def write_joined(
 
 
 class _Cutter:
-    """Takes all rows of a file in their order, and writes them as row groups.
+    """Takes all rows of a file in order, and writes them as row groups.
 
     Args:
         writer: writes the file.
-        bounds: numbers of rows after which a row group ends, ascending; the last is the number of all rows.
-        most_bytes: a larger row group is cut. A larger row is a row group of its own.
+        bounds: numbers of rows after which a row group ends, ascending; the last is the total number of rows.
+        most_bytes: a larger row group is split. A larger row is its own row group.
     """
 
     def __init__(self, writer: pq.ParquetWriter, bounds: Sequence[int], most_bytes: int) -> None:
@@ -202,7 +202,7 @@ class _Cutter:
         self._nbytes = self._rows = 0
 
     def add(self, rows: pa.Table) -> None:
-        """Takes the next rows."""
+        """Adds the next rows."""
         before = np.concatenate([[0], np.cumsum(sizes_of(rows))])
         begin = 0
         while begin < rows.num_rows:
@@ -220,7 +220,7 @@ class _Cutter:
                 self._flush()
 
     def finish(self) -> None:
-        """Checks that all rows came.
+        """Checks that the rows are complete.
 
         Raises:
             ValueError: if rows are missing.
@@ -237,7 +237,7 @@ class _Cutter:
 
 
 def _portions(keys: Sequence[_Key], sizes: Any, most_bytes: int) -> Iterator[tuple[_Key, _Key]]:
-    """(first, last) key of each portion: at most `most_bytes`, or one key."""
+    """Yields (first, last) key of each portion: at most `most_bytes`, or one key."""
     begin, size = 0, 0
     for at in range(len(keys)):
         if at > begin and size + sizes[at] > most_bytes:
@@ -248,7 +248,7 @@ def _portions(keys: Sequence[_Key], sizes: Any, most_bytes: int) -> Iterator[tup
 
 
 def _rows_between(counted: Counted, first: _Key, last: _Key) -> Iterator[pa.Table]:
-    """The rows with the keys from `first` to `last`, sorted as in a segment."""
+    """The rows with keys from `first` to `last`, sorted as in a segment."""
     pieces = _pieces(counted, first, last)
     if first == last:
         yield from _in_stream_order(pieces)
@@ -259,10 +259,10 @@ def _rows_between(counted: Counted, first: _Key, last: _Key) -> Iterator[pa.Tabl
 
 
 def _in_stream_order(pieces: Iterator[pa.Table]) -> Iterator[pa.Table]:
-    """The rows of one key, each row group sorted.
+    """The rows of one key, sorted within each row group.
 
     Raises:
-        ValueError: if the row groups do not follow one another: `write_segment` did not write them.
+        ValueError: if the row groups are not consecutive: `write_segment` did not write them.
     """
     before = -1
     for rows in pieces:
@@ -277,7 +277,7 @@ def _in_stream_order(pieces: Iterator[pa.Table]) -> Iterator[pa.Table]:
 
 
 def _pieces(counted: Counted, first: _Key, last: _Key) -> Iterator[pa.Table]:
-    """The rows with the keys from `first` to `last`, of one row group after the other."""
+    """The rows with keys from `first` to `last`, row group by row group."""
     wanted: dict[int, list[int]] = {}
     for group in counted.groups:
         if group.may_hold(first, last):
@@ -297,7 +297,7 @@ def _pieces(counted: Counted, first: _Key, last: _Key) -> Iterator[pa.Table]:
 
 def _read(file: pq.ParquetFile, number: int) -> pa.Table:
     rows = file.read_row_group(number, columns=TAGGED_SCHEMA.names).cast(TAGGED_SCHEMA)
-    # Without the file's own key-value metadata.
+    # Without the file's key-value metadata.
     return rows.replace_schema_metadata(None)
 
 

@@ -1,4 +1,4 @@
-"""What the footer of a joined segment says of the segments that it was joined from."""
+"""The part of a joined segment's footer that lists the segments it was joined from."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class Joined:
     """The segments from which `compact` joined a segment. They have all its messages, without a gap.
 
     Attributes:
-        firsts: the ordinal of the first message of each of them, ascending.
-        written: when the newest of their rows became durable, in seconds since 1970. Retention counts from then.
+        firsts: the ordinals of their first messages, ascending.
+        written: when the newest of their rows became durable, in seconds since 1970. Retention counts from this time.
     """
 
     firsts: tuple[int, ...]
@@ -42,7 +42,7 @@ class Joined:
         return at < len(self.firsts) and self.firsts[at] == first_seq and ends[0] == last_seq + 1
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON values."""
+        """Returns JSON values."""
         return {"firsts": list(self.firsts), "written": self.written}
 
     @classmethod
@@ -56,9 +56,9 @@ class Joined:
 
 
 def removal_lock(store: Store) -> AbstractContextManager[None]:
-    """A context manager: while one process removes segments, no joined segment of them appears.
+    """A context manager: while one process removes segments, no joined segment made from them appears.
 
-    An object store has no locks. There this does nothing.
+    An object store has no locks; there this does nothing.
     """
     place = Path(store.at(".removal.lock"))
     return held_lock(place) if store.local and place.parent.is_dir() else nullcontext()

@@ -1,22 +1,22 @@
-"""What a segment knows of relations: in its footer while that is small, else also in files beside the segments.
+"""The catalog of a segment: in its footer while it is small, otherwise also in files beside the segments.
 
-A stream may have 100,000 relation versions, and a segment only a few rows. So each segment stores only what is new:
+A stream may have 100,000 relation versions, and a segment only a few rows. So a segment stores only new versions:
 
-- A footer holds what its directory learnt recently, at most INLINE_BYTES. While this is all that is known, the segment
+- A footer holds the recent additions of its directory, at most INLINE_BYTES. While these are complete, the segment
   needs no other file.
 - The rest goes into parts. A part is a file in `_catalog/`. It is written once, its name contains its SHA-256, and it
-  is durable before its segment is. The footer lists its parts in order. A later part overrides an earlier one, and
-  the footer overrides all parts.
-- FANOUT parts of similar size are merged into one. The merge drops what a later part overrides. A part of FINAL_BYTES
-  is not merged again. So each item is written only a few times, and there are few parts.
-- A merge also drops a relation version that nothing refers to any more: no later row can have it.
+  is durable before its segment. The footer lists its parts in order. A later part overrides an earlier one, and the
+  footer overrides all parts.
+- FANOUT parts of similar size are merged into one. The merge drops overridden items. A part of FINAL_BYTES is not
+  merged again. So items are written only a few times, and the number of parts stays small.
+- A merge also drops unreferenced relation versions: no later row can have them.
 
-The segments that refer to a part follow one another. The first is the one for which the part was written. The last
-is the one before a segment that has the content in another part, or has dropped it. So no segment needs a part that
-was written before the oldest segment and that the oldest segment does not list.
+The segments that refer to a part are consecutive. The first is the one for which the part was written. The last is the
+one before a segment that has the content in another part, or has dropped it. So a part written before the oldest
+segment, and not listed by it, is unused.
 
-The alternative is a chain of footers, each with its own news and no files. Then a reader would need every footer since
-the last full one, and retention could remove none of them.
+The alternative is a chain of footers, each with its own additions and without files. Then a reader would need every
+footer since the last full one, and retention could remove none of them.
 """
 
 from __future__ import annotations
@@ -54,19 +54,18 @@ __all__ = [
 ]
 
 CATALOG_DIRECTORY = "_catalog"
-# Most bytes of the catalog in a footer: enough for some hundred narrow tables.
+# Maximum bytes of the catalog in a footer: enough for several hundred narrow tables.
 INLINE_BYTES = 1 << 18
 FANOUT = 8
 FINAL_BYTES = 1 << 25
-# In an object store, another process may still write the segment that needs a part file. So only older ones are
-# removed.
+# In an object store, another process may still be writing the segment that needs a part file. So only files older than
+# this are removed.
 _ORPHAN_SECONDS = 86_400
 _NAME = re.compile(r"([0-9]{20})-([0-9a-f]{64})\.jsonl\.zst")
 _MOST_BYTES = 1 << 31
 
-# What is known, one item a line. An item is one of ["version", id of the version, the relation],
-# ["relation", oid, [version, seq]], ["type", oid, [namespace, name, seq]] and
-# ["user_type", oid, the type as the server describes it].
+# The catalog, one item a line. An item is one of ["version", id of the version, the relation], ["relation", oid,
+# [version, seq]], ["type", oid, [namespace, name, seq]] and ["user_type", oid, the type as described by the server].
 Items = dict[tuple[str, str], str]
 
 
@@ -75,7 +74,7 @@ class Part:
     """A part file.
 
     Attributes:
-        name: its name in `_catalog/`: the ordinal of the last message of the segment that it was written for, and the
+        name: its name in `_catalog/`: the ordinal of the last message of the segment for which it was written, and the
             SHA-256 of the file.
         nbytes: size of its content in bytes, uncompressed.
     """
@@ -85,7 +84,7 @@ class Part:
 
     @property
     def last_seq(self) -> int:
-        """Ordinal of the last message of the segment that it was written for."""
+        """Ordinal of the last message of the segment for which it was written."""
         return int(self.name[:20])
 
     @property
@@ -136,11 +135,11 @@ class _Said:
 
     @cached_property
     def relations(self) -> dict[int, Relation]:
-        """Relation versions by their ids. They are parsed at the first use."""
+        """Relation versions by id, parsed on first use."""
         return {version: Relation.from_dict(parsed_json(text)) for version, text in self.versions.items()}
 
 
-# Contents of the parts that are in use. Segments share most of their parts.
+# Contents of the parts in use. Segments share most of their parts.
 _read: WeakValueDictionary[str, _Said] = WeakValueDictionary()
 
 
@@ -152,16 +151,16 @@ class _CatalogText:
 
     @cached_property
     def catalog(self) -> Catalog:
-        """The catalog, parsed at the first use."""
+        """The catalog, parsed on first use."""
         return Catalog.from_json(self.text)
 
 
-# The catalogs of the segments that are in use. Most segments know what the one before knows.
+# The catalogs of the segments in use. Most segments have the same catalog as the previous one.
 _texts: WeakValueDictionary[str, _CatalogText] = WeakValueDictionary()
 
 
 class Known:
-    """What a segment knows of relations and of the state of the stream.
+    """A segment's relations and its state of the stream.
 
     Args:
         catalog, state: JSON texts of the footer.
@@ -182,7 +181,7 @@ class Known:
         return self._shared.text
 
     def is_same_catalog(self, other: Known) -> bool:
-        """Whether both have the same relation versions and types. This parses nothing."""
+        """Whether both have the same relation versions and types. Parses nothing."""
         return self._shared is other._shared and self.parts == other.parts
 
     @cached_property
@@ -193,7 +192,7 @@ class Known:
         return own
 
     def check(self) -> None:
-        """Checks that catalog and state of the footer can be read.
+        """Checks that catalog and state of the footer can be parsed.
 
         Raises:
             ValueError: if they cannot.
@@ -211,12 +210,12 @@ class Known:
 
     @property
     def open_txns(self) -> list[int]:
-        """Keys of the transactions that are open behind the segment, as in the state. This reads no part."""
+        """Keys of the transactions that are open after the segment, as in the state. Reads no parts."""
         return self._own.open_txns
 
     @cached_property
     def state(self) -> StreamState:
-        """The state behind the segment, and its catalog.
+        """The state after the segment, with its catalog.
 
         Raises:
             ValueError: if a part is damaged or missing.
@@ -253,22 +252,22 @@ def _nowhere() -> Store:
     raise ValueError("this footer was not read as a whole: open the segment")
 
 
-# In place of what a segment knows, where nobody has read it.
+# Placeholder for a segment whose footer was not read.
 UNREAD = Known("", "", (), _nowhere)
 
 
 @dataclass(frozen=True)
 class Footing:
-    """The catalog and state for the footer of a new segment, and what the directory knows behind that segment.
+    """The catalog and state for the footer of a new segment, and the directory's catalog after that segment.
 
     Attributes:
         parts: part files that the segment needs; they are durable.
         own: the items in the footer.
         catalog, state: JSON texts for the footer.
-        logged: ids of the relation versions that this adds to those of the log.
-        dropped: ids of the relation versions that this removes from those of the log.
-        restarts: whether the log starts again, without its earlier versions.
-        behind: the state behind the segment.
+        logged: ids of the relation versions to add to those of the log.
+        dropped: ids of the relation versions to remove from those of the log.
+        restarts: whether the log restarts, without its earlier versions.
+        behind: the state after the segment.
     """
 
     parts: tuple[Part, ...]
@@ -282,7 +281,7 @@ class Footing:
 
 
 class KnownLog:
-    """What the segments of a directory know. The writer of these segments keeps it from one segment to the next.
+    """The catalog of a directory of segments. The writer of these segments keeps it from one segment to the next.
 
     Args:
         store: the store with the segments.
@@ -300,7 +299,7 @@ class KnownLog:
         self._last: Footing | None = None
 
     def follows(self, newest: Known) -> bool:
-        """Whether `newest` is what this log wrote last."""
+        """Whether `newest` is the last segment written with this log."""
         last = self._last
         return last is not None and (last.catalog, last.state, last.parts) == (
             newest.catalog,
@@ -310,20 +309,20 @@ class KnownLog:
 
     @property
     def outgrown(self) -> bool:
-        """Whether there are part files: the footer does not hold all of it."""
+        """Whether there are part files: the catalog does not fit into the footer."""
         return bool(self._parts)
 
     def step(self, state: StreamState, used: Iterable[int], last_seq: int) -> Footing:
-        """What the next segment needs. Its parts are durable when this returns. The log does not change before `took`.
+        """Returns the footing of the next segment. Its parts are durable on return. `took` applies it to the log.
 
         Args:
-            state: the state behind the segment.
+            state: the state after the segment.
             used: ids of the relation versions of its rows.
             last_seq: ordinal of its last message.
 
         Raises:
-            OSError: if a part cannot be written, or cannot be read back.
-            ValueError: if a part that is to be merged is damaged.
+            OSError: if a part cannot be written or read back.
+            ValueError: if a part to be merged is damaged.
         """
         before = None if self._last is None or _missing(self._store, self._parts) else self._last.behind
         live = None if before is None else state.news_since(before)
@@ -355,7 +354,7 @@ class KnownLog:
         return Footing(parts, own, catalog, document, fresh, dropped, before is None, state)
 
     def took(self, footing: Footing) -> None:
-        """Takes over a footing. Call it when the segment is durable."""
+        """Applies a footing. Call it when the segment is durable."""
         self._parts, self._own, self._last = footing.parts, footing.own, footing
         if footing.restarts:
             self._logged.clear()
@@ -388,21 +387,20 @@ class KnownLog:
 def footing_of_joined(
     store: Store, earlier: Iterable[Known], last: Known, used: set[int], last_seq: int
 ) -> Footing:
-    """What a segment needs that is joined from several. Its parts are durable when this returns.
+    """Returns the footing of a joined segment. Its parts are durable on return.
 
     It needs what the last of the segments needs, because later segments continue from that, and the versions of all
-    rows. If the last one has parts, the joined one lists them: so the segments that refer to a part still follow one
-    another.
+    rows. If the last one has parts, the joined one lists them: so the segments that refer to a part remain consecutive.
 
     Args:
         store: the store with the segments.
-        earlier: what the segments before the last one know, in stream order. One is in memory at a time.
-        last: what the last one knows.
+        earlier: the catalogs of the segments before the last one, in stream order. One is in memory at a time.
+        last: the catalog of the last one.
         used: ids of the relation versions of the rows.
         last_seq: ordinal of the last message.
 
     Raises:
-        OSError: if a part cannot be written, or cannot be read back.
+        OSError: if a part cannot be written or read back.
         ValueError: if a part is damaged or missing.
     """
     state = last.state
@@ -410,7 +408,7 @@ def footing_of_joined(
     types, before = NO_TYPES, None
     wanted = used - {relation.version for relation in state.catalog.relations}
     for each in earlier:
-        # Most segments know what the one before knows.
+        # Most segments have the same catalog as the previous one.
         if before != (before := (hashlib.sha256(each.catalog.encode()).digest(), each.parts)):
             types = types.merged(each.state.catalog.types)
             missing |= {found.version: found for found in each.state.in_order(wanted)}
@@ -418,7 +416,7 @@ def footing_of_joined(
     if not last.parts:
         catalog = Catalog([*missing.values(), *state.catalog.relations], types)
         return KnownLog(store).step(StreamState(state.values, catalog), used, last_seq)
-    # What comes first is overridden by all that the last segment knows.
+    # Earlier items are overridden by those of the last segment.
     added: Items = {}
     for relation in missing.values():
         added["version", str(relation.version)] = _json(relation.to_dict())
@@ -430,11 +428,11 @@ def footing_of_joined(
 
 
 def sweep_joined(store: Store, joined: Known, first_seq: int, last_seq: int) -> None:
-    """Removes part files that only the segments needed that were joined into one, and removed.
+    """Removes part files needed only by segments that were joined into one, and removed.
 
     Args:
         store: the store with the segments.
-        joined: what the joined segment knows. It lists each part that its last segment listed, so a later segment
+        joined: the catalog of the joined segment. It lists each part that its last segment listed, so a later segment
             needs no other part that was written for one of them.
         first_seq, last_seq: ordinals of the first and last message of the joined segment.
     """
@@ -449,7 +447,7 @@ def sweep_unused(store: Store, oldest: Known, oldest_seq: int) -> None:
 
     Args:
         store: the store with the segments.
-        oldest: what the oldest remaining segment knows.
+        oldest: the catalog of the oldest remaining segment.
         oldest_seq: ordinal of the last message of that segment.
     """
     needed = {part.name for part in oldest.parts}
@@ -459,7 +457,7 @@ def sweep_unused(store: Store, oldest: Known, oldest_seq: int) -> None:
 
 
 def sweep_orphans(store: Store, newest_seq: int) -> None:
-    """Removes part files whose segment was never written. No other process may write into the store at this time.
+    """Removes part files whose segment was never written. No other process may write into the store meanwhile.
 
     Args:
         store: the store with the segments.
@@ -533,7 +531,7 @@ def _read_part(store: Store, part: Part) -> _Said:
 
 
 def _write_part(store: Store, items: Items, last_seq: int) -> Part:
-    """Writes a part file. When this returns, the file is durable and was read back."""
+    """Writes a part file. It is durable and has been read back on return."""
     lines = [f"{_json(list(key))[:-1]}, {value}]\n" for key, value in items.items()]
     text = "".join(lines).encode()
     packed: bytes = pa.compress(text, codec="zstd", asbytes=True)
@@ -573,7 +571,7 @@ def _level(nbytes: int) -> int:
 
 
 def _difference(state: StreamState, before: StreamState | None) -> News | None:
-    """What is new in `state` since `before`; None if `state` has dropped something. This compares everything."""
+    """The additions in `state` since `before`; None if `state` has dropped something. Compares everything."""
     found = []
     for name in ("relations", "types"):
         now = (state.values or {}).get(name, {})
@@ -590,7 +588,7 @@ def _put(items: Items, kind: str, values: dict[str, Any]) -> None:
 
 
 def _overlay(items: Items, later: Items) -> None:
-    """Adds later items. An item that comes again moves to the end."""
+    """Adds later items. A repeated item moves to the end."""
     for key, value in later.items():
         items.pop(key, None)
         items[key] = value

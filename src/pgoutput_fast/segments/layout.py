@@ -42,8 +42,8 @@ def write_rows(
         file: a binary file, open for writing.
         rows: rows with TAGGED_SCHEMA.
         footer: the file's key-value metadata.
-        relation_bytes: from this size on, a relation has row groups of its own.
-        row_group_bytes: a larger row group is cut.
+        relation_bytes: a relation of at least this size has its own row groups.
+        row_group_bytes: a larger row group is split.
         compressed: whether the pages are compressed.
     """
     section, relations, versions = keys_of(rows)
@@ -60,10 +60,10 @@ def write_rows(
 
 
 def _file_order(seqs: np.ndarray[Any, Any], *keys: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The places of rows, sorted by the last key, then the others, then in stream order."""
+    """The indices of rows, sorted by the last key, then the others, then in stream order."""
     if not bool(np.all(seqs[1:] >= seqs[:-1])):
         return np.lexsort((seqs, *keys))
-    # Most rows have the keys of the row before them. So only runs of rows are sorted.
+    # Most rows have the keys of the previous row, so only runs of rows are sorted.
     differs = np.logical_or.reduce([key[1:] != key[:-1] for key in keys])
     begins = np.concatenate([[0], np.flatnonzero(differs) + 1])
     lengths = np.diff(begins, append=len(seqs))
@@ -74,7 +74,7 @@ def _file_order(seqs: np.ndarray[Any, Any], *keys: np.ndarray[Any, Any]) -> np.n
 
 
 def _reader(rows: pa.Table, order: np.ndarray[Any, Any]) -> Callable[[int, int], pa.Table]:
-    """Gives the rows from one place of the order to another. Long runs of rows are not copied."""
+    """Returns a function that reads a range of rows in this order. Long runs of rows are not copied."""
     cuts = np.flatnonzero(np.diff(order) != 1) + 1
     if len(cuts) * _LONG_RUN > len(order):
         rows = rows.combine_chunks()
@@ -96,18 +96,18 @@ def segment_writer(file: Any, *, compressed: bool = True) -> pq.ParquetWriter:
         use_dictionary=_DICTIONARIES,
         column_encoding=dict.fromkeys(_DELTAS, "DELTA_BINARY_PACKED"),
         write_statistics=_STATISTICS,
-        # A byte that a disk or a copy changed would else be read as another value.
+        # Otherwise a byte changed by a disk or a copy would be read as another value.
         write_page_checksum=True,
     )
 
 
 def keys_of(rows: pa.RecordBatch | pa.Table) -> Keys:
-    """The keys by which a segment sorts these rows."""
+    """The sort keys of these rows in a segment."""
     kinds = rows.column("kind").to_numpy()
     relations = rows.column("relation").fill_null(-1).to_numpy()
     versions = rows.column("version").fill_null(0).to_numpy()
-    # Control rows that concern no relation have a group of their own. It has no relation statistics, so a reader
-    # of one relation skips it.
+    # Control rows without a relation have their own group. It has no relation statistics, so a reader of one relation
+    # skips it.
     section = np.where(np.isin(kinds, ROW_CHANGES), 2, np.where(relations >= 0, 1, 0))
     return section, relations, versions
 
@@ -129,7 +129,7 @@ def cut_at_relations(
     Args:
         section, relations: the keys of the rows or runs.
         sizes: their sizes in bytes.
-        relation_bytes: from this size on, a relation has a group of its own.
+        relation_bytes: a relation of at least this size has its own group.
     """
     # Control rows of all relations stay in one group: few of them are large.
     cuts = (section[1:] != section[:-1]) | ((section[1:] == 2) & (relations[1:] != relations[:-1]))
@@ -147,7 +147,7 @@ def cut_at_relations(
 
 
 def _parts(begin: int, end: int, before: np.ndarray[Any, Any], most: int) -> Iterable[tuple[int, int]]:
-    """Cuts a range of rows into parts of at most `most` bytes. A larger row is a part of its own."""
+    """Splits a range of rows into parts of at most `most` bytes. A larger row is its own part."""
     while begin < end:
         fits = int(np.searchsorted(before, before[begin] + most, side="right")) - 1
         at = min(max(fits, begin + 1), end)

@@ -1,4 +1,4 @@
-"""Lists of segments: directories, globs and files, in the order of the stream; their catalog and their outcomes."""
+"""Lists of segments: directories, globs and files, in stream order; their catalog and their outcomes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = [
     "segment_outcomes",
 ]
 
-# So often a list is read when segments in it are removed meanwhile.
+# Attempts to read a list if segments in it are removed meanwhile.
 _TRIES = 3
 _T = TypeVar("_T")
 
@@ -37,11 +37,11 @@ _T = TypeVar("_T")
 def list_segments(paths: Paths) -> list[Segment]:
     """The segments at some paths, in stream order.
 
-    If `compact` joined segments, and the small ones are still there, the list has only the joined one.
+    If `compact` joined segments, and the small ones still exist, the list has only the joined one.
 
     Args:
-        paths: a file, a directory or a glob, or several of them. Each is local, or a URI that `pyarrow.fs` knows, such
-            as `s3://bucket/segments`.
+        paths: a file, a directory or a glob, or several of them; local, or a URI that `pyarrow.fs` knows, such as
+            `s3://bucket/segments`.
 
     Raises:
         FileNotFoundError: for a path that does not exist.
@@ -61,7 +61,7 @@ def segment_catalog(paths: Paths) -> Catalog:
 
 
 def segment_outcomes(paths: Paths) -> pa.RecordBatch:
-    """The outcomes of transactions that segments contain, as `Decoded.outcomes`. This reads footers and control rows.
+    """The outcomes of transactions in segments, as `Decoded.outcomes`. Reads footers and control rows.
 
     Raises:
         DecodeError: if a boundary message is malformed.
@@ -79,7 +79,7 @@ def catalog_of(segments: Iterable[Segment]) -> Catalog:
     catalogs: list[Catalog] = []
     before: Segment | None = None
     for each in segments:
-        # Most segments know what the one before knows.
+        # Most segments have the same catalog as the previous one.
         if before is None or not each.known.is_same_catalog(before.known):
             catalogs.append(each.catalog)
         before = each
@@ -87,11 +87,11 @@ def catalog_of(segments: Iterable[Segment]) -> Catalog:
 
 
 class SegmentList:
-    """The segments at some paths. A second reading opens only files that are new, or that were written again.
+    """The segments at some paths. Later readings open only new and rewritten files.
 
     Args:
         paths: as in `list_segments`.
-        whole: whether it is an error if a segment is missing between others (`check_whole`).
+        whole: whether a missing segment between others is an error (`check_whole`).
     """
 
     def __init__(self, paths: Paths, *, whole: bool = False) -> None:
@@ -101,14 +101,14 @@ class SegmentList:
         )
         self._opened: dict[FoundFile, Opened] = {}
         self._files: dict[str, FoundFile] = {}
-        # The relations that have changes in a segment, as far as that was read.
+        # The relations that have changes in a segment, for segments read so far.
         self._changed: dict[FoundFile, frozenset[int]] = {}
 
     def pack(self, outcomes: bool = False) -> bytes:
-        """What was read of row groups, for another process. It does not contain what segments know of relations.
+        """The row groups read so far, for another process. Does not contain catalogs.
 
         Args:
-            outcomes: whether it contains the outcomes that footers have.
+            outcomes: whether to include the outcomes in footers.
         """
         without: dict[str, Any] = {"known": UNREAD, **({} if outcomes else {"outcomes": None})}
         rows = [
@@ -118,12 +118,12 @@ class SegmentList:
         return zlib.compress(pickle.dumps(rows), 1)
 
     def unpack(self, packed: bytes) -> None:
-        """Takes over what another process read. Only row groups are known then, and no catalog or state."""
+        """Takes over the result of `pack`: only row groups, no catalog or state."""
         for path, nbytes, modified, segment in pickle.loads(zlib.decompress(packed)):
             self._opened[FoundFile(path, nbytes, modified)] = Opened(segment, None)
 
     def segments(self) -> list[Segment]:
-        """The segments that are there now, in stream order.
+        """The current segments, in stream order.
 
         Raises:
             FileNotFoundError, ValueError: as `list_segments`.
@@ -131,7 +131,7 @@ class SegmentList:
         return self.read(lambda segments: segments)
 
     def read(self, read: Callable[[list[Segment]], _T]) -> _T:
-        """What `read` makes of the segments. If one of them is removed meanwhile, this lists and reads again.
+        """Calls `read` with the segments. If one of them is removed meanwhile, lists and reads again.
 
         Raises:
             FileNotFoundError, ValueError: as `list_segments`.
@@ -141,7 +141,7 @@ class SegmentList:
     def with_outcomes(
         self, wanted: Callable[[Segment], bool] = lambda segment: True
     ) -> tuple[list[Segment], pa.RecordBatch]:
-        """(the segments, the outcomes of those that are wanted). Each file is opened once for both.
+        """(the segments, the requested outcomes). Files are opened once for both.
 
         Raises:
             DecodeError: if a boundary message is malformed.
@@ -169,14 +169,14 @@ class SegmentList:
         return one_batch(every, OUTCOMES_SCHEMA)
 
     def changed(self, segments: Sequence[Segment], relations: Collection[int]) -> set[int]:
-        """Which of these relations (oids) have changes in the segments. A server also describes others.
+        """The subset of these relations (oids) with changes in the segments. A server also describes other relations.
 
         Raises:
             FileNotFoundError: if a segment was removed.
         """
         left, count, done = set(relations), 1, 0
         while left and done < len(segments):
-            # Most relations have changes in the first segments. So more and more are read at a time.
+            # Most relations have changes in the first segments, so the number read at a time grows.
             some = [each for each in segments[done : done + count] if each.row_groups_of(left)]
             files = {self._files[os.fspath(each.path)]: each for each in some}
             unread = [(file, each) for file, each in files.items() if file not in self._changed]
@@ -187,7 +187,7 @@ class SegmentList:
 
     def _again(self, read: Callable[[], _T]) -> _T:
         for _ in range(_TRIES - 1):
-            # A segment that was just joined into another one may go at any time. A listing may lack both.
+            # A segment that was just joined into another one may be removed at any time. A listing may lack both.
             with suppress(FileNotFoundError, SegmentsGoneError):
                 return read()
         return read()
@@ -201,7 +201,7 @@ class SegmentList:
         self._opened = {file: known[file] for file in found if file in known}
         self._changed = {file: each for file, each in self._changed.items() if file in self._opened}
         if gone := [file for file in found if file not in known]:
-            # What was opened is kept, so a second try is short.
+            # The opened files are kept, so a second attempt is short.
             raise FileNotFoundError(f"segment {shown(gone[0].path)} does not exist")
         self._files = {os.fspath(each.segment.path): file for file, each in self._opened.items()}
         segments = _in_order([each.segment for each in self._opened.values()])
@@ -211,7 +211,7 @@ class SegmentList:
 
 
 def _in_order(found: Sequence[Segment]) -> list[Segment]:
-    """The segments in stream order, without those that were joined into others.
+    """The segments in stream order, without those joined into others.
 
     Raises:
         ValueError: as `list_segments`.

@@ -1,7 +1,7 @@
-"""Names of segments in a directory: the first and last ordinal. So names sort in the order of the stream.
+"""Names of segments in a directory: the first and last ordinal. So names sort in stream order.
 
-A segment that was joined from others lies beside them until they are removed. Its ordinals cover theirs, so the names
-alone say which segments a reader must leave out.
+A joined segment coexists with its parts until they are removed. Its ordinals cover theirs, so names alone determine
+which segments a reader must skip.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _NAME = re.compile(r"([0-9]{20})-([0-9]{20})\.parquet")
 
 @dataclass(frozen=True, order=True)
 class Named:
-    """A segment as its directory entry describes it.
+    """A segment as described by its directory entry.
 
     Attributes:
         first_seq, last_seq: ordinals of its first and last message.
@@ -46,7 +46,7 @@ class Named:
     name: str
 
     def overlaps(self, first_seq: int, last_seq: int) -> bool:
-        """Whether the segment has a message from `first_seq` to `last_seq`, both included."""
+        """Whether the segment has a message from `first_seq` to `last_seq`, inclusive."""
         return self.first_seq <= last_seq and self.last_seq >= first_seq
 
 
@@ -75,14 +75,14 @@ def ordinals_of(name: str) -> tuple[int, int]:
 
 
 def overlap_error(segments: str, seq: int) -> ValueError:
-    """The error for two segments, which the text names, with the same message."""
+    """The error for two segments with the same message; the text names the segments."""
     return ValueError(
         f"{segments} both have message {seq}: they come from different captures. Move one of them away"
     )
 
 
 def named_segments(store: Store) -> list[Named]:
-    """The segments of a directory in stream order, without the covered ones. This reads no footer.
+    """The segments of a directory in stream order, without covered ones. Reads no footers.
 
     Raises:
         ValueError: for a Parquet file whose name is not that of a segment.
@@ -91,7 +91,7 @@ def named_segments(store: Store) -> list[Named]:
 
 
 def all_named(store: Store) -> list[Named]:
-    """As `named_segments`, with the covered ones.
+    """As `named_segments`, including covered ones.
 
     Raises:
         ValueError: as `named_segments`.
@@ -100,9 +100,9 @@ def all_named(store: Store) -> list[Named]:
 
 
 def cover(named: Iterable[Named]) -> tuple[list[Named], dict[Named, list[Named]]]:
-    """(the segments in stream order, without the covered ones; the segments that each of these covers).
+    """(the segments in stream order, without covered ones; the segments covered by each of these).
 
-    A segment is covered if its ordinals lie wholly inside of another one's.
+    A segment is covered if its ordinals are within those of another one.
 
     >>> whole, part = Named(0, 9, name_of(0, 9)), Named(5, 9, name_of(5, 9))
     >>> cover([part, whole]) == ([whole], {whole: [part]})
@@ -119,7 +119,7 @@ def cover(named: Iterable[Named]) -> tuple[list[Named], dict[Named, list[Named]]
 
 
 def dated_segments(store: Store) -> dict[Named, float]:
-    """The segments of `all_named` with the time of the last write, in seconds since 1970. Looks at each file.
+    """The segments of `all_named` with their modification time, in seconds since 1970. Stats each file.
 
     Raises:
         ValueError: as `named_segments`.
@@ -128,7 +128,7 @@ def dated_segments(store: Store) -> dict[Named, float]:
 
 
 def entries_of_segments(store: Store) -> dict[Named, Entry]:
-    """The segments of `all_named`, in stream order, with the entries of their files. Looks at each file.
+    """The segments of `all_named`, in stream order, with the entries of their files. Stats each file.
 
     Raises:
         ValueError: as `named_segments`.
@@ -138,11 +138,11 @@ def entries_of_segments(store: Store) -> dict[Named, Entry]:
 
 
 def bytes_behind(store: Store, seq: int) -> int:
-    """How many bytes the segments have, without the covered ones, that end behind a message.
+    """The total size of the segments that end after a message, without covered ones, in bytes.
 
     Args:
         store: the directory of the segments.
-        seq: ordinal of the message; -1 for all segments. In a local directory, this looks only at the files behind it.
+        seq: ordinal of the message; -1 for all segments. In a local directory, this stats only the files after it.
 
     Raises:
         ValueError: as `named_segments`.
@@ -159,7 +159,7 @@ def bytes_behind(store: Store, seq: int) -> int:
 
 
 def newest_named(store: Store) -> Named | None:
-    """The last one of `named_segments`, None if there is none. This costs little, also with very many segments.
+    """The last one of `named_segments`, None if there is none. Fast even with very many segments.
 
     Raises:
         ValueError: as `named_segments`.

@@ -1,7 +1,7 @@
 """The outcomes of transactions in segments: from their control rows, or from the footers of small segments.
 
-A capture makes thousands of small segments a day. Reading a few control rows of each takes as long as reading all
-footers, so the footer of a segment with few outcomes has them, too.
+A capture writes thousands of small segments a day. Reading a few control rows of each takes as long as reading all
+footers, so the footer of a segment with few outcomes contains them, too.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from pgoutput_fast.schema.tables import OUTCOMES_SCHEMA, TAGGED_SCHEMA
 
 __all__ = ["NEEDED", "joined_text", "outcomes_of_rows", "outcomes_of_texts", "text_of_rows"]
 
-# What decoding an outcome needs. The other columns of TAGGED_SCHEMA are not read.
+# The columns needed to decode an outcome. Other columns of TAGGED_SCHEMA are not read.
 NEEDED = ("seq", "lsn", "kind", "txn", "in_stream", "payload")
-# A footer has at most so many outcomes.
+# Maximum number of outcomes in a footer.
 _MOST = 64
 
 
 def text_of_rows(rows: pa.RecordBatch | pa.Table) -> str | None:
-    """The outcomes of the rows of a segment, column by column, as JSON. None if they are many, or cannot be decoded.
+    """The outcomes of a segment's rows, column by column, as JSON. None if they are too many, or cannot be decoded.
 
     Args:
         rows: tagged rows.
@@ -48,7 +48,7 @@ def text_of_rows(rows: pa.RecordBatch | pa.Table) -> str | None:
 
 
 def joined_text(first: str | None, second: str | None) -> str | None:
-    """The text of two segments that are joined, the second behind the first. None if they have too many outcomes.
+    """The text for two joined segments, the second after the first. None if they have too many outcomes.
 
     >>> joined_text("[[7], [null], [\\"aborted\\"], [3], [null], [null]]", "[[], [], [], [], [], []]")
     '[[7], [null], ["aborted"], [3], [null], [null]]'
@@ -66,10 +66,10 @@ def outcomes_of_texts(texts: Sequence[str]) -> list[pa.RecordBatch]:
     """The inverse of `text_of_rows`, for several segments: batches with OUTCOMES_SCHEMA.
 
     Raises:
-        ValueError: if a text is not what `text_of_rows` gives.
+        ValueError: if a text was not written by `text_of_rows`.
     """
     expect_list("texts", texts)
-    # One batch is made of all texts: it takes longer to make a batch than to parse a text.
+    # One batch is made of all texts: making a batch takes longer than parsing a text.
     columns: list[list[int | str | None]] = [[] for _ in OUTCOMES_SCHEMA]
     counts = []
     try:
@@ -84,7 +84,7 @@ def outcomes_of_texts(texts: Sequence[str]) -> list[pa.RecordBatch]:
             [pa.array(values, field.type) for values, field in zip(columns, OUTCOMES_SCHEMA, strict=True)],
             schema=OUTCOMES_SCHEMA,
         )
-        # Another outcome would count as none, and the rows of its transaction would be left out.
+        # Any other outcome would count as none, and the rows of its transaction would be omitted.
         if not set(columns[OUTCOMES_SCHEMA.get_field_index("outcome")]) <= {"committed", "aborted"}:
             raise ValueError("an outcome is neither committed nor aborted")
         if any(batch.column(name).null_count for name in ("txn", "at_seq")):
@@ -98,34 +98,34 @@ def outcomes_of_rows(rows: Sequence[pa.Table]) -> list[pa.RecordBatch]:
     """The outcomes in rows of segments, in stream order: batches with OUTCOMES_SCHEMA.
 
     Args:
-        rows: for each segment the columns NEEDED of its control rows, and perhaps of others.
+        rows: the columns NEEDED of the control rows of each segment; other rows may be included.
 
     Raises:
         DecodeError: if a boundary message is malformed.
     """
     expect_list("rows", rows)
-    # All segments are decoded at once, because each call costs more than the few rows of one segment.
+    # All segments are decoded at once, because a call costs more than the few rows of one segment.
     ends, counts = _ends(rows)
     outcomes = _decoded(ends)
-    if outcomes.num_rows != ends.num_rows:  # a transaction that nobody knows has no outcome
+    if outcomes.num_rows != ends.num_rows:  # an unknown transaction has no outcome
         return [_decoded(_ends([each])[0]) for each in rows]
     return _cut(outcomes, counts)
 
 
 def _cut(batch: pa.RecordBatch, counts: Sequence[int]) -> list[pa.RecordBatch]:
-    """The first rows, the next ones, and so on."""
+    """Splits a batch into consecutive slices with these numbers of rows."""
     ends = np.cumsum(counts).tolist()
     return [batch.slice(end - count, count) for end, count in zip(ends, counts, strict=True)]
 
 
 def _ends(tables: Sequence[pa.Table]) -> tuple[pa.Table, list[int]]:
-    """(the rows that say how transactions ended, segment by segment and in stream order; how many each segment has)."""
+    """(the rows that end transactions, by segment and in stream order; their number in each segment)."""
     if not tables:
         return TAGGED_SCHEMA.empty_table().select(NEEDED), []
     rows = pa.concat_tables(tables)
     of = np.repeat(np.arange(len(tables)), [each.num_rows for each in tables])
     kept = np.isin(rows.column("kind").to_numpy(), OUTCOMES)
-    # `take` would first join all pieces of each column, although it needs few rows. A filter does not.
+    # `take` would first concatenate all chunks of each column, although it needs few rows. A filter does not.
     ends, of = rows.filter(pa.array(kept)), of[kept]
     counts: list[int] = np.bincount(of, minlength=len(tables)).tolist()
     return ends.take(pa.array(np.lexsort((ends.column("seq").to_numpy(), of)))), counts

@@ -34,7 +34,7 @@ __all__ = [
 # By default Arrow's readers refuse a footer with a value of 100 MB. Earlier versions wrote such footers, so this
 # module reads with a higher limit.
 MOST_READ = 1 << 30
-# So many rows `read_as_filed` reads at a time. Then Arrow needs no large pieces of memory that it soon frees again.
+# Rows that `read_as_filed` reads at a time, so that Arrow needs no large short-lived allocations.
 _BATCH_ROWS = 1 << 14
 
 
@@ -42,17 +42,17 @@ def open_segment(path: str | os.PathLike[str]) -> Segment:
     """Reads a segment's footer.
 
     Raises:
-        ValueError: if the file is damaged, is not a segment, or has a format that this version does not know.
+        ValueError: if the file is damaged, is not a segment, or has a format unknown to this version.
         FileNotFoundError: if the file does not exist.
     """
     return checked(open_unchecked(path))
 
 
 def checked(segment: Segment) -> Segment:
-    """The segment, if catalog and state of its footer can be read.
+    """Returns the segment, if catalog and state of its footer can be parsed.
 
     Raises:
-        ValueError: if not.
+        ValueError: if they cannot.
     """
     try:
         segment.known.check()
@@ -71,7 +71,7 @@ def read_segment(
 
     Args:
         path: path or URI of the file.
-        relations: only rows of these relations (oids), their Relation and Truncate messages included. Row groups that
+        relations: only rows of these relations (oids), including their Relation and Truncate messages. Row groups that
             cannot have these rows are not read.
         row_groups: only rows of these row groups (ordinals).
 
@@ -79,8 +79,8 @@ def read_segment(
         A table with TAGGED_SCHEMA.
 
     Raises:
-        ValueError: as `open_segment`; also for a row group that it does not have.
-        OSError: if it cannot be read, or if bytes of a page were changed.
+        ValueError: as `open_segment`; also for a nonexistent row group.
+        OSError: if it cannot be read, or if a page is corrupt.
     """
     expect_list("relations", relations, "oids")
     expect_list("row_groups", row_groups, "ordinals")
@@ -92,9 +92,9 @@ def read_segment(
 
 
 def read_as_filed(path: str | os.PathLike[str]) -> tuple[pa.Table, Segment]:
-    """Reads a segment once: its tagged rows in the order of the file, which costs a copy less, and its footer.
+    """Reads a segment once: its tagged rows in file order, which saves a copy, and its footer.
 
-    One thread reads, some thousand rows at a time: that takes less CPU time and memory than `read_segment`.
+    One thread reads, some thousand rows at a time, with less CPU time and memory than `read_segment`.
 
     Raises:
         ValueError, OSError: as `read_segment` and `open_segment`.
@@ -108,7 +108,7 @@ def read_as_filed(path: str | os.PathLike[str]) -> tuple[pa.Table, Segment]:
 
 @contextmanager
 def _explained(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Explains an error of Arrow, of the disk, of a store, or of a page with another checksum."""
+    """Explains an error of Arrow, of the disk, of a store, or of a wrong page checksum."""
     try:
         yield
     except pa.ArrowException as problem:
@@ -144,7 +144,7 @@ def _as_filed(
 
 
 def in_stream_order(rows: pa.Table) -> pa.Table:
-    """Tagged rows in the order of the stream. Rows that are in order share their memory with the result."""
+    """Tagged rows in stream order. Rows already in order share their memory with the result."""
     seqs = rows.column("seq").to_numpy()
     if bool(np.all(seqs[1:] >= seqs[:-1])):
         return rows
@@ -164,7 +164,7 @@ def newest_segment(directory: str | os.PathLike[str]) -> Segment | None:
 
 
 def open_unchecked(path: str | os.PathLike[str]) -> Segment:
-    """As `open_segment`, but without a check that catalog and state can be read."""
+    """As `open_segment`, but without the check that catalog and state can be parsed."""
     try:
         with open_parquet(path) as file:
             return segment_of(place_of(path), file.metadata)
@@ -173,7 +173,7 @@ def open_unchecked(path: str | os.PathLike[str]) -> Segment:
 
 
 def open_parquet(path: str | os.PathLike[str]) -> pq.ParquetFile:
-    """Opens the file of a segment, however large its footer is. Its pages are checked when they are read."""
+    """Opens the file of a segment with a footer of any size. Page checksums are verified on reading."""
     return pq.ParquetFile(
         open_file(os.fspath(path)), thrift_string_size_limit=MOST_READ, page_checksum_verification=True
     )

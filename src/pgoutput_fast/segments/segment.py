@@ -1,14 +1,14 @@
 """Segments: Parquet files of tagged payloads. Their layout lets a reader of one table skip the other tables.
 
-The rows of a segment stand in this order:
+The rows of a segment are in this order:
 
-1. control rows (all kinds except inserts, updates and deletes) that concern no relation;
-2. control rows that concern a relation;
+1. control rows (all kinds except inserts, updates and deletes) without a relation;
+2. control rows with a relation;
 3. changes, sorted by (relation, version), and in stream order within one version.
 
-A relation gets row groups of its own once its rows are large enough. The footer holds the state of the stream behind
-the segment, so a reader or writer can continue from there. This module has what a footer says. `segments.footer` has
-its texts, `segments.read` and `segments.write` read and write whole segments.
+A relation gets its own row groups once its rows are large enough. The footer holds the state of the stream after the
+segment, so a reader or writer can continue from there. This module defines the content of footers. `segments.footer`
+has its texts, `segments.read` and `segments.write` read and write whole segments.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ __all__ = ["RowGroup", "Segment", "Source", "check_source"]
 
 @dataclass(frozen=True)
 class Source:
-    """Where a stream comes from. A directory has segments of one source only.
+    """The origin of a stream. All segments of a directory have the same source.
 
     Attributes:
-        system_identifier: the server's identifier, as `IDENTIFY_SYSTEM` and `pg_control_system()` give it.
+        system_identifier: the server's identifier, as returned by `IDENTIFY_SYSTEM` and `pg_control_system()`.
         database: name of the database.
         slot: name of the replication slot.
         publications: names of the publications.
@@ -63,7 +63,7 @@ class Source:
         }
 
     def differences(self, other: Source) -> list[str]:
-        """What another source has in place of this one's, a text for each difference.
+        """Describes the differences to another source, one text each.
 
         >>> Source("7", "shop", "s", ("p",)).differences(Source("7", "shop", "t", ("p",), {"binary": "true"}))
         ['slot s, not t', 'option binary unset, not true']
@@ -74,7 +74,7 @@ class Source:
             ("slot", self.slot, other.slot),
             ("publications", ", ".join(self.publications), ", ".join(other.publications)),
         ]
-        # They say the same as the publications.
+        # They are equivalent to the publications.
         same = set() if self.publications == other.publications else {"publication_names"}
         for name in sorted({*self.options, *other.options} - same):
             pairs.append(
@@ -101,10 +101,10 @@ class RowGroup:
     Attributes:
         rows: number of rows.
         nbytes: compressed size in the file, in bytes.
-        relations: smallest and largest relation oid in it; None if no row concerns a relation.
-        bare: number of rows that concern no relation: boundaries, logical messages, types and origins.
-        txns: smallest and largest transaction key in it; None if no row belongs to a transaction, or if the file has
-            no statistics of them.
+        relations: smallest and largest relation oid in it; None if no row has a relation.
+        bare: number of rows without a relation: boundaries, logical messages, types and origins.
+        txns: smallest and largest transaction key in it; None if no row belongs to a transaction, or if the file has no
+            statistics for them.
     """
 
     rows: int
@@ -124,18 +124,18 @@ class RowGroup:
 
 @dataclass(frozen=True)
 class Segment:
-    """What the footer of a segment says.
+    """The content of a segment's footer.
 
     Attributes:
         path: path or URI of the file.
         source: where the stream comes from.
         first_seq, last_seq: ordinals of its first and last message.
-        start_lsn, end_lsn: the LSNs between which it lies; None where not known. The server need not send again what
-            is before `end_lsn`.
+        start_lsn, end_lsn: the range of its LSNs; None where unknown. The server need not send again what is before
+            `end_lsn`.
         row_groups: its row groups, in the order of the file.
-        known: what the footer says of relations, and of the state of the stream.
-        joined: the segments that `compact` joined into this one; None if it was written as it is.
-        outcomes: the outcomes of its transactions as `segments.outcomes` writes them, if the footer has them.
+        known: the relations and the state of the stream.
+        joined: the segments that `compact` joined into this one; None if it was not joined.
+        outcomes: the outcomes of its transactions as written by `segments.outcomes`, if the footer has them.
     """
 
     path: Path | str
@@ -151,7 +151,7 @@ class Segment:
 
     @property
     def state(self) -> StreamState:
-        """The state of the stream behind this segment. A decoder can continue with it.
+        """The state of the stream after this segment. A decoder can continue with it.
 
         Raises:
             ValueError: if a part file of the catalog is damaged or missing.
@@ -160,7 +160,7 @@ class Segment:
 
     @property
     def catalog(self) -> Catalog:
-        """The relation versions and types that are known behind this segment.
+        """The relation versions and types known after this segment.
 
         These are the ones of its own rows, and the ones that later rows may refer to.
 
@@ -171,7 +171,7 @@ class Segment:
 
     @property
     def open_txns(self) -> list[int]:
-        """Keys of the transactions that are open behind this segment, as in the state. This reads only the footer."""
+        """Keys of the transactions that are open after this segment, as in the state. Reads only the footer."""
         return self.known.open_txns
 
     @property
@@ -190,7 +190,7 @@ class Segment:
 
 
 def check_source(path: Path | str, source: Source, other: Source) -> None:
-    """Checks that the segment at `path`, which has `source`, may lie beside segments of the other source.
+    """Checks that the segment at `path`, which has `source`, may be in one directory with segments of the other source.
 
     Raises:
         ValueError: if the sources differ.

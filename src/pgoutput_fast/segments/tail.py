@@ -1,4 +1,4 @@
-"""A directory of segments as a stream. It grows at its end and is cut at its beginning.
+"""A directory of segments as a stream, which grows at its end and is trimmed at its beginning.
 
 The position of a segment comes from its name; footers are read only when needed.
 """
@@ -20,24 +20,24 @@ from pgoutput_fast.storage.stores import Entry, open_store
 
 __all__ = ["SegmentStream", "SegmentsGoneError", "check_whole", "first_gap"]
 
-# Most footers in memory: those of a batch, and of the earlier segments that it needs.
+# Maximum number of footers in memory: those of a batch, and of the earlier segments that it needs.
 _MOST_OPEN = 1024
-# So many footers are read at once if nobody knows yet how many are needed.
+# Footers read at once if the required number is still unknown.
 _AT_ONCE = 64
-# A listing is reused for this many seconds, or for this many times the time that it took, whichever is longer.
+# A listing is reused for this many seconds, or for this multiple of the time that it took, whichever is longer.
 _LISTED_SECONDS, _LISTED_TIMES = 0.1, 5.0
 
 
-# So often a list is read when segments in it are removed meanwhile.
+# Attempts to read a list if segments in it are removed meanwhile.
 _TRIES = 3
 
 
 class SegmentsGoneError(ValueError):
-    """No segment has the requested messages, or no segment has them any more. The error text says which messages."""
+    """The requested messages are in no segment, or no longer in one. The error text says which messages."""
 
 
 class SegmentStream:
-    """Reads the directory into which a capture writes. A directory that does not exist yet counts as empty.
+    """Reads the directory into which a capture writes. A nonexistent directory counts as empty.
 
     Args:
         directory: a path, or a URI that `pyarrow.fs` knows.
@@ -55,7 +55,7 @@ class SegmentStream:
         self._open: OrderedDict[Named, Segment] = OrderedDict()
 
     def listed(self, *, fresh: bool = False) -> list[Named]:
-        """The segments in stream order. Without `fresh` the listing may be a moment old.
+        """The segments in stream order. Without `fresh` the listing may be slightly out of date.
 
         Raises:
             ValueError: for a Parquet file whose name is not that of a segment, and if two segments have the same
@@ -74,7 +74,7 @@ class SegmentStream:
         for before, after in pairwise(found):
             if after.first_seq <= before.last_seq:
                 raise overlap_error(f"{self._store}: {before.name} and {after.name}", after.first_seq)
-        # Somebody may have removed the directory and captured again: then a file has the name of an older one.
+        # If the directory was removed and captured again, a file may have the name of an older one.
         for named in [each for each in self._open if entries.get(each) != self._entries.get(each)]:
             del self._open[named]
         self._entries, self._covered = entries, covered
@@ -94,7 +94,7 @@ class SegmentStream:
         """The segments with the messages from `start` (included) to `end` (excluded).
 
         Raises:
-            SegmentsGoneError: if no segment has one of these messages.
+            SegmentsGoneError: if one of these messages is in no segment.
         """
         found = self._overlapping(start, end)
         if first_gap(found, start, end) is not None:
@@ -119,7 +119,7 @@ class SegmentStream:
         """The footers of the segments of `between`.
 
         Raises:
-            SegmentsGoneError: if no segment has one of these messages.
+            SegmentsGoneError: if one of these messages is in no segment.
             ValueError: as `open`.
         """
         for _ in range(_TRIES - 1):
@@ -131,7 +131,7 @@ class SegmentStream:
         return self.open(self.between(start, end))
 
     def each_footer(self, start: int, end: int) -> Iterator[Segment]:
-        """The footers of `footers`, one after the other. Take as many as you need: only some more are read.
+        """The footers of `footers`, read lazily: at most some more than you consume.
 
         Raises:
             SegmentsGoneError, ValueError: as `footers`.
@@ -143,12 +143,12 @@ class SegmentStream:
                 yield segment
 
     def open(self, segments: Sequence[Named]) -> list[Segment]:
-        """The footers of listed segments. Each is cached until its file is written again.
+        """The footers of listed segments, cached until the file is rewritten.
 
         Raises:
             SegmentsGoneError: if a segment was removed since the listing.
-            ValueError: as `open_segment`; if the ordinals in a footer are not those in the name; and if another
-                segment has some of its messages, which was not joined into it.
+            ValueError: as `open_segment`; if the ordinals in a footer differ from those in the name; and if another
+                segment that was not joined into it has some of its messages.
         """
         unread = [each for each in segments if each not in self._open]
         new: dict[Named, Segment] = {}
@@ -167,10 +167,10 @@ class SegmentStream:
         return found
 
     def outcomes(self, segments: Sequence[Segment]) -> list[pa.RecordBatch]:
-        """The outcomes in the control rows of segments that this opened, OUTCOMES_SCHEMA.
+        """The outcomes in the control rows of opened segments, OUTCOMES_SCHEMA.
 
         Raises:
-            SegmentsGoneError: if one was removed since.
+            SegmentsGoneError: if one has been removed since.
             DecodeError: if a boundary message is malformed.
         """
         named = [
@@ -196,7 +196,7 @@ class SegmentStream:
                 raise overlap_error(f"{self._store}: {named.name} and {each.name}", each.first_seq)
 
     def _gone_of(self, segments: Sequence[Named]) -> SegmentsGoneError:
-        """The error for the first of these segments that is not there."""
+        """The error for the first of these segments that does not exist."""
         there = set(self._store.names())
         first = next((each for each in segments if each.name not in there), segments[0])
         return self._gone(first.first_seq, first.last_seq)
@@ -206,9 +206,9 @@ def first_gap(found: Sequence[Named] | Sequence[Segment], start: int, end: int) 
     """(first, last) ordinal of the first missing messages between `start` and `end`; None if none are missing.
 
     Args:
-        found: segments, in the order of the stream.
-        start: ordinal of the first message that counts.
-        end: ordinal behind the last one.
+        found: segments, in stream order.
+        start: ordinal of the first relevant message.
+        end: ordinal after the last one.
     """
     at = start
     for each in found:

@@ -27,11 +27,12 @@ from pgoutput_fast.storage.stores import Store
 
 __all__ = ["MOST_BYTES", "RELATION_BYTES", "ROW_GROUP_BYTES", "read_back", "write_segment"]
 
-# A relation gets its own row groups from the first size on. A row group is cut at the second size. Bytes in memory.
+# A relation of at least the first size gets its own row groups. A row group is split at the second. Bytes in memory.
 RELATION_BYTES = 1 << 20
 ROW_GROUP_BYTES = 1 << 26
 MOST_BYTES = (1 << 31) - 1
-# The logs of the directories that this process wrote into last, by the path of each directory's newest segment.
+# The logs of the directories that this process wrote into most recently, by the path of each directory's newest
+# segment.
 _MOST_RECENT = 4
 _recent: OrderedDict[str, KnownLog] = OrderedDict()
 
@@ -51,27 +52,27 @@ def write_segment(
     compressed: bool = True,
     first_seq: int | None = None,
 ) -> Path | str:
-    """Writes a segment. When this returns, the segment is durable; before that, no reader sees it.
+    """Writes a segment, durably. Readers see it only once it is durable.
 
     The file is written under a hidden name, read back, fsynced and linked under its own name. Then its directory is
     fsynced. In an object store the file appears when its upload is complete. If the catalog is too large for a footer,
     the new entries of the catalog first go into a file in `_catalog/`.
 
     Args:
-        path: the file, or a directory that exists. In a directory the file is named by its ordinals, so that names
-            sort in the order of the stream. A URI that `pyarrow.fs` knows is a directory unless it ends in `.parquet`.
-        tagged: rows with TAGGED_SCHEMA, as `tag` gives them.
-        state: the state of the stream behind these rows, as `tag` gives it.
-        source: where the rows come from.
-        start_lsn, end_lsn: the LSNs between which the rows lie, as `parse_lsn` takes them. By default the smallest and
-            largest `lsn` of the rows.
-        relation_bytes: from this size on, a relation has row groups of its own. Bytes in memory.
-        row_group_bytes: a larger row group is cut. Bytes in memory.
-        log: what the segments of the directory know. Pass it if you write all segments of the directory; without it,
-            this function finds it out.
-        file_mode: the most permissions that the file may have, such as 0o640. By default only the umask decides.
-        compressed: whether the file is compressed (zstd). A file that is not is written in a third of the CPU time, and
-            is about twice as large.
+        path: the file, or an existing directory. In a directory the file is named by its ordinals, so that names sort
+            in stream order. A URI that `pyarrow.fs` knows is a directory unless it ends in `.parquet`.
+        tagged: rows with TAGGED_SCHEMA, as returned by `tag`.
+        state: the state of the stream after these rows, as returned by `tag`.
+        source: the source of the rows.
+        start_lsn, end_lsn: the range of the LSNs of the rows, as for `parse_lsn`. By default the smallest and largest
+            `lsn` of the rows.
+        relation_bytes: a relation of at least this size has its own row groups. Bytes in memory.
+        row_group_bytes: a larger row group is split. Bytes in memory.
+        log: the catalog of the directory. Pass it if you write all segments of the directory; by default this function
+            determines it.
+        file_mode: the most permissions that the file may have, such as 0o640. By default only the umask applies.
+        compressed: whether the file is compressed (zstd). An uncompressed file is written in a third of the CPU time,
+            and is about twice as large.
         first_seq: ordinal of the first message, if messages without rows come before the first row, such as logical
             messages that a new session repeats. By default that of the first row.
 
@@ -79,13 +80,13 @@ def write_segment(
         The path or URI of the file.
 
     Raises:
-        ValueError: for no rows or more than 2 GiB of rows; for a `first_seq` that lies behind the first row; for a
-            state that is not the state behind these rows, or that has changes in its reorder buffer; for an invalid
-            LSN; for a directory that has segments of another source, or segments with these ordinals.
+        ValueError: for no rows or more than 2 GiB of rows; for a `first_seq` after the first row; for a state that is
+            not the state after these rows, or that has changes in its reorder buffer; for an invalid LSN; for a
+            directory that has segments of another source, or segments with these ordinals.
         FileExistsError: if the file exists: a segment is never changed. In an object store also if another process
             wrote this segment, or other segments with its messages, at the same time. Then do not confirm its messages
             to the server.
-        OSError: if the file cannot be written, or cannot be read back. Then do not confirm its messages to the server.
+        OSError: if the file cannot be written or read back. Then do not confirm its messages to the server.
 
     >>> import tempfile, pgoutput_fast as pgo
     >>> from pgoutput_fast.encode import Writer
@@ -135,7 +136,7 @@ def _checked(tagged: pa.RecordBatch | pa.Table) -> pa.Table:
 
 
 def _ordinals_of_rows(rows: pa.Table, state: StreamState) -> tuple[int, int]:
-    """(first, last) ordinal of the rows. Checks that the state is the state behind them."""
+    """(first, last) ordinal of the rows. Checks that the state is the state after them."""
     seqs = rows.column("seq").to_numpy()
     first, last = int(seqs.min()), int(seqs.max())
     if state.reorder_buffer is not None:
@@ -150,7 +151,7 @@ def _ordinals_of_rows(rows: pa.Table, state: StreamState) -> tuple[int, int]:
 
 
 def _lsns_of_rows(rows: pa.Table, start: int | None, end: int | None) -> tuple[int | None, int | None]:
-    """(start, end) as given, or else the smallest and largest LSN of the rows; None if no row has an LSN."""
+    """(start, end) if given, otherwise the smallest and largest LSN of the rows; None if no row has an LSN."""
     lsns = rows.column("lsn").drop_null().to_numpy()
     if len(lsns):
         start = int(lsns.min()) if start is None else start
@@ -159,9 +160,9 @@ def _lsns_of_rows(rows: pa.Table, start: int | None, end: int | None) -> tuple[i
 
 
 def _check_neighbours(store: Store, source: Source, first: int, last: int) -> Segment | None:
-    """Checks that a new segment may go into the directory. Returns the newest segment there.
+    """Checks that a new segment may be added to the directory. Returns the newest segment there.
 
-    Names sort in the order of the stream.
+    Names sort in stream order.
     """
     named = newest_named(store)
     if named is None:
@@ -176,7 +177,7 @@ def _check_neighbours(store: Store, source: Source, first: int, last: int) -> Se
 
 
 def _log_after(newest: Segment | None, log: KnownLog | None) -> KnownLog | None:
-    """The log of the directory: the given one, or the one of an earlier call. It restarts if others wrote segments."""
+    """The log of the directory: the given one, or that of an earlier call. It restarts if others wrote segments."""
     if log is None and newest is not None:
         log = _recent.pop(str(newest.path), None)
     if log is not None and not (newest is not None and log.follows(newest.known)):
