@@ -208,7 +208,7 @@ class SegmentDirectory:
                 )
 
     def _sweep(self) -> None:
-        """Removes unfinished files of a killed process. There is no other writer, but segments may be joined meanwhile."""
+        """Removes unfinished files of a killed process. There are no other writers, but segments may be joined now."""
         found = [*self._store.entries(), *self._store.entries(CATALOG_DIRECTORY)]
         unfinished = [each for each in found if is_unfinished(each.name.rpartition("/")[2])]
         joining = unfinished_of_compact(self._store, unfinished)

@@ -191,7 +191,7 @@ def unfinished_of_compact(store: Store, found: Sequence[Entry]) -> set[str]:
     return {entry.name for entry in found if _is_of_compact(entry.name, newest)}
 
 
-# ---- exclusive access ------------------------------------------------------------------------------------------------
+# ---- exclusive access --------------------------------------------------------------------------------------------
 
 
 class _Alone:
@@ -282,7 +282,7 @@ class _Mark(_Alone):
             )
 
 
-# ---- removal ---------------------------------------------------------------------------------------------------------
+# ---- removal -----------------------------------------------------------------------------------------------------
 
 
 def _remove_joined(store: Store, grace: float) -> tuple[int, int]:
@@ -322,7 +322,7 @@ def _is_of_compact(name: str, newest: Named) -> bool:
     return match is not None and int(match["last"] or match["only"]) < newest.first_seq
 
 
-# ---- joining ---------------------------------------------------------------------------------------------------------
+# ---- joining -----------------------------------------------------------------------------------------------------
 
 
 def _plan(store: Store, most_bytes: int, keep: int) -> tuple[int, dict[str, Entry], list[list[Named]]]:

@@ -5,7 +5,7 @@
     orders = changes(wal, "public.orders")         # one row per tuple, decoded on the executors
 
 These functions register nothing and need no jar: decoding runs in `mapInArrow`. Spark finds `format("pgoutput")` by
-itself. If Spark uses another Python than this one, `register(spark)` makes the format known.
+itself. If Spark uses another Python than this one, call `register(spark)` for the format.
 """
 
 from pgoutput_fast.extras import explained as _explained

@@ -1,4 +1,4 @@
-"""Paths and URIs as Spark takes them."""
+"""Paths and URIs for Spark."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _GLOB = re.compile(r"([\\\[\]{}*?])")
 
 
 def spark_path(path: str | os.PathLike[str]) -> str:
-    """Returns the path or URI of a file as Spark takes it: a glob, as a URI without escapes, query and password.
+    """Returns the path or URI of a file for Spark: a glob, as a URI without escapes, query and password.
 
     >>> spark_path("s3a://user:secret@bucket/a%20b/c{d}?region=x")
     's3a://bucket/a b/c\\\\{d\\\\}'
@@ -25,7 +25,7 @@ def spark_path(path: str | os.PathLike[str]) -> str:
         return _escaped(f"file://{os.path.abspath(text)}")
     uri = urlsplit(text)
     user, _, host = uri.netloc.rpartition("@")
-    # In URIs of Azure a container stands there, without a password.
+    # In Azure URIs this is the container, without a password.
     place = uri.netloc if ":" not in user else host
     return _escaped(f"{uri.scheme}://{place}{unquote(uri.path).rstrip('/')}")
 

@@ -1,6 +1,6 @@
-"""The two kinds of sessions. No other module asks which kind a session is.
+"""The two kinds of sessions. Other modules do not distinguish them.
 
-A classic session has a JVM in reach, and with it calls that are faster than the public ones. A session of Spark Connect
+A classic session has access to a JVM, and thus to calls that are faster than the public ones. A Spark Connect session
 has a connection to a server: no JVM, no SparkContext, and perhaps no py4j. Everything works without the faster calls.
 """
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["context_of", "cores_of", "java_frame", "java_session", "plan_of"]
 
-# A range of so many rows has a row in each of its partitions, unless there are more cores than rows.
+# A range of this many rows has a row in each of its partitions, unless there are more cores than rows.
 _ROWS = 1 << 16
 
 
@@ -27,7 +27,7 @@ def java_session(spark: SparkSession) -> Any:
 
 def java_frame(df: DataFrame) -> Any:
     """Returns the DataFrame's object in the JVM; None on Spark Connect."""
-    # Not of the frame: there, a name that is no attribute may become a column.
+    # Not from the frame itself, where an unknown attribute may become a column.
     return None if java_session(df.sparkSession) is None else getattr(df, "_jdf", None)
 
 
@@ -37,20 +37,20 @@ def context_of(spark: SparkSession) -> SparkContext | None:
 
 
 def cores_of(spark: SparkSession) -> int:
-    """Returns how many tasks can run at once. On Spark Connect, a small job finds it out."""
+    """Returns how many tasks can run at once. On Spark Connect, determined by a small job."""
     context = context_of(spark)
     if context is not None:
         return context.defaultParallelism
-    # Spark cuts a range into as many partitions.
+    # Spark splits a range into this many partitions.
     last: Any = spark.range(_ROWS).select(F.spark_partition_id().alias("n")).agg(F.max("n")).first()
     return int(last[0]) + 1
 
 
 def plan_of(df: DataFrame) -> str | None:
-    """Returns Spark's plan of a DataFrame as text; None if this Spark does not give it."""
+    """Returns Spark's plan of a DataFrame as text; None if this version of Spark does not provide it."""
     java = java_frame(df)
     if java is not None:
         return str(java.queryExecution().executedPlan().toString())
-    # What `explain` prints. Spark Connect has no public call that returns it.
+    # The output of `explain`. Spark Connect has no public call that returns it.
     explain = getattr(type(df), "_explain_string", None)
     return None if explain is None else str(explain(df))

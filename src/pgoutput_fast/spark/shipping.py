@@ -1,8 +1,8 @@
-"""Sends tasks to executors. If an executor lacks this package, or has another version of it, its error says so.
+"""Sends tasks to executors. If an executor lacks this package, or has another version, the error says so.
 
 Spark pickles a task as the name of its class, and an executor without the package then fails with a long traceback that
-ends in ModuleNotFoundError. So tasks travel as bytes, inside a function that Spark pickles with its code. That function
-needs no import to load. It checks the package, and only then unpickles the task. This costs no job.
+ends in ModuleNotFoundError. So tasks are sent as bytes, inside a function that Spark pickles with its code. That
+function needs no import to load. It checks the package, and only then unpickles the task. This needs no extra job.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ __all__ = ["Shipped", "reduced", "shipped"]
 
 
 def shipped(task: Callable[..., Any]) -> Callable[..., Any]:
-    """The task in a form that says what is wrong on an executor that cannot run it.
+    """Wraps a task to report a clear error on an executor that cannot run it.
 
     Args:
-        task: what `mapInArrow` or a UDF calls; it must pickle.
+        task: the function for `mapInArrow` or a UDF; it must be picklable.
 
     On an executor the result raises RuntimeError if its Python cannot import this package, or has another version.
     """
@@ -36,23 +36,23 @@ def shipped(task: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Shipped:
-    """A base of readers that Spark sends to executors: they are unpickled as `shipped` tasks are."""
+    """A base of readers sent to executors: they are unpickled like `shipped` tasks."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return reduced(self)
 
 
 def reduced(each: Any) -> tuple[Any, ...]:
-    """The `__reduce__` of an object that Spark sends to executors."""
+    """The `__reduce__` of an object sent to executors."""
     return _loader(_pickled((_restored, (type(each), each.__getstate__())))), ()
 
 
 class _KeptMemory:
-    """Unpickled in a Spark worker, this lets Arrow's allocator keep freed memory for ten seconds.
+    """When unpickled in a Spark worker, lets Arrow's allocator keep freed memory for ten seconds.
 
-    Each batch takes as much memory as the one before. By default mimalloc returns it to the system after 10 ms, and the
-    system zeroes every page again: about a fifth of a task's CPU time. A worker unpickles its task before it imports
-    pyarrow, and mimalloc reads its settings at that import. A value that the user set stays.
+    Each batch needs as much memory as the previous one. By default mimalloc returns it to the system after 10 ms, and
+    the kernel zeroes every page again: about a fifth of a task's CPU time. A worker unpickles its task before it
+    imports pyarrow, and mimalloc reads its settings at that import. A value set by the user is kept.
     """
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -74,7 +74,7 @@ def _restored(kind: type, state: dict[str, Any]) -> Any:
 
 
 def _pickled(value: Any) -> bytes:
-    """The value, also if its class was made in a notebook: this includes the code of such a class."""
+    """Pickles a value, including the code of its class if that was defined in a notebook."""
     dump: Any = cloudpickle.dumps
     return bytes(dump(value))
 

@@ -1,1 +1,1 @@
-"""Current tables that a streaming query keeps: the tasks reduce and merge, and the driver commits."""
+"""Current tables maintained by a streaming query: the tasks reduce and merge, and the driver commits."""

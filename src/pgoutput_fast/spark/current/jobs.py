@@ -1,4 +1,4 @@
-"""Runs tasks on the executors, and collects what they return."""
+"""Runs tasks on the executors, and collects their results."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _TASKS_PER_CORE = 4
 
 
 def run_jobs(spark: SparkSession, jobs: Sequence[Job]) -> list[Any]:
-    """Runs each task once, and returns the results in the order of the tasks.
+    """Runs each task once, and returns the results in task order.
 
     Raises:
         pyspark.errors.PySparkException: if a task fails as often as Spark allows.
     """
     if not jobs:
         return []
-    # A task of Spark has a cost, and most of these are small.
+    # A Spark task has overhead, and most of these are small.
     numbers = spark.range(0, len(jobs), 1, min(len(jobs), _TASKS_PER_CORE * cores_of(spark)))
     check_workers(numbers)
     task = RunJobs(tuple(packed(each) for each in jobs))

@@ -26,17 +26,17 @@ from pgoutput_fast.storage.stores import open_store
 
 __all__ = ["Merger"]
 
-# So often an effect is applied again, if something else changes a table meanwhile.
+# Attempts to apply an effect if a concurrent change conflicts.
 _TRIES = 10
-# About so many bytes of new rows are sorted by one task.
+# Bytes of new rows sorted by one task, approximately.
 _FRESH_BYTES = 64 << 20
-# Files are rewritten by so many tasks for each core at most.
+# Maximum number of tasks per core that rewrite files.
 _TASKS_PER_CORE = 2
 
 
 @dataclass
 class _Work:
-    """A stretch on the way into its table."""
+    """A stretch that is being applied to its table."""
 
     stretch: Stretch
     table: FileTable
@@ -48,18 +48,18 @@ class _Work:
 
     @property
     def replaced(self) -> bool:
-        """Whether all rows that were there go."""
+        """Whether all existing rows are removed."""
         return self.before is None or any(each.truncated for each in self.effects)
 
     @property
     def joined(self) -> list[int]:
-        """The files that are written again, whether rows of them go or not."""
+        """The files to rewrite, even if none of their rows is removed."""
         assert self.before is not None
         return list(range(len(self.before.files))) if self.all_again else self.table.short(self.before)
 
     @property
     def all_again(self) -> bool:
-        """Whether all files are written again, because the table gets wider columns."""
+        """Whether all files are rewritten, because the table gets wider columns."""
         return self.before is not None and self.table.all_again(self.before, self.schema)
 
 
@@ -70,7 +70,7 @@ class Merger:
         spark: the session.
         place: path or URI of the store with the current tables.
         scratch: the directory of files between jobs.
-        file_bytes: about how many bytes a file has at most.
+        file_bytes: approximate maximum size of a file.
     """
 
     def __init__(self, spark: SparkSession, place: str, scratch: str, file_bytes: int) -> None:
@@ -83,16 +83,16 @@ class Merger:
         tables: Mapping[str, tuple[FileTable, Place]],
         positions: Sequence[int],
     ) -> None:
-        """Applies one stretch of each table.
+        """Applies one stretch per table.
 
         Args:
-            stretches: at most one of each table.
-            tables: {qualified name: the table, and where it is}.
-            positions: the position of each table then.
+            stretches: at most one per table.
+            tables: {qualified name: the table, and its location}.
+            positions: the resulting position of each table.
 
         Raises:
-            ValueError: if a table cannot take its changes. It is as before; others may have theirs.
-            RuntimeError: if something else changes a table again and again meanwhile.
+            ValueError: if a table cannot take its changes. It is unchanged; others may have theirs.
+            RuntimeError: if concurrent changes of a table conflict repeatedly.
         """
         work = []
         for stretch, position in zip(stretches, positions, strict=True):
@@ -133,7 +133,7 @@ class Merger:
             each.effects = tuple(effect for effect in effects if effect.table == each.stretch.table)
 
     def _merged(self, work: Sequence[_Work]) -> list[_Work]:
-        """Merges effects into the versions that were read. Returns those whose table has changed meanwhile."""
+        """Merges effects into the versions that were read. Returns those whose table was changed concurrently."""
         rewrites = [job for each in work for job in self._rewrites(each)]
         rewritten: list[Rewritten] = run_jobs(self._spark, rewrites)
         files: dict[str, list[WrittenFile]] = {each.stretch.table: [] for each in work}
@@ -161,7 +161,7 @@ class Merger:
             with suppress(Exception):
                 store.remove(f"{file.directory}/{file.name}")
 
-    # ---- files that have rows which go or change -----------------------------------------------------------------
+    # ---- files with rows to remove or change ---------------------------------------------------------------------
 
     def _rewrites(self, work: _Work) -> list[RewriteFiles]:
         before, key = work.before, work.stretch.key
@@ -171,7 +171,7 @@ class Merger:
         short = work.joined
         looked = [k for k in self._candidates(work, bounds, work.identity[0]) if k not in set(short)]
         if not key:
-            # Equal rows are copies: one task counts how many of them have gone.
+            # Equal rows are copies: a single task counts how many of them were removed.
             goes = any(each.gone.rows for each in work.effects)
             parts = [looked + short] if goes or short else []
         elif work.all_again:
@@ -205,7 +205,7 @@ class Merger:
     def _candidates(
         self, work: _Work, bounds: tuple[str, pa.Array, pa.Array] | None, first: str
     ) -> list[int]:
-        """The files between whose bounds some of the keys lie, as far as this is known without the keys."""
+        """The files whose bounds include some of the keys, as far as the bounds of the effects tell."""
         assert work.before is not None
         pieces = [each.gone for each in work.effects]
         if work.stretch.key:
@@ -225,7 +225,7 @@ class Merger:
         return [k for k in every if not out[k]]
 
     def _parts(self, before: Version, looked: Sequence[int]) -> list[list[int]]:
-        """The files of each task: neighbours, of about the same size in all."""
+        """The files of each task: neighbours, with task sizes about equal."""
         if not looked:
             return []
         files: list[DataFile] = [before.files[k] for k in looked]

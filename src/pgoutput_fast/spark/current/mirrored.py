@@ -1,4 +1,4 @@
-"""The mirror of a target, as a sink of current tables finds it at the beginning of a batch."""
+"""The mirror of a target, as read by a sink of current tables at the beginning of a batch."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ __all__ = ["Mirrored", "read_mirrored"]
 
 @dataclass(frozen=True)
 class Mirrored:
-    """What the mirror has written down.
+    """The recorded state of the mirror.
 
     Attributes:
         store: the target.
-        directory: of the segments of the slot of now.
-        last_seq: ordinal of the last message there whose changes all tables have; -1 for none.
-        tables: {qualified name: what is known of the table}.
+        directory: directory of the segments of the current slot.
+        last_seq: ordinal of the last message there whose changes are in all tables; -1 for none.
+        tables: {qualified name: state of the table}.
     """
 
     store: Store
@@ -33,21 +33,21 @@ class Mirrored:
 
     @property
     def following(self) -> list[str]:
-        """The tables that follow their changes."""
+        """The tables that are being replicated."""
         return [name for name, facts in self.tables.items() if facts.stage == "follow"]
 
     @property
     def oids(self) -> dict[str, int]:
-        """{qualified name: the oid of the relation that was loaded}."""
+        """{qualified name: the oid of the loaded relation}."""
         return {name: facts.oid for name, facts in self.tables.items() if facts.oid}
 
     @property
     def keys(self) -> dict[str, list[str]]:
-        """{qualified name: the columns of the key in the last changes that the mirror took, or in its last load}."""
+        """{qualified name: the key columns in the last changes applied by the mirror, or in its last load}."""
         return {name: list(facts.keys[-1][1]) for name, facts in self.tables.items() if facts.keys}
 
     def check_directory(self, directory: str) -> None:
-        """Checks that segments are those of the slot of now.
+        """Checks that segments are those of the current slot.
 
         Raises:
             ValueError: if they are not.
@@ -59,25 +59,25 @@ class Mirrored:
             )
 
     def check_named(self, names: Iterable[str], *, wanted: bool) -> None:
-        """Checks the tables that the sink keeps, before it begins to work.
+        """Checks the tables of the sink, before it begins to work.
 
         Args:
             names: the tables.
-            wanted: whether the user has named them. If not, the old segments may name tables that are not published
-                any more. They are an error only if they have changes.
+            wanted: whether the user has named them. If not, the old segments may name tables that are no longer
+                published. They are an error only if they have changes.
 
         Raises:
-            ValueError: if one of them does not follow its changes.
+            ValueError: if one of them is not being replicated.
         """
         self.check_followed(
             name for name in names if wanted or (name in self.tables and not self.tables[name].is_unpublished)
         )
 
     def check_followed(self, names: Iterable[str]) -> None:
-        """Checks that tables can take changes.
+        """Checks that changes can be applied to tables.
 
         Raises:
-            ValueError: if one of them does not follow its changes.
+            ValueError: if one of them is not being replicated.
         """
         for name in sorted(names):
             facts = self.tables.get(name)
@@ -94,14 +94,14 @@ class Mirrored:
 
 
 def read_mirrored(store: Store, format: str) -> Mirrored | None:
-    """The mirror of a target; None if it has none.
+    """Returns the mirror of a target; None if it has none.
 
     Args:
         store: the target.
-        format: of the sink's tables.
+        format: format of the sink's tables.
 
     Raises:
-        ValueError: if the sink cannot go on behind this mirror, or a file is damaged.
+        ValueError: if the sink cannot continue after this mirror, or a file is damaged.
     """
     memory = Memory(store)
     beginning = memory.beginning()
@@ -130,7 +130,7 @@ def read_mirrored(store: Store, format: str) -> Mirrored | None:
 
 
 def _place(directory: str) -> str:
-    """One form of all names of a directory. It has no credentials: the mirror does not write them down."""
+    """Normalizes the name of a directory. The result has no credentials: the mirror does not record them."""
     if is_uri(directory) and split_uri(directory).scheme != "file":
         return shown(split_uri(directory).geturl()).rstrip("/")
     return os.path.realpath(open_store(directory).at(""))

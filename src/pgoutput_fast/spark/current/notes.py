@@ -1,4 +1,4 @@
-"""What a sink of current tables remembers beside its tables."""
+"""The state of a sink of current tables, stored beside its tables."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ NOTES_FILE = f"{OWN}/spark.json"
 
 @dataclass(frozen=True)
 class Notes:
-    """How far all tables are.
+    """The progress of all tables.
 
     Attributes:
-        directory: the directory of the segments, without credentials; None before the first batch. In another one,
-            ordinals begin again.
-        tables: the tables that the sink was told to keep, sorted; None for all. Others do not have the messages.
-        seq: ordinal of the last message there whose commits all tables have; None before the first batch.
-        lsn: everything that committed up to this LSN is in all tables.
-        time: when the last of that committed, in microseconds since 1970; None if no commit is known.
+        directory: the directory of the segments, without credentials; None before the first batch. Another directory
+            has its own ordinals.
+        tables: the tables of the sink, sorted; None for all. Others do not have the messages.
+        seq: ordinal of the last message whose commits are in all tables; None before the first batch.
+        lsn: everything committed up to this LSN is in all tables.
+        time: time of the last of these commits, in microseconds since 1970; None if no commit is known.
         oids: {qualified name of a table: the oid of its relation}.
-        there: the same of the tables that batches have made or changed.
-        keys: {qualified name of a table: the columns of its key}, of tables that have changes since that is noted.
+        there: as `oids`, but only of the tables that batches have created or changed.
+        keys: {qualified name of a table: its key columns}, for tables with changes since this is recorded.
     """
 
     directory: str | None = None
@@ -41,7 +41,7 @@ class Notes:
     keys: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def left_out(self, directory: str, tables: Collection[str] | None) -> str | None:
-        """Which of these tables do not have the messages up to `seq`, in words; None if all have them.
+        """Describes those of these tables that lack the messages up to `seq`; None if all have them.
 
         >>> notes = Notes("segments", ["public.orders"], 9)
         >>> notes.left_out("segments", ["public.items", "public.orders"]), notes.left_out("segments", None)
@@ -54,9 +54,9 @@ class Notes:
         return ", ".join(sorted(set(tables) - set(self.tables))) or None
 
     def within(self, directory: str, tables: Collection[str] | None) -> Notes:
-        """The notes for these segments and tables: if they are others, no message is known to be in all tables.
+        """The notes for these segments and tables: if they are different ones, no message is known to be in all tables.
 
-        Positions of tables keep changes from coming twice.
+        Positions of tables prevent duplicate changes.
 
         >>> notes = Notes("segments", None, 9)
         >>> notes.within("segments", ["public.orders"]).seq, notes.within("segments/stream-1", None).seq
@@ -67,7 +67,7 @@ class Notes:
 
 
 def read_notes(store: Store) -> Notes:
-    """The notes of a target; empty ones if there are none.
+    """Returns the notes of a target; empty ones if it has none.
 
     Raises:
         ValueError: if the file is damaged.

@@ -1,4 +1,4 @@
-"""What a user of a sink of current tables does if a table cannot follow its changes."""
+"""What a user of a sink of current tables can do if a table cannot follow its changes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pgoutput_fast.mirror.errors import RELOAD
 
 __all__ = ["LOAD_AGAIN", "START_AGAIN"]
 
-# Notes keep a sink from taking messages twice. So the way out is another target.
+# Notes prevent a sink from applying messages twice, so the remedy is another target.
 START_AGAIN = (
     "Start the query with a new checkpoint and into another target, so that it reads all segments. If the segments do "
     "not begin with the tables, load the target with a Mirror first"

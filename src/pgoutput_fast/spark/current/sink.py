@@ -1,4 +1,4 @@
-"""A sink for `foreachBatch` that keeps current tables: one row for each row that a table on the server has."""
+"""A sink for `foreachBatch` that maintains current tables: one row for each row of a table on the server."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _FORMATS = ("delta", "iceberg")
 _SCRATCH = f"{OWN}/scratch"
 _BUCKET_BYTES = 2 << 20
 _MOST_BUCKETS = 256
-# How often files are removed that no point needs.
+# How often unneeded files are removed.
 _CLEAN_SECONDS = 600.0
 
 
@@ -66,28 +66,28 @@ def current_sink(
     catalog: Catalog | None = None,
     keep_points: int = MOST_POINTS,
 ) -> Callable[[DataFrame, int], None]:
-    """Returns a function for `foreachBatch` that keeps current tables while a capture writes segments.
+    """Returns a function for `foreachBatch` that maintains current tables while a capture writes segments.
 
     The query names the segments of each batch (`format("pgoutput")` with the option `emit` set to `files`). Tasks
-    reduce the changes to one effect per key, and rewrite the files which have rows that go or change. The driver then
+    reduce the changes to one effect per key, and rewrite the files with rows to remove or change. The driver then
     commits each table once per batch, with the LSN of the batch's last commit. If Spark runs a batch again, tables that
-    have it stay as they are.
+    already have it stay as they are.
 
-    A table that does not exist begins empty, so the segments must have all its changes. To begin with rows that were
-    there before, load the target with a `Mirror` first. The tables are those of a mirror: `<target>/current/<table>`.
-    After each batch a point is recorded, so `pgoutput_fast.mirror.at(target)` gives versions that belong together.
+    A nonexistent table begins empty, so the segments must have all its changes. To begin with existing rows, load the
+    target with a `Mirror` first. The tables are those of a mirror: `<target>/current/<table>`. After each batch a point
+    is recorded, so `pgoutput_fast.mirror.at(target)` returns consistent versions.
 
     Args:
-        target: a directory or a URI. The executors must see it at the same place.
+        target: a directory or a URI, at the same path for driver and executors.
         tables: qualified names, quoted as in SQL. Default: all tables of the segments.
         format: `"delta"` (needs `pip install 'pgoutput_fast[delta]'`), or `"iceberg"` in a local target (needs
             `pip install 'pgoutput_fast[iceberg]'`).
         options: how to decode. `on_error`, `metadata_prefix` and `columns` must be the default.
-        file_bytes: about how many bytes a file has at most.
-        bucket_bytes: a task reduces the changes of about so many bytes of segments. Its memory follows this.
-        storage_options: what delta-rs needs to reach a store, beside what the URI says.
+        file_bytes: approximate maximum size of a file.
+        bucket_bytes: approximate bytes of segments per reducing task, which determine its memory.
+        storage_options: options of delta-rs for the store, beside the URI.
         catalog: types that the stream does not describe: pass a snapshot's catalog.
-        keep_points: how many points can be read. Files that only older versions have are removed.
+        keep_points: how many points can be read. Files that only older versions need are removed.
 
     Raises:
         ValueError: for wrong arguments. The query fails if a table cannot follow its changes; the error says why, and
@@ -139,7 +139,7 @@ def current_sink(
 
 
 def _quoted(tables: Sequence[str]) -> frozenset[str]:
-    """The names, as relations have them."""
+    """The names as in relations."""
     expect_list("tables", tables)
     found = set()
     for name in tables:
@@ -167,9 +167,9 @@ class _Settings:
 
 @dataclass(frozen=True)
 class _Batch:
-    """What a batch has: the segments, and the outcomes of the transactions that end in it.
+    """The segments of a batch, and the outcomes of the transactions that end in it.
 
-    `catalog` has also what the user has given; `sent` has what the stream describes, in its order.
+    `catalog` includes the user's; `sent` has only the descriptions in the stream, in their order.
     """
 
     spark: SparkSession
@@ -181,13 +181,13 @@ class _Batch:
     last: int
 
     def check_begun(self, taken: int) -> None:
-        """Checks that no message is missing of the transactions that began before the batch and commit in it.
+        """Checks that transactions that began before the batch and commit in it are complete.
 
         Args:
-            taken: the tables have what commits up to this message.
+            taken: the tables have everything committed up to this message.
 
         Raises:
-            ValueError: if one is.
+            ValueError: if messages are missing.
         """
         begun = oldest_behind(self.outcomes, max(self.after, taken), self.last)
         gap = None if begun is None else first_gap(self.segments, begun, self.after + 1)
@@ -214,7 +214,7 @@ class _Batch:
 
 
 class _Sink:
-    """The work of a sink. Its tables stay open between batches."""
+    """The implementation of a sink. Its tables stay open between batches."""
 
     def __init__(self, settings: _Settings) -> None:
         self._settings = settings
@@ -225,14 +225,14 @@ class _Sink:
         self._check: Callable[[], object] | None = None
 
     def take(self, spark: SparkSession, found: Emitted) -> None:
-        """Takes the messages of a batch into the tables."""
+        """Applies the messages of a batch to the tables."""
         directory, first, last = found.directory, found.first, found.last
         self._store.make()
         with locked(self._store) as check:
             self._check = check
             for table, _ in self._tables.values():
                 table.check = check
-            # A mirror may have run since the last batch. So nothing that it writes is kept between batches.
+            # A mirror may have run since the last batch, so nothing that it writes is cached between batches.
             mirrored = read_mirrored(self._store, self._settings.format)
             if mirrored is not None:
                 mirrored.check_directory(directory)
@@ -264,10 +264,10 @@ class _Sink:
             self._clean(points)
 
     def _check_target(self, before: Notes, found: Emitted) -> None:
-        """Checks that a query which has taken batches finds what it noted then.
+        """Checks that a query with earlier batches finds their notes.
 
         Raises:
-            ValueError: if it does not.
+            ValueError: if they are missing.
         """
         if before.seq is None and found.began is not None and found.first > found.began:
             raise ValueError(
@@ -276,10 +276,10 @@ class _Sink:
             )
 
     def _check_notes(self, before: Notes, first: int) -> None:
-        """Checks that notes are there if tables are: without them, nobody sees that messages are missing.
+        """Checks that notes exist if tables do: without them, missing messages would go unnoticed.
 
         Raises:
-            ValueError: if they are not, and the batch does not begin with the first message.
+            ValueError: if they do not, and the batch does not begin with the first message.
         """
         if before.directory is None and first > 0 and any(self._store.entries(CURRENT, recursive=True)):
             raise ValueError(
@@ -295,18 +295,18 @@ class _Sink:
     def _check_there(
         self, table: str, oids: Collection[int], notes: Notes, mirrored: Mirrored | None
     ) -> None:
-        """Checks that a table without a current table has not lost it: a batch, or the mirror, may have made one.
+        """Checks that a missing current table was not lost: an earlier batch, or the mirror, may have created it.
 
         Args:
             table: its name.
-            oids: of the relations whose changes it gets now.
-            notes: name the tables that were there.
-            mirrored: the mirror. A table that follows its changes there has a current table.
+            oids: oids of the relations whose changes it gets now.
+            notes: name the tables that existed.
+            mirrored: the mirror. A table replicated by it has a current table.
 
         Raises:
-            ValueError: if it has.
+            ValueError: if it was lost.
         """
-        # Another relation of this name begins with its first change, if somebody has removed the table of the old one.
+        # If the old table was removed, another relation of this name begins with its first change.
         known = notes.there.get(table)
         if not notes.there and notes.seq is not None and table in self._marked():
             known = notes.oids.get(table)  # the notes are of an earlier version
@@ -317,7 +317,7 @@ class _Sink:
             )
 
     def _check_tables(self, before: Notes, directory: str, first: int) -> None:
-        """Checks that a table which was left out before gets its messages from the beginning: nobody has loaded it.
+        """Checks that a previously excluded table gets its messages from the beginning, because nothing has loaded it.
 
         Raises:
             ValueError: if it does not.
@@ -333,7 +333,7 @@ class _Sink:
             )
 
     def _check_begin(self, first: int, notes: Notes, mirrored: Mirrored | None) -> None:
-        """Checks that no message is missing before a batch. A mirror may have taken some.
+        """Checks that no message is missing before a batch. A mirror may have applied some.
 
         Raises:
             ValueError: if some are.
@@ -349,7 +349,7 @@ class _Sink:
             )
 
     def _clear_scratch(self) -> None:
-        """Removes files between jobs, also those that a killed query left."""
+        """Removes files between jobs, including those left by a killed query."""
         for entry in self._store.entries(_SCRATCH, recursive=True):
             self._store.remove(entry.name)
 
@@ -369,7 +369,7 @@ class _Sink:
     # ---- tables --------------------------------------------------------------------------------------------------
 
     def _names(self, catalog: Catalog) -> list[str]:
-        """The tables that are kept."""
+        """The tables of the sink."""
         wanted = self._settings.tables
         known = {each.qualified_name for each in catalog.relations}
         return sorted(known if wanted is None else known & wanted)
@@ -399,7 +399,7 @@ class _Sink:
         if mirrored is not None:
             mirrored.check_followed(changed)
             oids |= mirrored.oids  # a table may have been loaded again
-            # The mirror has brought a table further, or has loaded it again.
+            # The mirror has advanced a table, or has loaded it again.
             moved = {name for name in changed if (positions[name] or 0) > notes.lsn}
             keys |= {name: key for name, key in mirrored.keys.items() if name in moved or name not in keys}
         rounds, found = [], dict[str, int]()
@@ -426,7 +426,7 @@ class _Sink:
             now = [each[n] for each in rounds if len(each) > n]
             ends = [lsn if len(each) == n + 1 else each[n].last for each in rounds if len(each) > n]
             merger.apply(now, self._tables, ends)
-        # A batch that runs again finds tables that it has made.
+        # A repeated batch finds the tables that it has created.
         made = [name for name in names if name in found or positions[name] is not None]
         known = {name: notes.oids[name] for name in made if name in notes.oids}
         return replace(notes, there={**notes.there, **known})
@@ -448,7 +448,7 @@ class _Sink:
                 if each.last_seq > batch.after
                 for k in each.row_groups_of(sorted(oids[name]))
             )
-            # Equal values of two types need not have the same bucket.
+            # Equal values of two types may have different buckets.
             altered = any(len(each) > 1 for each in types[name].values())
             buckets = 1 if altered else min(_MOST_BUCKETS, 1 + nbytes // self._settings.bucket_bytes)
             taken[name] = Taken(position, buckets)
@@ -469,10 +469,10 @@ class _Sink:
     # ---- points --------------------------------------------------------------------------------------------------
 
     def _mark(self, catalog: Catalog, notes: Notes, mirrored: Mirrored | None, points: Points) -> None:
-        """Records which versions of the tables belong together, unless a table is ahead of the others.
+        """Records a point of consistent versions, unless a table is ahead of the others.
 
-        The tables are those that the mirror follows; without a mirror, those of the segments and of the last point.
-        Those that did not take the batch are left out.
+        The tables are those replicated by the mirror; without a mirror, those of the segments and of the last point.
+        Tables that did not take the batch are omitted.
         """
         known = points.read()
         names = set(self._names(catalog)) | set(known[-1].versions if known else ())
@@ -482,13 +482,13 @@ class _Sink:
             names &= self._settings.tables
         found = {name: now for name in sorted(names) if (now := self._table(name)[0].now()) is not None}
         reached = [each.position for each in found.values()] + [each.position for each in known[-1:]]
-        # A mirror ran, and the query follows: what the mirror recorded stays.
+        # A mirror ran, and the query lags: the points of the mirror remain.
         if found and max(reached) <= notes.lsn:
             versions = {name: each.number for name, each in found.items()}
             points.add(Point(notes.lsn, notes.time, versions, notes.lsn))
 
     def _clean(self, points: Points) -> None:
-        """Removes what only versions before the oldest point have, and what killed tasks left."""
+        """Removes files needed only by versions before the oldest point, and those left by killed tasks."""
         if time.monotonic() < self._next_cleaning:
             return
         oldest = points.oldest()

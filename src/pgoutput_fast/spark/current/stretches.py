@@ -1,4 +1,4 @@
-"""Puts divided changes together: what is reduced in one task, and what is applied one after the other."""
+"""Groups divided changes: what is reduced in one task, and what is applied one after the other."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ class Stretch:
 
     @property
     def columns(self) -> pa.Schema:
-        """The columns of a current table that has these changes.
+        """The columns of a current table with these changes.
 
         Raises:
-            ValueError: if a column has types that do not fit together.
+            ValueError: if a column has incompatible types.
         """
         schemas = {
             each.version: pa.schema([field for field in each.schema if field.name not in _METADATA])
@@ -57,10 +57,10 @@ class Stretch:
 
 
 def stretches_of(table: str, divided: Sequence[Divided], catalog: Catalog) -> list[Stretch]:
-    """The stretches of a table's changes, in the order in which they are applied.
+    """The stretches of a table's changes, in the order of application.
 
     Raises:
-        ValueError: if the key changed within a transaction that changed rows, too, or if a key may name other rows
+        ValueError: if the key changed within a transaction that also changed rows, or if a key may identify other rows
             later.
     """
     relations = {each.version: each for each in catalog.relations}
@@ -83,14 +83,14 @@ def stretches_of(table: str, divided: Sequence[Divided], catalog: Catalog) -> li
 
 
 def check_keys(stretches: Sequence[Stretch], before: Sequence[str] | None) -> None:
-    """Checks that no column with arrays joins the key.
+    """Checks that no array column is added to the key.
 
     Args:
-        stretches: of one table, in the order in which they are applied.
-        before: the columns of the key before them; None if that is not known.
+        stretches: stretches of one table, in the order of application.
+        before: the key columns before them; None if unknown.
 
     Raises:
-        ValueError: if one does.
+        ValueError: if one is added.
     """
     for each in stretches:
         if before is not None and (why := unchecked_array(each.columns, each.key, before)) is not None:
@@ -99,7 +99,7 @@ def check_keys(stretches: Sequence[Stretch], before: Sequence[str] | None) -> No
 
 
 def groups_of(divided: Iterable[Divided]) -> list[Pieces]:
-    """What each task reduces: buckets that belong together, and the truncates."""
+    """The changes of each reducing task: linked buckets, and the truncates."""
     divided = list(divided)
     root: dict[int, int] = {}
 

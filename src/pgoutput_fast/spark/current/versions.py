@@ -1,4 +1,4 @@
-"""Checks whether a current table can follow changes of its relation, as far as a stream says what was changed."""
+"""Checks whether a current table can follow changes of its relation, as far as the stream describes them."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _METADATA = metadata_names("_")
 def check_versions(
     table: str, versions: Iterable[int], catalog: Catalog, there: Collection[str] | None, oid: int | None
 ) -> int:
-    """Checks the relation versions that changes have.
+    """Checks the relation versions of changes.
 
     Args:
         table: the table's qualified name.
         versions: the versions of the changes.
-        catalog: all versions, in the order in which they came.
-        there: the columns that the table has; None if there is no table.
-        oid: the oid of the relation that the table has followed. None if that is not known: then a table that is there
-            is taken for that of the first version.
+        catalog: all versions, in the order of arrival.
+        there: the table's columns; None if there is no table.
+        oid: the oid of the relation that the table has followed. None if unknown: then an existing table is assumed to
+            be that of the first version.
 
     Returns:
         the oid of the relation.
@@ -58,13 +58,13 @@ def check_versions(
 
 
 def check_names(table: str, versions: Iterable[int], catalog: Catalog, oids: Mapping[str, int]) -> None:
-    """Checks that a table which has no rows yet had no other name before: its rows would be those of the other name.
+    """Checks that a table without rows did not have another name before: its rows would be under the other name.
 
     Args:
         table: the table's qualified name.
         versions: the versions of its changes.
-        catalog: all versions, in the order in which they came.
-        oids: {qualified name: the oid of the relation} of the tables that are followed.
+        catalog: all versions, in the order of arrival.
+        oids: {qualified name: the oid of the relation} of the replicated tables.
 
     Raises:
         ValueError: if it had.
@@ -88,7 +88,7 @@ def check_names(table: str, versions: Iterable[int], catalog: Catalog, oids: Map
 
 
 def _is_renamed(before: list[Relation], relation: Relation) -> bool:
-    """Whether a version has new columns and lacks others, compared with the one before it."""
+    """Whether a version adds some columns and lacks others, compared with the previous one."""
     names = {column.name for column in relation.columns}
     there = {column.name for column in before[-1].columns}
     return bool(names - there) and bool(there - names)

@@ -23,18 +23,18 @@ _RELATIONS_SCHEMA = (
 
 
 def read_catalog(wal: DataFrame, *, on_error: Literal["raise", "quarantine"] = "raise") -> Catalog:
-    """Returns all relation versions that the tagged payloads describe. Only distinct descriptions travel to the driver.
+    """Returns all relation versions described by tagged payloads. Only distinct descriptions are sent to the driver.
 
-    The result of `tag(..., state=...)` also gives the relation versions of that state, which its rows may refer to.
+    The result of `tag(..., state=...)` also includes the relation versions of that state, which its rows may refer to.
 
     Args:
         wal: tagged payloads. Do not filter out Relation and Type rows.
-        on_error: `"raise"` fails on a malformed description. `"quarantine"` skips it: the version that it describes is
-            then unknown, and changes of that version are `rejects`.
+        on_error: `"raise"` fails on a malformed description. `"quarantine"` skips it: its version is then unknown, and
+            changes of that version are `rejects`.
 
     Raises:
         DecodeError: if a description is malformed.
-        TypeError: if `wal` is no DataFrame.
+        TypeError: if `wal` is not a DataFrame.
         ValueError: if `wal` is not tagged.
     """
     expect_tagged(wal, ("seq", "kind", "in_stream", "payload"))
@@ -69,7 +69,7 @@ def read_catalog(wal: DataFrame, *, on_error: Literal["raise", "quarantine"] = "
 
 
 def _type_names(state: StreamState) -> dict[int, tuple[str, str]]:
-    """Returns (namespace, name) of the types that Type messages named before, by oid; the last message counts."""
+    """Returns (namespace, name) of the types in Type messages, by oid; the last message counts."""
     values = state.values or {}
     scopes = [*values.get("streamed", ()), *values.get("prepared", ()), values.get("current") or {}]
     named = [(seq, int(oid), name) for oid, (*name, seq) in values.get("types", {}).items()]

@@ -41,42 +41,42 @@ def changes(
 
     Metadata columns come first, then the relation's columns.
 
-    To apply the changes, sort the rows: by (`_commit_lsn`, `_seq`) if transactions are `"committed"`, else by `_seq`.
-    Then `metadata` must have these columns, and `_change_type`.
+    To apply the changes, sort the rows: by (`_commit_lsn`, `_seq`) if transactions are `"committed"`, otherwise by
+    `_seq`. Then `metadata` must include these columns, and `_change_type`.
 
-    Spark cannot tell the executors which columns a query uses: they decode all columns of the result. So choose with
-    `metadata` and `Options(columns=...)`.
+    Spark does not tell the executors which columns a query uses: they decode all columns of the result. So limit them
+    with `metadata` and `Options(columns=...)`.
 
-    This call fixes the schema; data that is read later does not change it. The field metadata of the first column,
-    usually `_change_type`, name the relation and give the fingerprint of the catalog as `pg.catalog`. The field
-    metadata of the relation's columns give their PostgreSQL types.
+    This call fixes the schema; data read later does not change it. The field metadata of the first column, usually
+    `_change_type`, contain the relation's name and the fingerprint of the catalog as `pg.catalog`. The field metadata
+    of the relation's columns contain their PostgreSQL types.
 
     Args:
         wal: tagged payloads (TAGGED_SCHEMA), all of them or any part.
         table: the relation's qualified name, quoted as in SQL, or its oid.
-        options: how to decode; default `Options()`.
-        transactions: `"as_sent"` gives all rows. `"committed"` gives only rows of transactions whose commit is in
-            `outcomes`, without rows that a rollback to a savepoint undid; the rows then have the commit's LSN and time.
+        wal: tagged payloads (TAGGED_SCHEMA), all of them or any part.
+        transactions: `"as_sent"` returns all rows. `"committed"` returns only rows of transactions whose commit is in
+            `outcomes`, without rows undone by a rollback to a savepoint; the rows then have the commit's LSN and time.
             Default: as in `options`.
-        schema_mode: `"latest"` unifies by name the versions that the catalog knows, and the newest version decides; a
-            newer version fails the query. `"union"` unifies these and all versions that `wal` describes. `"pinned"`
-            uses `schema` for every version that fits. Default: pinned if there is a schema, else latest.
-        schema: the pinned schema, or a relation version that has it. Default: as in `Options(schemas=...)`.
-        catalog: the relation versions, and what a live server said about its types. If it has no versions, and always
+        schema_mode: `"latest"` unifies the versions in the catalog by column name, and the newest version decides; a
+            newer version fails the query. `"union"` unifies these and all versions described in `wal`. `"pinned"` uses
+            `schema` for every version that fits. Default: pinned if there is a schema, otherwise latest.
+        schema: the pinned schema, or a relation version with it. Default: as in `Options(schemas=...)`.
+        catalog: the relation versions, and a live server's description of its types. If it has no versions, and always
             for union and pinned, a small Spark job reads the descriptions from `wal`.
         outcomes: the outcomes of transactions, for instance of more than `wal`, or cached. Default: `outcomes(wal)`.
-        time: what a time of day becomes: a string, or `"TIME"` on Spark 4.1 and later.
+        time: the type of a time of day: a string, or `"TIME"` on Spark 4.1 and later.
         metadata: the metadata columns of the result: `"all"`, or a list of them, in the order of the list; none with
             `()`. Write the names as they appear in the result, such as `_lsn`, or without the prefix, such as `lsn`. A
-            name that a column has with its prefix means that column. The executors leave out all others. What you do
-            with the result needs its columns there: to sort by `_seq`, ask for `_seq`; a filter needs what it compares.
+            name that matches a column with its prefix means that column. The executors omit all others, so include the
+            columns that later steps need: `_seq` to sort by it, and those used in filters.
 
     Raises:
-        KeyError: if the catalog knows no such relation, or if there is no such metadata column; the message lists what
-            there is.
-        TypeError: if `wal` is no DataFrame; if `metadata` is a text other than `"all"`.
-        ValueError: if no single schema can hold all versions, if a version does not fit the pinned schema, if `wal` is
-            not tagged, or if `Options(columns=...)` names a column that no version has.
+        KeyError: if the catalog has no such relation, or there is no such metadata column; the message lists those that
+            exist.
+        TypeError: if `wal` is not a DataFrame; if `metadata` is a text other than `"all"`.
+        ValueError: if the versions do not fit into a single schema, if a version does not fit the pinned schema, if
+            `wal` is not tagged, or if `Options(columns=...)` names a column that no version has.
         RuntimeError: if Spark's Python workers run another Python than this one.
     """
     decoding, which = task_options(options, transactions)

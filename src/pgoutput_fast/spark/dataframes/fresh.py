@@ -1,4 +1,4 @@
-"""Reads a mirrored table as it is now: Spark reads its files, the driver what changes do to their rows."""
+"""Reads the latest state of a mirrored table: Spark reads its files, and the driver the effect of pending changes."""
 
 from __future__ import annotations
 
@@ -36,31 +36,31 @@ def read_fresh(
     storage_options: Mapping[str, str] | None = None,
     iceberg_catalog: Mapping[str, str] | None = None,
 ) -> DataFrame:
-    """Returns a mirrored table with all changes that its history has, also with those that its current table lacks yet.
+    """Returns a mirrored table with all changes in its history, including those not yet in its current table.
 
     The rows are those of `pgoutput_fast.mirror.fresh`. Spark reads the files of the current table, without the jars of
-    Delta. The driver reads the changes that the current table lacks, and runs a query for values that these lack. The
-    call fixes the moment: to see later changes, call it again. A mirror that runs may remove the files of a version
-    that is older than its recorded points; the query then fails.
+    Delta. The driver reads the changes missing in the current table, and runs a query for values that these lack. The
+    call fixes the moment: to see later changes, call it again. A running mirror may remove the files of a version older
+    than its recorded points; the query then fails.
 
     If current tables are in DuckDB, the driver reads the whole table.
 
     Args:
-        target: of the mirror: a path or a URI. The driver and the executors must see a directory at the same path.
+        target: path or URI of the mirror's target. The driver and the executors must see a directory at the same path.
             Spark must be able to read the URI, too. Spark gets it without its query and its password.
         table: qualified name, quoted as in SQL.
-        columns: which columns; None for all.
-        position: `"latest"`; an LSN, as for `parse_lsn`; or a datetime with a time zone, for all that committed until
-            then. Tables that are read at the same LSN belong together.
+        columns: the columns; None for all.
+        position: `"latest"`; an LSN, as for `parse_lsn`; or a datetime with a time zone, for everything committed until
+            then. Tables read at the same LSN are consistent.
         spark: the session. Default: the active session.
-        storage_options: what delta-rs needs to reach the store, beside what the URI says.
-        iceberg_catalog: that of the mirror, if it was given one.
+        storage_options: options of delta-rs for the store, beside the URI.
+        iceberg_catalog: that of the mirror, if it has one.
 
     Raises:
         KeyError: if the table is not mirrored, or has no such column.
-        LookupError: if the position cannot be read; the message says what can.
+        LookupError: if the position cannot be read; the message lists those that can.
         pgoutput_fast.mirror.MirrorError: if the table is stopped, or must be loaded.
-        ValueError, TypeError: if `position` is no position; ValueError also if changes are missing.
+        ValueError, TypeError: if `position` is not a position; ValueError also if changes are missing.
 
     Example:
         orders = read_fresh("lake/", "public.orders")
@@ -80,7 +80,7 @@ def read_fresh(
 
 
 def frame_at(session: SparkSession, moment: Moment, columns: Sequence[str]) -> DataFrame:
-    """The rows of a table at a moment, with these columns. Its base has files.
+    """The rows of a table at a moment, with these columns. Its base consists of files.
 
     Raises:
         ValueError: if changes are missing.
@@ -104,12 +104,12 @@ def _read(session: SparkSession, files: Sequence[str], schema: pa.Schema) -> Dat
 
 
 def _frame_of(session: SparkSession, rows: pa.Table) -> DataFrame:
-    # Spark takes a table for empty whose first chunk is.
+    # Spark considers a table empty if its first chunk is.
     return session.createDataFrame(rows.combine_chunks(), spark_schema(rows.schema))
 
 
 class _Rows:
-    """The rows of a table. The n-th column of the DataFrame is named `c<n>`, so that no name means something else.
+    """The rows of a table. The n-th column of the DataFrame is named `c<n>`, which avoids name conflicts.
 
     Args:
         frame: the rows.
@@ -121,14 +121,14 @@ class _Rows:
         self._frame = frame.toDF(*(f"c{n}" for n in range(len(schema))))
 
     def named(self, columns: Sequence[str]) -> DataFrame:
-        """The rows with these columns, under their own names."""
+        """The rows with these columns, under their original names."""
         return self._frame.select([F.col(self._short(name)).alias(name) for name in columns])
 
     def changed(self, effect: Effect, table: str) -> _Rows:
         """The rows after an effect.
 
         Raises:
-            ValueError: if the effect lacks rows, or has types that do not fit.
+            ValueError: if the effect lacks rows, or has incompatible types.
         """
         types = fitted(self.schema, effect.rows.schema, table, lambda *_: True)
         before = self._in_schema(merged(self.schema, types))
@@ -144,7 +144,7 @@ class _Rows:
         return f"c{self.schema.get_field_index(name)}"
 
     def _in_schema(self, schema: pa.Schema) -> _Rows:
-        """The rows with the columns of a schema. Those that they lack are null."""
+        """The rows with the columns of a schema. Missing ones are null."""
         if schema.equals(self.schema):
             return self
         columns = [
@@ -156,7 +156,7 @@ class _Rows:
         return _Rows(self._frame.select(columns), schema)
 
     def _joined(self, keys: pa.Table, how: Literal["left_semi", "left_anti"]) -> DataFrame:
-        """The rows that equal a key by its columns, or those that equal none. Without columns, all rows equal it."""
+        """The rows that match a key in its columns, or those that match none. Without columns, all rows match."""
         if keys.num_rows == 0 or keys.num_columns == 0:
             return self._frame if (keys.num_rows > 0) == (how == "left_semi") else self._frame.limit(0)
         shorts = [self._short(name) for name in keys.column_names]
@@ -166,7 +166,7 @@ class _Rows:
         return self._frame.join(F.broadcast(wanted), same, how)
 
     def _collected(self, keys: pa.Table) -> _Collected:
-        """The rows that equal a key."""
+        """The rows that match a key."""
         if not keys.num_rows:
             return _Collected(self.schema.empty_table())
         rows = self._joined(keys, "left_semi").toArrow().rename_columns(self.schema.names)
@@ -174,9 +174,10 @@ class _Rows:
 
 
 def _leaving(effect: Effect) -> pa.Table:
-    """The values of the rows that leave the files of a table.
+    """The values of the rows to remove from the files of a table.
 
-    Rows without a key leave if their plain values are those of a row that goes: the driver then knows which come back.
+    Rows without a key are removed if their plain values match a removed row: the driver then restores the remaining
+    ones.
     """
     if effect.key:
         return pa.concat_tables([effect.gone.select(effect.key), effect.rows.select(effect.key)])
@@ -187,7 +188,7 @@ def _leaving(effect: Effect) -> pa.Table:
 
 @dataclass(frozen=True)
 class _Collected:
-    """Rows of a table that the driver has."""
+    """Rows of a table, collected on the driver."""
 
     rows: pa.Table
 

@@ -17,19 +17,20 @@ from pgoutput_fast.spark.workers import check_workers
 
 __all__ = ["outcomes", "released"]
 
-# So many commits, some 50 bytes each, go to every executor; with more the changes are shuffled to them.
+# Maximum number of commits, some 50 bytes each, broadcast to the executors; with more, the changes are shuffled to
+# them.
 _MOST_BROADCAST = 1 << 21
 
 
 def outcomes(wal: DataFrame, *, options: Options | None = None) -> DataFrame:
-    """Returns a row per transaction or subtransaction whose outcome the tagged payloads contain, as `Decoded.outcomes`.
+    """Returns a row per transaction or subtransaction whose outcome is in the tagged payloads, as `Decoded.outcomes`.
 
     Args:
         wal: tagged payloads (TAGGED_SCHEMA).
         options: how to decode; only `on_error` matters here.
 
     Raises:
-        TypeError: if `wal` is no DataFrame.
+        TypeError: if `wal` is not a DataFrame.
         ValueError: if `wal` is not tagged.
         RuntimeError: if Spark's Python workers run another Python than this one.
     """
@@ -64,13 +65,12 @@ def released(rows: DataFrame, wal: DataFrame, outcomes: DataFrame | None, option
     """
     if outcomes is None:
         count = wal.where(F.col("kind").isin(*COMMITS)).count()
-        # Apart, so that no boundary message is decoded twice.
+        # Separately, so that no boundary message is decoded twice.
         ended, aborted = _decode_outcomes(wal, COMMITS, options), _decode_outcomes(wal, ROLLBACKS, options)
     else:
         count = outcomes.where("outcome = 'committed'").count()
         ended = aborted = outcomes
-    # A transaction commits once. But outcomes from several sources may contain its commit twice; this must not
-    # duplicate rows.
+    # A transaction commits once, but outcomes from several sources may repeat its commit; this must not duplicate rows.
     commits = (
         ended.where("outcome = 'committed' and subxid is null")
         .groupBy(F.col("txn").alias("ended"))

@@ -19,19 +19,19 @@ __all__ = ["SchemaMode", "Transactions", "expect_catalog", "known_catalog", "pla
 
 
 def task_options(options: Options | None, transactions: Transactions | None) -> tuple[Options, Transactions]:
-    """Returns the options for executors, and which transactions to give them.
+    """Returns the options for executors, and the requested transactions.
 
-    Executors decode these as they were sent.
+    Executors decode everything as sent.
 
     Raises:
-        TypeError: for options that are no `Options`.
-        ValueError: for options that Spark does not take.
+        TypeError: if the options are not `Options`.
+        ValueError: for options that Spark does not support.
     """
     expect_kind("options", options, Options, "pgoutput_fast.Options(...)")
     options = options if options is not None else Options()
     if options.plain:
         raise ValueError("plain=True is for tables in Python: those of Spark have plain types anyway")
-    # `replace` validates the value, so the error is the one of Options.
+    # `replace` validates the value, so the error is that of Options.
     options = options if transactions is None else replace(options, transactions=transactions)
     return replace(options, transactions="as_sent", spill_directory=None), options.transactions
 
@@ -40,7 +40,7 @@ def expect_catalog(catalog: object) -> None:
     """Checks an argument.
 
     Raises:
-        TypeError: if it is no `Catalog`.
+        TypeError: if it is not a `Catalog`.
     """
     expect_kind("catalog", catalog, Catalog, "a pgoutput_fast.Catalog, such as Catalog.from_json(text),")
 
@@ -48,10 +48,10 @@ def expect_catalog(catalog: object) -> None:
 def known_catalog(
     wal: DataFrame, catalog: Catalog | None, schema_mode: SchemaMode, options: Options
 ) -> Catalog:
-    """Returns the given catalog if it is sufficient, else merged with what the tagged payloads describe.
+    """Returns the given catalog if it is sufficient, otherwise merged with the descriptions in the tagged payloads.
 
     Raises:
-        TypeError: for a catalog that is no `Catalog`.
+        TypeError: for a catalog that is not a `Catalog`.
     """
     expect_catalog(catalog)
     if catalog is not None and resolves_alone(catalog, schema_mode):
@@ -68,7 +68,7 @@ def plan(
     schema_mode: SchemaMode | None,
     schema: pa.Schema | Relation | None,
 ) -> Resolved:
-    """Determines what the rows of `table` are decoded into.
+    """Determines the schema of the decoded rows of `table`.
 
     Raises:
         KeyError: if there is no such relation.
@@ -87,6 +87,6 @@ def plan(
 
 
 def rows_of(resolved: Resolved) -> Column:
-    """Which tagged rows are its changes: a filter that Parquet can take, by oid, on which row groups are cut."""
+    """A filter for the tagged rows with its changes, by oid: Parquet can apply it, as row groups are split by oid."""
     rows = F.col("relation").isin(*resolved.oids) & F.col("kind").isin(*CHANGES)
     return rows & ~F.col("version").isin(*resolved.others) if resolved.others else rows

@@ -40,11 +40,11 @@ def messages(
 
     Args:
         wal: tagged payloads (TAGGED_SCHEMA).
-        options: how to decode; `on_error` and `transactions` matter here.
-        transactions, outcomes: as for `changes`. Messages that are not transactional are always included.
+        options: how to decode; `on_error` and `transactions` apply here.
+        transactions, outcomes: as for `changes`. Nontransactional messages are always included.
 
     Raises:
-        TypeError: if `wal` is no DataFrame.
+        TypeError: if `wal` is not a DataFrame.
         ValueError: if `wal` is not tagged.
         RuntimeError: if Spark's Python workers run another Python than this one.
     """

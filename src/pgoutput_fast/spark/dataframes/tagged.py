@@ -1,4 +1,4 @@
-"""Checks that a DataFrame has tagged payloads, and keeps the states before and behind them beside it."""
+"""Checks that a DataFrame has tagged payloads, and attaches the states before and after them."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 
 __all__ = ["Ends", "ends_of", "expect_dataframe", "expect_tagged", "state_after", "with_ends"]
 
-# An attribute of a DataFrame. A DataFrame made from it has other rows, so it does not get the attribute.
+# An attribute of a DataFrame. DataFrames derived from it have other rows, so they do not inherit the attribute.
 _ENDS = "_pgoutput_fast_ends"
 
 
 @dataclass(frozen=True)
 class Ends:
-    """What is known of a stream at both ends of a DataFrame of tagged payloads.
+    """The stream at both ends of a DataFrame of tagged payloads.
 
     Attributes:
         before: the state before the first payload.
-        after: the state behind the last payload.
-        first, last: the values of the order columns of the first and the last payload; empty without payloads.
+        after: the state after the last payload.
+        first, last: the order columns of the first and the last payload; empty without payloads.
     """
 
     before: StreamState
@@ -36,7 +36,7 @@ class Ends:
 
 
 def with_ends(tagged: DataFrame, ends: Ends) -> DataFrame:
-    """Returns the DataFrame, with its ends beside it."""
+    """Attaches its ends to the DataFrame, and returns it."""
     setattr(tagged, _ENDS, ends)
     return tagged
 
@@ -48,16 +48,16 @@ def ends_of(tagged: DataFrame) -> Ends | None:
 
 
 def state_after(tagged: DataFrame) -> StreamState:
-    """Returns the state of the stream behind tagged payloads. The next call of `tag` continues with it.
+    """Returns the state of the stream after tagged payloads. The next call of `tag` continues with it.
 
-    `tag` has computed it, so this runs no Spark job. Use or write the rows before you store the state: an error in a
-    change only appears then.
+    `tag` has computed it, so this runs no Spark job. Use or write the rows before you store the state, because errors
+    in changes appear only then.
 
-    `state_after(tagged).to_json()` is text that you can store beside the rows; `tag(..., state=text)` takes it.
-    Its size grows with the number of relations and open transactions: some hundred bytes for each relation.
+    `state_after(tagged).to_json()` is text that you can store beside the rows; `tag(..., state=text)` accepts it. Its
+    size grows with the number of relations and open transactions: some hundred bytes per relation.
 
     Args:
-        tagged: the DataFrame that `tag` returned, not one that was made from it.
+        tagged: the DataFrame returned by `tag`, not one derived from it.
 
     Raises:
         ValueError: for any other DataFrame.
@@ -95,7 +95,7 @@ def expect_tagged(wal: DataFrame, names: Sequence[str] = TAGGED_SCHEMA.names) ->
     """Checks that a DataFrame has these columns of tagged payloads.
 
     Raises:
-        TypeError: if it is no DataFrame, or if its payloads are no bytes.
+        TypeError: if it is not a DataFrame, or if its payloads are not bytes.
         ValueError: if it lacks one; the message says how to tag it.
     """
     expect_dataframe(wal)

@@ -17,7 +17,7 @@ from pgoutput_fast.spark.workers import check_workers
 
 __all__ = ["transactions"]
 
-# Rows that end a transaction have its origin. A stream_abort has it only if it aborts the whole transaction.
+# Rows that end a transaction have its origin, but a stream_abort only if it aborts the whole transaction.
 _ENDS = ("commit", "prepare", "stream_commit", "stream_prepare")
 
 
@@ -29,7 +29,7 @@ def transactions(wal: DataFrame, *, options: Options | None = None) -> DataFrame
         options: how to decode; only `on_error` matters here.
 
     Raises:
-        TypeError: if `wal` is no DataFrame.
+        TypeError: if `wal` is not a DataFrame.
         ValueError: if `wal` is not tagged.
         RuntimeError: if Spark's Python workers run another Python than this one.
     """
@@ -41,7 +41,7 @@ def transactions(wal: DataFrame, *, options: Options | None = None) -> DataFrame
         shipped(DecodeRecords("transactions", options, spark_arrow_schema(TRANSACTIONS_SCHEMA))),
         spark_schema(TRANSACTIONS_SCHEMA),
     )
-    # Facts from other messages of the transaction: its origin, and when it was prepared. Both are rare and small.
+    # Values from other messages of the transaction: its origin, and when it was prepared. Both are rare and small.
     origins = (
         tagged.where(F.col("kind") == MSG_ORIGIN)
         .mapInArrow(shipped(DecodeOrigins()), spark_schema(ORIGINS_SCHEMA))

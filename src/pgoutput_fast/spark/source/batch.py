@@ -23,7 +23,7 @@ from pgoutput_fast.spark.source.read import (
 
 __all__ = ["SegmentReader", "make_reader"]
 
-# The module of Spark that passes filters to a reader.
+# Spark's module that passes filters to a reader.
 _PUSHES = "pyspark.sql.worker.data_source_pushdown_filters"
 # Tagged columns that can filter changes before decoding.
 _PUSHED = ("seq", "lsn", "txn", "xid")
@@ -35,7 +35,7 @@ class SegmentReader(RowsReader, DataSourceReader):
     Args:
         plan: the plan.
         schema: the schema that Spark expects.
-        footers: what the planning of the schema read (`SegmentList.pack`), None for nothing.
+        footers: the footers read while the schema was planned (`SegmentList.pack`), None for none.
     """
 
     def __init__(self, plan: SourcePlan, schema: StructType, footers: bytes | None = None) -> None:
@@ -44,7 +44,7 @@ class SegmentReader(RowsReader, DataSourceReader):
         self._footers = footers
 
     def __getstate__(self) -> dict[str, Any]:
-        # Tasks need no footers: there may be very many.
+        # Tasks need no footers, of which there may be very many.
         return {**self.__dict__, "_footers": None}
 
     def partitions(self) -> Sequence[InputPartition]:
@@ -71,7 +71,7 @@ class SegmentReader(RowsReader, DataSourceReader):
         return partitions or [ManyRows(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yields the record batches of a partition. One row group is in memory at a time."""
+        """Yields the record batches of a partition, with one row group in memory at a time."""
         assert isinstance(partition, ManyRows)
         return self.rows_of(partition)
 
@@ -79,7 +79,7 @@ class SegmentReader(RowsReader, DataSourceReader):
 class PushingReader(SegmentReader):
     """A SegmentReader to which Spark passes filters.
 
-    It only skips rows: Spark applies the filters again to all rows.
+    Filters only skip rows: Spark applies them again to all rows.
     """
 
     def pushFilters(self, filters: list[Any]) -> Iterator[Any]:  # noqa: N802
@@ -112,8 +112,8 @@ def _range(condition: Any) -> tuple[int, int] | None:
 def make_reader(plan: SourcePlan, schema: StructType, footers: bytes | None = None) -> SegmentReader:
     """Returns the reader for the current phase of Spark.
 
-    Spark fails on a reader with pushFilters while pushdown is off. Pushdown is on if Spark's pushdown module is the
-    caller.
+    Spark fails on a reader with pushFilters while pushdown is off. Pushdown is on if the caller is Spark's pushdown
+    module.
     """
     return (PushingReader if _is_pushing() else SegmentReader)(plan, schema, footers)
 

@@ -59,7 +59,7 @@ _LISTED = re.compile(r'\s*((?:"(?:[^"]|"")*"|[^",])+?)\s*(?:,|$)')
 
 @dataclass(frozen=True)
 class TablePlan:
-    """The plan of one relation: which tagged rows are its changes, and the task that decodes them."""
+    """The plan of one relation: the tagged rows with its changes, and the task that decodes them."""
 
     name: str
     oids: tuple[int, ...]
@@ -95,14 +95,14 @@ def plan_source(
 
     Args:
         options: the user's options.
-        schema: the schema to pin, with the wanted metadata columns, if the user called `DataFrameReader.schema`.
-        known: the catalog. If not given, it is read from the segments or the server.
-        keep: is called with the segments whose footers were read.
+        schema: the schema to pin, with the requested metadata columns, if the user called `DataFrameReader.schema`.
+        known: the catalog. By default, it is read from the segments or the server.
+        keep: called with the segments whose footers were read.
 
     Raises:
         KeyError: if there is no such relation, column or metadata column; the message lists those that exist.
         ValueError: for options that are missing, unknown or wrong; for segments that do not belong together; and if the
-            versions of a relation fit into no single schema, or not into the pinned one.
+        versions of a relation do not fit into a single schema, or into the pinned one.
     """
     given = {key.lower(): value for key, value in options.items()}
     unknown = sorted(key for key in given if key not in _KNOWN and not key.startswith("__"))
@@ -143,7 +143,7 @@ def plan_source(
         tables,
         planner.several,
         planner.options.metadata_prefix,
-        # Options validates the value, so the error is the one of Options.
+        # Options validates the value, so the error is that of Options.
         Options(transactions=transactions).transactions == "committed",
         _size(given.get("partition_bytes", str(SPARK_PARTITION_BYTES))),
         whole,
@@ -173,7 +173,7 @@ def _names_or_oids(names: Sequence[str]) -> list[str | int]:
 
 
 def _merge_given_catalog(stored: Catalog, text: str | None, mode: SchemaMode) -> Catalog:
-    """Returns the catalog of the option, with the one of the segments if the query needs both."""
+    """Returns the catalog of the option, merged with that of the segments if the query needs both."""
     if text is None:
         return stored
     try:
@@ -184,7 +184,7 @@ def _merge_given_catalog(stored: Catalog, text: str | None, mode: SchemaMode) ->
 
 
 class _Planner:
-    """Plans the tables of a query and what their rows are decoded into."""
+    """Plans the tables of a query and the schema of their decoded rows."""
 
     def __init__(self, known: Catalog, options: Options, time: Time, names: Sequence[str]) -> None:
         self._known = known
@@ -200,7 +200,7 @@ class _Planner:
         self._relation = f"{options.metadata_prefix}relation"
 
     def metadata(self, text: str | None) -> tuple[str, ...] | None:
-        """Returns the metadata columns that the option names, None without the option."""
+        """Returns the metadata columns named by the option, None without the option."""
         if text is None:
             return None
         if not text.strip():
@@ -244,7 +244,7 @@ class _Planner:
             names = [*metadata, *(name for name in names if name not in self._metadata)]
         if not names:
             raise ValueError("the result would have no column: name one with the option metadata or columns")
-        # Without field metadata: Spark does not compare them.
+        # Without field metadata, which Spark does not compare.
         bare = pa.schema([pa.field(f.name, f.type) for f in map(schema.field, names)])
         fields = spark_schema(bare, self._time)
         return self._planned(resolved, names), StructType([StructField(f.name, f.dataType) for f in fields])
@@ -257,7 +257,7 @@ class _Planner:
             raise KeyError(f"there is no column {', '.join(map(repr, missing))}; there is {', '.join(known)}")
 
     def pinned(self, schema: StructType) -> tuple[TablePlan, ...]:
-        """Plans all tables, each with the columns that the schema has for it.
+        """Plans all tables, with their columns in the schema.
 
         Raises:
             ValueError: if the tables cannot have these columns.
@@ -291,14 +291,14 @@ class _Planner:
     def _pinned(self, at: int, image: StructType) -> Resolved:
         wanted = None
         if self.options.extra_columns == "drop":
-            # A pinned column that no version has becomes null.
+            # A pinned column that no version has is null.
             there = {column.name for each in self._versions[at] for column in each.columns}
             wanted = [name for name in image.names if name in there]
         decoded = [decoded_schema(each, self.options, self._known.types) for each in self._versions[at]]
         fields = []
         for field in image:
             kind = _arrow_type(field)
-            # Keep the decoded type if it converts to the type that Spark expects.
+            # Keep the decoded type if it converts to the type expected by Spark.
             for schema in decoded:
                 if (
                     field.name in schema.names
@@ -325,13 +325,13 @@ class _Planner:
         return pa.schema(fields)
 
     def _planned(self, resolved: Sequence[Resolved], names: Sequence[str]) -> tuple[TablePlan, ...]:
-        """Returns the tables' plans. Their rows have only those metadata columns that are in `names`."""
+        """Returns the tables' plans, with only those metadata columns that are in `names`."""
         metadata = [name for name in names if name in self._metadata]
         prefix = self.options.metadata_prefix
         chosen = []
         for each in resolved:
             empty = not metadata and len(each.schema) == len(self._metadata)
-            # A batch without columns has no rows. `_seq` costs nothing, and the result does not have it.
+            # A batch without columns has no rows. `_seq` is free, and is not in the result.
             chosen.append(with_metadata(each, [f"{prefix}seq"] if empty else metadata, prefix))
         return tuple(
             TablePlan(

@@ -40,8 +40,8 @@ __all__ = [
     "rollbacks",
 ]
 
-# Small pieces are joined until they have this many bytes in the file, or the bytes of all divided by this number of
-# tasks if that is more.
+# Small pieces are joined up to this size, in bytes of the file, or up to the total size divided by this number of tasks
+# if that is more.
 _TASK_BYTES, _TASKS = 1 << 20, 64
 
 
@@ -52,7 +52,7 @@ class SegmentRows:
     Attributes:
         path: path of the segment.
         row_groups: numbers of the row groups.
-        bounds: wanted values of tagged columns; empty for all rows.
+        bounds: ranges of tagged columns; empty for all rows.
     """
 
     path: str
@@ -66,8 +66,8 @@ class ManyRows(InputPartition):
 
     Attributes:
         pieces: the row groups of each segment.
-        outcomes: outcomes of their transactions, if only committed rows are wanted, else None.
-        tables: the tables that decode them, if they differ from the plan's, else None.
+        outcomes: outcomes of their transactions, if only committed rows are requested, otherwise None.
+        tables: the tables that decode them, if they differ from the plan's, otherwise None.
     """
 
     pieces: tuple[SegmentRows, ...]
@@ -75,7 +75,7 @@ class ManyRows(InputPartition):
     tables: tuple[TablePlan, ...] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        # Segments of small transactions have many outcomes. They go to each task, and they compress well.
+        # Segments of small transactions have many outcomes. They are sent to each task, and they compress well.
         return {**self.__dict__, "outcomes": None if self.outcomes is None else pack_batch(self.outcomes)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -83,7 +83,7 @@ class ManyRows(InputPartition):
         self.__dict__.update(state, outcomes=None if packed is None else unpack_batch(packed))
 
 
-# A segment, and which of its rows.
+# A segment, and which of its rows to read.
 Piece = tuple[Segment, SegmentRows]
 
 
@@ -100,7 +100,7 @@ class RowsReader(Shipped):
         self._target = arrow_schema(schema)
 
     def rows_of(self, partition: ManyRows) -> Iterator[pa.RecordBatch]:
-        """Yields the record batches of a partition. One row group is in memory at a time."""
+        """Yields the record batches of a partition, with one row group in memory at a time."""
         tables = self._plan.tables if partition.tables is None else partition.tables
         for piece in partition.pieces:
             for rows in rows_of_segment(piece.path, piece.row_groups):
@@ -143,7 +143,7 @@ def ranges(
         segment: the segment.
         oids: oids of the relations.
         most_bytes: size limit of a group, in bytes of the file.
-        txns: transactions, ascending; only row groups that may contain their rows are taken. Default: all.
+        txns: transactions, ascending; limits the result to row groups that may contain their rows. Default: all.
     """
     return cut(segment, groups_with(segment, oids, txns), most_bytes)
 
@@ -188,7 +188,7 @@ def rollbacks(outcomes: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def join_small(pieces: Sequence[Piece], most_bytes: int) -> list[list[Piece]]:
-    """Joins small pieces, because each task has a cost: segments of a live capture have only some kilobytes each.
+    """Joins small pieces to reduce the number of tasks: segments of a live capture have only some kilobytes each.
 
     Args:
         pieces: consecutive pieces.
@@ -210,7 +210,7 @@ def join_small(pieces: Sequence[Piece], most_bytes: int) -> list[list[Piece]]:
 def relevant_outcomes(
     pieces: Sequence[tuple[Segment, Sequence[int]]], outcomes: pa.RecordBatch
 ) -> pa.RecordBatch:
-    """Returns only the outcomes that can affect rows of the row groups, so that a task receives fewer of them.
+    """Returns only the outcomes that can affect rows of the row groups, to send fewer of them to a task.
 
     Args:
         pieces: segments with numbers of row groups.

@@ -1,4 +1,4 @@
-"""A streaming reader that only says why there is none."""
+"""A streaming reader that only reports an error."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ __all__ = ["RefusedReader"]
 
 
 class RefusedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Raises an error whatever Spark asks for.
+    """Raises an error on every call.
 
-    If `streamReader` itself raises an error, Spark stops the reader that it did not get: the query ends with an
-    UnboundLocalError, and nobody sees the cause.
+    If `streamReader` itself raises an error, Spark tries to stop the nonexistent reader: the query ends with an
+    UnboundLocalError, which hides the cause.
 
     Args:
         problem: the error.

@@ -1,4 +1,4 @@
-"""`spark.read.format("pgoutput").option("mode", "snapshot")`: executors read a table as it is in one snapshot.
+"""`spark.read.format("pgoutput").option("mode", "snapshot")`: executors read a table as of one snapshot.
 
 Options:
 
@@ -6,7 +6,7 @@ Options:
 - `publication`: names separated by commas; the read has the columns and rows that they publish.
 - `slot`: created if it does not exist. The slot then sends the changes after the snapshot.
 - `snapshot_seconds`: how long the snapshot stays open; default 3600.
-- `snapshot` and `consistent_lsn` instead of these two: a snapshot that another session holds (see
+- `snapshot` and `consistent_lsn` instead of these two: a snapshot held by another session (see
   `Snapshot.spark_options()`).
 - `columns`, `time`, `partition_bytes`.
 - `unrepresentable`, `numeric`, `uuid`, `metadata_prefix`: as in `Options`.
@@ -45,14 +45,14 @@ from pgoutput_fast.spark.types import check_time, spark_arrow_schema, spark_sche
 
 __all__ = ["SnapshotPlan", "SnapshotSourceReader", "make_snapshot_reader", "plan_snapshot"]
 
-# There is no on_error: this format has no place for rejects.
+# No on_error: this format cannot return rejects.
 _DECODING = ("unrepresentable", "numeric", "uuid", "metadata_prefix")
 _OPTIONS = (
     "mode", "dsn", "table", "publication", "slot", "snapshot", "consistent_lsn", "snapshot_seconds", "columns", "time",
     "partition_bytes", *_DECODING,
 )  # fmt: skip
 _HELD_SECONDS = 3600
-# How many batches wait in a task.
+# Number of batches queued in a task.
 _WAITING = 4
 
 
@@ -80,12 +80,12 @@ class RangeOfTable(InputPartition):
 
 
 def plan_snapshot(options: Mapping[str, str]) -> SnapshotPlan:
-    """Exports a snapshot, unless the options name one, and plans schema and ranges from what it shows.
+    """Exports a snapshot, unless the options name one, and plans schema and ranges as of the snapshot.
 
     Raises:
         KeyError: if there is no such table or column.
         ValueError: for options that are missing, unknown or wrong.
-        SnapshotError: if the snapshot is gone, or if a snapshot of a new slot is requested and the slot exists.
+        SnapshotError: if the snapshot has ended, or if a snapshot of a new slot is requested and the slot exists.
         psycopg2.Error: if the server refuses.
     """
     given = {key.lower(): value for key, value in options.items()}
@@ -180,7 +180,7 @@ def _planned(request: _Request, snapshot: str, consistent_lsn: int, hint: str) -
         )
     read = tuple(column for column in table.relation.columns if column.name in columns)
     expect_cents(request.dsn, [replace(table.relation, columns=read)], catalog.types, request.options)
-    # Without field metadata: Spark does not compare them.
+    # Without field metadata, which Spark does not compare.
     bare = pa.schema([pa.field(name, schema.field(name).type) for name in columns])
     fields = spark_schema(bare, request.time)
     return SnapshotPlan(
@@ -258,7 +258,7 @@ class SnapshotSourceReader(Shipped, DataSourceReader):
         return [RangeOfTable(each) for each in self._plan.ranges] or [InputPartition(None)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yields the record batches of a range as they arrive. Only a few of them are in memory."""
+        """Yields the record batches of a range as they arrive, with only a few of them in memory."""
         if not isinstance(partition, RangeOfTable):
             return
         plan = self._plan
@@ -271,7 +271,7 @@ class SnapshotSourceReader(Shipped, DataSourceReader):
                 reader.read(plan.table, each, lambda batch: put(plan.table.name, batch))
 
             lost: dict[str, TableLostError] = {}
-            # `stop` cancels the query on the server when nobody wants more rows. This works even while no row arrives.
+            # `stop` cancels the query on the server when no more rows are requested, even while no row arrives.
             run_readers(connect, [partition.range], 1, work, lost, stop)
             for problem in lost.values():
                 raise problem

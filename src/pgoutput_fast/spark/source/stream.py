@@ -44,11 +44,11 @@ __all__ = ["NEW_SOURCES", "StreamReader", "SupportsTriggerAvailableNow"]
 class StreamReader(RowsReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Follows the segments that a capture writes.
 
-    An offset is `{"seq": n, "began": m}`: Spark has taken the messages before ordinal n, and the query began at m. If a
-    query is killed in its first batch, Spark asks for its beginning again, and `latest` is elsewhere then. So the end
-    of that batch says where it began. Before 4.2, Spark asks a new query for the end of its first batch before it asks
-    where the query begins: that offset has `first` in place of `began`. A query that goes on is first told where it is.
-    The offsets of earlier versions of this package have neither.
+    An offset is `{"seq": n, "began": m}`: Spark has read the messages before ordinal n, and the query began at m. If a
+    query is killed in its first batch, Spark asks for its beginning again, and `latest` has moved by then. So the end
+    of that batch records the beginning. Before 4.2, Spark asks a new query for the end of its first batch before its
+    beginning: that offset has `first` in place of `began`. A resumed query is first told its position. The offsets of
+    earlier versions of this package have neither.
 
     Args:
         plan: the plan.
@@ -112,11 +112,11 @@ class StreamReader(RowsReader, DataSourceStreamReader, SupportsTriggerAvailableN
                     f"{self._segments.end() - 1}: these are not the segments that the query began with"
                 )
         seq = self._limited(at["seq"], end, limit)
-        # Spark compares offsets as text: without a new message it must see the same one.
+        # Spark compares offsets as text: without new messages the offset must stay the same.
         return at if seq <= at["seq"] else self._offset(seq)
 
     def _candidate(self) -> int | None:
-        """Where the query begins; None if the option does not fit, which Spark hears when it asks for the beginning."""
+        """Where the query begins; None for an invalid option, reported when Spark asks for the beginning."""
         try:
             return self._beginning()
         except ValueError:
@@ -130,12 +130,12 @@ class StreamReader(RowsReader, DataSourceStreamReader, SupportsTriggerAvailableN
             self._began = began
 
     def _taken(self, start: dict[str, Any], end: dict[str, Any]) -> tuple[int, int]:
-        """The ordinals of the first message of a batch, and of the one behind its last one."""
+        """The ordinals of the first message of a batch, and of the one after its last one."""
         self._at = end
         self._learn(start)
         if start["seq"] != start.get("began"):
             return start["seq"], end["seq"]
-        # The query's first batch, perhaps again.
+        # The query's first batch, possibly repeated.
         known = end.get("began", end.get("first"))
         self._began = min(start["seq"], end["seq"]) if known is None else known
         return start["seq"] if known is None else known, end["seq"]
@@ -146,14 +146,14 @@ class StreamReader(RowsReader, DataSourceStreamReader, SupportsTriggerAvailableN
         if limit is None or type(limit).__name__ not in ("ReadAllAvailable", "ReadMaxFiles", "ReadMaxBytes"):
             segments, nbytes = self._resolved.max_segments, self._resolved.max_bytes
         elif type(limit).__name__ == "ReadMaxFiles":
-            # Spark accepts only one limit, so this code applies the other one.
+            # Spark accepts only one limit, so the other one is applied here.
             segments, nbytes = limit.max_files, self._resolved.max_bytes
         elif type(limit).__name__ == "ReadMaxBytes":
             segments, nbytes = None, limit.max_bytes
         if start >= end or (segments is None and nbytes is None):
             return end
         at, size = start, 0
-        # A backlog may have very many segments, so this reads only those footers that a batch needs.
+        # A backlog may have very many segments, so this reads only the footers that a batch needs.
         found: Iterable[Named | Segment] = (
             self._segments.between(start, end) if nbytes is None else self._segments.each_footer(start, end)
         )
@@ -167,7 +167,7 @@ class StreamReader(RowsReader, DataSourceStreamReader, SupportsTriggerAvailableN
         return min(at, end)
 
     def getDefaultReadLimit(self) -> Any:  # noqa: N802
-        """Returns the batch limit that the options set."""
+        """Returns the batch limit set by the options."""
         if self._resolved.max_segments is not None:
             return ReadMaxFiles(self._resolved.max_segments)
         if self._resolved.max_bytes is not None:
@@ -204,18 +204,18 @@ class StreamReader(RowsReader, DataSourceStreamReader, SupportsTriggerAvailableN
     # ---- batches -------------------------------------------------------------------------------------------------
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Returns the rows between two positions. Later segments and removed segments do not change the result."""
+        """Returns the rows between two positions. Segments added or removed later do not change the result."""
         begin, behind = self._taken(start, end)
         if begin >= behind:
             return []
         segments = self._ranges.segments(begin, behind)
-        # A segment does not contain all descriptions of older segments, and the range may contain rows of these.
+        # A segment does not repeat all descriptions of older segments, and the range may contain rows of these.
         before = self._ranges.before(segments, begin, behind)
         tables = self._tables([*before, *segments])
         return self._ranges.partitions(segments, begin, behind, tables)
 
     def _tables(self, segments: Sequence[Segment]) -> tuple[TablePlan, ...] | None:
-        """Returns new plans of the tables if relation versions appeared after the query was planned, else None."""
+        """Returns new plans of the tables if relation versions appeared after the query was planned, otherwise None."""
         wanted = self._resolved.given.get("slot")
         other = next((each.source.slot for each in segments if wanted not in (None, each.source.slot)), None)
         if other is not None:
@@ -244,14 +244,14 @@ class StreamReader(RowsReader, DataSourceStreamReader, SupportsTriggerAvailableN
         return self._new_tables[1]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yields the record batches of a partition. One row group is in memory at a time."""
+        """Yields the record batches of a partition, with one row group in memory at a time."""
         assert isinstance(partition, ManyRows)
         return self.rows_of(partition)
 
     def _hold(self, begin: int) -> None:
         """Tells retention that the messages from `begin` on are needed.
 
-        The consumer's position does not move on: if the query was killed in its first batch, Spark reads that again.
+        The consumer's position does not advance: if the query was killed in its first batch, Spark reads that again.
         """
         if self._resolved.consumer is not None:
             from pgoutput_fast.capture.retention import Consumers

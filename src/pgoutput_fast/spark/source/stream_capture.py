@@ -18,7 +18,7 @@ from pgoutput_fast.segments.tail import SegmentsGoneError, SegmentStream
 __all__ = ["OwnCapture", "known_with_server", "settings_of"]
 
 _LIMITS = ("rows", "nbytes", "seconds")
-# So often a list is read when segments in it are removed meanwhile.
+# Attempts to read a list if segments in it are removed meanwhile.
 _TRIES = 3
 
 
@@ -54,7 +54,7 @@ def settings_of(given: Mapping[str, str]) -> Settings:
 
 
 def known_with_server(given: Mapping[str, str], tables: Collection[str | int]) -> Catalog:
-    """Returns the segments' catalog, the server's types, and its description of tables that have not changed yet.
+    """Returns the segments' catalog, the server's types, and its description of tables without changes so far.
 
     Args:
         given: options, in lower case.
@@ -62,7 +62,7 @@ def known_with_server(given: Mapping[str, str], tables: Collection[str | int]) -
 
     Raises:
         KeyError: for a table that is neither known nor published.
-        psycopg2.Error: if the server cannot be asked.
+        psycopg2.Error: if the server cannot be queried.
     """
     settings = settings_of(given)
     stream = SegmentStream(settings.directory)
@@ -79,7 +79,7 @@ def _known(stream: SegmentStream) -> Catalog:
 
 
 class OwnCapture:
-    """The capture of a query, in a process of its own.
+    """The capture of a query, in a separate process.
 
     If another process captures into the directory, this capture waits until that process ends, and then takes over.
 
@@ -93,27 +93,27 @@ class OwnCapture:
 
     @property
     def slot(self) -> str:
-        """Name of the slot that it captures."""
+        """Name of the captured slot."""
         return self._settings.slot
 
     def keep(self) -> None:
         """Starts the capture if it does not run.
 
         Raises:
-            CaptureError: if it cannot go on; the message says what to do.
+            CaptureError: if it cannot continue; the message says what to do.
         """
         if self._process is None:
             self._process = CaptureProcess(self._settings)
             self._process.start()
-        if not self._process.check():  # something else stopped it
+        if not self._process.check():  # it was stopped otherwise
             self.stop()
 
     def catch_up(self) -> None:
-        """Captures everything that is committed now, then ends.
+        """Captures everything committed so far, then ends.
 
         Raises:
             CaptureError: if it cannot do so; the message says what to do.
-            psycopg2.Error: if the server cannot be asked.
+            psycopg2.Error: if the server cannot be queried.
         """
         self.stop()
         self._process = CaptureProcess(replace(self._settings, until_lsn=current_lsn(self._settings.dsn)))
@@ -124,7 +124,7 @@ class OwnCapture:
             self.stop()
 
     def stop(self) -> None:
-        """Ends the capture. What it has received is durable then."""
+        """Ends the capture. Everything received is durable then."""
         if self._process is not None:
             self._process.stop()
             self._process = None

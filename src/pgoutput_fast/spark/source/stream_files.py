@@ -20,7 +20,7 @@ from pgoutput_fast.spark.types import spark_schema
 __all__ = ["Emitted", "emits_files", "files_schema", "make_files_reader", "read_emitted"]
 
 # A row per segment of a batch: the stream's directory, the segment's path, the first and the last ordinal of its
-# messages in the batch, and the ordinal where the query began: null if it is not known any more.
+# messages in the batch, and the ordinal where the query began: null if it is no longer known.
 _WRAPPER = "spark.sql.streaming.triggerAvailableNowWrapper.enabled"
 _SCHEMA = pa.schema(
     [
@@ -31,13 +31,13 @@ _SCHEMA = pa.schema(
         ("began", pa.int64()),
     ]
 )
-# Rows that somebody made have only these: then the query began with the batch.
+# Rows made by a user have only these: then the query began with the batch.
 _NEEDED = ("directory", "path", "first", "last")
 _OPTIONS = ("path", "emit", *STREAM_OPTIONS)
 
 
 def emits_files(options: Mapping[str, str]) -> bool:
-    """Whether the query wants the names of segments.
+    """Whether the query requests the names of segments.
 
     Raises:
         ValueError: if the option `emit` has another value than `rows` and `files`.
@@ -52,7 +52,7 @@ def files_schema(options: Mapping[str, str]) -> StructType:
     """Spark's schema of the rows.
 
     Raises:
-        ValueError: for options that only a query of rows has, or that are wrong.
+        ValueError: for wrong options, or those that only a query of rows has.
     """
     given = {key.lower(): value for key, value in options.items()}
     unknown = sorted(key for key in given if key not in _OPTIONS and not key.startswith("__"))
@@ -67,12 +67,12 @@ def files_schema(options: Mapping[str, str]) -> StructType:
 
 @dataclass(frozen=True)
 class Emitted:
-    """What the rows of a batch say.
+    """The content of a batch's rows.
 
     Attributes:
         directory: the stream's directory.
         first, last: ordinals of the first and the last message of the batch.
-        began: ordinal of the first message of the query; None if it is not known any more.
+        began: ordinal of the first message of the query; None if it is no longer known.
     """
 
     directory: str
@@ -85,7 +85,7 @@ def read_emitted(batch: DataFrame, sink: str) -> Emitted | None:
     """Reads the rows of a batch; None if it has none.
 
     Args:
-        batch: what `foreachBatch` gives.
+        batch: the DataFrame passed by `foreachBatch`.
         sink: the name of the function, for the error.
 
     Raises:
@@ -105,9 +105,9 @@ def read_emitted(batch: DataFrame, sink: str) -> Emitted | None:
 
 
 def _is_wrapped(batch: DataFrame) -> bool:
-    """Whether Spark asks for the end of a batch before it says where it is, also behind a restart.
+    """Whether Spark asks for the end of a batch before it passes its position, even after a restart.
 
-    Before 4.2 a setting of Spark for `availableNow` does that. Then nobody can tell whether a query is new.
+    Before 4.2 a setting of Spark for `availableNow` does that. Then new and resumed queries look the same.
     """
     return not NEW_SOURCES and batch.sparkSession.conf.get(_WRAPPER, "false") == "true"
 
@@ -147,7 +147,7 @@ class FilesReader(StreamReader):
         return [_Names(tuple(rows))]
 
     def _began_at(self) -> int | None:
-        """Where the query began. The offsets of earlier versions do not say it, and options may have changed since."""
+        """Where the query began. The offsets of earlier versions lack this, and options may have changed since."""
         if self._began is None and self._resolved.starting == "earliest" and self._segments.begin() == 0:
             return 0
         return self._began

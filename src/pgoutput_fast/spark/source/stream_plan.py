@@ -1,4 +1,4 @@
-"""Plans a streaming query, and plans it again when a table changes during the query.
+"""Plans a streaming query, and replans it when a table changes during the query.
 
 Options in addition to those of `plan.py`: `starting`, `max_segments`, `max_bytes`, `consumer`; and for the query's
 own capture `dsn`, `slot`, `publication`, `capture`.
@@ -25,7 +25,7 @@ class StreamPlan:
     """The plan of a streaming query.
 
     Attributes:
-        source: what rows are decoded into.
+        source: how rows are decoded.
         mode: what happens when an unknown version of a relation appears.
         given: the user's options, in lower case.
         directory: directory of the segments.
@@ -45,10 +45,10 @@ class StreamPlan:
 
 
 def check_options(options: Mapping[str, str]) -> None:
-    """Checks the options that only streams have, before the query is planned.
+    """Checks the options of streams, before the query is planned.
 
     Raises:
-        ValueError: for options that are wrong.
+        ValueError: for wrong options.
     """
     given = {key.lower(): value for key, value in options.items()}
     if "paths" in given:
@@ -84,16 +84,16 @@ def plan_stream(options: Mapping[str, str], schema: StructType, planned: SourceP
     Args:
         options: the user's options.
         schema: the schema that Spark has.
-        planned: the plan of `plan_source`, if the user gave no schema.
+        planned: the plan of `plan_source`, unless the user gave a schema.
 
     Raises:
-        ValueError: for options that are wrong, and as `plan_source`.
+        ValueError: for wrong options, and as `plan_source`.
         KeyError: as `plan_source`.
     """
     check_options(options)
     given = {key.lower(): value for key, value in options.items()}
     source = plan_source(options, schema) if planned is None else planned
-    # A stream cannot take rows back after a rollback. So the default is committed transactions.
+    # A stream cannot take rows back after a rollback, so the default is committed transactions.
     committed = given.get("transactions", "committed") == "committed"
     return StreamPlan(
         replace(source, committed=committed),
@@ -115,7 +115,7 @@ def _number(given: Mapping[str, str], name: str) -> int | None:
 
 
 def new_versions(plan: StreamPlan, found: Catalog) -> list[str]:
-    """Returns the query's tables that have versions in `found` which were unknown when the query was planned."""
+    """Returns the query's tables with versions in `found` that were unknown when the query was planned."""
     tables = plan.source.tables
     known = {relation.version for relation in _planned(plan).relations}
     known.update(version for table in tables for version in table.others)
@@ -127,7 +127,7 @@ def new_versions(plan: StreamPlan, found: Catalog) -> list[str]:
 
 
 def plan_with_versions(plan: StreamPlan, found: Catalog) -> tuple[TablePlan, ...]:
-    """Plans the tables again, with the same schema, from the known versions and those in `found`.
+    """Replans the tables, with the same schema, from the known versions and those in `found`.
 
     Raises:
         ValueError: if a version does not fit into the schema of the query.

@@ -1,4 +1,4 @@
-"""Cuts a range of positions into partitions. These depend only on the range and its segments."""
+"""Splits a range of positions into partitions. These depend only on the range and its segments."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ _MOST_OUTCOMES = 4
 
 
 class RangeRows:
-    """Cuts ranges of positions into partitions.
+    """Splits ranges of positions into partitions.
 
-    With transactions as sent, a range contains the changes whose ordinals lie in it. With committed transactions, it
-    contains the transactions whose commit lies in it; their rows may lie before it.
+    With transactions as sent, a range contains the changes with ordinals in the range. With committed transactions, it
+    contains the transactions whose commit is in the range; their rows may be before it.
 
     Args:
         stream: the segments.
@@ -88,7 +88,7 @@ class RangeRows:
         """Returns the segments between two positions.
 
         Raises:
-            SegmentsGoneError: if a segment is gone.
+            SegmentsGoneError: if a segment was removed.
         """
         return self._stream.footers(start, end)
 
@@ -96,7 +96,7 @@ class RangeRows:
         """Returns the earlier segments that may also contain rows of the range.
 
         Raises:
-            SegmentsGoneError: if a segment is gone.
+            SegmentsGoneError: if a segment was removed.
         """
         if not (inside and self._plan.committed):
             return []
@@ -107,7 +107,7 @@ class RangeRows:
     def _committed(
         self, inside: Sequence[Segment], start: int, end: int, oids: Sequence[int]
     ) -> tuple[list[Piece], pa.RecordBatch]:
-        """Returns the row groups, and the outcomes that decide about their rows."""
+        """Returns the row groups, and the outcomes that apply to their rows."""
         outcomes = self._read_outcomes(inside)
         commits = _commits(outcomes, start, end)
         aborts = [rollbacks(outcomes)]
@@ -135,7 +135,7 @@ class RangeRows:
             ) from None
 
     def _read_outcomes(self, segments: Sequence[Segment]) -> pa.RecordBatch:
-        """Returns the outcomes of segments, and remembers those that the next call may need again."""
+        """Returns the outcomes of segments, and caches those that the next call may need again."""
         unread = [each for each in segments if str(each.path) not in self._outcomes]
         new = dict(zip((str(each.path) for each in unread), self._stream.outcomes(unread), strict=True))
         found = [
@@ -159,15 +159,15 @@ def _commits(outcomes: pa.RecordBatch, start: int, end: int) -> pa.RecordBatch:
 
 
 def _older(commits: pa.RecordBatch, inside: Sequence[Segment]) -> list[int]:
-    """Returns the transactions whose first rows lie before the range.
+    """Returns the transactions whose first rows are before the range.
 
-    They were streamed or prepared, or a segment boundary cuts them.
+    They were streamed or prepared, or a segment boundary splits them.
     """
     return sorted(txn for txn in commits.column("txn").to_pylist() if txn < inside[0].first_seq)
 
 
 def _bounds(segment: Segment, start: int, end: int) -> Bounds:
-    """Returns which rows of the segment are in the range; empty if all are."""
+    """Returns the bounds of the segment's rows in the range; empty if all are."""
     if segment.first_seq >= start and segment.last_seq < end:
         return {}
     return {"seq": (start, end - 1)}
