@@ -188,7 +188,7 @@ class CaptureProcess:
 
     def wait(self) -> None:
         """Waits until everything committed up to `until_lsn` is durable in the directory.
-        It does not matter which process captures it.
+
         It does not matter which process captures it.
 
         Raises:

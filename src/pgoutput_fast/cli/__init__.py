@@ -1,1 +1,1 @@
-"""The command `pgoutput-fast`. It only reads arguments and shows results: the work is done by the layers below."""
+"""The command `pgoutput-fast`. It only reads arguments and shows results: the layers below do the work."""

@@ -1,4 +1,4 @@
-"""The commands of `pgoutput-fast`, each in a module of its own."""
+"""The commands of `pgoutput-fast`, one module each."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ __all__ = ["app"]
 
 
 def _group(name: str, text: str) -> typer.Typer:
-    # Help without boxes: it is the same in a pipe, and an example in it can be copied.
+    # Help without boxes: it is the same in a pipe, and examples in it can be copied.
     return typer.Typer(
         name=name, help=text, no_args_is_help=False, pretty_exceptions_enable=False, rich_markup_mode=None
     )
 
 
 def _show_examples(group: typer.Typer) -> None:
-    """Moves the examples of docstrings to the ends of the helps, each on a line of its own as it is written."""
+    """Moves the examples in docstrings to the end of the help, each on its own line, as written."""
     for each in group.registered_commands:
         text, *examples = re.split(r"\n\n(?=Example:)", getdoc(each.callback) or "")
         lines = [" ".join(example.split()[1:]) for example in examples]

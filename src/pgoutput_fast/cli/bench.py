@@ -1,4 +1,4 @@
-"""`pgoutput-fast bench`: how fast this machine decodes, with messages that the package writes itself."""
+"""`pgoutput-fast bench`: how fast this machine decodes, with generated messages."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["bench"]
 
 _FORMATS = ("text", "binary")
-# A transaction. It is written once for each format, and then repeated: Python writes it slowly.
+# Rows of a transaction. It is generated once per format, and then repeated, because Python generates it slowly.
 _ROWS = 998
 _ROUNDS = 5
 # name -> (name of the type, typmod)
@@ -109,14 +109,14 @@ def _show(found: list[dict[str, Any]]) -> None:
 
 
 def _expect_same(text: pa.Table, binary: pa.Table) -> None:
-    """Checks that both formats gave the same rows: a wrong decoder may be fast."""
+    """Checks that both formats decode to the same rows: a wrong decoder may be fast."""
     if not text.equals(binary):
         line("text and binary gave different rows: please report this", "bold red", error=True)
         raise typer.Exit(PROBLEM)
 
 
 def _messages(format: str, count: int) -> pa.Array:
-    """Transactions of `_ROWS` inserts. Only the first has the description of the table."""
+    """Transactions of `_ROWS` inserts. Only the first one describes the table."""
     import pyarrow as pa
 
     from pgoutput_fast.encode import Writer
@@ -171,12 +171,12 @@ def _copy(payloads: pa.Array) -> Callable[[], object]:
 
     source = np.frombuffer(payloads.buffers()[2], np.uint8)
     target = np.empty_like(source)
-    target[:] = 1  # the system gives the memory at the first write
+    target[:] = 1  # the system allocates the memory at the first write
     return lambda: np.copyto(target, source)
 
 
 def _median(call: Callable[[], object]) -> float:
-    """Seconds of processor time of a call: the load of the machine does not count."""
+    """Processor seconds of a call, which do not depend on the load of the machine."""
     seconds = []
     for _ in range(_ROUNDS):
         begin = time.process_time()

@@ -157,7 +157,7 @@ def capture(
 
 
 def _service(given: Mapping[str, Any]) -> Capture:
-    """The capture that the options of the command describe.
+    """Returns the capture described by the options of the command.
 
     Raises:
         UsageError: for an option with a wrong value.

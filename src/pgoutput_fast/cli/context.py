@@ -1,4 +1,4 @@
-"""Follows a stream of messages: which transaction and table each belongs to."""
+"""Follows a stream of messages: the transaction and the tables of each message."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pgoutput_fast.protocol import kinds
 
 __all__ = ["Context", "Message"]
 
-# Where the xid stands in messages that have one of their own.
+# Offsets of the xid in messages that have one.
 _XID_AT = {
     kinds.MSG_BEGIN: 17,
     kinds.MSG_BEGIN_PREPARE: 25,
@@ -28,7 +28,7 @@ _XID_AT = {
     kinds.MSG_STREAM_ABORT: 1,
     kinds.MSG_STREAM_PREPARE: 1,
 }
-# Where these have the LSN of the end of their transaction. A server sends transactions in the order of these LSNs.
+# Offsets of the LSN of the transaction's end. A server sends transactions in the order of these LSNs.
 _END_AT = {
     kinds.MSG_BEGIN: 1,
     kinds.MSG_BEGIN_PREPARE: 1,
@@ -41,17 +41,17 @@ _END_AT = {
 
 @dataclass(frozen=True)
 class Message:
-    """A message, and what the messages before it say of it.
+    """A message, with the context from earlier messages.
 
     Attributes:
         seq: its ordinal in the input.
         data: its bytes.
-        kind: its name in tables, such as `stream_start`; `unknown` for a byte that is no tag.
-        lsn: the LSN of its frame, None if the input does not have it.
-        end_lsn: the LSN at which its transaction ends, None if no message before it says it.
-        xid: its transaction, None if it is not known.
-        in_stream: whether it is from a stream block, None if it is not known.
-        relations: the relations that it concerns, as far as they are known.
+        kind: its name in tables, such as `stream_start`; `unknown` for a byte that is not a tag.
+        lsn: the LSN of its frame, None if the input has none.
+        end_lsn: the LSN at which its transaction ends, None if no earlier message has it.
+        xid: its transaction, None if unknown.
+        in_stream: whether it is from a stream block, None if unknown.
+        relations: its relations, as far as they are known.
     """
 
     seq: int
@@ -65,17 +65,17 @@ class Message:
 
     @property
     def position(self) -> int | None:
-        """The LSN of the message, or else of the end of its transaction."""
+        """The LSN of the message, or otherwise of the end of its transaction."""
         return self.end_lsn if self.lsn is None else self.lsn
 
     @property
     def catalog(self) -> Catalog | Relation | None:
-        """The relations as `describe` takes them."""
+        """The relations in the form for `describe`."""
         return self.relations[0] if len(self.relations) == 1 else Catalog(self.relations)
 
 
 class Context:
-    """What the messages so far say: the transaction, and the tables.
+    """The context from the messages so far: the transaction, and the tables.
 
     Attributes:
         next_seq: the ordinal of the next message.
@@ -97,20 +97,20 @@ class Context:
         self._end_lsn: int | None = None
 
     def start_session(self) -> None:
-        """Notes that the server begins anew."""
+        """Notes that the server starts a new session."""
         self._in_stream, self._xid, self._end_lsn = False, None, None
 
     @property
     def relations(self) -> list[Relation]:
-        """The relations that were described."""
+        """The relations described so far."""
         return list(self._relations.values())
 
     def read(self, data: bytes, lsn: int | None = None) -> Message:
-        """The next message.
+        """Reads the next message.
 
         Args:
             data: its bytes; they may be damaged.
-            lsn: the LSN of its frame, None if it is not known.
+            lsn: the LSN of its frame, None if unknown.
         """
         kind = data[0] if data else None
         if kind in kinds.OPENINGS:
@@ -143,14 +143,14 @@ class Context:
         return found
 
     def _form(self, data: bytes) -> bool | None:
-        """Whether a message is from a stream block. Without messages before it, its bytes may tell it."""
+        """Whether a message is from a stream block. Without earlier messages, its bytes may show it."""
         if self._in_stream is not None:
             return self._in_stream
         form = headers(pa.array([data], pa.large_binary()))
         return bool(form["in_stream"][0].as_py()) if form["reason"][0].as_py() == 0 else None
 
     def _learn(self, message: bytes) -> None:
-        """Notes what a Relation message says. A damaged one says nothing."""
+        """Records the relation in a Relation message. A damaged one is ignored."""
         try:
             _, state = tag([encode_begin(1, 0, 1), message])
         except DecodeError:
@@ -164,7 +164,7 @@ def _number(data: bytes, at: int, size: int) -> int | None:
 
 
 def _oids(data: bytes, kind: int | None, at: int) -> tuple[int, ...]:
-    """The oids of the relations of a message. Of a damaged one, those that are there."""
+    """The oids of a message's relations. For a damaged message, those that are present."""
     if kind == kinds.MSG_TRUNCATE:
         count = min(_number(data, at, 4) or 0, (len(data) - at - 5) // 4)
         return tuple(int.from_bytes(data[at + 5 + 4 * k : at + 9 + 4 * k]) for k in range(count))

@@ -129,7 +129,7 @@ def decode(
 def _decode_all(
     sources: Sequence[Input], options: Options, parts: Parts, bar: _Bar
 ) -> tuple[list[Relation], int]:
-    """Decodes inputs. Returns (the relations that they describe, how many transactions had no end)."""
+    """Decodes inputs. Returns (the relations that they describe, the number of transactions without an end)."""
     there: list[Relation] = []
     waiting = 0
     for source in sources:
@@ -194,7 +194,7 @@ def _decode_segments(
 
 
 def _add_messages(source: Segments, rows: pa.Table, options: Options, parts: Parts) -> None:
-    """Adds the logical messages of a segment that were not rolled back. The committed changes lack them."""
+    """Adds the logical messages of a segment that were not rolled back. The committed changes do not include them."""
     found = rows.filter(pc.equal(rows.column("kind"), MSG_MESSAGE))
     if found.num_rows:
         (batch,) = found.combine_chunks().to_batches()
@@ -206,7 +206,7 @@ def _rows(decoded: Decoded) -> int:
 
 
 def _report(parts: Parts, waiting: int, *, json: bool) -> None:
-    """Says what became of the messages."""
+    """Reports the result of decoding the messages."""
     found = [(shown_table(each), each.rows) for each in parts.tables.values()]
     if json:
         objects([{"tables": dict(found), "transactions_without_end": waiting}])
@@ -233,11 +233,11 @@ def _report_rejects(messages: int, values: int) -> None:
 
 
 class _Bar:
-    """The progress of a decode: nothing, unless standard error is a terminal.
+    """The progress of a decode, shown only if standard error is a terminal.
 
     Args:
-        bar: shows it; None to show nothing.
-        total: the size of the input, if it is known.
+        bar: the progress bar; None to show nothing.
+        total: the size of the input, if known.
     """
 
     def __init__(self, bar: Progress | None, total: int | None) -> None:
@@ -245,12 +245,12 @@ class _Bar:
         self._task = None if bar is None else bar.add_task("decoding", total=total, rows=0)
 
     def advance(self, done: int, rows: int) -> None:
-        """Shows how much is read, and how many rows it has."""
+        """Shows how much was read, and the number of rows."""
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, completed=done, rows=rows)
 
     def writing(self, name: str) -> None:
-        """Shows which table is written."""
+        """Shows the table that is being written."""
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, description=f"writing {name}")
 

@@ -1,4 +1,4 @@
-"""The fields of a message as values of JSON, for programs."""
+"""The fields of a message as JSON values, for programs."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def _truncated(reader: FieldReader) -> dict[str, Any]:
 
 
 def _tuple(reader: FieldReader, relation: Relation | None, found: dict[str, Any]) -> None:
-    """Adds the cells of a tuple as {column: value}. Unchanged TOAST values are named apart."""
+    """Adds the cells of a tuple as {column: value}. Unchanged TOAST values are listed separately."""
     tag = reader.unsigned(1, "the tag of a tuple")
     cells: dict[str, Any] = {}
     found[_TUPLES.get(tag, "new")] = cells

@@ -1,4 +1,4 @@
-"""Which messages a command shows."""
+"""Selects the messages that a command shows."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _LAST = (1 << 64) - 1
 
 
 def table_names(given: Sequence[str] | None) -> frozenset[str] | None:
-    """The qualified names of tables as SQL quotes them; None for all tables.
+    """The qualified names of tables as quoted by SQL; None for all tables.
 
     Raises:
-        UsageError: for what is no qualified name.
+        UsageError: for an invalid qualified name.
 
     >>> sorted(table_names(["public.orders", 'public."Order Lines"']))
     ['public."Order Lines"', 'public.orders']
@@ -42,7 +42,7 @@ def expect_tables(wanted: Collection[str] | None, there: Collection[Relation]) -
     """Checks that the input has these tables.
 
     Raises:
-        InputError: if it lacks one; the text has the names that are nearest.
+        InputError: if it lacks one; the text suggests similar names.
     """
     names = {relation.qualified_name for relation in there}
     for table in sorted(wanted or ()):
@@ -52,14 +52,14 @@ def expect_tables(wanted: Collection[str] | None, there: Collection[Relation]) -
 
 @dataclass
 class Filters:
-    """Chooses messages.
+    """Selects messages.
 
     Attributes:
-        tables: the names of the tables; None for all, and for messages of none.
+        tables: the names of the tables; None for all, and for messages without a table.
         xids: the transactions; empty for all.
         kinds: names of kinds; empty for all.
-        first_lsn, last_lsn: positions, both included.
-        without_lsn: how many messages were left out because nothing says their LSN.
+        first_lsn, last_lsn: positions, inclusive.
+        without_lsn: the number of messages skipped because their LSN is unknown.
     """
 
     tables: frozenset[str] | None = None
@@ -78,10 +78,10 @@ class Filters:
         lsns: str | None,
         kinds: Sequence[str] | None,
     ) -> Filters:
-        """The filters that the arguments of a command name.
+        """Returns the filters given by the arguments of a command.
 
         Raises:
-            UsageError: for an argument of another form.
+            UsageError: for a malformed argument.
         """
         first, last = _range(lsns)
         chosen = {name for each in kinds or () for name in each.lower().replace(" ", "_").split(",")}
@@ -109,15 +109,15 @@ class Filters:
 
     @property
     def is_open(self) -> bool:
-        """Whether every message is wanted."""
+        """Whether every message is shown."""
         is_any_lsn = (self.first_lsn, self.last_lsn) == (0, _LAST)
         return self.tables is None and not self.xids and not self.kinds and is_any_lsn
 
     def expect_tables(self) -> None:
-        """Checks that each wanted table was there.
+        """Checks that all requested tables occurred.
 
         Raises:
-            InputError: if one was not.
+            InputError: if one did not.
         """
         expect_tables(self.tables, list(self.seen.values()))
 

@@ -1,4 +1,4 @@
-"""Which kind of input it is: recognised from its content."""
+"""Recognises the kind of an input from its content."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _OTHERS = {
 
 
 class InputKind(StrEnum):
-    """What an input can be."""
+    """The kinds of inputs."""
 
     HEX = "hex"
     RAW = "raw"
@@ -56,13 +56,13 @@ class InputKind(StrEnum):
 
 @dataclass(frozen=True)
 class Segments:
-    """A segment, or a directory of segments, of this machine or in a store."""
+    """A segment, or a directory of segments, local or in a store."""
 
     path: str
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """Its name in error texts."""
         return shown(self.path)
 
 
@@ -71,15 +71,15 @@ Input = Payloads | Segments
 
 @contextmanager
 def opened(given: Sequence[str], kind: InputKind | None, *, follow: bool = False) -> Iterator[list[Input]]:
-    """The inputs that the arguments of a command name. Without any, standard input.
+    """Opens the inputs named by the arguments of a command; by default, standard input.
 
     Args:
         given: files, directories, URIs of segments, hex digits, or `-`.
-        kind: what they are; None to recognise it.
-        follow: whether a directory may have its first segment later.
+        kind: their kind; None to recognise it.
+        follow: whether a directory may get its first segment later.
 
     Raises:
-        InputError: for what is no input.
+        InputError: for something that is not an input.
         UsageError: if nothing is given, and standard input is a terminal.
     """
     with tempfile.TemporaryDirectory(prefix="pgoutput-fast-") as directory:
@@ -101,7 +101,7 @@ def _is_hex(text: str, kind: InputKind | None) -> bool:
 
 
 def _messages(given: Sequence[str]) -> list[str]:
-    """The lines of arguments that are hex digits."""
+    """The lines of arguments in hex digits."""
     lines = [line for each in given for line in each.splitlines() if line.strip()]
     for each in lines:
         if hex_of_line(each) is None:
@@ -195,7 +195,7 @@ def _is_segment(path: str, name: str) -> bool:
 
 @dataclass(frozen=True)
 class _Lines:
-    """The lines of a text, each time from the beginning."""
+    """The lines of a text; every iteration starts at the beginning."""
 
     path: str
     name: str

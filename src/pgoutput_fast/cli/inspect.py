@@ -75,8 +75,8 @@ def inspect_inputs(
 
     Args:
         inputs: the inputs.
-        filters: which messages.
-        limit: at most so many; None for all.
+        filters: the messages to show.
+        limit: maximum number of messages; None for all.
         json: whether to write JSON.
         follow: whether to wait for more.
 
@@ -107,7 +107,7 @@ def _say_empty(source: Input) -> None:
 
 
 class _Counted:
-    """The messages of inputs, and how many there were."""
+    """The messages of inputs, counted."""
 
     def __init__(self, inputs: Sequence[Input], follow: bool) -> None:
         self._inputs, self._follow = inputs, follow

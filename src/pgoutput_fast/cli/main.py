@@ -19,7 +19,7 @@ __all__ = ["main"]
 
 _NAME = "pgoutput-fast"
 _DEBUG = "--debug"
-# Commands that run for long, and use the libraries whose threads `leave` is about.
+# Long-running commands, which use the libraries whose threads `leave` is about.
 _SERVICES = ("capture", "mirror")
 
 
@@ -27,11 +27,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command.
 
     Args:
-        arguments: what follows the command's name; by default, those of this process. `--debug` may stand anywhere
-            before `--`: errors then have their trace.
+        arguments: the arguments after the command's name; by default, those of this process. `--debug` may be anywhere
+            before `--`: errors then include a traceback.
 
     Returns:
-        0 if it is done, 1 for a problem that it names, 2 for wrong usage, 130 after Ctrl-C.
+        0 for success, 1 for a reported problem, 2 for wrong usage, 130 after Ctrl-C.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     end = given.index("--") if "--" in given else len(given)
@@ -63,9 +63,9 @@ def _status(given: list[str], *, debug: bool, own_process: bool) -> int:
 
 
 def _open_streams() -> None:
-    """Opens the standard streams that are closed, as a service may leave them: as empty ones.
+    """Opens closed standard streams, as a service may leave them, on the null device.
 
-    What the encoding of the output cannot show is escaped there.
+    Characters that the encoding of the output lacks are escaped there.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
@@ -86,7 +86,7 @@ def _run(given: list[str], *, own_process: bool) -> int:
         sys.stdout.flush()
     except SystemExit as ended:
         if sys.stdout is not output:
-            # typer has met a pipe that nobody reads, and would end with an error.
+            # typer has met a closed pipe, and would end with an error.
             sys.stdout = output
             raise BrokenPipeError from None
         status = ended.code
@@ -98,12 +98,12 @@ def _run(given: list[str], *, own_process: bool) -> int:
 
 
 def _meaning(problem: Exception) -> tuple[int, str]:
-    """(exit status, text) of an error. Errors of typer have a text of their own, and know their command."""
+    """(exit status, text) of an error. Errors of typer have their own text, and know their command."""
     if isinstance(problem, UsageError):
         return WRONG_USAGE, said(problem)
     of_typer = getattr(problem, "format_message", None)
     if of_typer is None:
-        # What typer raises when somebody ends the input in place of an answer.
+        # typer raises this when the input ends instead of an answer.
         ended = type(problem).__name__ == "Abort"
         return (INTERRUPTED, "stopped") if ended else (PROBLEM, said(problem))
     text = " ".join(of_typer().split())
@@ -114,7 +114,7 @@ def _meaning(problem: Exception) -> tuple[int, str]:
 
 
 def _unread() -> int:
-    # Nobody reads any more. Python would try to write the rest when it ends.
+    # The reader has gone. Python would try to write the rest when it ends.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return DONE
 
@@ -122,7 +122,7 @@ def _unread() -> int:
 def _tell(text: str, status: int) -> int:
     line = f"{_NAME}: {text}"
     if sys.stderr.isatty():
-        # A terminal would break words. rich may be what is missing.
+        # A terminal would break words. rich may be the missing package.
         columns = shutil.get_terminal_size().columns
         line = textwrap.fill(line, columns, break_long_words=False, break_on_hyphens=False)
     print(line, file=sys.stderr)

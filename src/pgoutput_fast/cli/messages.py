@@ -31,23 +31,23 @@ _STYLES = {
 
 
 def show(messages: Iterable[Message], filters: Filters, limit: int | None, *, json: bool) -> tuple[int, int]:
-    """Shows those messages that are wanted.
+    """Shows the selected messages.
 
     Args:
         messages: the messages.
-        filters: which of them.
-        limit: at most so many; None for all.
+        filters: the messages to show.
+        limit: maximum number of messages; None for all.
         json: whether to write JSON.
 
     Returns:
-        (how many messages were shown, how many of them are damaged).
+        (number of messages shown, number of damaged ones among them).
     """
     shown = damaged = 0
     write = _write_json if json else _Paragraphs().write
     if limit == 0:
         return 0, 0
     for message in messages:
-        # What is no message is shown with any filter: nobody knows what it was.
+        # An unknown message is shown with any filter, because nothing else is known about it.
         if not filters.wants(message) and message.kind != "unknown":
             continue
         text, damaged_at = described(message.data, in_stream=message.in_stream, catalog=message.catalog)
@@ -69,7 +69,7 @@ def counted(number: int, one: str, many: str = "") -> str:
 
 
 def _place(message: Message) -> list[str]:
-    """Where the message stands in the stream."""
+    """The position of the message in the stream."""
     place = []
     if message.lsn is not None:
         place.append(f"LSN {format_lsn(message.lsn)}")
@@ -85,7 +85,7 @@ class _Paragraphs:
     """Writes a paragraph for each message."""
 
     def __init__(self) -> None:
-        # A console per line would take more time than the message.
+        # A console per line would take longer than the message.
         self._console = Console(highlight=False) if sys.stdout.isatty() else None
 
     def write(self, message: Message, text: str, damaged_at: int | None) -> None:

@@ -155,7 +155,7 @@ def mirror(
         raise UsageError("--another-source is for --repair")
     end = position_or_now(until)
     prepare_process(context)
-    import pgoutput_fast.mirror  # noqa: F401  # it takes time, and Ctrl-C ends the process at once until then
+    import pgoutput_fast.mirror  # noqa: F401  # slow, and until then Ctrl-C ends the process at once
 
     stop = stop_on_signals(quiet=quiet)
     with _service(context.params) as service:
@@ -170,7 +170,7 @@ def mirror(
 
 
 def _service(given: Mapping[str, Any]) -> Mirror:
-    """The mirror that the options of the command describe.
+    """Returns the mirror described by the options of the command.
 
     Raises:
         UsageError: for an option with a wrong value.
@@ -199,10 +199,10 @@ def _service(given: Mapping[str, Any]) -> Mirror:
 
 
 def _expect_finished(mirror: Mirror, until: str | None, *, stopped: bool, quiet: bool) -> None:
-    """Logs how far the tables are, and checks that a run with --until has done what it should.
+    """Logs the progress of the tables, and checks that a run with --until has completed.
 
     Raises:
-        MirrorError: if it was stopped before, or if a table or its history is stopped.
+        MirrorError: if it was stopped before that, or if a table or its history is stopped.
     """
     from pgoutput_fast.mirror import MirrorError
 

@@ -19,9 +19,9 @@ from pgoutput_fast.storage.parquet import rows_writer
 
 __all__ = ["Collected", "Parts"]
 
-# The tables beside the changes that are kept, if they have rows. A truncate is a row of each table that it empties.
+# The other tables to keep, if they have rows. A truncate is a row of each table that it empties.
 _BESIDE = ("rejects", "messages")
-# If more bytes wait, the largest table is written out.
+# Above this size in memory, the largest table is written out.
 _MOST_BYTES = 1 << 26
 
 
@@ -30,9 +30,9 @@ class Collected:
     """The rows of one table.
 
     Attributes:
-        namespace, name: of the table; the namespace of a table beside the changes is empty.
-        rows: how many there are.
-        parts: (relation or None, schema, file) of each part, in the order of the rows.
+        namespace, name: names of the table; the namespace of a table other than changes is empty.
+        rows: number of rows.
+        parts: (relation or None, schema, file) of each part, in row order.
     """
 
     namespace: str
@@ -44,12 +44,12 @@ class Collected:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that wait in memory."""
+        """Bytes buffered in memory."""
         return sum(each.nbytes for each in self.waiting)
 
     @property
     def schema(self) -> pa.Schema:
-        """The schema that all parts fit.
+        """A schema for all parts.
 
         Raises:
             InputError: if no schema fits all of them.
@@ -68,7 +68,7 @@ class Collected:
 
 @contextmanager
 def _explained() -> Iterator[None]:
-    """Says what helps if no table can hold all versions of a relation."""
+    """Explains what to do if no table can hold all versions of a relation."""
     try:
         yield
     except ValueError as problem:
@@ -86,9 +86,8 @@ class Parts:
         directory: for the files of the parts.
 
     Attributes:
-        tables: the tables, and those beside the changes.
-        undecoded: how many of the rejects are messages that could not be decoded. The others are values without an
-            Arrow form.
+        tables: the tables of changes, and the others.
+        undecoded: number of rejects that are undecodable messages. The others are values without an Arrow form.
     """
 
     def __init__(self, directory: str) -> None:
@@ -105,7 +104,7 @@ class Parts:
         self._open.close()
 
     def add(self, decoded: Decoded) -> None:
-        """Adds changes, and the tables beside them.
+        """Adds changes, and the other tables.
 
         Raises:
             InputError: if no table can hold two versions of a relation.
@@ -124,7 +123,7 @@ class Parts:
             self._flush(max(self.tables.values(), key=lambda each: each.nbytes))
 
     def finish(self) -> None:
-        """Writes out what waits."""
+        """Writes out the buffered rows."""
         for each in self.tables.values():
             self._flush(each)
             self._close(each)

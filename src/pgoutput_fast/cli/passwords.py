@@ -1,4 +1,4 @@
-"""Keeps the passwords that a command was given out of everything that it says about an error."""
+"""Keeps a command's passwords out of its error texts."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _FORMS = (
     re.compile(r"password\s*=\s*([^\s'&]+)", re.IGNORECASE),
     re.compile(r"://[^:/?#@\s]*:([^\s]*)@"),
 )
-# Environment variables: one that is a password, and one that may have it.
+# Environment variables: one that is a password, and one that may contain it.
 _PASSWORD, _DSN = "PGPASSWORD", "PGOUTPUT_FAST_DSN"
-# A shorter text is part of too many words.
+# A shorter text occurs in too many words.
 _SHORTEST = 3
 
 
@@ -23,7 +23,7 @@ def passwords_in(arguments: Iterable[str], environment: Mapping[str, str]) -> se
     """The passwords in the arguments of a command, and in the environment.
 
     Args:
-        arguments: as they were given.
+        arguments: as given.
         environment: variables of the process.
 
     >>> sorted(passwords_in(["--dsn", "host=a password='two words'"], {"PGPASSWORD": "secret"}))
@@ -38,7 +38,7 @@ def passwords_in(arguments: Iterable[str], environment: Mapping[str, str]) -> se
 
 
 def without_passwords(text: str, passwords: Iterable[str]) -> str:
-    """The text with stars in place of each password.
+    """The text with passwords replaced by stars.
 
     >>> without_passwords("cannot use secret2 as secret", ["secret", "secret2"])
     'cannot use *** as ***'

@@ -1,4 +1,4 @@
-"""Messages out of files: raw ones, those of pg_recvlogical, hex digits, and columns of Parquet and Arrow files."""
+"""Messages in files: raw ones, those of pg_recvlogical, hex digits, and columns of Parquet and Arrow files."""
 
 from __future__ import annotations
 
@@ -37,25 +37,25 @@ __all__ = [
 
 _NAMES = ("payload", "data")
 _MOST_ROWS = 1 << 14
-# How much of a damaged end is kept to be shown.
+# Maximum number of bytes of a damaged end that are kept for display.
 _SHOWN_BYTES = 1 << 16
 _CUT_OFF = "the input ends within this message"
 _ABORT_SHORT, _ABORT_LONG = 9, 25
-# A line of psql, or digits alone; perhaps an LSN and an xid stand before the bytes.
+# A line of psql, or digits alone; an LSN and an xid may precede the bytes.
 _HEX = re.compile(r"(?:\s*(?P<lsn>[0-9A-Fa-f]+/[0-9A-Fa-f]+)\b)?.*?\\x(?P<digits>[0-9A-Fa-f]*)[\s|\"']*")
 _DIGITS = re.compile(r"\s*(?:0x)?(?P<digits>(?:[0-9A-Fa-f]{2}\s*)+)")
 _FRAME = re.compile(r"[\s|+-]*|\s*\(\d+ rows?\)\s*")
 
 
 class InputError(ValueError):
-    """The input is not what it should be; the text says what it is."""
+    """The input is not of the expected kind; the text says what it is."""
 
 
 class DamagedInputError(InputError):
     """The input cannot be read any further.
 
     Attributes:
-        rest: the bytes of the damaged message, from its tag byte on, as far as they are of use.
+        rest: the bytes of the damaged message, from its tag byte on, as far as they are useful.
         cut_off: whether the input ends within this message.
     """
 
@@ -67,13 +67,13 @@ class DamagedInputError(InputError):
 
 @dataclass(frozen=True)
 class Batch:
-    """Messages in the order of the stream.
+    """Messages in stream order.
 
     Attributes:
         payloads: their bytes.
-        lsns: the LSNs of their frames, int64 with 0 for unknown; None if none is known.
-        starts_session: whether the server begins anew with them.
-        done: how much of the input is read behind them, in the unit of `Payloads.size`.
+        lsns: the LSNs of their frames, int64 with 0 for unknown; None if all are unknown.
+        starts_session: whether the server starts a new session with them.
+        done: how much of the input is read after them, in the unit of `Payloads.size`.
     """
 
     payloads: pa.Array
@@ -83,16 +83,16 @@ class Batch:
 
 
 class Payloads(Protocol):
-    """An input that has messages as the plugin wrote them."""
+    """An input with messages as written by the plugin."""
 
     @property
     def name(self) -> str:
-        """What the texts of a command call it."""
+        """Its name in the texts of a command."""
         ...
 
     @property
     def size(self) -> int | None:
-        """How large it is, for a progress bar; None if that is not known."""
+        """Its size, for a progress bar; None if unknown."""
         ...
 
     def batches(self) -> Iterator[Batch]:
@@ -102,7 +102,7 @@ class Payloads(Protocol):
 
 @dataclass(frozen=True)
 class Recvlogical:
-    """A file of `pg_recvlogical -f`: each message and a newline."""
+    """A file of `pg_recvlogical -f`: messages, each followed by a newline."""
 
     path: str
     name: str
@@ -116,7 +116,7 @@ class Recvlogical:
         """The messages.
 
         Raises:
-            DamagedInputError: for a message that is damaged or cut off, behind those before it.
+            DamagedInputError: for a damaged or truncated message, after those before it.
         """
         done = 0
         try:
@@ -134,7 +134,7 @@ class Recvlogical:
 
 @dataclass(frozen=True)
 class RawFile:
-    """A file with messages one after the other, and nothing between them."""
+    """A file of consecutive messages, without separators."""
 
     path: str
     name: str
@@ -148,7 +148,7 @@ class RawFile:
         """The messages.
 
         Raises:
-            DamagedInputError: for a message that is damaged or cut off, behind those before it.
+            DamagedInputError: for a damaged or truncated message, after those before it.
         """
         data, done, seq, in_stream = b"", 0, 0, False
         with open(self.path, "rb") as file:
@@ -182,7 +182,7 @@ class RawFile:
 
 
 def _end(data: bytes, at: int, in_stream: bool, *, is_last: bool) -> int:
-    """The offset behind the message at `at`, with nothing behind it that tells its end."""
+    """The offset after the message at `at`, without a separator that shows its end."""
     if data[at] != kinds.MSG_STREAM_ABORT:
         return end_of_message(data + b"\0" if is_last else data, at, in_stream, 0)
     # No message begins with a zero byte, and the LSN of the longer form does.
@@ -195,12 +195,12 @@ def _end(data: bytes, at: int, in_stream: bool, *, is_last: bool) -> int:
 
 @dataclass(frozen=True)
 class HexText:
-    """Text with a message in hex digits in each line, such as the rows that psql prints.
+    """Text with one message in hex digits per line, such as rows printed by psql.
 
     Args:
         lines: the lines.
-        name: what messages call it.
-        size: in characters, if it is known.
+        name: its name in error texts.
+        size: in characters, if known.
     """
 
     lines: Iterable[str]
@@ -230,7 +230,7 @@ class HexText:
 
 
 def hex_of_line(line: str) -> tuple[bytes, int] | None:
-    r"""(the message, its LSN or 0) in a line of text, None if there is none.
+    r"""(the message, its LSN or 0) in a line of text; None if it has none.
 
     >>> hex_of_line(" 0/1B0D988 | 725 | \\x4300"), hex_of_line("42 00"), hex_of_line("data")
     ((b'C\x00', 28367240), (b'B\x00', 0), None)
@@ -251,7 +251,7 @@ class ArrowFile:
 
     Args:
         path: the file.
-        name: what messages call it.
+        name: its name in error texts.
         format: `parquet`, `arrow` or `arrow stream`.
     """
 
@@ -272,7 +272,7 @@ class ArrowFile:
         """The messages.
 
         Raises:
-            InputError: if no column or several can have the messages, for a null, and for a damaged file.
+            InputError: if the column of messages is missing or ambiguous, for a null, and for a damaged file.
         """
         done = 0
         try:
@@ -322,7 +322,7 @@ def _payload_column(schema: pa.Schema, name: str) -> str:
 
 @dataclass(frozen=True)
 class WithoutEnd:
-    """An input without its last message, if that is cut off."""
+    """An input without its last message, if that is truncated."""
 
     source: Payloads
 

@@ -1,4 +1,4 @@
-"""What a command says when it cannot do its work: one line, and an exit status."""
+"""Reports why a command failed: one line, and an exit status."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ __all__ = ["DONE", "INTERRUPTED", "PROBLEM", "WRONG_USAGE", "UsageError", "expec
 # The exit statuses.
 DONE, PROBLEM, WRONG_USAGE, INTERRUPTED = 0, 1, 2, STOPPED
 
-# What errors tell programs to call, and the commands that do the same.
+# Calls suggested by errors, and the equivalent commands.
 _COMMANDS = {"with drop_slot": "with pgoutput-fast slots drop"}
 
 
 def said(problem: BaseException) -> str:
-    """The text of an error in one line, with its notes. For a module that is missing, what to install.
+    """The text of an error in one line, with its notes. For a missing module, how to install it.
 
-    What a program would call becomes the command that does the same.
+    Suggested calls become the equivalent commands.
 
     >>> said(ValueError("no such slot:\\n  orders\\n"))
     'no such slot: orders'

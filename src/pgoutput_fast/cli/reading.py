@@ -1,4 +1,4 @@
-"""Arguments of the commands that read messages, and the messages that they name."""
+"""Arguments of the commands that read messages, and the messages of the inputs that they name."""
 
 from __future__ import annotations
 
@@ -63,11 +63,11 @@ def the_inputs(
     most: int | None = None,
     follow: bool = False,
 ) -> Iterator[list[Input]]:
-    """The inputs of a command: what its arguments name, or a slot.
+    """The inputs of a command: those of its arguments, or a slot.
 
     Raises:
-        UsageError: if these arguments do not fit each other.
-        InputError: for what is no input.
+        UsageError: if these arguments conflict.
+        InputError: for something that is not an input.
     """
     if slot is None and not publications:
         with opened(given or [], kind, follow=follow) as found:
@@ -88,11 +88,11 @@ def messages_of(source: Input, context: Context, *, follow: bool = False) -> Ite
 
     Args:
         source: the input.
-        context: what is known of tables and transactions before; this moves it on.
+        context: the tables and transactions known so far, which this updates.
         follow: whether to wait for further segments of a directory.
 
     Raises:
-        DamagedInputError: behind the last message that can be read.
+        DamagedInputError: after the last readable message.
     """
     if not isinstance(source, Segments):
         yield from _of_payloads(source, context)
@@ -102,7 +102,7 @@ def messages_of(source: Input, context: Context, *, follow: bool = False) -> Ite
 
 
 def _of_payloads(source: Payloads, context: Context) -> Iterator[Message]:
-    # Each look at a slot begins at the slot's position. What was given comes again then, and is left out.
+    # Each peek begins at the slot's position. Repeated messages are skipped.
     given = newest = -1
     try:
         for batch in source.batches():
@@ -126,10 +126,10 @@ def _of_payloads(source: Payloads, context: Context) -> Iterator[Message]:
 
 
 def _end(message: Message) -> int | None:
-    """Where the server wrote the record with which the message, or its transaction, was complete."""
+    """The LSN of the record that completed the message, or its transaction."""
     if message.end_lsn is None:
         return message.lsn
-    # This one has the LSN behind its record, which may be that of the next one.
+    # Here the LSN is after the record, possibly that of the next one.
     return message.end_lsn - (message.kind == "rollback_prepared")
 
 
@@ -139,11 +139,11 @@ def segments_of(source: Segments, *, follow: bool = False, gaps: bool = True) ->
     Args:
         source: the segments.
         follow: whether to wait for further segments.
-        gaps: whether messages may be missing between them. A line on the screen then says which.
+        gaps: whether messages may be missing between them, which a line on the screen then reports.
 
     Raises:
         InputError: if there is none, and for a gap.
-        ValueError: if a file is no segment, or is damaged.
+        ValueError: if a file is not a segment, or is damaged.
     """
     found = list_segments(source.path)
     if not found and not follow:
@@ -191,5 +191,5 @@ def _of_segment(segment: Segment) -> Iterator[Message]:
 
 def _rows(table: pa.Table) -> Iterator[dict[str, Any]]:
     for start in range(0, table.num_rows, _ROWS):
-        # The time of a commit may lie beyond what Python has, and is not needed.
+        # The time of a commit may exceed Python's range, and is not needed.
         yield from table.slice(start, _ROWS).drop_columns(["commit_timestamp"]).to_pylist()

@@ -1,4 +1,4 @@
-"""Where commands write: tables and lines for a person, lines of JSON for programs."""
+"""The output of commands: tables and lines for a person, lines of JSON for programs."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ __all__ = ["console", "line", "objects", "size", "table"]
 
 
 def line(text: str, style: str = "", *, error: bool = False) -> None:
-    """Writes one line. Nothing in it is markup. A terminal gets it broken between words, a pipe as one line.
+    """Writes one line, without markup. It is wrapped between words on a terminal, but not in a pipe.
 
     Args:
         text: the line.
-        style: of rich; a pipe gets no colours.
-        error: whether it goes to the standard error, as what is no result does.
+        style: style of rich; a pipe gets no colours.
+        error: whether to write to standard error, for anything but results.
     """
     screen = console(error=error)
     screen.print(Text(text, style), soft_wrap=not screen.is_terminal)
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]], right: Sequence[str] = ()) -> None:
-    """Writes a table that fits into the terminal. In a pipe, it has as much width as it needs.
+    """Writes a table that fits into the terminal. In a pipe, it is as wide as necessary.
 
     Args:
         columns: the names.
         rows: the cells; None becomes an empty one.
-        right: the columns whose values are numbers.
+        right: columns of numbers.
     """
     shown = Table(box=None, pad_edge=False, header_style="bold")
     for name in columns:
@@ -46,12 +46,12 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], right: Seque
         return
     with screen.capture() as written:
         screen.print(shown, soft_wrap=True)
-    # No blanks at the ends of lines: they disturb programs that compare or cut texts.
+    # No trailing blanks: they disturb programs that compare or cut texts.
     sys.stdout.write("".join(f"{each.rstrip()}\n" for each in written.get().splitlines()))
 
 
 def objects(each: Iterable[Mapping[str, Any]]) -> None:
-    """Writes one JSON object a line."""
+    """Writes one JSON object per line."""
     for values in each:
         sys.stdout.write(json.dumps(values, default=str) + "\n")
     sys.stdout.flush()
@@ -67,19 +67,19 @@ def size(nbytes: int) -> str:
 
 
 def console(*, error: bool = False) -> Console:
-    """Where rich writes.
+    """Returns a console of rich.
 
     Args:
-        error: whether to the standard error.
+        error: whether to use standard error.
     """
-    # A pipe has no width. rich would cut lines at 80 characters.
+    # A pipe has no width, and rich would wrap lines at 80 characters.
     is_terminal = (sys.stderr if error else sys.stdout).isatty()
     return _Console(stderr=error, width=None if is_terminal else 10_000, highlight=False)
 
 
 class _Console(Console):
-    """A console that leaves it to `main` what to do when nobody reads any more. rich would end with an error."""
+    """A console that lets `main` handle a closed pipe. rich would end with an error."""
 
     def on_broken_pipe(self) -> None:
-        """Raises the error again."""
+        """Reraises the error."""
         raise BrokenPipeError

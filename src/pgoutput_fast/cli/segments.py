@@ -31,7 +31,7 @@ from pgoutput_fast.storage.paths import FoundFile, find_files, shown
 
 __all__ = ["segments"]
 
-# From this width on, a terminal has the whole names.
+# A terminal of at least this width shows full names.
 _WIDE = 130
 
 segments = typer.Typer(
@@ -66,7 +66,7 @@ def ls(place: Place = "", json: Json = False) -> None:
         return
     pairs = list(zip(found, rows, strict=True))
     is_narrow = sys.stdout.isatty() and shutil.get_terminal_size().columns < _WIDE
-    # The ordinals of a name have 20 digits. Without their zeros, a line fits into a terminal.
+    # The ordinals of a name have 20 digits. Without leading zeros, a line fits into a terminal.
     names = [f"{each.first_seq}-{each.last_seq}" if is_narrow else row["name"] for each, row in pairs]
     table(
         ["ordinals" if is_narrow else "name", "messages", "from LSN", "to LSN", "size", "written"],
@@ -86,7 +86,7 @@ def ls(place: Place = "", json: Json = False) -> None:
 
 
 def _listed(segment: Segment, file: FoundFile | None) -> dict[str, Any]:
-    """What a list says of a segment."""
+    """The values of a segment in a list."""
     return {
         "name": name_of(segment.first_seq, segment.last_seq),
         "messages": segment.last_seq - segment.first_seq + 1,
@@ -171,7 +171,7 @@ def compact(
     expect_given({"DIRECTORY": directory})
     if os.path.isfile(directory):
         raise UsageError(f"compact joins the segments of a directory, and {directory} is a file")
-    # Without this, an empty place would count as one with nothing to join.
+    # Otherwise an empty directory would count as one with nothing to join.
     if not find_files(directory):
         raise InputError(f"{shown(directory)} has no segments")
     done = join(directory, most_bytes=most_bytes, keep=keep, grace=grace)

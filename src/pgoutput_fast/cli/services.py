@@ -1,4 +1,4 @@
-"""What `capture` and `mirror` share: they run until a signal, or up to a position, and log meanwhile."""
+"""Shared by `capture` and `mirror`: they run until a signal, or up to a position, and log meanwhile."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ Quiet: TypeAlias = Annotated[bool, typer.Option("--quiet", help="log only warnin
 
 
 def prepare_process(context: typer.Context) -> None:
-    """Lets a long-running process need less memory. `main` says whether the process has nothing else to do.
+    """Reduces the memory of a long-running process. `main` determines whether the process has nothing else to do.
 
-    Ctrl-C ends the process at once until `stop_on_signals`, when its modules are loaded.
+    Ctrl-C ends the process at once until `stop_on_signals` is called, after its modules are loaded.
     """
     if context.obj:
         stop_at_once()
@@ -54,7 +54,7 @@ def prepare_process(context: typer.Context) -> None:
 
 
 def stop_on_signals(*, quiet: bool) -> threading.Event:
-    """Begins to log, and returns an event that SIGTERM and SIGINT set."""
+    """Starts logging, and returns an event that SIGTERM and SIGINT set."""
     logging.basicConfig(
         level=logging.WARNING if quiet else logging.INFO,
         format="%(asctime)s %(name)s %(levelname)s: %(message)s",
@@ -66,10 +66,10 @@ def stop_on_signals(*, quiet: bool) -> threading.Event:
 
 
 def position_or_now(text: str | None) -> int | Literal["now"] | None:
-    """What `--until` says, checked before the work begins.
+    """Parses `--until`, before the work begins.
 
     Raises:
-        UsageError: if it is no position.
+        UsageError: if it is not a position.
     """
     if text is None:
         return None
@@ -82,7 +82,7 @@ def position_or_now(text: str | None) -> int | Literal["now"] | None:
 
 
 def name_value_pairs(option: str, texts: list[str] | None, example: str) -> dict[str, str]:
-    """The pairs of an option that may be given several times.
+    """The pairs of a repeatable option.
 
     Raises:
         UsageError: for a text that is not NAME=VALUE.

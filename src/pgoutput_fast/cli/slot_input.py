@@ -1,4 +1,4 @@
-"""Peeks at a live slot. Nothing is consumed: whoever reads the slot next gets the same messages."""
+"""Peeks at a live slot. Nothing is consumed: the next reader of the slot gets the same messages."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _PAUSE_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class SlotPayloads:
-    """What a slot would send now.
+    """The messages that a slot would send now.
 
     Args:
         dsn: of the slot's database.
         slot: its name.
-        publications: whose changes to show.
-        most: the server stops after the transaction in which it reaches so many messages; None for no limit.
-        follow: whether to look again when there is more. Each look begins at the slot's position, so its first
-            messages come again.
+        publications: the publications whose changes to show.
+        most: the server stops after the transaction that reaches this number of messages; None for no limit.
+        follow: whether to peek again for more messages. Each peek begins at the slot's position, so it repeats earlier
+            messages.
     """
 
     dsn: str
@@ -41,14 +41,14 @@ class SlotPayloads:
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """Its name in error texts."""
         return f"slot {self.slot}"
 
     def batches(self) -> Iterator[Batch]:
         """The messages.
 
         Raises:
-            InputError: if there is no such slot, or no such publication.
+            InputError: if the slot or a publication does not exist.
             CaptureError: if the slot has another plugin, or decodes another database.
             psycopg2.Error: if the server cannot be reached or refuses.
         """
@@ -70,10 +70,10 @@ class SlotPayloads:
             yield from self._looks(options)
 
     def _looks(self, options: Mapping[str, str]) -> Iterator[Batch]:
-        """The messages of each look."""
+        """The messages of each peek."""
         seen = -1
         while True:
-            # The slot is free between two looks, so its own reader can go on.
+            # The slot is free between two peeks, so its own reader can continue.
             with SqlSource(self.dsn, self.slot, options, as_copy=True) as source:
                 end = source.position()
                 first = True

@@ -142,7 +142,7 @@ def drop(
 
 
 def _agreed(slot: Slot) -> bool:
-    """Asks whether to drop a slot.
+    """Asks for confirmation to drop a slot.
 
     Raises:
         KeyboardInterrupt: after Ctrl-C, or at the end of the input.
@@ -155,7 +155,7 @@ def _agreed(slot: Slot) -> bool:
     try:
         return typer.confirm("Drop the slot?", err=True)
     except typer.Abort:
-        typer.echo(err=True)  # the question has no end of line
+        typer.echo(err=True)  # the question has no newline
         raise KeyboardInterrupt from None
 
 
@@ -170,7 +170,7 @@ def _position(lsn: int | None) -> str | None:
 
 
 def _values(slot: Slot) -> dict[str, Any]:
-    """The facts of a slot for programs. Positions are texts, as the server writes them."""
+    """The values of a slot for programs. LSNs are texts in the server's format."""
     values = asdict(slot)
     for name in ("restart_lsn", "confirmed_flush_lsn"):
         values[name] = _position(values[name])

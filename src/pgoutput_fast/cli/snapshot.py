@@ -1,4 +1,4 @@
-"""`pgoutput-fast snapshot`: the tables of publications as Parquet files, all as they were at one moment."""
+"""`pgoutput-fast snapshot`: the tables of publications as Parquet files, all as of one snapshot."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def snapshot(
     from pgoutput_fast.capture import Snapshot, progress_bar
 
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
-    # Loading ends by an exception then, so that no slot stays behind.
+    # SIGTERM then ends loading by an exception, so that the slot is dropped.
     with terminating(), Snapshot(dsn, publication, slot, tables=tables) as taken:
         try:
             screen = console(error=True)
@@ -67,7 +67,7 @@ def snapshot(
             raise
     _show(taken, loaded, slot, json)
     if loaded.lost:
-        # The log has said why.
+        # The log contains the reasons.
         line(f"not loaded: {', '.join(map(escaped, loaded.lost))}", "bold red", error=True)
     raise typer.Exit(PROBLEM if loaded.lost else DONE)
 

@@ -1,4 +1,4 @@
-"""`pgoutput-fast status`: how far a mirror is, which another process may run."""
+"""`pgoutput-fast status`: the progress of a mirror, which may run in another process."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def status(
 
 
 def _show_slot(target: str, dsn: str) -> None:
-    """Says whether somebody reads the slot, if the server answers."""
+    """Reports whether the slot has a reader, if the server answers."""
     from pgoutput_fast.capture import find_slot
     from pgoutput_fast.mirror.stored import slot_of
 
@@ -93,7 +93,7 @@ def _show_slot(target: str, dsn: str) -> None:
     try:
         slot = find_slot(dsn, name)
     except Exception:
-        return  # the lags are missing for the same reason, which is said
+        return  # the lags are missing for the same reason, which is already reported
     if slot is None:
         line(f"slot {escaped(name)} is gone", "bold red", error=True)
         return
@@ -108,11 +108,11 @@ def _position(lsn: int | None) -> str | None:
 
 
 def _values(each: TableStatus) -> dict[str, Any]:
-    """The state of a table for programs. Positions are texts, as the server writes them."""
+    """The state of a table for programs. LSNs are texts in the server's format."""
     values = asdict(each)
     for name in ("position", "history_position"):
         values[name] = _position(values[name])
-    # What only the process knows that mirrors.
+    # Only the process of the mirror knows these values.
     for name in ("applied_rows", "merges", "merge_seconds"):
         del values[name]
     return values

@@ -1,4 +1,4 @@
-"""Where decoded tables go: a directory of files, or a database of DuckDB. It appears whole or not at all."""
+"""The output of decoded tables: a directory of files, or a database of DuckDB, written atomically."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from pgoutput_fast.storage.table_directories import table_directory
 __all__ = ["Format", "format_of", "name_of", "replaced", "shown_table", "write_tables"]
 
 
-# What a file of DuckDB has behind its first eight bytes.
+# DuckDB's magic bytes, after the first eight bytes.
 _DUCKDB = b"DUCK"
-# What to do about names that DuckDB cannot have, or that are one name to it.
+# The remedy for names that DuckDB does not allow or does not distinguish.
 _ELSEWHERE = "Choose --to parquet, or the tables with --table"
 
 
 class Format(StrEnum):
-    """What decoded tables become."""
+    """The formats of decoded tables."""
 
     PARQUET = "parquet"
     CSV = "csv"
@@ -41,7 +41,7 @@ class Format(StrEnum):
     DUCKDB = "duckdb"
 
 
-# How names end that one expects to be files.
+# Endings of names that suggest a single file.
 _OF_ONE_TABLE = {
     ".parquet": Format.PARQUET,
     ".csv": Format.CSV,
@@ -52,10 +52,10 @@ _OF_ONE_TABLE = {
 
 
 def format_of(target: Path) -> Format:
-    """The format that a target's name asks for.
+    """The format implied by a target's name.
 
     Raises:
-        UsageError: for the name of a file with one table. The target is a directory with a file for each table.
+        UsageError: for the name of a single-table file. The target is a directory with a file for each table.
 
     >>> format_of(Path("shop.duckdb")), format_of(Path("tables"))
     (<Format.DUCKDB: 'duckdb'>, <Format.PARQUET: 'parquet'>)
@@ -69,12 +69,12 @@ def format_of(target: Path) -> Format:
 
 
 def name_of(table: Collected) -> str:
-    """The name of a table's file, without its ending."""
+    """The name of a table's file, without its extension."""
     return table_directory(table.namespace, table.name) if table.namespace else f"_{table.name}"
 
 
 def shown_table(table: Collected) -> str:
-    """How the screen names a table: as SQL quotes it."""
+    """The name of a table on the screen, quoted as in SQL."""
     if not table.namespace:
         return name_of(table)
     return escaped(quote_qualified_name(table.namespace, table.name))
@@ -82,15 +82,15 @@ def shown_table(table: Collected) -> str:
 
 @contextmanager
 def replaced(target: Path, *, overwrite: bool) -> Iterator[Path]:
-    """Gives the name under which to write. The target appears when the block ends without an error.
+    """Yields the name under which to write. The target appears when the block ends without an error.
 
     Args:
         target: a file or a directory.
-        overwrite: whether an earlier target of this command is replaced.
+        overwrite: whether to replace an earlier target of this command.
 
     Raises:
         UsageError: if the target exists.
-        InputError: if it has other files than those of an earlier call.
+        InputError: if it has files other than those of an earlier call.
     """
     if os.path.lexists(target):
         if not overwrite:
@@ -102,7 +102,7 @@ def replaced(target: Path, *, overwrite: bool) -> Iterator[Path]:
     try:
         yield hidden
         if os.path.lexists(target):
-            # A directory cannot take the place of another one in one step.
+            # A directory cannot replace another one atomically.
             os.rename(target, old)
         os.rename(hidden, target)
     except BaseException as problem:
@@ -144,12 +144,12 @@ def write_tables(
 
     Args:
         tables: the tables, with all rows.
-        place: a directory or a file of DuckDB, which does not exist.
+        place: a nonexistent directory or DuckDB file.
         form: the format.
         step: called with the name of each table before it is written.
 
     Raises:
-        InputError: if no table can hold all versions of a relation, or if DuckDB cannot have a name.
+        InputError: if no table can hold all versions of a relation, or if DuckDB does not allow a name.
         ModuleNotFoundError: if DuckDB is missing.
     """
     if form == Format.DUCKDB:
@@ -183,7 +183,7 @@ def _write_csv(table: Collected, path: Path) -> None:
 
 
 def _text_schema(schema: pa.Schema) -> pa.Schema:
-    """CSV has no bytes and no lists."""
+    """The schema without bytes and lists, which CSV lacks."""
     return pa.schema(
         [
             field.with_type(pa.string())
@@ -220,7 +220,7 @@ def _write_jsonl(table: Collected, path: Path) -> None:
 
 
 def _safe(rows: pa.Table) -> pa.Table:
-    """Times as text in ISO 8601: Python's lack some of them."""
+    """Converts times to ISO 8601 text: Python cannot represent some of them."""
     for place, field in enumerate(rows.schema):
         if pa.types.is_timestamp(field.type) or pa.types.is_date(field.type):
             rows = rows.set_column(place, field.name, rows.column(place).cast(pa.string()))
@@ -270,7 +270,7 @@ def _write_duckdb(tables: Iterable[Collected], place: Path, step: Callable[[str]
 
 
 def _expect_distinct(table: str, columns: list[str]) -> None:
-    """DuckDB would give a column another name, without a word."""
+    """Checks for column names that DuckDB would silently rename."""
     names: dict[str, str] = {}
     for column in columns:
         other = names.setdefault(_folded(column), column)
@@ -281,7 +281,7 @@ def _expect_distinct(table: str, columns: list[str]) -> None:
 
 
 def _folded(name: str) -> str:
-    """The name as DuckDB compares it: A to Z are a to z, all other letters stay."""
+    """The name as compared by DuckDB: only A to Z are folded to lower case."""
     return "".join(each.lower() if each.isascii() else each for each in name)
 
 

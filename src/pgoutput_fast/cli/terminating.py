@@ -1,4 +1,4 @@
-"""Commands that SIGTERM ends: files that must not stay are removed."""
+"""SIGTERM handling for commands: temporary files are removed."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from types import FrameType
 
 __all__ = ["terminating"]
 
-# What a shell gives for a program that SIGTERM has ended.
+# The exit status that a shell reports for a program ended by SIGTERM.
 _TERMINATED = 128 + signal.SIGTERM
 
 
 @contextmanager
 def terminating() -> Iterator[None]:
-    """During the block, SIGTERM ends the program by an exception, and what must not stay is removed."""
+    """During the block, SIGTERM ends the program by an exception, so that temporary files are removed."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

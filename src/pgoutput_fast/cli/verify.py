@@ -1,4 +1,4 @@
-"""Reads whole segments, and says what is wrong with them."""
+"""Reads whole segments, and reports what is wrong with them."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _SOMETHING_ELSE = "its content is no Parquet file, so it is no segment"
 
 @dataclass(frozen=True)
 class Verified:
-    """A segment that was read, or a place between two.
+    """A segment that was read, or a gap between two.
 
     Attributes:
         name: the name of the file.
-        rows: how many rows it has; 0 if it cannot be read.
-        problems: what is wrong, empty if nothing is.
+        rows: number of rows; 0 if it cannot be read.
+        problems: its problems, empty if it is valid.
     """
 
     name: str
@@ -40,17 +40,17 @@ class Verified:
 
 
 def verified(path: str) -> Iterator[Verified]:
-    """Reads all segments at a path, one after the other.
+    """Reads all segments at a path, one by one.
 
-    It reads each page, whose checksum is compared, and each footer with its catalog. It decodes each row. It compares
-    the ordinals with the file's name, and with the segments before.
+    Reads each page and checks its checksum, reads each footer with its catalog, decodes each row, and compares the
+    ordinals with the file's name, and with the previous segments.
 
     Args:
         path: a segment, a directory or a URI.
 
     Raises:
-        InputError: if there is no segment.
-        FileNotFoundError: if there is nothing at the path.
+        InputError: if there are no segments.
+        FileNotFoundError: if the path does not exist.
     """
     named: list[tuple[Named, str]] = []
     found = find_files(path)
@@ -86,7 +86,7 @@ def verified(path: str) -> Iterator[Verified]:
 
 
 def _is_parquet(path: str) -> bool:
-    """Whether a file begins as a Parquet file does. It may be damaged."""
+    """Whether a file begins like a Parquet file. It may be damaged."""
     file = open_file(path)
     with open(file, "rb") if isinstance(file, str) else file as opened:
         return bool(opened.read(4) == b"PAR1")
@@ -101,7 +101,7 @@ def _between(before: Named, after: Named) -> list[str]:
 
 
 def _read(path: str, problems: list[str]) -> tuple[Segment | None, pa.Table | None]:
-    """Reads a segment, and notes what is wrong."""
+    """Reads a segment, and adds its problems to the list."""
     try:
         segment = open_segment(path)
     except (ValueError, OSError, pa.ArrowException) as problem:
@@ -126,7 +126,7 @@ def _of_footer(named: Named, segment: Segment) -> list[str]:
 
 
 def _of_rows(segment: Segment, rows: pa.Table) -> list[str]:
-    """What is wrong with the rows of a segment."""
+    """The problems in the rows of a segment."""
     problems = []
     seqs = np.unique(rows.column("seq").to_numpy())
     if not len(seqs) or (int(seqs[0]), int(seqs[-1])) != (segment.first_seq, segment.last_seq):
@@ -138,7 +138,7 @@ def _of_rows(segment: Segment, rows: pa.Table) -> list[str]:
     messages = rows.filter(pa.array(rows.column("kind").to_numpy() != SESSION_MARK))
     for batch in messages.to_batches(max_chunksize=1 << 16):
         rejects = decode_tagged(batch, catalog, Options(on_error="quarantine")).rejects
-        # A legal value that Arrow cannot hold is no damage: its change was decoded.
+        # A legal value that Arrow cannot represent is not damage: its change was decoded.
         damaged = rejects.filter(rejects.column("change_type").is_null())
         if damaged.num_rows:
             row = damaged.select(["seq", "reason"]).slice(0, 1).to_pylist()[0]

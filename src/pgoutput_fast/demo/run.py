@@ -31,9 +31,9 @@ from pgoutput_fast.schema.plain import to_types
 from pgoutput_fast.segments import list_segments, read_segment, segment_catalog
 from pgoutput_fast.spark.types import spark_arrow_schema
 
-# Small limits: a stream of a few seconds then gives several segments.
+# Small limits, so that a stream of a few seconds has several segments.
 LIMITS = Limits(rows=30_000, seconds=1.0)
-# Columns that the printed sample rows leave out.
+# Columns omitted in the printed sample rows.
 HIDDEN = ("_lsn", "_txn", "_subxid", "_commit_lsn", "_unrepresentable")
 
 
@@ -41,8 +41,8 @@ def run_demo(orders: int, version: int | None = None) -> int:
     """Runs the demo.
 
     Args:
-        orders: that the shop takes.
-        version: major version of PostgreSQL; None for the system's, or the newest that is found.
+        orders: number of orders that the shop takes.
+        version: major version of PostgreSQL; None for the system's, or otherwise the newest one installed.
 
     Returns:
         The exit status: 0 only if every rebuilt table equals the server's.
@@ -63,7 +63,7 @@ def run_demo(orders: int, version: int | None = None) -> int:
 
 
 def _preferred(installations: list[Any]) -> Any:
-    """Returns a system installation if there is one, else the newest of the others."""
+    """Returns a system installation if there is one, otherwise the newest of the others."""
     system = [i for i in installations if i.origin == "system"]
     return (system or sorted(installations, key=lambda i: i.version))[-1]
 
@@ -94,7 +94,7 @@ def _run(directory: Path, installation: Any, orders: int, console: Console, prog
 def _capture(
     connection: Any, dsn: str, tables: Path, segments: Path, orders: int, console: Console, progress: Progress
 ) -> tuple[Loaded, pgo.Catalog]:
-    """Loads the tables as they are in one snapshot and captures all later changes, while the shop works."""
+    """Loads the tables as of one snapshot and captures all later changes, while the shop works."""
     console.print(str(check(dsn, [shop.PUBLICATION], shop.SLOT)), style="dim", markup=False, highlight=False)
     work = shop.run(connection, orders)
     task = progress.add_task("the shop is open: orders", total=orders)
@@ -127,7 +127,7 @@ def _capture(
         finally:
             is_loaded.set()
         snapshot.close()
-        # Capture while the shop works, then again up to the end. The second run continues where the first one ended.
+        # Capture while the shop works, then again up to the end. The second run continues after the first one.
         taking = progress.add_task("capturing its changes: segments", total=None)
         with _beside(lambda stop: capture.run(stop=stop)):
             while working.is_alive():
@@ -138,7 +138,7 @@ def _capture(
     console.print(
         f"loaded {rows:,} rows of {len(loaded.tables)} tables, and captured {count} segments of changes"
     )
-    # The snapshot's catalog has the types from the server. The stream alone lacks them, for instance a domain's digits.
+    # The snapshot's catalog has the types from the server. The stream lacks them, for instance a domain's digits.
     return loaded, snapshot.catalog.merged(segment_catalog(segments))
 
 
@@ -212,14 +212,14 @@ def _write_tables(
     console: Console,
     progress: Progress,
 ) -> int:
-    """Writes the changes as Delta tables, and compares with the server what they and the loaded rows give."""
+    """Writes the changes as Delta tables, and compares them, applied to the loaded rows, with the server."""
     from pgoutput_fast import spark as pgspark
 
     spark = _session(progress)
     try:
         names = list(shop.TABLES)
         task = progress.add_task("writing Delta tables: runs", total=2)
-        # The first run pays for the start of the workers.
+        # The first run includes the start of the workers.
         for target in (lake / "first", lake / "tables"):
             started = time.perf_counter()
             written = pgspark.write_tables(

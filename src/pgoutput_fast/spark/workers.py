@@ -23,10 +23,10 @@ def _environment_and_binary(executable: str) -> tuple[str, str]:
 
 
 def check_workers(frame: DataFrame) -> None:
-    """Makes sure that a local Spark runs its workers with this Python.
+    """Makes a local Spark run its workers with this Python.
 
     If PYSPARK_PYTHON is not set, a local Spark would use the first `python3` on PATH. This function then sets this
-    Python. On a cluster, the cluster decides which Python its executors use. With Spark Connect, the server decides.
+    Python. On a cluster, the cluster determines the Python of its executors. With Spark Connect, the server decides.
 
     Raises:
         RuntimeError: if PYSPARK_PYTHON names another Python, which would lack this package.
@@ -35,12 +35,12 @@ def check_workers(frame: DataFrame) -> None:
 
 
 def register(spark: SparkSession) -> None:
-    """Makes `format("pgoutput")` known to a session, and checks that its Python workers run this Python.
+    """Registers `format("pgoutput")` in a session, and checks that its Python workers run this Python.
 
     Spark finds the format by itself only if the Python that it searches has this package. It searches the Python of
-    `PYSPARK_PYTHON` at the session's start, else the first `python3` on PATH. If your environment is not activated,
-    this is another Python, and Spark raises DATA_SOURCE_NOT_FOUND. Call this function once, after `getOrCreate()`. If
-    the format is known already, the call does no harm.
+    `PYSPARK_PYTHON` at the session's start, otherwise the first `python3` on PATH. If your environment is not
+    activated, this is another Python, and Spark raises DATA_SOURCE_NOT_FOUND. Call this function once, after
+    `getOrCreate()`. Repeated calls are harmless.
 
     Raises:
         RuntimeError: if PYSPARK_PYTHON names another Python, which would lack this package.
@@ -53,7 +53,7 @@ def register(spark: SparkSession) -> None:
     try:
         spark.dataSource.register(DefaultSource)
     except AnalysisException as problem:
-        # Spark 4.0 refuses to replace a format that it has found by itself. That is this one.
+        # Spark 4.0 refuses to replace a format that it has found by itself, which is this one.
         if problem.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
             raise
 

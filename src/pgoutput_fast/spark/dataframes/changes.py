@@ -54,7 +54,7 @@ def changes(
     Args:
         wal: tagged payloads (TAGGED_SCHEMA), all of them or any part.
         table: the relation's qualified name, quoted as in SQL, or its oid.
-        wal: tagged payloads (TAGGED_SCHEMA), all of them or any part.
+        options: how to decode; default `Options()`.
         transactions: `"as_sent"` returns all rows. `"committed"` returns only rows of transactions whose commit is in
             `outcomes`, without rows undone by a rollback to a savepoint; the rows then have the commit's LSN and time.
             Default: as in `options`.

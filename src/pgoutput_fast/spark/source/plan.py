@@ -102,7 +102,7 @@ def plan_source(
     Raises:
         KeyError: if there is no such relation, column or metadata column; the message lists those that exist.
         ValueError: for options that are missing, unknown or wrong; for segments that do not belong together; and if the
-        versions of a relation do not fit into a single schema, or into the pinned one.
+            versions of a relation do not fit into a single schema, or into the pinned one.
     """
     given = {key.lower(): value for key, value in options.items()}
     unknown = sorted(key for key in given if key not in _KNOWN and not key.startswith("__"))

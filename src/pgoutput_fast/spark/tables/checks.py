@@ -1,4 +1,4 @@
-"""Checks before any work whether the tables of a target can take what a source has, and where new ones begin."""
+"""Checks before any work whether the tables of a target fit the source, and where new tables begin."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def with_rows(
 ) -> tuple[list[DescribedTable], list[TablePart]]:
     """The tables that exist or have changes.
 
-    A server also describes tables that will have none: before a change of a table that is published via the root of its
-    partitions, it describes the partition with the row, too.
+    A server also describes tables without changes: before a change of a table that is published via the root of its
+    partitions, it describes the partition of the row, too.
     """
     new = [part for part in parts if part.after is None]
     oids = {oid for part in new for oid in part.oids}
@@ -37,7 +37,7 @@ def with_rows(
 
 
 def checked_targets(run: Run, parts: Sequence[TablePart], mode: Mode, source: Source) -> list[TablePart]:
-    """Checks before any work that every table can take the rows. Returns the parts with the types of the tables."""
+    """Checks before any work that all tables can take the rows. Returns the parts with the types of the tables."""
     checked = []
     for part in parts:
         if run.format == "delta":
@@ -84,7 +84,7 @@ def checked_targets(run: Run, parts: Sequence[TablePart], mode: Mode, source: So
 def check_columns(
     run: Run, described: Sequence[DescribedTable], parts: Sequence[TablePart], options: Options
 ) -> None:
-    """Checks that options do not leave out columns that a table has: nulls would take their place, without a word."""
+    """Checks that options do not omit existing columns of a table, which would silently become null."""
     for table, part in zip(described, parts, strict=True):
         there = run.table(part.directory).column_names()
         place, seq = f"{run.store}/{part.directory}", f"{options.metadata_prefix}seq"
@@ -93,7 +93,7 @@ def check_columns(
                 f"{place} has no column {seq}: it was written with another metadata_prefix. Pass that one, write "
                 "to another target, or replace the table with mode='overwrite'"
             )
-        # A column that the newest version lacks was dropped: an option may leave it out.
+        # A column missing in the newest version was dropped: an option may omit it.
         sent = {column.name for column in table.resolved.versions[-1].columns}
         left_out = [name for name in there if name in sent and name not in part.decode.target.names]
         if left_out:
@@ -116,7 +116,7 @@ def _check_case(run: Run, part: TablePart) -> None:
 
 
 def _check_gap(run: Run, directory: str, after: int | None, source: Source) -> None:
-    """Checks that the source has all messages behind a position, or from its first one on if there is no position."""
+    """Checks that the source has all messages after a position, or from its first one on if there is no position."""
     gap = source.gap(after)
     if gap is None:
         return
@@ -135,20 +135,20 @@ def _check_gap(run: Run, directory: str, after: int | None, source: Source) -> N
 def begun_with_query(
     run: Run, parts: Sequence[TablePart], source: SegmentSource, batch: Emitted, *, named: bool
 ) -> list[TablePart]:
-    """Tells where tables begin that a query has not written yet: where it began itself.
+    """Determines where tables begin that a query has not written yet: at the beginning of the query.
 
-    A table may be new on the server. It may also be new in `tables`, or its target was lost: then it needs what earlier
-    batches had.
+    A table may be new on the server. It may also be new in `tables`, or its target was lost: then it needs the changes
+    of earlier batches.
 
     Args:
         run: the run.
         parts: the tables.
         source: the segments.
-        batch: what the query takes now.
+        batch: the current batch of the query.
         named: whether the user named the tables.
 
     Raises:
-        ValueError: if the segments lack that, unless the server may have made the table meanwhile.
+        ValueError: if the segments lack these changes, unless the table may have been created on the server meanwhile.
     """
     if all(each.after is not None for each in parts):
         return list(parts)
@@ -159,7 +159,7 @@ def begun_with_query(
         if part.after is not None:
             found.append(part)
             continue
-        # Rejects of earlier batches without their table: the table was there, and was lost.
+        # Rejects of earlier batches without their table: the table existed, and was lost.
         had_rejects = part.rejects_after is not None and part.rejects_after < first
         lost = had_rejects or all(each.after is None for each in parts)
         if gap is not None and (named or lost):
@@ -175,7 +175,7 @@ def begun_with_query(
                 "is of an earlier version, and does not say where the query began. Stop the query, and write the table "
                 "from the segments that are there: write_tables(..., tables=[...], mode='overwrite')"
             )
-        # Often a table is new on the server, and no earlier segment has any of its changes.
+        # A table is often new on the server, without changes in earlier segments.
         is_whole = batch.began is not None and gap is None
         begin = began if is_whole and source.has_before(first, part.oids) else first
         found.append(replace(part, after=begin - 1))
@@ -183,12 +183,12 @@ def begun_with_query(
 
 
 def _check_begun(run: Run, part: TablePart, source: Source, *, is_new: bool) -> None:
-    """Checks that the source has all rows of the transactions that began before a position and commit behind it."""
+    """Checks that the source has all rows of transactions that began before a position and commit after it."""
     if source.transactions != "committed":
         return
     after = part.after
     if after is None:
-        # A DataFrame may be a part of a stream. Segments begin with a whole transaction, unless somebody removed some.
+        # A DataFrame may be a part of a stream. Segments begin with a whole transaction, unless some were removed.
         if isinstance(source, TaggedSource) or not source.first_seq:
             return
         after = source.first_seq - 1
@@ -204,19 +204,19 @@ def _check_begun(run: Run, part: TablePart, source: Source, *, is_new: bool) -> 
 
 
 def _check_stream(run: Run, directory: str, table: TableTarget, source: Source) -> None:
-    """Checks that a table does not get changes of another stream than the one that it has."""
+    """Checks that a table does not get changes of a different stream."""
     if source.streams is None:
         return
     source.streams.check(f"{run.store}/{directory}", table)
-    if table.stream() is None:  # else its rejects are of the same stream
+    if table.stream() is None:  # otherwise its rejects are of the same stream
         rejects = rejects_of(directory)
         source.streams.check(f"{run.store}/{rejects}", run.table(rejects))
 
 
 def _check_transactions(run: Run, directory: str, table: TableTarget, source: Source) -> None:
-    """Checks that a table goes on with the kind of transactions that it has."""
+    """Checks that a table is continued with the same kind of transactions."""
     known = table.transactions()
-    if known is None:  # else its rejects are of the same kind
+    if known is None:  # otherwise its rejects are of the same kind
         directory = rejects_of(directory)
         known = run.table(directory).transactions()
     if known is not None and known != source.transactions:

@@ -1,4 +1,4 @@
-"""Plans a run: the tables, and which task reads which row groups of which segments."""
+"""Plans a run: the tables, and the row groups read by each task."""
 
 from __future__ import annotations
 
@@ -43,18 +43,18 @@ __all__ = [
 # Columns of all tables, or qualified name -> columns.
 PartitionBy = Sequence[str] | Mapping[str, Sequence[str]]
 
-# Tasks of each core: so no core waits long for the last one.
+# Tasks per core, so that no core waits long for the last one.
 _TASKS_PER_CORE = 2
 
 
 @dataclass(frozen=True)
 class DescribedTable:
-    """A table as the source describes it.
+    """A table as described by the source.
 
     Attributes:
         resolved: its versions, and the schema of its rows.
         schema: its columns in plain types.
-        partition_columns: the columns by which its files are divided.
+        partition_columns: the columns by which its files are partitioned.
     """
 
     resolved: Resolved
@@ -70,7 +70,7 @@ def described_tables(
     *,
     more: bool,
 ) -> list[DescribedTable]:
-    """The tables of the catalog, or those with these names, each once. It touches no target.
+    """The tables of the catalog, or those with these names, without duplicates. Does not access a target.
 
     Args:
         known: all relation versions.
@@ -81,7 +81,7 @@ def described_tables(
 
     Raises:
         KeyError: if there is no such table.
-        ValueError: if the versions of a table fit into no single schema, or if a table lacks a partition column.
+        ValueError: if the versions of a table do not fit into a single schema, or if a table lacks a partition column.
     """
     if names is None:
         names = sorted({relation.qualified_name for relation in known.relations})
@@ -103,13 +103,13 @@ def described_tables(
 
 
 def plan_tables(tables: Sequence[DescribedTable], options: Options, run: Run, mode: Mode) -> list[TablePart]:
-    """Plans tables. One that has no position gets everything.
+    """Plans tables. A table without a position gets everything.
 
     Args:
         tables: the tables.
         options: how to decode.
-        run: its targets say how far their tables go.
-        mode: with another one than `"append"`, everything is written, however far the tables go.
+        run: its targets have the positions of their tables.
+        mode: with a mode other than `"append"`, everything is written, regardless of positions.
     """
     parts = []
     for each in tables:
@@ -148,7 +148,7 @@ def _check_names(partition_by: Mapping[str, Sequence[str]], names: Sequence[str]
 
 
 def partition_columns(partition_by: PartitionBy, table: str) -> tuple[str, ...]:
-    """The partition columns of a table. In a mapping, names of tables may be quoted in any way that SQL allows."""
+    """The partition columns of a table. In a mapping, names of tables may be quoted in any valid SQL form."""
     if not isinstance(partition_by, Mapping):
         return tuple(partition_by)
     found = {parse_qualified_name(name): columns for name, columns in partition_by.items()}
@@ -162,14 +162,14 @@ def last_of_all(tables: Sequence[TablePart]) -> int | None:
 
 
 def oldest_behind(outcomes: pa.RecordBatch, after: int, last: int) -> int | None:
-    """Ordinal of the message with which the oldest transaction begins that commits behind a position, up to `last`.
+    """Ordinal of the first message of the oldest transaction that commits after a position, up to `last`.
 
-    None if all of them begin behind the position.
+    None if all of them begin after the position.
 
     Args:
-        outcomes: the outcomes of the messages behind the position, and perhaps others.
+        outcomes: the outcomes of the messages after the position, and perhaps others.
         after: the position.
-        last: ordinal of the last message that counts.
+        last: ordinal of the last relevant message.
     """
     at, txns = outcomes.column("at_seq").to_numpy(), outcomes.column("txn").to_numpy()
     committed = pc.equal(outcomes.column("outcome"), "committed").to_numpy(zero_copy_only=False)
@@ -180,15 +180,15 @@ def oldest_behind(outcomes: pa.RecordBatch, after: int, last: int) -> int | None
 def outcomes_behind(
     listed: SegmentList, segments: Sequence[Segment], after: int | None, last: int
 ) -> pa.RecordBatch:
-    """The outcomes that decide about the transactions that commit behind a position, up to `last`.
+    """The outcomes that decide about the transactions that commit after a position, up to `last`.
 
     Segments before the position are read only if such a transaction began there.
 
     Args:
         listed: reads them.
-        segments: the segments, in the order of the stream.
-        after: the position. None: all outcomes count.
-        last: ordinal of the last message that counts.
+        segments: the segments, in stream order.
+        after: the position. None: all outcomes are relevant.
+        last: ordinal of the last relevant message.
     """
     behind = [each for each in segments if after is None or each.last_seq > after]
     outcomes = listed.outcomes(behind)
@@ -209,16 +209,16 @@ def plan_work(
     """Divides the row groups among tasks: consecutive ones, of about the same size.
 
     Args:
-        segments: the segments, in the order of the stream.
+        segments: the segments, in stream order.
         wanted: {a position: the relations whose tables have reached it}. None: a table that gets everything.
-        outcomes: the outcomes of transactions, if only committed rows are wanted.
+        outcomes: the outcomes of transactions, if only committed rows are requested.
         cores: how many tasks can run at once.
     """
     chosen: dict[int, set[int]] = {}
     for after, oids in wanted.items():
         txns = None if after is None or outcomes is None else _txns_behind(outcomes, after)
         for n, segment in enumerate(segments):
-            # A transaction that commits behind a position may have rows before it.
+            # A transaction that commits after a position may have rows before it.
             if after is None or outcomes is not None or segment.last_seq > after:
                 chosen.setdefault(n, set()).update(groups_with(segment, oids, txns))
     total = sum(segments[n].row_groups[k].nbytes for n, groups in chosen.items() for k in groups)
@@ -237,7 +237,7 @@ def plan_work(
 
 
 def _txns_behind(outcomes: pa.RecordBatch, after: int) -> list[int]:
-    """The transactions that end behind a position, ascending."""
+    """The transactions that end after a position, ascending."""
     ends = outcomes.filter(pa.array(outcomes.column("at_seq").to_numpy() > after))
     found: list[int] = np.unique(ends.column("txn").to_numpy()).tolist()
     return found

@@ -1,4 +1,4 @@
-"""One run that writes tables: its targets, its files, and what an earlier run left when it was killed."""
+"""One run that writes tables: its targets, its files, and the cleanup after an earlier run that was killed."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ class Run:
     """A run.
 
     Attributes:
-        name: a random name. It is a part of the names of the run's files.
+        name: a random name, contained in the names of the run's files.
         store: the target.
-        format: of its tables.
-        storage_options: what delta-rs needs to reach the store.
+        format: format of its tables.
+        storage_options: options of delta-rs for the store.
         catalog: the catalog of Iceberg tables.
-        added: where the run may leave files that no table has, and the files there that it added to the table.
+        added: the directories where the run may leave unused files, and the files there that it added to the table.
     """
 
     name: str
@@ -107,7 +107,7 @@ class Run:
                 )
 
     def end(self) -> None:
-        """Removes what failed and speculative tasks left."""
+        """Removes files of failed and speculative tasks."""
         end_marker(self.store, self.name)
         for directory, added in self.added.items():
             _remove_orphans(self.store, directory, self.name, self.table(directory), added)
@@ -118,9 +118,9 @@ class Run:
 def begin_run(
     target: str, format: str, storage_options: Mapping[str, str], catalog: Mapping[str, str] | None = None
 ) -> Iterator[Run]:
-    """Begins a run. First it removes what an earlier run left that was killed.
+    """Begins a run, after cleaning up after an earlier run that was killed.
 
-    In a local target a lock keeps other runs away. In other stores, the user must see to that.
+    In a local target a lock excludes other runs. In other stores, the user must ensure that.
 
     Raises:
         NotADirectoryError: if the target is a file.
@@ -142,7 +142,7 @@ def begin_run(
                 run.end()
             except Exception as problem:
                 if not may_be_committed(problem):
-                    with suppress(Exception):  # the error counts; the next run cleans up
+                    with suppress(Exception):  # the original error is raised; the next run cleans up
                         _clean_up(run, run.name)
                 raise
 
@@ -169,7 +169,7 @@ def _locked(store: Store) -> Iterator[None]:
 
 
 def _clean_up(run: Run, name: str) -> None:
-    """Finishes what a run began to commit, and removes its other files."""
+    """Completes a commit that a run began, and removes its other files."""
     end_marker(run.store, name)
     tables = {
         _table_of(entry.name)
@@ -186,15 +186,15 @@ def _remove_orphans(
 ) -> None:
     """Removes a run's files that are not in the table, and the hidden files of all runs.
 
-    A task may write a file after its run has ended. Only one run at a time writes to a target, so hidden files belong
-    to nobody.
+    A task may write a file after its run has ended. Only one run at a time writes to a target, so hidden files are
+    unused.
 
     Args:
         store: the target.
         directory: the table's directory in it.
         run: the name of the run.
         table: the table.
-        added: files that are known to be in the table. Whether it has others takes long to find out.
+        added: files known to be in the table. Checking others takes long.
     """
     found = [path.removeprefix(f"{directory}/") for path in _names(store, directory, table)]
     suspect = [name for name in found if _may_be_removed(name, run) and name not in added]
@@ -212,14 +212,14 @@ def _may_be_removed(path: str, run: str) -> bool:
 
 
 def _names(store: Store, directory: str, table: TableTarget) -> list[str]:
-    """The files of a table, also those that no commit has added."""
+    """The files of a table, including those that no commit has added."""
     if table.partition_directories and (table.partition_by() or table.position() is None):
         return [entry.name for entry in store.entries(directory, recursive=True)]
     return store.names(directory)
 
 
 def _table_of(path: str) -> str:
-    """The directory of the table to which a file belongs. The directories of partitions have a `=`, others have not."""
+    """The directory of a file's table. Directories of partitions contain `=`, others do not."""
     parts = path.split("/")[:-1]
     while len(parts) > 1 and "=" in parts[-1]:
         parts.pop()
@@ -227,5 +227,5 @@ def _table_of(path: str) -> str:
 
 
 def _whole(path: str) -> str:
-    """The name of a file without its first dots. A file that a process began to write begins with the later name."""
+    """The name of a file without leading dots. A temporary file begins with the final name."""
     return path.rpartition("/")[2].lstrip(".")

@@ -1,4 +1,4 @@
-"""What is written: segments, or a DataFrame of tagged payloads."""
+"""The source of a run: segments, or a DataFrame of tagged payloads."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ __all__ = ["SegmentSource", "Source", "TaggedSource"]
 
 
 class SegmentSource:
-    """Segments: planned as the data source plans them.
+    """Segments, planned like those of the data source.
 
-    `batch` is the part of them that a query takes now; None for all. `last_seq` is the ordinal of the last message that
-    counts, and `end_seq` that of the last one that is there. `stream` is what tables have then, and `streams` checks
-    what they had before.
+    `batch` is the current batch of a query; None for all segments. `last_seq` is the ordinal of the last message to
+    write, and `end_seq` that of the last existing one. `stream` is the resulting stream of tables, and `streams` checks
+    their previous one.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class SegmentSource:
         self.transactions = transactions
         self.batch = batch
         self.first_seq = found[0].first_seq
-        # A segment may go beyond the batch, if small segments were joined.
+        # A segment may extend beyond the batch, if small segments were joined.
         self.end_seq = found[-1].last_seq
         self.last_seq = self.end_seq if batch is None else batch.last
         self.stream: Stream | None = stream_at(found, self.last_seq)
@@ -76,9 +76,9 @@ class SegmentSource:
         return _files(numbers.mapInArrow(shipped(WriteSegments(task, packed)), spark_schema(FILES_SCHEMA)))
 
     def gap(self, after: int | None, end: int | None = None) -> tuple[int, int] | None:
-        """(first, last) ordinal of the first messages behind a position that no segment has; None if all are there.
+        """(first, last) ordinal of the first messages after a position that are in no segment; None if all are.
 
-        Messages from `end` on do not count; the default is all that a run takes.
+        Ignores messages from `end` on; the default is the end of the run.
         """
         behind = self.last_seq + 1 if end is None else end
 
@@ -87,7 +87,8 @@ class SegmentSource:
             return first_gap(self._found, begin, behind)
 
         if look() is not None:
-            # Another process may have joined segments during the listing, so that it saw neither these nor theirs.
+            # Another process may have joined segments during the listing, so that it lacks both the parts and the
+            # whole.
             self._found = self._listed.segments()
         return look()
 
@@ -97,7 +98,7 @@ class SegmentSource:
         return any(each.row_groups_of(oids) for each in before)
 
     def changed(self, oids: Collection[int]) -> Collection[int]:
-        """Which relations have changes, up to the last message that counts, or a little beyond it."""
+        """The relations that have changes, up to the last message to write, or slightly beyond it."""
 
         def look(segments: Sequence[Segment]) -> set[int]:
             return self._listed.changed([each for each in segments if each.first_seq <= self.last_seq], oids)
@@ -105,7 +106,7 @@ class SegmentSource:
         return self._listed.read(look)
 
     def begun_before(self, after: int) -> int | None:
-        """Ordinal of the message where the oldest transaction begins that is open at a position and commits behind it.
+        """Ordinal of the first message of the oldest transaction that is open at a position and commits after it.
 
         None if there is none.
         """
@@ -132,10 +133,10 @@ class SegmentSource:
 
 
 class TaggedSource:
-    """A DataFrame of tagged payloads: they go to Python once, and nothing comes back."""
+    """A DataFrame of tagged payloads: they are sent to Python once, and only a row per file returns."""
 
     batch: Emitted | None = None
-    # Tagged payloads do not say of which stream they are.
+    # Tagged payloads do not identify their stream.
     stream: Stream | None = None
     streams: StreamCheck | None = None
 
@@ -145,7 +146,7 @@ class TaggedSource:
         expect_tagged(wal)
         check_workers(wal)
         self._wal = wal
-        # First: on Spark Connect each query lists the files again. What has come since then is for the next run.
+        # First: on Spark Connect each query lists the files again. Newer files are left for the next run.
         ends: Any = wal.selectExpr("min(seq) AS first", "max(seq) AS last").first()
         if ends["last"] is None:
             raise ValueError("the source has no payloads")

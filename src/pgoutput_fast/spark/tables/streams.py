@@ -1,4 +1,4 @@
-"""Which stream segments are of, and whether a table can go on with them."""
+"""The stream of segments, and whether a table can continue with it."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _ADVICE = (
 
 
 def stream_at(segments: Sequence[Segment], seq: int) -> Stream:
-    """The stream of segments, for a table that goes up to a message.
+    """The stream of segments, for a table that ends at a message.
 
     Args:
-        segments: the segments, in the order of the stream.
+        segments: the segments, in stream order.
         seq: ordinal of the message.
     """
     source = segments[0].source
@@ -35,14 +35,14 @@ def stream_at(segments: Sequence[Segment], seq: int) -> Stream:
 
 
 class StreamCheck:
-    """Checks whether tables have changes of the stream that segments are of.
+    """Checks whether tables have changes of the same stream as segments.
 
-    Names of server, database and slot tell most streams apart. A slot that is made again, for instance by a repair of a
-    mirror, has the same names, and counts its messages from 0 again. But these have later LSNs than all messages of the
-    slot before. `compact` changes none of that: the segment which it makes has the LSNs of all its parts.
+    Names of server, database and slot distinguish most streams. A slot that is created again, for instance by a repair
+    of a mirror, has the same names, and counts its messages from 0 again. But these have later LSNs than all messages
+    of the previous slot. `compact` changes none of that: a joined segment has the LSNs of all its parts.
 
     Args:
-        segments: the segments, in the order of the stream.
+        segments: the segments, in stream order.
     """
 
     def __init__(self, segments: Sequence[Segment]) -> None:
@@ -51,10 +51,10 @@ class StreamCheck:
         self._checked: set[Stream] = set()
 
     def check(self, place: str, table: TableTarget) -> None:
-        """Checks a table. One without a stream takes any.
+        """Checks a table. A table without a stream accepts any.
 
         Args:
-            place: names the table.
+            place: the location of the table, for errors.
             table: the table.
 
         Raises:
@@ -79,11 +79,11 @@ class StreamCheck:
         self._checked.add(there)
 
     def _contradicting(self, there: Stream) -> Segment | None:
-        """A segment whose LSNs show that it is of another stream; None if there is none."""
+        """A segment whose LSNs prove a different stream; None if there is none."""
         before = _up_to(self._segments, there.seq)
         if there.high_lsn is not None:
             for each in before:
-                # What lies behind the table's last message may have later LSNs.
+                # Messages after the table's last one may have later LSNs.
                 lsns = _lsns(each) if each.last_seq <= there.seq else _known(each.start_lsn)
                 if any(lsn > there.high_lsn for lsn in lsns):
                     return each
@@ -96,7 +96,7 @@ class StreamCheck:
 
 
 def _up_to(segments: Sequence[Segment], seq: int) -> Sequence[Segment]:
-    """The segments that have a message up to this one."""
+    """The segments with messages up to this one."""
     return segments[: bisect_right(segments, seq, key=lambda each: each.first_seq)]
 
 

@@ -1,4 +1,4 @@
-"""Writes the changes of tables into a lake. The executors decode and write; a row per file goes back to the driver."""
+"""Writes the changes of tables into a lake. The executors decode and write; the driver gets a row per file."""
 
 from __future__ import annotations
 
@@ -56,17 +56,17 @@ def write_tables(
 ) -> list[Row]:
     """Writes the changes of tables as Parquet, Delta or Iceberg tables, all tables in one pass over the source.
 
-    The tasks decode and write the files. The driver then commits each table once: its rows appear together, or not at
-    all. A table remembers how far it goes (its position). So a run that is repeated adds nothing, and a run over a
-    source that has grown adds what is new. If a run was killed, the next one finishes or removes what it left. From
-    segments, a table also remembers of which stream it is: server, database, slot, and the LSNs where it stops.
+    The tasks decode and write the files. The driver then commits each table once: its rows become visible atomically. A
+    table records its position. So a repeated run adds nothing, and a run over a larger source adds only new rows. If a
+    run was killed, the next one completes its commit or removes its files. From segments, a table also records its
+    stream: server, database, slot, and the LSNs where it stops.
 
     The columns are those of `changes`: the metadata columns, then the columns of all versions of the relation, in
     Spark's types. Rows that `Options(on_error="quarantine")` rejects go to `<target>/_rejects/<table>`.
 
     Args:
         source: paths of segments (files, directories, globs, URIs), or a DataFrame of tagged payloads. A DataFrame does
-            not say of which stream it is. So see to it that a table gets the payloads of one stream only.
+            not identify its stream, so write the payloads of one stream only to a table.
         target: a directory or URI. Each table is a directory in it: the schema's name, a dot and the table's name,
             both percent-encoded (with `+` in place of `%` for Delta and Iceberg).
         tables: qualified names, quoted as in SQL. Default: all tables with changes in the source.
@@ -74,34 +74,34 @@ def write_tables(
             `pip install 'pgoutput_fast[iceberg]'`).
         transactions: `"committed"` writes the rows of transactions whose commit is in the source. `"as_sent"` writes
             all rows.
-        mode: `"append"` adds what comes behind the table's position. `"overwrite"` replaces the tables. `"error"`
-            refuses tables that exist.
+        mode: `"append"` adds everything after the table's position. `"overwrite"` replaces the tables. `"error"`
+            refuses existing tables.
         options: how to decode; default `Options()`.
-        partition_by: columns by whose values the files are divided: those of all tables, or
-            `{qualified name: columns}`. The columns are booleans, whole numbers, texts or dates. A table keeps its
-            partition columns.
-        file_bytes: about how many bytes a file has at most.
+        partition_by: columns by whose values the files are partitioned: those of all tables, or `{qualified name:
+            columns}`. The columns are booleans, integers, texts or dates. A table keeps its partition columns.
+        file_bytes: approximate maximum size of a file.
         compression: `"zstd"` makes the smallest files. `"lz4"` and `"snappy"` take less time, and the files are 1.5 to
             2 times as large. `"none"` takes the least time, and the files are 2.3 to 3.3 times as large.
-        storage_options: for `"delta"` in a store: what delta-rs needs to reach it, beside what the URI says.
-        catalog: relation versions and types that the source does not describe. A server says more of its types than a
-            stream does, for instance how many digits a domain has: pass a snapshot's catalog.
+        storage_options: for `"delta"` in a store: options of delta-rs for the store, beside the URI.
+        catalog: relation versions and types that the source does not describe. A server has more details of its types
+            than a stream, for instance the number of digits of a domain: pass a snapshot's catalog.
         iceberg_catalog: for `"iceberg"`: the properties of a pyiceberg catalog, such as `{"type": "rest", "uri": ...}`;
             `name` is its name. Default: a catalog in the file `_catalog.db` of a local target.
         spark: the session; default: the DataFrame's, or the active one.
 
     Returns:
         A row per table: `table` (its directory), `rows`, `files`, `bytes`, `first` and `last` (the smallest and the
-        largest `_seq` of the new rows, null if there are none), `position` (how far the table goes now).
+        largest `_seq` of the new rows, null if there are none), `position` (the table's new position).
 
     Raises:
         TypeError: for an argument of a wrong type.
         KeyError: if there is no such table; the message lists those that exist.
-        ValueError: if arguments are wrong, if the versions of a table fit into no single schema, if a table in the
-            target has another schema, has other partition columns, has other `transactions` or belongs to another
-            stream, or if segments that it lacks are gone, also those where a transaction began that was open there.
-        OSError: if the target or the source cannot be reached, or if the disk is full. A note says what to do. Errors
-            of tasks come as Spark's errors, with the same text.
+        ValueError: if arguments are wrong, if the versions of a table do not fit into a single schema, if a table in
+            the target has another schema, other partition columns or other `transactions`, or belongs to another
+            stream, or if segments that it needs are missing, including those in which a transaction began that was open
+            there.
+        OSError: if the target or the source is unavailable, or if the disk is full. A note says what to do. Errors of
+            tasks are raised as Spark's errors, with the same text.
         RuntimeError: if there is no session, or if another process writes to the target.
     """
     _check_arguments(tables, format, mode, file_bytes, compression, partition_by, iceberg_catalog)
@@ -139,14 +139,15 @@ def table_sink(
     """Returns a function for `foreachBatch` that writes tables while a capture writes segments.
 
     The query names the segments of each batch (`format("pgoutput")` with the option `emit` set to `files`); the sink
-    writes their tables as `write_tables` does. Each table is committed once per batch. If Spark runs a batch again, for
-    instance because the driver was killed between the commit and the checkpoint, tables that have it stay as they are.
+    writes their tables like `write_tables`. Each table is committed once per batch. If Spark runs a batch again, for
+    instance because the driver was killed between the commit and the checkpoint, tables that already have it stay as
+    they are.
 
     Args:
-        target, tables, format, transactions, options, partition_by, file_bytes, compression, storage_options,
-            catalog, iceberg_catalog: as in `write_tables`. A table without changes is written as soon as it has
-            some, if `tables` is not given. A table that a later batch does not find in the target, because you added it
-            to `tables` or because the target was lost, gets what the earlier batches had, too.
+        target, tables, format, transactions, options, partition_by, file_bytes, compression, storage_options, catalog,
+            iceberg_catalog: as in `write_tables`. Without `tables`, a table is written once it has changes. A table
+            that is missing in the target at a later batch, because you added it to `tables` or because the target was
+            lost, also gets the changes of earlier batches.
 
     Raises:
         ValueError: for wrong arguments. The query fails for the reasons of `write_tables`, and if it reads rows instead
@@ -165,7 +166,7 @@ def table_sink(
     decoding, which = task_options(options, transactions)
     decoding = replace(decoding, batch_rows=SPARK_BATCH_ROWS, batch_bytes=SPARK_BATCH_BYTES)
 
-    # Footers of earlier batches. Each batch opens only what is new in its directory.
+    # Footers of earlier batches. A batch opens only new files of its directory.
     listed: dict[str, SegmentList] = {}
 
     def write_batch(batch: DataFrame, batch_id: int) -> None:
@@ -192,7 +193,7 @@ def _write(
     file_bytes: int,
     compression: Compression,
 ) -> list[Row]:
-    # First this: a run that is refused for its arguments leaves no target behind.
+    # First, so that a run refused for its arguments creates no target.
     described = described_tables(source.catalog, tables, options, partition_by, more=source.batch is not None)
     with begin() as run:
         parts = plan_tables(described, options, run, mode)
@@ -264,13 +265,13 @@ def _check_kinds(
     expect_catalog(catalog)
     if spark is not None and not hasattr(
         spark, "range"
-    ):  # the classes of the two kinds of sessions have no base
+    ):  # the classes of the two kinds of sessions have no common base
         raise TypeError(f"spark must be a SparkSession or None, not {kind_of(spark)}")
 
 
 def _place(target: str | os.PathLike[str]) -> str:
-    """The target as every process of this machine finds it, whatever its working directory is."""
-    open_store(target)  # an error for a URI that was turned into a Path
+    """The target as an absolute path or URI, valid in any working directory."""
+    open_store(target)  # an error for a URI that was converted to a Path
     return absolute(target)
 
 
@@ -278,7 +279,7 @@ def _session(spark: SparkSession | None) -> SparkSession:
     if spark is not None:
         return spark
     try:
-        return SparkSession.active()  # also in another thread than the one that made it
+        return SparkSession.active()  # also in a thread other than the one that created it
     except PySparkRuntimeError:
         raise RuntimeError("there is no Spark session: make one, or pass spark=") from None
 
@@ -292,11 +293,11 @@ def _commit(
         by_table.setdefault(file.directory, []).append(file)
     rows = []
     for part in parts:
-        # The rejects first: a run that is repeated makes only those of tables that were not committed.
+        # Rejects are committed first: a repeated run writes only those of tables that were not committed.
         _commit_rejects(run, part, by_table.get(rejects_of(part.directory), []), source, mode)
         found = by_table.get(part.directory, [])
         run.added.setdefault(part.directory, set())
-        # A query may still have to take what write_tables has taken meanwhile.
+        # A query may lag behind `write_tables` calls in the meantime.
         reached = position if mode == "overwrite" or part.after is None else max(part.after, position)
         changed = part.after != position or mode == "overwrite"
         if reached == position and (changed or _lacks_marks(run.table(part.directory), source)):
@@ -309,7 +310,7 @@ def _commit(
 
 
 def _lacks_marks(table: TableTarget, source: Source) -> bool:
-    """Whether an earlier version wrote a table: it has no stream, or does not say which transactions it has."""
+    """Whether an earlier version wrote a table: its stream or its kind of transactions is not recorded."""
     return table.transactions() is None or (source.stream is not None and table.stream() is None)
 
 

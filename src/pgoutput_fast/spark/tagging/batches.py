@@ -1,4 +1,4 @@
-"""Tags the micro-batches of a streaming query, each with the state of the one before."""
+"""Tags the micro-batches of a streaming query, each with the state after the previous one."""
 
 from __future__ import annotations
 
@@ -36,30 +36,30 @@ def tag_batches(
     session_starts: str | None = None,
     gaps: Literal["error", "allow"] = "error",
 ) -> Callable[[DataFrame, int], None]:
-    """Returns a function for `foreachBatch` that tags each micro-batch of raw payloads and gives it to `sink`.
+    """Returns a function for `foreachBatch` that tags each micro-batch of raw payloads and passes it to `sink`.
 
-    Each micro-batch continues with the state of the one before. When `sink` has returned, the state behind the batch is
-    stored in `directory`, durable and under the number of the batch, before Spark notes in its checkpoint that the
-    batch is done. If Spark runs a batch again, it begins with the same state as before and gets the same rows, ordinals
-    included. So `sink` may get a batch twice, as in any `foreachBatch`: write it in a way that replaces the first try.
+    Each micro-batch continues with the state of the previous one. When `sink` has returned, the state after the batch
+    is stored in `directory`, durably and under the number of the batch, before Spark marks the batch as done in its
+    checkpoint. If Spark runs a batch again, it begins with the same state and gets the same rows, including ordinals.
+    So `sink` may get a batch twice, as in any `foreachBatch`: write it so that it replaces the first attempt.
 
-    `tag` reads a micro-batch three times or more. If its source is slow, cache it before: call the function that this
-    returns from your own function, between `batch.persist()` and `batch.unpersist()`.
+    `tag` reads a micro-batch three times or more. If its source is slow, cache it first: call the returned function
+    from your own function, between `batch.persist()` and `batch.unpersist()`.
 
     Args:
-        directory: a path, or a URI that `pyarrow.fs` knows, that only this query uses. Keep it beside the checkpoint,
-            and remove both or none. It is created if it does not exist, and keeps the states of as many batches as
-            Spark's checkpoint does (`spark.sql.streaming.minBatchesToRetain`).
+        directory: a path, or a URI that `pyarrow.fs` knows, used only by this query. Keep it beside the checkpoint, and
+            remove both or none. It is created if it does not exist, and keeps the states of as many batches as Spark's
+            checkpoint does (`spark.sql.streaming.minBatchesToRetain`).
         order_by, payload, lsn, session_starts, gaps: as for `tag`. If `order_by` is one column of integers, a batch
-            must also continue where the batch before ended: by one, or with `gaps="allow"` anywhere behind it.
-        sink: a function of the tagged payloads and the number of the batch.
+            must also continue where the previous one ended: by one, or with `gaps="allow"` anywhere after it.
+        sink: a function of the tagged payloads and the batch number.
         state: the state before the first batch, or its JSON text. Default: the beginning of a stream. Stored states
-            count before it.
+            take precedence.
 
     Raises:
         TypeError, ValueError: for a `state` from which `tag` cannot continue. The query fails with a ValueError if
-            `directory` does not have the state of the batch before or has those of later batches, if a batch does not
-            continue the one before, and as `tag`.
+            `directory` lacks the state of the previous batch or has those of later batches, if a batch does not
+            continue the previous one, and as `tag`.
 
     Example:
         def store(wal, batch_id):
@@ -70,7 +70,7 @@ def tag_batches(
     """
     options = {"payload": payload, "lsn": lsn, "session_starts": session_starts, "gaps": gaps}
     first = None if state is None else given_state(state)
-    open_store(directory)  # an error for a URI that was turned into a Path
+    open_store(directory)  # an error for a URI that was converted to a Path
     # With Spark Connect the function runs in another process.
     return _TagBatches(_States(open_store(absolute(directory)), first), order_by, sink, options)
 
@@ -94,7 +94,7 @@ class _TagBatches:
         self.states.remove_before(batch_id - kept)
 
     def _check_place(self, ends: Ends, last: int | None) -> None:
-        """Checks that a batch continues where the one before ended, as far as that can be told."""
+        """Checks that a batch continues where the previous one ended, as far as the order tells."""
         first = _place(ends.first, None)
         if last is None or first is None:
             return
@@ -107,16 +107,16 @@ class _TagBatches:
 
 
 def _place(values: tuple[Any, ...], otherwise: int | None) -> int | None:
-    """Returns a place in the order that is a single integer."""
+    """Returns a position in an order by a single integer."""
     is_integer = len(values) == 1 and isinstance(values[0], int) and not isinstance(values[0], bool)
     return values[0] if is_integer else otherwise
 
 
 class _States:
-    """The stored states behind batches, in a file for each batch.
+    """The stored states after batches, one file per batch.
 
     Args:
-        store: where the files are.
+        store: the store with the files.
         first: the state before the first batch; None for the beginning of a stream.
     """
 
@@ -125,10 +125,10 @@ class _States:
         self._first = first
 
     def before(self, batch_id: int) -> tuple[StreamState | None, int | None]:
-        """Returns the state before a batch, and the place of the last message before it, if it is known.
+        """Returns the state before a batch, and the position of the last message before it, if known.
 
         Raises:
-            ValueError: if the directory does not fit to the batch, or if a file is damaged.
+            ValueError: if the directory does not match the batch, or if a file is damaged.
         """
         stored = self._stored()
         later = [each for each in stored if each > batch_id]
@@ -149,13 +149,13 @@ class _States:
         return self._first, None
 
     def put(self, batch_id: int, state: StreamState, last: int | None) -> None:
-        """Stores the state behind a batch. It is durable when this returns."""
+        """Stores the state after a batch durably."""
         document = {"format": FORMAT, "batch": batch_id, "last": last, "state": parsed_json(state.to_json())}
         self._store.make()
         self._store.put(f"{batch_id:020}.json", json.dumps(document, ensure_ascii=False).encode())
 
     def remove_before(self, batch_id: int) -> None:
-        """Removes the states behind the batches before this one."""
+        """Removes the states of the batches before this one."""
         for each in self._stored():
             if each < batch_id:
                 self._store.remove(f"{each:020}.json")

@@ -1,4 +1,4 @@
-"""Finds and checks the columns of untagged payloads, and refuses messages that have no common order."""
+"""Determines and checks the columns of untagged payloads, and refuses messages without a common order."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pgoutput_fast.spark.tagging.order import quoted
 __all__ = ["check_columns", "check_one_order", "find_payload"]
 
 _BYTES = "UTF8_BINARY"  # the collation that sorts by bytes, both here and in Python
-# The column of payloads, if the caller does not name it: the usual name, and Kafka's.
+# The column of payloads, unless the caller names it: the usual name, and Kafka's.
 _PAYLOADS = ("payload", "value")
-# The columns that Spark gives for a Kafka topic. None of them orders messages of several partitions: an offset counts
-# within its partition, and a timestamp is that of a producer or of a broker, in milliseconds.
+# Spark's columns of a Kafka topic. None of them orders messages of several partitions: an offset counts within its
+# partition, and a timestamp is that of a producer or of a broker, in milliseconds.
 _KAFKA = {"key", "value", "topic", "partition", "offset", "timestamp", "timestampType"}
 _KAFKA_PLACE = ("topic", "partition", "offset")
 _TEXT_HINT = r"of text such as '\x42...' take unhex(substring(column, 3))"
@@ -25,7 +25,7 @@ def find_payload(df: DataFrame) -> str:
     """Returns the name of the only binary column that is named `payload` or `value`.
 
     Raises:
-        ValueError: if there is none, or if there are several; the message lists the columns and their types.
+        ValueError: if there is none or several; the message lists the columns and their types.
     """
     named = [field for field in df.schema if field.name in _PAYLOADS]
     found = [field.name for field in named if isinstance(field.dataType, BinaryType)]
@@ -45,11 +45,11 @@ def find_payload(df: DataFrame) -> str:
 def check_columns(
     df: DataFrame, order: tuple[str, ...], payload: str, lsn: str | None, session_starts: str | None
 ) -> None:
-    """Checks that each column exists and has a type that fits.
+    """Checks that each column exists and has a suitable type.
 
     Raises:
         ValueError: if a column does not exist.
-        TypeError: if its type, or its collation, does not fit.
+        TypeError: if its type, or its collation, is unsuitable.
     """
     wanted: list[tuple[str, type | tuple[type, ...], str]] = [
         (name, AtomicType, "of a type that has an order") for name in order
@@ -78,8 +78,8 @@ def check_columns(
 def check_one_order(df: DataFrame, order: tuple[str, ...]) -> None:
     """Checks that rows of Kafka, ordered by Kafka's columns, come from one partition of one topic.
 
-    This is an aggregate over two columns, and runs only if the DataFrame has Kafka's columns and only these order it.
-    Files give these two columns alone; Kafka itself sends all messages once more.
+    This is an aggregate over two columns, and runs only if the DataFrame has Kafka's columns and is ordered only by
+    these. Files return just these two columns; Kafka itself sends all messages once more.
 
     Raises:
         ValueError: if they come from several.

@@ -1,4 +1,4 @@
-"""Spark expressions that convert columns of LSNs. They accept the forms that `pgoutput_fast.parse_lsn` accepts."""
+"""Spark expressions that convert columns of LSNs. They accept the same forms as `pgoutput_fast.parse_lsn`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finds out in which order rows lie, and where to cut them into ranges."""
+"""Determines the order of rows, and where to split them into ranges."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def quoted(name: str) -> str:
 
 @dataclass(frozen=True)
 class Pieces:
-    """The parts in which Spark reads rows: byte ranges of files, or partitions.
+    """The units in which Spark reads rows: byte ranges of files, or partitions.
 
     Attributes:
         column: the number of the piece that contains the row.
-        stable: whether each read gives the same pieces, as far as the plan tells.
+        stable: whether each read has the same pieces, as far as the plan tells.
     """
 
     column: Column
@@ -48,12 +48,12 @@ class Pieces:
 
 @dataclass(frozen=True)
 class Surveyed:
-    """What a sample of the rows tells about all rows.
+    """Conclusions from a sample of the rows.
 
     Attributes:
-        looks_ordered: whether each piece may be in order and no two pieces may overlap. False is certain, unless there
-            are nulls.
-        samples: (value of the first order column, number of rows that it stands for), in ascending order.
+        looks_ordered: whether each piece may be in order without overlapping others. False is certain, unless there are
+            nulls.
+        samples: (value of the first order column, number of rows that it represents), in ascending order.
     """
 
     looks_ordered: bool
@@ -61,7 +61,7 @@ class Surveyed:
 
 
 def survey(df: DataFrame, order: str, pieces: Pieces) -> Surveyed:
-    """Samples one order column. The JVM picks the rows: eight between each power of two and the next."""
+    """Samples one order column. The JVM selects the rows: eight between each power of two and the next."""
     row = F.monotonically_increasing_id()
     picked = df.select(row.alias("row"), F.col(quoted(order)).alias("value")).where(_PICKED)
     table = picked.select(pieces.column.alias("piece"), "row", "value").toArrow().sort_by("row")
@@ -79,7 +79,7 @@ def survey(df: DataFrame, order: str, pieces: Pieces) -> Surveyed:
 
 
 def bounds(samples: Sequence[tuple[Any, int]], count: int) -> list[Any]:
-    """Returns the values, ascending, that cut the rows into `count` ranges of about the same size."""
+    """Returns the values, ascending, that split the rows into `count` ranges of about the same size."""
     total = sum(weight for _, weight in samples)
     found: list[Any] = []
     seen = 0
@@ -93,10 +93,10 @@ def bounds(samples: Sequence[tuple[Any, int]], count: int) -> list[Any]:
 def pieces_of(df: DataFrame) -> Pieces:
     """Returns the pieces of a DataFrame.
 
-    After a shuffle, pieces are not stable: Spark joins partitions by their actual size and cuts ranges by new samples.
-    Spark cuts files into the same byte ranges on each read, and places them into partitions in any order. After a
-    Python worker the file of a row is unknown, because Spark reads rows ahead for the worker. The plan of an RDD, such
-    as the one of a micro-batch, does not tell whether there is a Python worker.
+    After a shuffle, pieces are not stable: Spark joins partitions by their actual size and splits ranges by new
+    samples. Spark splits files into the same byte ranges on each read, and assigns them to partitions in any order.
+    After a Python worker the file of a row is unknown, because Spark reads rows ahead for the worker. The plan of an
+    RDD, such as that of a micro-batch, does not show whether there is a Python worker.
     """
     plan = plan_of(df)
     partition = F.spark_partition_id().cast("long")
@@ -108,7 +108,7 @@ def pieces_of(df: DataFrame) -> Pieces:
     path = F.input_file_name()
     both = F.when(path == F.lit(""), partition).otherwise(F.xxhash64(path, F.input_file_block_start()))
     try:
-        _ = df.select(both).schema  # Spark Connect checks a column only when something is asked for
+        _ = df.select(both).schema  # Spark Connect checks a column only on access
     except AnalysisException:  # a join of several files
         return Pieces(partition, stable)
     return Pieces(both, stable)
@@ -117,7 +117,7 @@ def pieces_of(df: DataFrame) -> Pieces:
 def slice_column(df: DataFrame, name: str, bounds: list[Any]) -> Column:
     """Returns the number, from 0, of a row's range: how many bounds are less than or equal to the row's value.
 
-    The expression contains the bounds, so every later query cuts at the same places.
+    The expression contains the bounds, so every later query splits at the same places.
     """
     column, kind = F.col(quoted(name)), df.schema[name].dataType
 

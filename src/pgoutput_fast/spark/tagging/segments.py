@@ -31,7 +31,7 @@ from pgoutput_fast.storage.stores import Store, make_target, open_store
 
 __all__ = ["write_segments"]
 
-# Says where the stream continues behind messages that have no rows.
+# The position where the stream continues after messages without rows.
 _NEXT = "_next.json"
 
 
@@ -44,36 +44,36 @@ def write_segments(
 ) -> list[Path | str]:
     """Writes tagged payloads as segments, which `list_segments`, `read_segment` and `format("pgoutput")` read.
 
-    One task writes all of them, one after the other, because a segment has the state of the stream behind it. Spark
+    One task writes all of them, one after the other, because a segment has the state of the stream after it. Spark
     shuffles the rows once to this task and sorts them there by `seq`, on disk if they do not fit into memory. The task
-    tags them again, which also checks them, and has the rows of one segment in memory. A task that runs again continues
-    behind the segments that it has written. If the call fails, the segments that exist are good: call it again
-    with the same result of `tag`, or remove them.
+    tags them again, which also checks them, and has the rows of one segment in memory. A repeated task continues after
+    the segments that it has written. If the call fails, the existing segments are valid: call it again with the same
+    result of `tag`, or remove them.
 
-    A directory that has segments must be continued: the first row has the next ordinal. If the directory has the first
-    rows of a result of `tag` already, because the call is a repetition, these are left out. Messages without rows, such
-    as logical messages that a new session repeats, are no gap: pass what `tag` returned, because the rows alone do not
-    tell. If a result has only such messages, the file `_next.json` says where the stream continues. No capture
+    A directory with segments must be continued: the first row has the next ordinal. If the directory already has the
+    first rows of a result of `tag`, because the call is a repetition, these are skipped. Messages without rows, such as
+    logical messages repeated by a new session, are not a gap: pass the result of `tag`, because the rows alone do not
+    show this. If a result has only such messages, the file `_next.json` records where the stream continues. No capture
     continues these segments, because they do not name a server and a slot.
 
     Args:
-        tagged: all rows of a result of `tag` (or of several, which follow one another), in any order.
-        directory: a path, or a URI that `pyarrow.fs` knows, that the driver and the executors see. It is created if it
-            does not exist. It is empty or has the segments of the messages before.
+        tagged: all rows of a result of `tag` (or of several consecutive ones), in any order.
+        directory: a path, or a URI that `pyarrow.fs` knows, visible to the driver and the executors. It is created if
+            it does not exist. It is empty or has the segments of the preceding messages.
         state: the state before the first row, or its JSON text. Default: the state with which `tag` began, or the one
-            behind the directory's segments, or the beginning of a stream.
+            after the directory's segments, or the beginning of a stream.
         segment_bytes: a segment is written when its payloads have this size, in bytes, or when it has a million rows.
 
     Returns:
         The paths or URIs of the new segments, in stream order; an empty list without rows.
 
     Raises:
-        NotADirectoryError: if the directory is a file, or lies below one.
-        TypeError: for a `segment_bytes` that is no whole number.
+        NotADirectoryError: if the directory, or one of its parents, is a file.
+        TypeError: for a `segment_bytes` that is not an integer.
         ValueError: if `tagged` lacks a column of TAGGED_SCHEMA; if the directory has other files, or segments that the
             rows do not follow; for a wrong argument.
         RuntimeError: if Spark's Python workers run another Python than this one.
-        PySparkException: if the task fails: if the rows do not follow the state or are not all rows, or if a segment
+        PySparkException: if the task fails: if the rows do not follow the state or are incomplete, or if a segment
             cannot be written.
 
     Example:
@@ -113,8 +113,8 @@ def _continued(
 
     Args:
         store, place: the directory.
-        known: the state before the first row, if it is known.
-        behind: the ordinal with which the stream continues behind the rows, if it is known.
+        known: the state before the first row, if known.
+        behind: the ordinal with which the stream continues after the rows, if known.
         segment_bytes: as in `write_segments`.
 
     Raises:
@@ -122,14 +122,14 @@ def _continued(
     """
     newest = newest_segment(place)
     if newest is None:
-        # Also in directories below: tables are there, for instance.
+        # Including subdirectories, which may contain tables, for instance.
         others = [entry.name for entry in store.entries(recursive=True) if not entry.hidden]
         if others:
             raise ValueError(
                 f"{store} is not empty and has no segments: it has {others[0]}. Use another directory"
             )
         with suppress(FileNotFoundError):
-            store.remove(_NEXT)  # of segments that are gone
+            store.remove(_NEXT)  # of segments that were removed
         return WriteSegments(
             place,
             (StreamState() if known is None else known).to_json(),
@@ -149,7 +149,7 @@ def _continued(
                 f"the payloads begin with message {known.next_seq}, but {shown(place)} continues with message "
                 f"{before.next_seq}: tag with state=segments.newest_segment(directory).state, or use another directory"
             )
-        # A repetition, as far as is known here: the task compares the last message.
+        # A repetition, as far as the driver knows: the task compares the last message.
         rows = read_segment(newest.path)
         last = rows.filter(pc.equal(rows["seq"], newest.last_seq))["payload"]
         last_payload = max(last.to_pylist(), key=len)
@@ -158,7 +158,7 @@ def _continued(
         before.to_json(),
         reached=None if known is not None else reached,
         last_seq=newest.last_seq,
-        follows=known is None or behind is not None,  # a given state does not say that the rows begin there
+        follows=known is None or behind is not None,  # a given state does not prove that the rows begin there
         new_session=note.new_session,
         last_payload=last_payload,
         next_seq=behind,
@@ -168,7 +168,7 @@ def _continued(
 
 @dataclass(frozen=True)
 class _Note:
-    """What comes behind the newest segment and has no rows.
+    """Messages without rows after the newest segment.
 
     Attributes:
         next_seq: the ordinal with which the stream continues.
@@ -183,7 +183,7 @@ def _note_behind(store: Store, newest: Segment) -> _Note:
     nothing = _Note(newest.state.next_seq, False)
     try:
         found = parsed_json(store.read(_NEXT))
-        if found["last_seq"] != newest.last_seq:  # segments have come since
+        if found["last_seq"] != newest.last_seq:  # newer segments exist
             return nothing
         return _Note(max(nothing.next_seq, int(found["next_seq"])), bool(found["new_session"]))
     except FileNotFoundError:

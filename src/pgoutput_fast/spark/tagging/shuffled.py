@@ -19,8 +19,8 @@ _log = logging.getLogger(__name__)
 def shuffled_once(frame: DataFrame) -> DataFrame:
     """Returns the same rows. Queries on the result share one shuffle; without this, Spark plans one shuffle per query.
 
-    The shuffled data stay on the executors' disks while a DataFrame that was made from them is in use. If an executor
-    is lost, Spark makes its data again. Spark has no public call for this. If its internal call is missing, as on Spark
+    The shuffled data stay on the executors' disks while a DataFrame derived from them is in use. If an executor is
+    lost, Spark computes its data again. Spark has no public call for this. If its internal call is missing, as on Spark
     Connect, each query shuffles.
 
     Args:
@@ -44,13 +44,13 @@ def shuffled_once(frame: DataFrame) -> DataFrame:
 
 @contextmanager
 def _settings_for_tasks(session: SparkSession) -> Iterator[None]:
-    """Gives the session's settings to tasks, as Spark does for its own queries.
+    """Passes the session's settings to tasks, as Spark does for its own queries.
 
-    An adaptive plan shuffles when its rows are requested. Spark does not see this as a query. Without these settings
-    its tasks would use the default time zone, the default parsers and defaults for everything else that expressions
-    look up.
+    An adaptive plan shuffles when its rows are requested, which Spark does not treat as a query. Without these settings
+    its tasks would use the default time zone, the default parsers and defaults for all other settings used by
+    expressions.
     """
-    context: Any = session.sparkContext  # its annotations do not say that None removes a property
+    context: Any = session.sparkContext  # its annotations omit that None removes a property
     settings = {key: value for key, value in session.conf.getAll.items() if key.startswith("spark")}
     before = {key: context.getLocalProperty(key) for key in settings}
     try:

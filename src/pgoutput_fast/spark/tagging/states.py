@@ -11,10 +11,10 @@ __all__ = ["given_state"]
 
 
 def given_state(state: StreamState | str | None) -> StreamState:
-    """Returns the state that a caller gave, itself or as JSON text; without one, the beginning of a stream.
+    """Returns the given state, parsed if it is JSON text; by default, the beginning of a stream.
 
     Raises:
-        TypeError, ValueError: if it is none from which a tagger can continue.
+        TypeError, ValueError: if a tagger cannot continue from it.
     """
     try:
         given = StreamState.from_json(state) if isinstance(state, str) else state

@@ -51,11 +51,11 @@ from pgoutput_fast.spark.workers import check_workers
 
 __all__ = ["tag"]
 
-# The first pass needs only the tag of messages that do not change the state, and of logical messages also the LSN.
+# The first pass needs only the tag of messages that do not change the state, and the LSN of logical messages.
 _CHANGE_TAGS = tuple(bytes([kind]) for kind in CHANGES)
 _LOGICAL_HEADER = 14  # with an xid
-# A range has at least this many rows, unless the caller sets the number of ranges. Even a task with few rows takes
-# some 50 ms.
+# A range has at least this many rows, unless the caller sets the number of ranges. Even a task with few rows takes some
+# 50 ms.
 _LEAST_ROWS = 10_000
 
 
@@ -70,15 +70,15 @@ def tag(
     gaps: Literal["error", "allow"] = "error",
     partitions: int | None = None,
 ) -> DataFrame:
-    """Tags untagged payloads of any origin in parallel. The result is what `pgo.tag` gives for all payloads in order.
+    """Tags untagged payloads of any origin in parallel. The result equals that of `pgo.tag` for all payloads in order.
 
     If each file, or each byte range of one, is in order and no two overlap, the payloads are tagged in place, and Spark
     reads them twice. The first pass runs at once: it sends to the driver how each range changes the stream's state. The
-    second pass runs when the result is used. Otherwise the payloads are cut into ranges, shuffled once, and sorted in
+    second pass runs when the result is used. Otherwise the payloads are split into ranges, shuffled once, and sorted in
     each pass; the shuffled data stay on the executors' disks while the result is in use. A sample of each partition's
-    rows decides which way is taken.
+    rows decides between the two.
 
-    A DataFrame of Kafka's columns that only these columns order must come from one partition of one topic. An aggregate
+    A DataFrame of Kafka's columns that is ordered only by these must come from one partition of one topic. An aggregate
     of its columns `topic` and `partition` checks that: one more read of these two columns, or of Kafka itself.
 
     The input must not change while the result is in use, because Spark reads again what an executor loses. So do not
@@ -86,30 +86,29 @@ def tag(
 
     Args:
         df: rows of payloads, in any order and partitioning.
-        order_by: the column, or the columns, that give the order in which the payloads arrived; no two rows may have
-            the same place.
+        order_by: the column, or the columns, that determine the order in which the payloads arrived; no two rows may
+            have the same values.
         payload: the column of payloads, binary. Default: the only binary column named `payload` or `value`.
-        state: the state of the stream before the first payload, or its JSON text: `state_after` gives it for an earlier
-            call, and `pgo.tag` and the segments of a capture give it, too. Default: the beginning of a stream.
-        lsn: the column of their start LSNs, if there is one: integers, decimals or strings such as `16/B374D848`.
+        state: the state of the stream before the first payload, or its JSON text: from `state_after` of an earlier
+            call, from `pgo.tag`, or from the segments of a capture. Default: the beginning of a stream.
+        lsn: the column of their start LSNs, if any: integers, decimals or strings such as `16/B374D848`.
         session_starts: a boolean column, true for the first message of each decoding session (a connection, or a peek),
-            if there is one.
-        gaps: `"error"`: if there is one order column, of integers, it must count up by one. `"allow"`: it may leave
-            values out.
+            if any.
+        gaps: `"error"`: a single order column of integers must count up by one. `"allow"`: it may skip values.
         partitions: the number of ranges; the rows are then always shuffled. Default: ordered rows stay in place, and
-            others are cut into `spark.sql.shuffle.partitions` ranges, or fewer if there are few rows.
+            others are split into `spark.sql.shuffle.partitions` ranges, or fewer if there are few rows.
 
     Returns:
-        A DataFrame with TAGGED_SCHEMA; `seq` counts over all rows, from the state's `next_seq` or else from 0. Pass it
-        to `state_after` for the state with which the stream continues.
+        A DataFrame with TAGGED_SCHEMA; `seq` counts over all rows, from the state's `next_seq` or otherwise from 0.
+        Pass it to `state_after` for the state with which the stream continues.
 
     Raises:
         DecodeError: for a boundary, Relation, Type or Origin message that the state machine cannot accept, with its
-            place in the order. An error in any other message fails the job that uses the result.
-        ValueError: for two rows at the same place, a gap, a null, or a wrong argument; if no column, or several, may be
-            that of the payloads; for messages of several Kafka partitions that only Kafka's columns order; for a text
-            that is no state, and for a state from which only a decoder can continue.
-        TypeError: for a column of another type; if `df` is no DataFrame.
+            position in the order. An error in any other message fails the job that uses the result.
+        ValueError: for two rows at the same position, a gap, a null, or a wrong argument; if the column of payloads is
+            missing or ambiguous; for messages of several Kafka partitions ordered only by Kafka's columns; for a text
+            that is not a state, and for a state from which only a decoder can continue.
+        TypeError: for a column of another type; if `df` is not a DataFrame.
         RuntimeError: if Spark's Python workers run another Python than this one.
     """
     if order_by is None:
@@ -129,7 +128,7 @@ def tag(
     if partitions is None and pieces.stable and surveyed.looks_ordered:
         rows = source.use_in_place(pieces)
         summaries = source.summaries(rows, in_order=True)
-        # Rows that turn out not to be in order are cut and sorted.
+        # Rows that turn out to be unordered are split and sorted.
         if _are_in_order(summaries):
             return source.tagged(rows, summaries)
     count = partitions or _ranges(df, surveyed)
@@ -169,14 +168,14 @@ def _are_in_order(summaries: list[_RangeSummary]) -> bool:
 
 @dataclass(frozen=True)
 class _Rows:
-    """The rows of all ranges: for the first pass, with payloads cut to what it needs, and for the second pass."""
+    """The rows of all ranges: for the first pass, with shortened payloads, and for the second pass."""
 
     first: DataFrame
     second: DataFrame
 
 
 def _shorten_payloads() -> Column:
-    """Returns the payloads for the first pass, cut to what it needs.
+    """Returns the payloads for the first pass, shortened to what it needs.
 
     These are the tag byte of messages that do not change the state, tag and LSN of logical messages, and all other
     messages whole.
@@ -225,20 +224,20 @@ class _Source:
         return _Rows(_number_rows(self._bare(), pieces.column), self._bare())
 
     def cut(self, bounds: list[Any], count: int) -> _Rows:
-        """Cuts the rows into ranges, each in one partition."""
+        """Splits the rows into ranges, each in one partition."""
         bare = self._bare()
         number = slice_column(bare, "order0", bounds)
-        # Tasks separate ranges within a partition. So their distribution over partitions affects only speed.
-        # From Spark 4.1 on. Of the type: in a frame of Spark Connect, any other name is a column.
+        # Tasks separate ranges within a partition, so their distribution over partitions affects only speed. From Spark
+        # 4.1 on. Looked up in the type: in a frame of Spark Connect, any other name is a column.
         by_id: Any = getattr(type(bare), "repartitionById", None) or type(bare).repartition
         ranges = shuffled_once(by_id(bare, count, number))
-        # This sort also puts ranges in order. Spark compares the first of several keys without looking into rows. No
-        # select stands between the shuffle and the second pass: a select would copy each row once more.
+        # This sort also puts ranges in order. Spark compares the first of several keys without reading rows. No select
+        # is between the shuffle and the second pass: a select would copy each row once more.
         keys = [f"order{k}" for k in range(len(self.order))]
         return _Rows(*(each.sortWithinPartitions(*keys) for each in (_number_rows(ranges, number), ranges)))
 
     def summaries(self, rows: _Rows, *, in_order: bool = False) -> list[_RangeSummary]:
-        """Runs the first pass. Returns the result for each range, in the order of the stream."""
+        """Runs the first pass. Returns the result for each range, in stream order."""
         task = Summarize(self.gaps == "allow", (self.payload, *self.order), in_order)
         kinds = [self.df.schema[name].dataType for name in self.order]
         ends = [StructField(name, kind) for name, kind in zip(ends_names(len(kinds)), kinds * 2, strict=True)]
@@ -258,7 +257,7 @@ class _Source:
         )
 
     def tagged(self, rows: _Rows, summaries: list[_RangeSummary]) -> DataFrame:
-        """Returns the second pass over the ranges, in the order of the stream."""
+        """Returns the second pass over the ranges, in stream order."""
         before: str | None = None
         for each in summaries:
             if each.problem is not None:
@@ -291,7 +290,7 @@ def _check_arguments(order: tuple[str, ...], gaps: str, partitions: int | None) 
 def _starts(
     summaries: list[_RangeSummary], state: StreamState
 ) -> tuple[Starts, StreamState, DecodeError | None]:
-    """Returns the start of each range, the state behind the last, and the stream's first error, if there is one."""
+    """Returns the start of each range, the state after the last, and the stream's first error, if any."""
     by_first_row: dict[str, Start] = {}
     problem: DecodeError | None = None
     for each in summaries:
@@ -307,7 +306,7 @@ def _starts(
 def _first_error(rows: DataFrame, starts: Starts, order: tuple[str, ...], known: DecodeError) -> DecodeError:
     """Returns the stream's first error.
 
-    Summaries do not see errors in changes, so an earlier error than `known` may exist.
+    Summaries do not detect errors in changes, so an earlier error than `known` may exist.
     """
     errors = rows.mapInArrow(shipped(FindErrors(starts, order)), spark_schema(ERRORS_SCHEMA)).collect()
     if not errors:

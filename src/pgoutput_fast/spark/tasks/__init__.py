@@ -1,1 +1,1 @@
-"""What runs on the executors. Modules of this folder import no PySpark."""
+"""Code for the executors. Modules of this folder import no PySpark."""

@@ -1,4 +1,4 @@
-"""The tasks that run on the executors. This module imports no PySpark; the driver pickles the instances."""
+"""Tasks for the executors. This module imports no PySpark; the driver pickles the instances."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ __all__ = ["ORIGINS_SCHEMA", "DecodeChanges", "DecodeOrigins", "DecodeRecords", 
 
 _BITS = 48
 _KIND_XID = "kind_xid"
-# Columns that tasks do not receive: they follow from other columns.
+# Columns that are not sent to tasks: they follow from other columns.
 _FOLLOWING = ("kind", "relation", "xid", "in_stream")
-# Tags that nothing needs but the metadata column of the same name. Errors name `seq` and `lsn`.
+# Tags used only for the metadata column of the same name. Errors name `seq` and `lsn`.
 _FOR_METADATA = ("txn", "xid", "subxid", "commit_lsn", "commit_timestamp")
 
 ORIGINS_SCHEMA = pa.schema(
@@ -35,11 +35,11 @@ ORIGINS_SCHEMA = pa.schema(
 
 
 def sent(unused: Collection[str]) -> list[str]:
-    """Returns the columns of tagged changes that tasks receive, as SQL.
+    """Returns the columns of tagged changes that are sent to tasks, as SQL.
 
-    Each field costs the JVM about 60 ns per row. So columns that follow from others are left out: the version
-    determines the relation, a change has an xid of its own only if it was streamed, and the xid's column has spare bits
-    for the kind. Unused tags are left out, too. But `subxid` stays: it tells whether a change was streamed.
+    Each field costs the JVM about 60 ns per row. So columns that follow from others are omitted: the version determines
+    the relation, a change has its own xid only if it was streamed, and the xid's column has spare bits for the kind.
+    Unused tags are omitted, too, except `subxid`: it shows whether a change was streamed.
 
     Args:
         unused: `DecodeChanges.unused` of the task.
@@ -54,17 +54,17 @@ def sent(unused: Collection[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class DecodeChanges:
-    """Tagged payloads of one relation -> its changes, in the schema that the driver planned.
+    """Tagged payloads of one relation -> its changes, in the planned schema.
 
     The payloads have all columns, or the columns of `sent`.
 
     Attributes:
         catalog: the relation versions, as JSON.
         options: how to decode.
-        schema: the unified schema of the versions. It may lack metadata columns; they are then left out.
+        schema: the unified schema of the versions. It may lack metadata columns; they are then omitted.
         target: the same schema in Spark's types.
         table: the relation's name, for errors.
-        fingerprint: of the catalog that planned the query.
+        fingerprint: fingerprint of the catalog that planned the query.
     """
 
     catalog: str
@@ -117,7 +117,7 @@ class DecodeChanges:
 
 
 def _whole(batch: pa.RecordBatch, unused: Collection[str]) -> pa.RecordBatch:
-    """Restores all columns of tagged payloads. Unused tags become null: the decoder then makes no values of them."""
+    """Restores all columns of tagged payloads. Unused tags become null, so the decoder makes no values of them."""
     columns = dict(zip(batch.schema.names, batch.columns, strict=True))
     if batch.schema.names != TAGGED_SCHEMA.names:
         columns["kind"], columns["xid"] = _parted(columns[_KIND_XID])
@@ -132,7 +132,7 @@ def _whole(batch: pa.RecordBatch, unused: Collection[str]) -> pa.RecordBatch:
 def _parted(packed: pa.Int64Array) -> tuple[pa.Array, pa.Array]:
     """Returns (kind, xid).
 
-    A null came from an invalid xid. The row gets a kind that no message has, which is an error.
+    A null came from an invalid xid. The row gets a nonexistent kind, which is an error.
     """
     values = packed.fill_null(-1).to_numpy()
     xids = (values & ((1 << _BITS) - 1)) - 1
@@ -154,7 +154,7 @@ def _without_traceback(problem: DecodeError, reason: str, relation: str | None) 
 
 @dataclass(frozen=True)
 class DecodeRecords:
-    """Tagged payloads -> rows of one of the other tables, without the facts that other rows add to them.
+    """Tagged payloads -> rows of one of the other tables, without the values from other rows.
 
     Attributes:
         what: name of the table.

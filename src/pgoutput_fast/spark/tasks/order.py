@@ -13,7 +13,7 @@ __all__ = ["ascending", "runs_of", "text_at"]
 def runs_of(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, Iterator[pa.RecordBatch]]]:
     """Yields (number, its rows) for each run of equal numbers in the first column, an integer.
 
-    Read all rows of a run before you ask for the next run.
+    Read all rows of a run before you request the next one.
     """
     parts = _parts(batches)
     ahead: list[pa.RecordBatch] = [part for part in [next(parts, None)] if part is not None]
@@ -29,7 +29,7 @@ def runs_of(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, Iterator[p
 
 
 def _parts(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Cuts batches where the number changes."""
+    """Splits batches where the number changes."""
     for batch in batches:
         at = 0
         for end in pc.run_end_encode(batch.column(0)).run_ends.to_pylist() if batch.num_rows else ():
@@ -38,13 +38,13 @@ def _parts(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def text_at(columns: list[pa.Array], row: int) -> str:
-    """Returns a row's place in the order as text."""
+    """Returns a row's position in the order as text."""
     values = [column[row].as_py() for column in columns]
     return str(values[0]) if len(values) == 1 else str(tuple(values))
 
 
 def ascending(columns: list[pa.Array]) -> bool:
-    """Whether each row is certainly after the row before it."""
+    """Whether each row is certainly after the previous one."""
     if any(column.null_count for column in columns):
         return False
     behind = pa.array([False] * (len(columns[0]) - 1), pa.bool_())

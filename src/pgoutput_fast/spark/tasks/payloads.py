@@ -1,4 +1,4 @@
-"""The functions on single payloads, as they run on the executors: Arrow arrays in and out. Imports no PySpark."""
+"""The functions on single payloads, for the executors: Arrow arrays in and out. Imports no PySpark."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class MessageKind:
 
     def __call__(self, payload: pa.Array, in_stream: pa.Array | None = None) -> pa.Array:
         payload = _binary(payload)
-        # The layout does not matter here.
+        # The layout is irrelevant here.
         known = pa.array(np.zeros(len(payload), np.int8))
         fields = headers(payload, known)
         names = pc.if_else(payload.is_valid(), _NAME_OF_TAG.take(fields["kind"]), None)
@@ -77,7 +77,7 @@ class MessageKind:
 
 @dataclass(frozen=True)
 class RelationOid:
-    """Payloads -> oid of the relation that an Insert, Update, Delete or Relation message is about."""
+    """Payloads -> oid of the relation of an Insert, Update, Delete or Relation message."""
 
     malformed: str
 
@@ -101,7 +101,7 @@ def _field(fields: dict[str, pa.Array], name: str) -> pa.Array:
 
 @dataclass(frozen=True)
 class DecodeRow:
-    """Payloads -> struct(change_type, before, after); null if the payload is no change of the relation.
+    """Payloads -> struct(change_type, before, after); null if the payload is not a change of the relation.
 
     Attributes:
         catalog: JSON of the relation's versions, no two with the same number of columns, the requested version last;
@@ -109,7 +109,7 @@ class DecodeRow:
         options: how to decode.
         own: the schema of the requested version's columns.
         images: the same columns in Spark's types.
-        details: whether the struct also says what nulls stand for.
+        details: whether the struct also describes the nulls.
         malformed: `raise` or `null`.
     """
 
@@ -164,9 +164,9 @@ class DecodeRow:
         versions: np.ndarray,
         catalog: Catalog,
     ) -> pa.Table:
-        """Decodes the changes at `rows`, with their place in the array as their ordinal.
+        """Decodes the changes at `rows`, with their index in the array as their ordinal.
 
-        `versions` are places in the catalog.
+        `versions` are indices in the catalog.
         """
         relation = catalog.relations[-1]
         ids = np.array([each.version for each in catalog.relations], np.int64)
@@ -186,7 +186,7 @@ class DecodeRow:
         try:
             decoded = decode_tagged(batch, catalog, self.options)
         except DecodeError as problem:
-            # The ordinal in this error is the place in the array. `from None` hides the layers in between.
+            # The ordinal in this error is the index in the array. `from None` hides the layers in between.
             raise DecodeError(
                 f"{problem.reason} (row {problem.seq} of its Arrow batch)",
                 byte_offset=problem.byte_offset,
@@ -200,9 +200,9 @@ class DecodeRow:
 
 
 def _versions(payload: pa.Array, in_stream: np.ndarray, rows: np.ndarray, catalog: Catalog) -> np.ndarray:
-    """Returns, for each change, the place in the catalog of the version with the same number of columns, or -1.
+    """Returns, for each change, the catalog index of the version with the same number of columns, or -1.
 
-    A change that ends before its number of columns counts as one of the last version. The decoder then finds it
+    A change that ends before its number of columns counts as one of the last version. The decoder then reports it as
     malformed.
     """
     counts = np.full(1 << 16, -1)

@@ -1,4 +1,4 @@
-"""Chooses rows of tagged payloads on the executors. Imports no PySpark."""
+"""Selects rows of tagged payloads on the executors. Imports no PySpark."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from pgoutput_fast.storage.paths import open_file, shown
 
 __all__ = ["Bounds", "chosen_rows", "pack_batch", "rows_of_relations", "rows_of_segment", "unpack_batch"]
 
-# Tagged columns -> the smallest and the largest wanted value.
+# Tagged columns -> the smallest and the largest requested value.
 Bounds = Mapping[str, tuple[int, int]]
 
 
 def rows_of_segment(path: str, row_groups: Iterable[int]) -> Iterator[pa.Table]:
-    """Yields the row groups of a segment, with TAGGED_SCHEMA. One row group is in memory at a time.
+    """Yields the row groups of a segment, with TAGGED_SCHEMA, with one row group in memory at a time.
 
     Raises:
-        FileNotFoundError: if the segment is gone; the message says why that may be.
+        FileNotFoundError: if the segment does not exist; the message explains possible reasons.
         OSError: if it is damaged, or cannot be read. The message names it.
     """
     try:
@@ -44,7 +44,7 @@ def rows_of_segment(path: str, row_groups: Iterable[int]) -> Iterator[pa.Table]:
 
 
 def chosen_rows(rows: pa.Table, bounds: Bounds, outcomes: pa.RecordBatch | None) -> pa.Table:
-    """The changes that lie within the bounds and, if there are outcomes, are committed."""
+    """The changes within the bounds that, if there are outcomes, are committed."""
     kept = np.isin(rows.column("kind").to_numpy(), CHANGES)
     for name, (first, last) in bounds.items():
         values = rows.column(name)
@@ -66,12 +66,12 @@ def rows_of_relations(rows: pa.Table, oids: Collection[int], others: Collection[
 
 
 def _filter_rows(rows: pa.Table, kept: np.ndarray[Any, Any]) -> pa.Table:
-    """Filters rows. Row groups are cut at relations, so usually all rows are wanted, and nothing is copied."""
+    """Filters rows. Row groups are split by relation, so usually all rows are selected, and nothing is copied."""
     return rows if bool(kept.all()) else rows.filter(pa.array(kept))
 
 
 def pack_batch(batch: pa.RecordBatch) -> bytes:
-    """Packs a batch for the way to a task."""
+    """Packs a batch to send it to a task."""
     sink = pa.BufferOutputStream()
     options = pa.ipc.IpcWriteOptions(compression="zstd")
     with pa.ipc.new_stream(sink, batch.schema, options=options) as writer:
@@ -80,6 +80,6 @@ def pack_batch(batch: pa.RecordBatch) -> bytes:
 
 
 def unpack_batch(packed: bytes) -> pa.RecordBatch:
-    """Unpacks what `pack_batch` packed."""
+    """Unpacks the result of `pack_batch`."""
     with pa.ipc.open_stream(packed) as reader:
         return checked_table(reader.read_next_batch(), "rows of another process")

@@ -24,8 +24,8 @@ from pgoutput_fast.storage.stores import open_store
 
 __all__ = ["SOURCE", "WRITTEN_SCHEMA", "WriteSegments"]
 
-# Tagged payloads do not tell which server and slot they came from. A capture has another source, so it refuses to
-# continue such a directory: nobody knows up to where its slot may be confirmed.
+# Tagged payloads do not identify their server and slot. A capture has another source, so it refuses to continue such a
+# directory: up to where its slot may be confirmed is unknown.
 SOURCE = Source("unknown", "unknown", "unknown")
 
 WRITTEN_SCHEMA = pa.schema([("last_seq", pa.int64())])
@@ -35,14 +35,14 @@ _TAGS = [name for name in TAGGED_SCHEMA.names if name != "payload"]
 
 
 class _Writer:
-    """Tags payloads again, so that it has the state behind each segment, and writes segments.
+    """Tags payloads again, to have the state after each segment, and writes segments.
 
     Args:
         directory: the directory of the segments.
         state: the state before the first payload.
-        segment_bytes: bytes of payloads from which on a segment is written.
-        last_seq: the last ordinal in the directory; None if it has no segments, or if rows may be missing behind it.
-        new_session: whether a session began behind the state.
+        segment_bytes: minimum bytes of payloads at which a segment is written.
+        last_seq: the last ordinal in the directory; None if it has no segments, or if rows may be missing after it.
+        new_session: whether a session began after the state.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class _Writer:
         new_session: bool,
     ) -> None:
         self._directory = directory
-        self._written = last_seq  # no row lies between it and the first one here
+        self._written = last_seq  # no row is between it and the first one here
         self._log = KnownLog(open_store(directory))
         self._native = native_decoder(Options(), state)
         if new_session:
@@ -66,11 +66,11 @@ class _Writer:
         self._rows = self._nbytes = 0
 
     def add(self, rows: pa.RecordBatch) -> Iterator[int]:
-        """Takes the next rows. Yields the last ordinal of each segment that it writes.
+        """Adds the next rows. Yields the last ordinal of each segment written.
 
         Raises:
             DecodeError: for a message that cannot be tagged.
-            ValueError: if the tags are not those that the message has at this place of the stream.
+            ValueError: if the tags are not those of the message at this position of the stream.
         """
         while rows.num_rows:
             lengths = pc.binary_length(rows.column("payload")).to_numpy()
@@ -83,10 +83,10 @@ class _Writer:
                 yield from self.write()
 
     def write(self, next_seq: int | None = None) -> Iterator[int]:
-        """Writes the waiting rows, if there are any, as a segment. Yields its last ordinal.
+        """Writes the waiting rows, if any, as a segment. Yields its last ordinal.
 
         Args:
-            next_seq: the ordinal with which the stream continues, if messages that have no rows follow.
+            next_seq: the ordinal with which the stream continues, if messages without rows follow.
         """
         if not self._tagged:
             return
@@ -109,7 +109,7 @@ class _Writer:
             self._tag_messages(rows.slice(mark + 1, end - mark - 1))
 
     def _tag_messages(self, rows: pa.RecordBatch) -> None:
-        """Tags rows without session marks. Of a Truncate only the first row is the message as it came."""
+        """Tags rows without session marks. Of a Truncate only the first row is the original message."""
         rows = rows.filter(_first_of_each(rows, self._seq))
         if not rows.num_rows:
             return
@@ -129,7 +129,7 @@ class _Writer:
 
 
 def _first_of_each(rows: pa.RecordBatch, before: int) -> pa.Array:
-    """Where the first row of each message is. `before` is the ordinal of the message before."""
+    """Indices of the first rows of messages. `before` is the ordinal of the previous message."""
     seqs = rows.column("seq").to_numpy()
     return pa.array(np.diff(seqs, prepend=before) != 0)
 
@@ -143,14 +143,14 @@ class WriteSegments:
     Attributes:
         directory: the directory of the segments.
         state: the state before the first row, as JSON.
-        reached: the first row has the next ordinal of the state, or a later one up to this: no row lies between. None
+        reached: the first row has the next ordinal of the state, or a later one up to this: no row is in between. None
             if it may have any later ordinal.
         last_seq: the last ordinal in the directory before this task; -1 if it was empty.
         follows: whether no row is missing between that and the first row here.
-        new_session: whether a session began there, of which no row tells.
-        last_payload: what the directory has there, if the first rows may be there already.
-        next_seq: the ordinal with which the stream continues; None for the one behind the last row.
-        segment_bytes: bytes of payloads from which on a segment is written.
+        new_session: whether a session began there, which no row shows.
+        last_payload: the payload in the directory, if the first rows may already be there.
+        next_seq: the ordinal with which the stream continues; None for the one after the last row.
+        segment_bytes: minimum bytes of payloads at which a segment is written.
     """
 
     directory: str
@@ -173,7 +173,7 @@ class WriteSegments:
         newest = newest_segment(self.directory)
         is_again = newest is not None and newest.last_seq > self.last_seq
         if newest is not None and is_again:
-            # This task was killed and runs again. What it wrote stays.
+            # This task was killed and runs again. Its segments are kept.
             state = newest.state
         writer = _Writer(
             self.directory,

@@ -1,4 +1,4 @@
-"""The task that writes tables: tagged payloads -> Parquet files in the target. Only a row per file goes back to Spark.
+"""The task that writes tables: tagged payloads -> Parquet files in the target. Only a row per file returns to Spark.
 
 Imports no PySpark; the driver pickles the instances.
 """
@@ -50,23 +50,23 @@ FILES_SCHEMA = pa.schema(
 
 
 def rejects_of(directory: str) -> str:
-    """The directory of a table's rejects. Each table has its own, with its own position."""
+    """The directory of a table's rejects, which have their own position."""
     return f"_rejects/{directory}"
 
 
 @dataclass(frozen=True)
 class TablePart:
-    """What a run adds to one table.
+    """The additions of a run to one table.
 
     Attributes:
         directory: the table's directory in the target.
         oids: oids of the relations that had its name.
         others: versions with these oids that had another name.
         decode: decodes its changes.
-        after: the table's position. Only what comes behind it is written. None: everything.
+        after: the table's position. Only changes after it are written. None: everything.
         rejects_after: the position of its rejects, as `after`. They are ahead if the table was lost, or if a run was
             killed before it committed the table.
-        partitioning: how the table is divided.
+        partitioning: the partitioning of the table.
         rejects: the columns of its rejects.
     """
 
@@ -86,14 +86,14 @@ class WriteTables:
 
     Attributes:
         target: path or URI of the target.
-        run: names the run.
-        tables: what is written.
+        run: name of the run.
+        tables: the tables to write.
         hidden: whether the files have hidden names until they are committed.
-        file_bytes: about how many bytes a file has at most.
-        compression: how pages of the files are compressed.
+        file_bytes: approximate maximum size of a file.
+        compression: compression of the files' pages.
         prefix: the prefix of the metadata columns.
-        outcomes: packed outcomes of transactions, if only committed rows are wanted, else None.
-        last: the ordinal of the last message that counts.
+        outcomes: packed outcomes of transactions, if only committed rows are requested, otherwise None.
+        last: the ordinal of the last relevant message.
     """
 
     target: str
@@ -145,14 +145,14 @@ def _ahead(position: int | None, other: int | None) -> bool:
 
 
 def rows_behind(rows: pa.Table, outcomes: pa.RecordBatch | None, after: int | None, last: int) -> pa.Table:
-    """The changes behind a position, up to `last`: those of transactions that commit there, or that are there.
+    """The changes after a position, up to `last`, by the commits of their transactions or by the changes themselves.
 
-    No outcome is behind `last`.
+    No outcome is after `last`.
     """
     if outcomes is None:
         return chosen_rows(rows, {"seq": (0 if after is None else after + 1, last)}, None)
     if after is not None:
-        # A rollback to a savepoint may lie before the position, and its transaction's commit behind it.
+        # A rollback to a savepoint may be before the position, and its transaction's commit after it.
         behind = outcomes.column("at_seq").to_numpy() > after
         aborted = outcomes.column("subxid").is_valid().to_numpy(zero_copy_only=False)
         outcomes = outcomes.filter(pa.array(np.asarray(behind | aborted)))
@@ -185,7 +185,7 @@ class SegmentPiece:
 
     Attributes:
         path: path or URI of the segment.
-        row_groups: their numbers.
+        row_groups: numbers of the row groups.
     """
 
     path: str
@@ -194,18 +194,18 @@ class SegmentPiece:
 
 @dataclass(frozen=True)
 class SegmentTask:
-    """What one task reads.
+    """The input of one task.
 
     Attributes:
         pieces: the row groups.
-        outcomes: packed outcomes of their transactions; None if rows are wanted as they were sent.
+        outcomes: packed outcomes of their transactions; None if rows are requested as sent.
     """
 
     pieces: tuple[SegmentPiece, ...]
     outcomes: bytes | None = field(repr=False)
 
     def pack(self) -> bytes:
-        """The task in few bytes."""
+        """Serializes the task compactly."""
         return zlib.compress(pickle.dumps(self), 1)
 
     @staticmethod
@@ -221,8 +221,8 @@ class WriteSegments:
     """Numbers of tasks -> files of all tables.
 
     Attributes:
-        write: writes them.
-        work: for each task what it reads, packed: all tasks get all of it, and each unpacks its own.
+        write: writes the files.
+        work: the packed input of each task: all tasks get all of it, and unpack only their own.
     """
 
     write: WriteTables
@@ -235,7 +235,7 @@ class WriteSegments:
 
 
 def rows_of_task(task: SegmentTask) -> Iterator[tuple[pa.Table, pa.RecordBatch | None]]:
-    """Yields the rows of each row group with its outcomes. One row group is in memory at a time."""
+    """Yields the rows of each row group with its outcomes, with one row group in memory at a time."""
     outcomes = None if task.outcomes is None else unpack_batch(task.outcomes)
     for piece in task.pieces:
         for rows in rows_of_segment(piece.path, piece.row_groups):

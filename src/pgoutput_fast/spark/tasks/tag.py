@@ -1,7 +1,7 @@
 """The tasks of `tag` on the executors. This module imports no PySpark; the driver pickles the instances.
 
-The rows of the stream are cut into ranges, which follow one another. A partition contains
-whole ranges, maybe several. The first pass identifies a range by its number, the second by its first row.
+The rows of the stream are split into consecutive ranges. A partition contains whole ranges, possibly several. The first
+pass identifies a range by its number, the second by its first row.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ __all__ = [
     "gap",
 ]
 
-# The columns that these tasks receive, in order: the number of the range (first pass only), the payload, the order
-# columns, then LSN and session if present. Each column costs the JVM about 60 ns per row.
+# The columns sent to these tasks, in order: the number of the range (first pass only), the payload, the order columns,
+# then LSN and session if present. Each column costs the JVM about 60 ns per row.
 RANGE, PAYLOAD, LSN, SESSION = "range", "payload", "lsn", "session"
 
-# The order columns of the range's first row and of its last row follow.
+# Followed by the order columns of the range's first row and of its last row.
 SUMMARIES_SCHEMA = pa.schema(
     [
         ("range", pa.int64()),
         ("count", pa.int64()),
         ("ascending", pa.bool_()),
-        ("first", pa.string()),  # its place in the order, as text
+        ("first", pa.string()),  # its position in the order, as text
         ("last", pa.string()),
-        ("problem", pa.string()),  # an error in the order; there is no summary then
+        ("problem", pa.string()),  # an error in the order; then there is no summary
         ("summary", pa.binary()),
     ]
 )
@@ -76,8 +76,7 @@ class Start:
 
     Attributes:
         state: values of the stream's state before the range, as compressed JSON; None after the stream's first error.
-        count, first, last: the number of rows and the places of the first and last row when the first pass read the
-            range.
+        count, first, last: the number of rows and the positions of the first and last row in the first pass.
     """
 
     state: bytes | None
@@ -93,7 +92,7 @@ class Start:
 
 @dataclass(frozen=True)
 class Starts:
-    """The starts of all ranges, by the place of their first row, and JSON of the relation versions in the states."""
+    """The starts of all ranges, by the position of their first row, and JSON of the relation versions in the states."""
 
     by_first_row: dict[str, Start]
     catalog: str
@@ -106,7 +105,7 @@ def _order_of(part: pa.RecordBatch | pa.Table) -> list[pa.Array]:
 
 
 def _sessions(part: pa.RecordBatch) -> Iterator[tuple[bool, pa.RecordBatch]]:
-    """Cuts a part where sessions start. Yields (whether a session starts here, rows)."""
+    """Splits a part where sessions start. Yields (whether a session starts here, rows)."""
     if SESSION not in part.schema.names:
         yield False, part
         return
@@ -163,7 +162,7 @@ class Summarize:
                 return
 
     def _problem(self, part: pa.RecordBatch, columns: list[pa.Array]) -> str | None:
-        """Returns what is wrong with a part's payloads or its order, also relative to the row before it; else None."""
+        """Returns a problem in a part's payloads or its order, also relative to the previous row, or None."""
         payload = part.column(PAYLOAD)
         if payload.null_count:
             row = pc.index(payload.is_null(), True).as_py()
@@ -182,7 +181,7 @@ class Summarize:
                 f"two payloads have the same place: {_describe_place(self.names[1:], text_at(columns, row))}"
             )
         if not self.gaps and len(columns) == 1 and pa.types.is_integer(columns[0].type):
-            # Values differ and ascend. So the difference of two neighbours is positive, or it overflows; an overflow is
+            # Values differ and ascend, so the difference of two neighbours is positive, or it overflows; an overflow is
             # a gap, too.
             row = pc.index(pc.not_equal(pc.subtract(columns[0][1:], columns[0][:-1]), 1), True).as_py()
             if row >= 0:
@@ -212,7 +211,7 @@ def _joined(part: pa.RecordBatch, before: pa.RecordBatch | None) -> list[pa.Arra
 
 
 def _describe_place(names: tuple[str, ...], text: str) -> str:
-    """Returns text for a place in the order, such as `(lsn, id) = ...`."""
+    """Returns text for a position in the order, such as `(lsn, id) = ...`."""
     return f"{names[0] if len(names) == 1 else '(' + ', '.join(names) + ')'} = {text}"
 
 
@@ -221,7 +220,7 @@ def _describe_row(names: tuple[str, ...], part: pa.RecordBatch, row: int) -> str
 
 
 def gap(name: str, before: int, behind: int) -> str:
-    """Returns the error text for values that do not follow one another."""
+    """Returns the error text for values that are not consecutive."""
     return f"after {name} = {before} comes {behind}: pass gaps='allow' if nothing is missing between them"
 
 
@@ -237,13 +236,13 @@ class ChangedInputError(RuntimeError):
 
 
 class _RangeTagger:
-    """Cuts arriving rows into ranges and tags them."""
+    """Splits arriving rows into ranges and tags them."""
 
     def __init__(self, starts: Starts, names: tuple[str, ...]) -> None:
         self._starts = starts.by_first_row
         self._catalog = Catalog.from_json(starts.catalog)
         self._names = names
-        self._start: Start | None = None  # of the last row's range, if that range goes on
+        self._start: Start | None = None  # of the last row's range, if that range continues
         self._native: NativeDecoder | None = None
         self._count = 0
 
@@ -257,7 +256,7 @@ class _RangeTagger:
 
         Raises:
             ChangedInputError: if the rows are not those that the first pass read.
-            DecodeError: for a message that cannot be tagged; the error also tells its place in the order.
+            DecodeError: for a message that cannot be tagged; the error also contains its position in the order.
         """
         order, at = _order_of(batch), 0
         while at < batch.num_rows:

@@ -27,7 +27,7 @@ class _ArrowBackedType(pd.api.extensions.ExtensionDtype):  # type: ignore[misc]
 
 
 class ArrowBacked(pd.api.extensions.ExtensionArray):  # type: ignore[misc]
-    """A pandas column that passes an Arrow array on unchanged.
+    """A pandas column that passes on an Arrow array unchanged.
 
     Args:
         array: the Arrow array, of any type.
@@ -57,7 +57,7 @@ class ArrowBacked(pd.api.extensions.ExtensionArray):  # type: ignore[misc]
 
     def __getitem__(self, item: Any) -> Any:
         if isinstance(item, int | np.integer):
-            # Always None. Callers read single values only to find out whether they are columns themselves.
+            # Always None. Callers read single values only to check whether they are columns themselves.
             return None
         if isinstance(item, slice):
             return ArrowBacked(self._array[item])

@@ -1,4 +1,4 @@
-"""The functions of this package, and the pandas or Arrow UDFs that they become."""
+"""The functions of this package, and the pandas or Arrow UDFs made from them."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def message_kind(
 
     Args:
         payload: a binary column of messages.
-        malformed: whether a payload that is no message raises a DecodeError (`"raise"`) or gives null (`"null"`).
-        arrow: whether the function is an Arrow UDF; default: if Spark has them.
+        malformed: whether a payload that is not a message raises a DecodeError (`"raise"`) or returns null (`"null"`).
+        arrow: whether the function is an Arrow UDF; default: if Spark supports them.
 
     Raises:
         ValueError: for another `malformed`, and for `arrow=True` on a Spark without Arrow UDFs.
@@ -60,11 +60,11 @@ def relation_oid(
 ) -> Column:
     """Returns the oid of the relation of an Insert, Update, Delete or Relation message; null for all others.
 
-    A Truncate gives null, because it may name several relations.
+    A Truncate returns null, because it may have several relations.
 
     Args:
         payload, malformed, arrow: as for `message_kind`.
-        in_stream: whether the message came inside a stream block; if not given or null, the message's form decides. A
+        in_stream: whether the message was inside a stream block; if not given or null, the message's form decides. A
             message that has both forms is malformed, except that a Relation or Type message then counts as a plain one,
             unless its oid is greater than 500 million.
 
@@ -109,26 +109,26 @@ def decode_row(
 
     Its arguments are a payload column, and `in_stream` as in `relation_oid`.
 
-    The function gives struct(change_type, before, after). `change_type` is `insert`, `update` or `delete`. `before` is
-    the old row or key, `after` the new row; each is a struct of the relation's columns, null if the message lacks it.
-    The result is null for a payload that is no change of the relation. Columns whose TOASTed value was not sent, or
-    that have no Arrow form, are null; `details` says which.
+    The function returns struct(change_type, before, after). `change_type` is `insert`, `update` or `delete`. `before`
+    is the old row or key, `after` the new row; each is a struct of the relation's columns, null if the message lacks
+    it. The result is null for a payload that is not a change of the relation. Columns whose TOASTed value was not sent,
+    or that have no Arrow form, are null; `details` shows which.
 
-    A change alone does not tell its version, only the version's number of columns. A change with as many columns as
+    A change alone does not show its version, only the version's number of columns. A change with as many columns as
     `relation` counts as one of that version. A change with another number is decoded by the catalog's version with that
-    number, and its columns are matched by name: a missing column is null. The whole result is null if no version of the
+    number, and its columns are matched by name: a missing column is null. The whole result is null if no version in the
     catalog has that number of columns, if several have it, or if that version has a column whose values do not all fit.
 
     Args:
         relation: the version under which the changes were sent, such as `catalog.named("public.orders")[-1]`.
         options: how to decode; default `Options()`. `malformed` replaces `on_error`.
-        catalog: other versions of the relation, and what a live server said about types.
+        catalog: other versions of the relation, and a live server's description of types.
         details: adds key_only, unchanged and unrepresentable to the struct, as in the columns of changes.
         malformed, arrow: as for `message_kind`.
         time: as for `changes`.
 
     Raises:
-        TypeError: if `relation` is no Relation.
+        TypeError: if `relation` is not a Relation.
         ValueError: for another `malformed` or `time`.
     """
     if not isinstance(relation, Relation):
@@ -169,7 +169,7 @@ def decode_row(
 def _other_versions(
     relation: Relation, own: pa.Schema, catalog: Catalog | None, options: Options
 ) -> list[Relation]:
-    """Returns the versions of the relation that the number of columns identifies and that fit into its columns."""
+    """Returns the versions of the relation with a unique number of columns that fit into its columns."""
     if catalog is None:
         return []
     counts = Counter(len(each.columns) for each in catalog.relations if each.oid == relation.oid)
@@ -204,7 +204,7 @@ def _call(
     arguments = [payload] if in_stream is None else [payload, in_stream]
     column: Column = make(task, kind, len(arguments))(*arguments)
     if isinstance(kind, StructType) and not as_arrow:
-        # A row of a pandas DataFrame cannot be null as a whole, so the null is made here.
+        # A row of a pandas DataFrame cannot be null as a whole, so null is set here.
         return F.when(column[kind.names[0]].isNotNull(), column)
     return column
 
@@ -227,7 +227,7 @@ def _arrow_function(task: Any, kind: DataType, count: int) -> Any:
 def _to_pandas(array: pa.Array, kind: DataType) -> Any:
     if not isinstance(kind, StructType):
         return pd.Series(ArrowBacked(array))
-    # `flatten` makes all fields of a null struct null, whatever values lie below.
+    # `flatten` makes all fields of a null struct null, regardless of the values below.
     fields = zip(kind.names, array.flatten(), strict=True)
     return pd.DataFrame({name: ArrowBacked(field) for name, field in fields})
 
@@ -269,20 +269,20 @@ def _on_arrow(task: Any) -> Callable[..., pa.Array]:
 
 
 def _let_register(function: Any, task: Any, kind: DataType, arrow: bool | None = None) -> None:
-    """Lets `spark.udf.register` take a function: it looks for what the functions of Spark have.
+    """Lets `spark.udf.register` accept a function: it looks for attributes of Spark's own functions.
 
-    Without that, it would take the function for one that gets single values.
+    Otherwise it would treat the function as one of single values.
     """
     as_arrow = _HAS_ARROW_UDF if arrow is None else arrow
     if as_arrow:
         function.func, function.evalType = _on_arrow(task), PythonEvalType.SQL_SCALAR_ARROW_UDF
     elif isinstance(kind, StructType):
-        # The null of a whole row is made outside of the function: see `_call`. Spark refuses this kind.
+        # The null of a whole row is set outside of the function: see `_call`. Spark refuses this kind.
         function.func, function.evalType = None, PythonEvalType.NON_UDF
     else:
         function.func, function.evalType = _on_pandas(task, kind), PythonEvalType.SQL_SCALAR_PANDAS_UDF
     function.returnType, function.deterministic = kind, True
-    function.asNondeterministic = None  # Spark asks only whether it is there
+    function.asNondeterministic = None  # Spark only checks that it exists
 
 
 _let_register(message_kind, MessageKind("raise"), StringType())

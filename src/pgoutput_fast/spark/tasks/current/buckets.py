@@ -1,4 +1,4 @@
-"""A bucket for each row, by the values of columns: every task gives rows with the same values the same bucket."""
+"""Assigns rows to buckets by the values of columns: the same values have the same bucket in all tasks."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ __all__ = ["buckets_of"]
 
 _Hashes: TypeAlias = npt.NDArray[np.uint64]
 _FACTOR, _OTHER = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9)
-# Of a text or bytes, the first and the last so many bytes count, and the length.
+# Of a text or bytes, only the first and last bytes, this many each, and the length are hashed.
 _ENDS = 16
 
 
 def buckets_of(rows: pa.Table, columns: Sequence[str], count: int) -> npt.NDArray[np.int32]:
-    """A bucket from 0 up to `count` for each row.
+    """Returns a bucket from 0 up to `count` for each row.
 
-    Null counts as if the row did not have the column, -0.0 as 0.0, and all NaNs as one. Lists and structs do not count.
+    Null counts as a missing column, -0.0 as 0.0, and all NaNs as equal. Lists and structs are ignored.
 
     Args:
         rows: rows whose columns have the same types in every task.
-        columns: the columns that count.
-        count: how many buckets there are.
+        columns: the columns to hash.
+        count: the number of buckets.
 
     >>> import pyarrow as pa
     >>> rows = pa.table({"id": [1, 2, 1], "note": ["a", "a", "a"]})
@@ -57,7 +57,7 @@ def _mixed(values: _Hashes) -> _Hashes:
 
 
 def _numbers(column: pa.Array | pa.ChunkedArray) -> list[npt.NDArray[Any]]:
-    """Integers that are the same if the values are."""
+    """Integers that are equal if the values are."""
     whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     kind = whole.type
     if pa.types.is_floating(kind):

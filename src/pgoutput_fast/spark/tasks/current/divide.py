@@ -1,4 +1,4 @@
-"""The first task: segments -> the changes of each table, divided by key, in files that the next tasks read."""
+"""The first task: segments -> the changes of each table, divided by key, in files for the next tasks."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ __all__ = ["TRUNCATES", "DivideChanges", "Divided", "Taken"]
 TRUNCATES = -1
 _METADATA = metadata_names("_")
 _PREIMAGE = "update_preimage"
-# About so many bytes of changes wait in memory.
+# Bytes of changes buffered in memory, approximately.
 _MOST_WAITING = 64 << 20
 
 
 @dataclass(frozen=True)
 class Taken:
-    """What is taken of a table.
+    """Which changes to read of a table.
 
     Attributes:
-        position: changes that committed up to this LSN are left out; None for none.
-        buckets: how many buckets it has.
+        position: changes committed up to this LSN are skipped; None for none.
+        buckets: the number of buckets.
     """
 
     position: int | None
@@ -71,13 +71,13 @@ class DivideChanges:
     """Some row groups of segments -> files of changes.
 
     Attributes:
-        scratch: where the files go: a path or a URI.
-        tables: {qualified name: what is taken of the table}. Others are left out.
+        scratch: the directory of the files: a path or a URI.
+        tables: {qualified name: which changes to read}. Other tables are skipped.
         catalog: the relation versions and types, as JSON.
         options: how to decode.
         task: the row groups, with outcomes.
-        after: only what commits behind this message is taken.
-        last: the ordinal of the last message that counts.
+        after: only changes that commit after this message are read.
+        last: the ordinal of the last relevant message.
     """
 
     scratch: str
@@ -163,9 +163,9 @@ def _behind(rows: pa.Table, position: int | None) -> pa.Table:
 def _with_split_updates(
     rows: pa.Table, buckets: npt.NDArray[np.int32]
 ) -> tuple[pa.Table, set[tuple[int, int]]]:
-    """The rows, where updates that move a row to another bucket are a row that goes and one that comes.
+    """Splits updates that move a row to another bucket into a delete and an insert.
 
-    An update that leaves a value as it was needs the earlier states of its row. So its buckets stay together.
+    An update with an unchanged value needs the earlier states of its row, so its buckets must stay together.
 
     Returns:
         (the rows, the pairs of buckets that stay together).

@@ -1,4 +1,4 @@
-"""The last task: the rows of effects that no file of the table had -> new files."""
+"""The last task: the rows of effects that are not yet in files of the table -> new files."""
 
 from __future__ import annotations
 
@@ -28,13 +28,14 @@ class WriteFresh:
         table: the table's qualified name.
         target: the store with all tables.
         directory: the directory of the table's files in it.
-        file_bytes: about how many bytes a file has at most.
+        file_bytes: approximate maximum size of a file.
         key: the columns of the table's key.
-        identity: the columns by which a row is found.
+        identity: the columns that identify a row.
         schema: its columns.
         effects: the effects.
-        placed: for each effect the rows that are in files already: their numbers as int64, in bytes.
-        low, high: only rows whose first column of `identity` is between these values, `high` excluded; None for any.
+        placed: for each effect the rows already in files: their numbers as int64, in bytes.
+        low, high: only rows whose first column of `identity` is between these values, `high` excluded; None for no
+            limit.
     """
 
     table: str

@@ -1,4 +1,4 @@
-"""A job of many different tasks: each is an object that runs on an executor, and what it returns goes to the driver."""
+"""A job of many different tasks: objects that run on executors, and whose results are sent to the driver."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ RESULT_SCHEMA = pa.schema([("task", pa.int64()), ("result", pa.binary())])
 
 
 class Job(Protocol):
-    """Something to do on an executor."""
+    """A task for an executor."""
 
     def __call__(self) -> Any:
-        """Does it. The result goes to the driver, so it is small."""
+        """Runs the task. The result is sent to the driver, so it must be small."""
 
 
 def packed(value: Any) -> bytes:
-    """A task or a result in few bytes."""
+    """Serializes a task or a result compactly."""
     return zlib.compress(pickle.dumps(value), 1)
 
 
@@ -38,7 +38,7 @@ class RunJobs:
     """Numbers of tasks -> their results.
 
     Attributes:
-        work: the packed tasks: all executors get all of them, and each unpacks its own.
+        work: the packed tasks: all executors get all of them, and unpack only their own.
     """
 
     work: tuple[bytes, ...]

@@ -1,4 +1,4 @@
-"""The second task: the changes of some keys of one table -> their net effect, in files that the last tasks read."""
+"""The second task: the changes of some keys of one table -> their net effect, in files for the last tasks."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from pgoutput_fast.storage.stores import open_store
 
 __all__ = ["NetEffect", "Place", "ReduceChanges", "effect_files"]
 
-# So many rows become a batch: who wants the rows of some keys reads at least one.
+# Rows per batch, the smallest unit of reading.
 _BATCH_ROWS = 1 << 13
-# So many keys tell the driver how the keys are spread.
+# Number of keys sent to the driver as a sample of their distribution.
 _SAMPLES = 64
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a current table is.
+    """The location of a current table.
 
     Attributes:
         format: its format.
         target: path or URI of the target.
         table: its qualified name.
-        storage_options: what delta-rs needs to reach it.
+        storage_options: options of delta-rs for it.
     """
 
     format: str
@@ -48,9 +48,9 @@ class NetEffect:
 
     Attributes:
         table: the table's qualified name.
-        truncated: whether all rows that were there go.
-        gone: the rows that go.
-        rows: the rows that come, in the order of the first column of the key.
+        truncated: whether all existing rows are removed.
+        gone: the rows to remove.
+        rows: the rows to add, in the order of the first column of the key.
         sample: some values of the first column of `rows`, ascending, at equal distances.
     """
 
@@ -66,13 +66,13 @@ class ReduceChanges:
     """Some buckets of a table -> their net effect.
 
     Attributes:
-        scratch: where the files go.
+        scratch: the directory of the files.
         place: the current table.
         key: the columns of its key.
-        identity: the columns by which a row is found: the key, or without one all that the changes have.
-        schema: its columns, when it has the effect.
-        pieces: files of changes, and the numbers of the batches that count.
-        begins: whether there is no such table yet. Then its first change makes a row.
+        identity: the columns that identify a row: the key, or without one all columns of the changes.
+        schema: its columns after the effect.
+        pieces: files of changes, and the numbers of the relevant batches.
+        begins: whether the table does not exist yet. Then its first change inserts a row.
     """
 
     scratch: str
@@ -93,7 +93,7 @@ class ReduceChanges:
         return effect_files(self.scratch, self.place.table, effect, self.identity, self.schema)
 
     def _changes(self) -> pa.Table:
-        """The changes in the order in which they were applied."""
+        """The changes in the order of application."""
         parts = [pa.Table.from_batches(read_piece(piece, batches=numbers)) for piece, numbers in self.pieces]
         rows = in_order(joined(parts, self.place.table))
         if not self.begins:
@@ -117,10 +117,10 @@ def effect_files(
     """Writes an effect into files.
 
     Args:
-        scratch: where the files go.
+        scratch: the directory of the files.
         table: the table's qualified name.
         effect: the effect, without unfilled values.
-        identity: the columns by which a row is found.
+        identity: the columns that identify a row.
         schema: the columns of the table.
     """
     key_schema = pa.schema([schema.field(name) for name in identity])

@@ -1,4 +1,4 @@
-"""The third task: some files of a table -> the same files without the rows that go, and with those in their places."""
+"""The third task: files of a table -> the same files without the removed rows, and with the rows that replace some."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ __all__ = ["RewriteFiles", "Rewritten", "batches_between"]
 
 @dataclass(frozen=True)
 class Rewritten:
-    """What a task did.
+    """The result of a task.
 
     Attributes:
         table: the table's qualified name.
         added: the new files.
-        removed: the names of the files whose place they take.
-        placed: for each effect, the rows that are in the new files: their numbers among the rows of the effect.
+        removed: the names of the replaced files.
+        placed: for each effect, the rows in the new files: their numbers among the rows of the effect.
     """
 
     table: str
@@ -45,13 +45,13 @@ class RewriteFiles:
         table: the table's qualified name.
         target: the store with all tables.
         directory: the directory of the table's files in it.
-        file_bytes: about how many bytes a file has at most.
+        file_bytes: approximate maximum size of a file.
         key: the columns of the table's key.
-        identity: the columns by which a row is found.
-        schema: its columns, when it has the effect.
-        files: the files, with their bounds by the column that has some.
-        bounds: the column, the least and the largest values; None if none is known.
-        joined: the names of those that become one, whether rows of them go or not.
+        identity: the columns that identify a row.
+        schema: its columns after the effect.
+        files: the files.
+        bounds: the column, the minimum and the maximum values; None if unknown.
+        joined: the names of the files to join, even if none of their rows is removed.
         effects: the effects on all keys.
     """
 
@@ -71,7 +71,7 @@ class RewriteFiles:
         """Returns the new files.
 
         Raises:
-            ValueError: if a row without a key that goes is not there.
+            ValueError: if a row without a key to remove does not exist.
         """
         wanted, places = self._wanted()
         found = self._look(wanted, places)
@@ -98,9 +98,9 @@ class RewriteFiles:
         return f"{self.directory}/{file.name}"
 
     def _wanted(self) -> tuple[pa.Table, Numbers]:
-        """The rows that may go from these files, and for each the row that takes its place, by number; -1 if none does.
+        """The rows that may be removed from these files, and the numbers of the rows that replace them; -1 for none.
 
-        The rows of all effects are numbered one after the other.
+        The rows of all effects are numbered consecutively.
         """
         names = list(self.identity)
         types = pa.schema([self.schema.field(name) for name in names])
@@ -118,7 +118,7 @@ class RewriteFiles:
         return pa.concat_tables(parts).combine_chunks(), np.concatenate(places)
 
     def _range(self, name: str) -> tuple[pa.Scalar | None, pa.Scalar | None]:
-        """Between which values of a column the rows of these files lie."""
+        """The range of a column's values in these files."""
         if self.bounds is None or self.bounds[0] != name:
             return None, None
         _, lows, highs = self.bounds
@@ -127,7 +127,7 @@ class RewriteFiles:
         return pc.min(lows), pc.max(highs)
 
     def _look(self, wanted: pa.Table, comes: Numbers) -> dict[str, Found]:
-        """{file: its rows that go}."""
+        """{file: its rows to remove}."""
         if not wanted.num_rows:
             return {}
         search = Search(wanted, comes, keys=bool(self.key))
@@ -157,7 +157,7 @@ class _Coming:
     Args:
         effects: the effects.
         schema: the columns of the table.
-        comes: the numbers of the rows that take the place of others, of each file; -1 for none.
+        comes: for each file, the numbers of the rows that replace others; -1 for none.
 
     Attributes:
         numbers: for each effect the numbers of the rows.
@@ -200,15 +200,15 @@ def _rows_by_number(piece: Piece, numbers: Numbers, schema: pa.Schema) -> Iterat
 def batches_between(
     piece: Piece, names: Sequence[str], column: str, low: pa.Scalar | None, high: pa.Scalar | None
 ) -> Iterator[tuple[int, pa.Table]]:
-    """Yields (number of the batch's first row, rows with a value between two) of each batch that has some.
+    """Yields (number of the batch's first row, rows within the bounds) of each batch with such rows.
 
     Args:
         piece: the file.
         names: the columns to read, among them `column`.
         column: the first column of the file's bounds.
-        low, high: the least and the largest value; None for any.
+        low, high: the minimum and the maximum value; None for no limit.
 
-    The column with the empty name has the number of each row in its batch.
+    The column with the empty name contains the number of each row in its batch.
     """
     begin = 0
     for k, count in enumerate(piece.rows):

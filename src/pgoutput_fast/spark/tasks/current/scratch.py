@@ -1,4 +1,4 @@
-"""Files between two jobs: rows in batches, each of which can be read alone."""
+"""Files between two jobs: rows in batches that can be read separately."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Piece:
 
     Attributes:
         path: its path or URI.
-        rows: how many rows each batch has.
-        nbytes: how many bytes the rows have in memory.
-        bounds: for each batch the least and the largest value of the first column; null if that has no order.
+        rows: the number of rows of each batch.
+        nbytes: size of the rows in memory, in bytes.
+        bounds: for each batch the minimum and the maximum of the first column; null if that has no order.
     """
 
     path: str
@@ -33,7 +33,7 @@ class Piece:
 
 
 def ordered(kind: pa.DataType) -> bool:
-    """Whether values of a type lie in ranges."""
+    """Whether values of a type can be compared with bounds."""
     tests = pa.types.is_integer, pa.types.is_string, pa.types.is_binary, pa.types.is_decimal128
     return any(test(kind) for test in (*tests, pa.types.is_date32, pa.types.is_timestamp))
 
@@ -44,10 +44,10 @@ def write_piece(
     """Writes batches into a new file.
 
     Args:
-        directory: a path or a URI. Each attempt of a task writes files with other names.
+        directory: a path or a URI. Each attempt of a task writes files with different names.
         batches: the rows.
         schema: their columns.
-        column: the bounds of this column are noted; None for none.
+        column: record the bounds of this column; None for none.
     """
     name, rows, nbytes = f"{secrets.token_hex(8)}.arrow", [], 0
     kind = None if column is None else schema.field(column).type
