@@ -27,10 +27,10 @@ _GRACE_SECONDS = 25.0
 
 
 def main() -> int:
-    """Captures as the settings say, in turn with other processes. Returns the exit status."""
+    """Captures according to the settings, in turn with other processes. Returns the exit status."""
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s %(levelname)s: %(message)s")
     for number in (signal.SIGTERM, signal.SIGINT):
-        # A system may send it to all processes of a service. The parent says when this one ends.
+        # A service manager may send it to all processes of a service. The parent decides when this one ends.
         signal.signal(number, signal.SIG_IGN)
     stop, pause, settings = threading.Event(), threading.Event(), None
     try:
@@ -51,7 +51,7 @@ def _is_away(problem: Exception, settings: Settings | None) -> bool:
 
 
 def _follow_parent(stop: threading.Event, pause: threading.Event) -> None:
-    """Pauses as the parent says, and ends this process when the parent closes its end of the pipe, or was killed."""
+    """Pauses and resumes for the parent, and ends this process when the parent closes the pipe, or was killed."""
     for line in sys.stdin:
         if parsed_json(line)["pause"]:
             pause.set()

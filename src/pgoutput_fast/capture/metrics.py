@@ -138,7 +138,7 @@ class Meter:
     """Counts what a capture does. All methods are thread-safe.
 
     Args:
-        dsn: of the slot's database.
+        dsn: connection string of the slot's database.
         slot: the slot's name.
     """
 

@@ -30,7 +30,7 @@ class Prerequisites:
     """Requirements on a server, its publications and the user.
 
     Args:
-        dsn: of the database.
+        dsn: connection string of the database.
         publications: names of the publications.
         slot: the slot's name.
         through: as in `Capture`.

@@ -80,7 +80,7 @@ class Recorder:
 
     Args:
         directory: the directory of the segments, with no other writer.
-        source: where the messages come from.
+        source: the source of the messages.
         state: the stream's state after the newest segment, None if there is no segment.
         end_lsn: the segments have everything committed up to this LSN.
         limits: when a segment is cut.

@@ -31,7 +31,7 @@ class Consumers:
     """The positions of the consumers of a directory of segments: small files in `_consumers/`, on any store.
 
     Args:
-        directory: of the segments; a path or a URI.
+        directory: directory of the segments; a path or a URI.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as directory:
@@ -127,7 +127,7 @@ def retain(
     continues.
 
     Args:
-        directory: of the segments; a path or a URI.
+        directory: directory of the segments; a path or a URI.
         older_than: remove only segments written longer ago than this (a timedelta, or seconds): before now, by this
             machine's clock, and before the newest segment, by the modification times of the files.
         consumed: remove only segments before the one with the last message that every consumer (see `Consumers`) has

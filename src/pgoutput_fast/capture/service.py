@@ -41,10 +41,10 @@ class Capture:
     again. After a kill, a capture continues after its newest segment.
 
     Args:
-        dsn: of the database.
+        dsn: connection string of the database.
         slot: the slot's name; it is created if neither the slot nor a segment exists.
         publications: names of the publications, without SQL quotes.
-        directory: of the segments; it is created. A path, or a URI that `pyarrow.fs` knows, such as
+        directory: directory of the segments, created if necessary. A path, or a URI that `pyarrow.fs` knows, such as
             `s3://bucket/prefix`.
         two_phase: whether a new slot decodes prepared transactions when they are prepared.
         adopt: whether a first capture may take a slot that another client has read. The segments begin at the slot's

@@ -66,7 +66,7 @@ class SqlSource:
     """A session that peeks at a slot. A context manager.
 
     Args:
-        dsn: of the slot's database.
+        dsn: connection string of the slot's database.
         slot: its name.
         options: the plugin's options, as from `plugin_options`. Streaming is omitted: a peek returns only complete
             transactions, so each peek makes progress.

@@ -97,7 +97,7 @@ class Watch:
     It remembers the publications from one connection to the next.
 
     Args:
-        dsn: of the database.
+        dsn: connection string of the database.
         publications: their names.
         slot: the slot's name, for errors.
         silent_seconds: a server that does not answer a small query for this time counts as silent; 0 for never.

@@ -103,7 +103,7 @@ def _meaning(problem: Exception) -> tuple[int, str]:
         return WRONG_USAGE, said(problem)
     of_typer = getattr(problem, "format_message", None)
     if of_typer is None:
-        # typer raises this when the input ends instead of an answer.
+        # typer raises this if the input ends without an answer.
         ended = type(problem).__name__ == "Abort"
         return (INTERRUPTED, "stopped") if ended else (PROBLEM, said(problem))
     text = " ".join(of_typer().split())

@@ -83,7 +83,7 @@ class Parts:
     """The decoded tables. A context manager.
 
     Args:
-        directory: for the files of the parts.
+        directory: directory of the parts' files.
 
     Attributes:
         tables: the tables of changes, and the others.

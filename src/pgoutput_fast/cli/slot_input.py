@@ -24,7 +24,7 @@ class SlotPayloads:
     """The messages that a slot would send now.
 
     Args:
-        dsn: of the slot's database.
+        dsn: connection string of the slot's database.
         slot: its name.
         publications: the publications whose changes to show.
         most: the server stops after the transaction that reaches this number of messages; None for no limit.

@@ -1,4 +1,4 @@
-"""SIGTERM handling for commands: temporary files are removed."""
+"""Lets commands clean up after SIGTERM."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TERMINATED = 128 + signal.SIGTERM
 
 @contextmanager
 def terminating() -> Iterator[None]:
-    """During the block, SIGTERM ends the program by an exception, so that temporary files are removed."""
+    """During the block, SIGTERM ends the program by an exception, so that it cleans up."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

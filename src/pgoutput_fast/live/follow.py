@@ -52,7 +52,7 @@ def follow(
     database, and pass the stored position as `after` next time.
 
     Args:
-        dsn: of the database, with a user that may replicate.
+        dsn: connection string of the database, with a user that may replicate.
         slot: the slot's name. It is created if it does not exist: then its changes begin now. Do not use the slot of a
             capture or a mirror: `follow` refuses it only while they run.
         publications: names of the publications, without SQL quotes.

@@ -105,7 +105,7 @@ def compact(
     A segment that is already large is rewritten only if it grows by half.
 
     Args:
-        directory: of the segments; a path, or a URI that `pyarrow.fs` knows.
+        directory: directory of the segments; a path, or a URI that `pyarrow.fs` knows.
         most_bytes: the maximum total size of the files joined into one. Their rows also have at most about 512 MiB in
             memory.
         keep: the number of newest segments left as they are, at least 1: a capture continues from the newest.

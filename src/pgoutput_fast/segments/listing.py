@@ -118,7 +118,7 @@ class SegmentList:
         return zlib.compress(pickle.dumps(rows), 1)
 
     def unpack(self, packed: bytes) -> None:
-        """Takes over the result of `pack`: only row groups, no catalog or state."""
+        """Takes over the result of `pack`: only row groups, without catalogs and states."""
         for path, nbytes, modified, segment in pickle.loads(zlib.decompress(packed)):
             self._opened[FoundFile(path, nbytes, modified)] = Opened(segment, None)
 

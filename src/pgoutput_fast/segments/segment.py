@@ -128,7 +128,7 @@ class Segment:
 
     Attributes:
         path: path or URI of the file.
-        source: where the stream comes from.
+        source: the source of the stream.
         first_seq, last_seq: ordinals of its first and last message.
         start_lsn, end_lsn: the range of its LSNs; None where unknown. The server need not send again what is before
             `end_lsn`.

@@ -105,7 +105,7 @@ class OwnCapture:
         if self._process is None:
             self._process = CaptureProcess(self._settings)
             self._process.start()
-        if not self._process.check():  # it was stopped otherwise
+        if not self._process.check():  # something else stopped it
             self.stop()
 
     def catch_up(self) -> None:

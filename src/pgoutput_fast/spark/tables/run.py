@@ -194,7 +194,7 @@ def _remove_orphans(
         directory: the table's directory in it.
         run: the name of the run.
         table: the table.
-        added: files known to be in the table. Checking others takes long.
+        added: files known to be in the table. Finding out about others takes long.
     """
     found = [path.removeprefix(f"{directory}/") for path in _names(store, directory, table)]
     suspect = [name for name in found if _may_be_removed(name, run) and name not in added]

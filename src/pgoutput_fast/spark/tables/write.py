@@ -77,8 +77,9 @@ def write_tables(
         mode: `"append"` adds everything after the table's position. `"overwrite"` replaces the tables. `"error"`
             refuses existing tables.
         options: how to decode; default `Options()`.
-        partition_by: columns by whose values the files are partitioned: those of all tables, or `{qualified name:
-            columns}`. The columns are booleans, integers, texts or dates. A table keeps its partition columns.
+        partition_by: columns by whose values the files are partitioned: those of all tables, or
+            `{qualified name: columns}`. The columns are booleans, integers, texts or dates. A table keeps its
+            partition columns.
         file_bytes: approximate maximum size of a file.
         compression: `"zstd"` makes the smallest files. `"lz4"` and `"snappy"` take less time, and the files are 1.5 to
             2 times as large. `"none"` takes the least time, and the files are 2.3 to 3.3 times as large.

@@ -3,7 +3,7 @@
     raw.groupBy(udf.message_kind("payload")).count()
     raw.select(udf.decode_row(orders)("payload").alias("row")).select("row.change_type", "row.after.*")
 
-The functions process each payload separately. Only neighbouring payloads show for certain whether it was inside a
+The functions process each payload separately. Only its neighbours show for certain whether a payload was inside a
 stream block. So the functions use the payload's own form, or the column `in_stream`.
 
 On Spark 4.1 and later the functions are Arrow UDFs, which receive the payloads without a conversion. On older versions,

@@ -72,7 +72,7 @@ class ReduceChanges:
         identity: the columns that identify a row: the key, or without one all columns of the changes.
         schema: its columns after the effect.
         pieces: files of changes, and the numbers of the relevant batches.
-        begins: whether the table does not exist yet. Then its first change inserts a row.
+        begins: whether the table does not exist yet. Then the changes begin with an empty table.
     """
 
     scratch: str
