@@ -1,1 +1,1 @@
-"""Messages in, `Decoded` out: the decoder, its state, its inputs and its result."""
+"""The decoder, its inputs, its state and its result."""

@@ -1,4 +1,4 @@
-"""The tables of a result, by name, each made when it is asked for."""
+"""The tables of a result by name, built on access."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _SHOWN = 20
 
 
 class ChangedTables(Mapping[str, pa.Table]):
-    """{qualified name: all changes of the table}, in the order in which the tables came.
+    """{qualified name: all changes of the table}, in order of first appearance.
 
     Args:
-        rows: how many rows each relation version has.
-        table: makes the table of a qualified name.
+        rows: number of rows per relation version.
+        table: builds the table for a qualified name.
     """
 
     def __init__(self, rows: Mapping[Relation, int], table: Callable[[str], pa.Table]) -> None:

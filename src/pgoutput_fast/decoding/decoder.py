@@ -33,8 +33,8 @@ class Decoder:
         options: how to decode. The default is `Options()`.
         state: where an earlier decoder stopped. The default is the beginning of the stream.
         catalog: relation versions to know in addition to those of the state.
-        after: leave out the changes before this position. The payloads begin at the transaction of the position or
-            before it. Only for the committed view.
+        after: skip the changes before this position. The payloads must begin with the position's transaction or
+            earlier. Only for the committed view.
 
     Raises:
         ValueError: for `after` or a state with changes that wait for their commit, if the options are not those of the
@@ -42,7 +42,7 @@ class Decoder:
         SpillError: if a spill file that the state names is missing or damaged.
 
     A decoder of the committed view may have files: `close` it, or use it in a `with` block. Otherwise the files are
-    removed when Python collects the decoder. Threads may share a decoder: it makes their calls one after the other.
+    removed when Python collects the decoder. Threads may share a decoder: it serializes their calls.
 
     A payload is one message as the plugin wrote it: a row of `pg_logical_slot_peek_binary_changes`, or a CopyData
     frame of a walsender without the frame's header.
@@ -76,7 +76,7 @@ class Decoder:
             raise ValueError(
                 "a position is a place in committed changes: use Options(transactions='committed')"
             )
-        # The compiled core runs without the GIL, and a call changes the state. So the lock admits one call at a time.
+        # The compiled core releases the GIL, and a call changes the state: the lock serializes calls.
         self._lock = threading.Lock()
         self._closed = False
         self._native = native_decoder(self.options, state, catalog)
@@ -92,7 +92,7 @@ class Decoder:
         )
         if after is not None:
             self._native.skip_messages(after.message_lsn)
-        # How many open and prepared transactions have earlier changes that the committed view does not have.
+        # Number of open and of prepared transactions whose earlier changes the committed view lacks.
         self._lacking = (0, 0) if self._view is None else without_changes(state)
 
     @property
@@ -102,7 +102,7 @@ class Decoder:
             self._expect_open()
             state = state_of(self._native)
             if self._view is None or any(self._lacking):
-                return state  # without waiting changes, a state stays one that lacks them
+                return state  # a state without waiting changes
             return state.with_reorder_buffer(self._view.snapshot())
 
     @property
@@ -118,9 +118,9 @@ class Decoder:
         return html_table("Decoder", ["", ""], self._facts())
 
     def _facts(self) -> list[tuple[str, str]]:
-        """How far the decoder is."""
+        """The decoder's progress, as (label, value)."""
         facts = [("transactions", self.options.transactions)]
-        # A call in another thread may take long. An object that is shown does not wait for it.
+        # repr() does not wait for a call in another thread.
         if not self._lock.acquire(blocking=False):
             return [*facts, ("state", "busy")]
         try:
@@ -150,21 +150,21 @@ class Decoder:
         """Decodes the next messages of the stream.
 
         Args:
-            payloads: a binary or large binary Arrow array, a chunked array of them, or an iterable of bytes, in the
-                order in which they came.
+            payloads: a binary or large binary Arrow array, a chunked array of them, or an iterable of bytes, in stream
+                order.
             lsn: the start LSN of each payload's frame, as `parse_lsn` takes it (int64, text or Decimals; a list or an
                 Arrow array); null or 0 if unknown.
             seq: the ordinal of each message (int64, strictly increasing). By default the decoder counts on from its
                 state.
 
         Raises:
-            DecodeError: for a malformed message under `on_error="raise"`. The committed view reads a change when it
-                gives the change, so it does not find errors in changes that are rolled back.
-            SpillError, OSError: if the decoder cannot read waiting changes from files or write them into files.
+            DecodeError: for a malformed message under `on_error="raise"`. The committed view decodes a change after its
+                commit, so it does not report errors in rolled-back changes.
+            SpillError, OSError: if a spill file cannot be read or written.
             MemoryError: if there is not enough memory.
             TypeError, ValueError: for arguments of the wrong type or length, and for Arrow data that is damaged.
-            ValueError: in the committed view, if the decoder began with a state that lacks the changes of transactions
-                that were open or prepared then. `start_session` discards the open ones.
+            ValueError: in the committed view, if the initial state lacks the changes of transactions that were open or
+                prepared in it. `start_session` discards the open ones.
 
         After an error, the decoder is as it was before the call.
         """
@@ -179,20 +179,20 @@ class Decoder:
                 return Decoded([RelationBatch(*each) for each in changes], records, self.options)
 
     def stream(self, batches: Iterable[Any]) -> Iterator[Decoded]:
-        """Decodes batches as they come. Yields the result for each; a transaction may span several batches.
+        """Decodes batches as they arrive and yields the results; a transaction may span several batches.
 
-        In the committed view, the end of a large transaction gives several pieces of bounded size. `transactions` and
-        `outcomes` of what was read until then come with the piece before its changes. Between two pieces, `state` is
-        the state after the first of them: a decoder that continues from it gives the others, and then needs the
-        payloads from ordinal `state.next_seq` on.
+        In the committed view, a large transaction is returned at its end as several results of bounded size. The
+        `transactions` and `outcomes` read so far come in the result before its changes. Between two results, `state` is
+        the state after the first: a decoder that continues from it yields the rest, and then needs the payloads from
+        ordinal `state.next_seq` on.
 
         Args:
             batches: payloads as for `decode`; or record batches and tables with a column `payload` (or `data`) and
                 perhaps columns `lsn` and `seq`.
 
         Raises:
-            DecodeError: as `decode`. The decoder is then as it was before the piece.
-            SpillError: if the decoder cannot read waiting changes from files.
+            DecodeError: as `decode`. The decoder is then as it was before this result.
+            SpillError: if a spill file cannot be read.
         """
         expect_list("batches", batches, "payloads' batches")
         for batch in batches:
@@ -200,10 +200,10 @@ class Decoder:
                 yield self.decode(*_columns(batch))
             else:
                 yield from self._one_by_one(self._pieces(*_columns(batch)))
-            del batch  # otherwise it stays in memory while the next one is made
+            del batch  # free it before the next one is built
 
     def _one_by_one(self, pieces: Iterator[Decoded]) -> Iterator[Decoded]:
-        """Takes the lock for each piece, and releases it before it yields the piece."""
+        """Yields the results; the lock is held only while a result is computed."""
         while True:
             with self._lock:
                 piece = next(pieces, None)
@@ -224,7 +224,7 @@ class Decoder:
         that state.
 
         Args:
-            discard: remove these files, too. Set it if nobody will continue from the state.
+            discard: remove these files, too. Set it if no decoder will continue from that state.
         """
         with self._lock:
             if self._view is not None and not self._closed:
@@ -238,7 +238,7 @@ class Decoder:
         self.close()
 
     def _open_view(self) -> CommittedView:
-        """The committed view, for a call."""
+        """The committed view, checked before a call."""
         self._expect_open()
         assert self._view is not None
         begun, prepared = self._lacking
@@ -280,16 +280,16 @@ def decode(payloads: Any, lsn: Any = None, seq: Any = None, *, options: Options 
 def tag(
     payloads: Any, state: StreamState | None = None, lsn: Any = None, seq: Any = None
 ) -> tuple[pa.RecordBatch, StreamState]:
-    """Tags payloads: notes what a decoder must know of each payload, and decodes none.
+    """Tags each payload with all that a decoder needs to know about it, without decoding.
 
     Args:
         payloads, lsn, seq: as for `Decoder.decode`.
-        state: where the tagging before stopped.
+        state: the state after the preceding payloads.
 
     Returns:
         A record batch with TAGGED_SCHEMA, a row per message, and the state to continue with. The state's `catalog`
-        describes the relation versions. A Truncate has a row per relation: the first row has the message as it came,
-        and each further row a Truncate of its own relation alone.
+        describes the relation versions. A Truncate has a row per relation: the first row has the original message, each
+        further row a Truncate of its relation alone.
 
     Raises:
         DecodeError: for a message that cannot be tagged, because it is malformed or out of order.
@@ -329,8 +329,8 @@ def decode_tagged(
     Args:
         batch: rows with TAGGED_SCHEMA.
         catalog: the relation versions that the rows refer to.
-        options: how to decode. With `transactions="committed"` this decodes only rows of transactions that committed
-            according to `outcomes`.
+        options: how to decode. With `transactions="committed"`, only rows of transactions that committed according to
+            `outcomes` are decoded.
         outcomes: the stream's `Decoded.outcomes`. Only the committed mode needs them.
 
     Raises:
@@ -357,7 +357,7 @@ def decode_tagged(
             raise ValueError(
                 "transactions='committed' needs the outcomes of the stream's transactions: pass outcomes="
             )
-        # Arrow's own functions choose the rows.
+        # pyarrow filters these rows, so their types and nulls are checked first.
         batch = _as_schema("tagged payloads", batch, TAGGED_SCHEMA, ("seq", "kind", "in_stream", "payload"))
         outcomes = _one_batch("outcomes", outcomes, OUTCOMES_SCHEMA)
         outcomes = _as_schema("outcomes", outcomes, OUTCOMES_SCHEMA, ("txn", "outcome", "at_seq"))
@@ -372,7 +372,7 @@ def _expect(name: str, value: object, kind: type) -> None:
 
 
 def _committed_view() -> type[CommittedView]:
-    # Imported when it is needed: it needs pyarrow.compute, which takes longer to import than all of this package.
+    # Imported lazily: it needs pyarrow.compute, which takes longer to import than this whole package.
     from pgoutput_fast.committed.view import CommittedView
 
     return CommittedView
@@ -395,7 +395,7 @@ def _one_batch(what: str, table: pa.RecordBatch | pa.Table, schema: pa.Schema) -
 def _as_schema(
     what: str, batch: pa.RecordBatch, schema: pa.Schema, filled: tuple[str, ...]
 ) -> pa.RecordBatch:
-    """A sound batch with a schema's types, which has no nulls in the columns that must be `filled`."""
+    """The batch, validated and cast to a schema's types. The columns in `filled` must have no nulls."""
     checked_table(batch, what)
     columns = []
     for column, field in zip(batch.columns, schema, strict=True):

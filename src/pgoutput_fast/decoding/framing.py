@@ -1,4 +1,4 @@
-"""Walsender frames: the CopyData messages of a replication connection. They contain the pgoutput messages."""
+"""Walsender frames: the CopyData messages of a replication connection, which contain the pgoutput messages."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Unframed(NamedTuple):
 
     Attributes:
         payloads: the messages of the `w` frames in order; a binary array, or a large binary array beyond 2 GiB.
-        lsn: int64 per payload: the frame's start LSN; 0 if the server gives none.
+        lsn: int64 per payload: the frame's start LSN; 0 if the server sends none.
         keepalives: a row per `k` frame, with KEEPALIVES_SCHEMA: `after` (int64, number of `payloads` before the
             frame), `wal_end` (int64, the server's position), `sent_at` (timestamp), `reply_requested` (bool: if true,
             reply at once, or the server closes the connection).
@@ -45,14 +45,14 @@ class Unframed(NamedTuple):
 
 
 def unframe(frames: Any) -> Unframed:
-    """Takes the messages and their positions out of a walsender's frames.
+    """Extracts the messages and their positions from a walsender's frames.
 
     A frame is the content of a CopyData message without its header (`d` and a length), as libpq's `PQgetCopyData`
-    gives it. psycopg2's replication cursor already removes the frame, so decode its `payload` directly.
+    returns it. psycopg2's replication cursor already removes the frame, so decode its `payload` directly.
 
     Args:
-        frames: as the payloads of `Decoder.decode`: a binary or large binary Arrow array, a chunked array of them, or
-            an iterable of bytes.
+        frames: as payloads for `Decoder.decode`: a binary or large binary Arrow array, a chunked array of them, or an
+            iterable of bytes.
 
     Raises:
         DecodeError: for a frame of another kind, or one that is too short or too long; `seq` is the ordinal of the

@@ -1,4 +1,4 @@
-"""Converts the payloads and LSNs that a caller passes to Arrow arrays that the compiled core can read."""
+"""Converts a caller's payloads and LSNs to Arrow arrays for the compiled core."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _TEXT = (
 )
 
 
-# Not unions: Python makes a union again at each call, which takes one of the 45 us of a call with ten messages.
+# Tuples, not unions, which Python would build at every call: 1 of the 45 us of a call with ten messages.
 _BYTES = (bytes, bytearray, memoryview)
 _NO_PAYLOADS = (dict, set, frozenset, pa.RecordBatch, pa.Table)
 _ROWS = (tuple, list, dict)
@@ -42,7 +42,7 @@ def as_binary_arrays(payloads: Any, what: str = "payloads") -> list[pa.Array]:
 
     Raises:
         TypeError: for nulls and for anything that is not bytes; the error text says what to pass.
-        ValueError: for an array whose buffers are too short. Offsets are checked later, when payloads are read.
+        ValueError: for an array whose buffers are too short. Offsets are checked later, during decoding.
     """
     if isinstance(payloads, pa.ChunkedArray):
         if not payloads.num_chunks:
@@ -58,7 +58,7 @@ def as_binary_arrays(payloads: Any, what: str = "payloads") -> list[pa.Array]:
         raise TypeError(f"{what} {_EXPECTED}; not {type(payloads).__name__}")
     if not isinstance(payloads, Iterable):
         raise TypeError(f"{what} {_EXPECTED}; not {type(payloads).__name__}")
-    # A list of an iterator: for a list of anything else Python would also call `len`, which reads a whole file.
+    # list() of an iterator does not call `len`, which would read a whole pg_recvlogical file.
     items = payloads if isinstance(payloads, list) else list(iter(payloads))
     for kind in set(map(type, items)):
         if kind is type(None):
@@ -69,7 +69,7 @@ def as_binary_arrays(payloads: Any, what: str = "payloads") -> list[pa.Array]:
             )
         if issubclass(kind, str):
             raise TypeError(f"{what} {_EXPECTED}; there is a {kind.__name__} among them. {_TEXT}")
-        # NumPy's fixed-width strings have lost their last zero bytes.
+        # NumPy's fixed-width strings drop trailing zero bytes.
         if not issubclass(kind, _BYTES) or kind.__module__ == "numpy":
             raise TypeError(f"{what} {_EXPECTED}; there is a {kind.__name__} among them")
     # pyarrow returns more than 2 GiB as chunks.
@@ -78,13 +78,13 @@ def as_binary_arrays(payloads: Any, what: str = "payloads") -> list[pa.Array]:
 
 
 def _of_rows(what: str, items: list[Any], kind: type) -> str:
-    """A hint what to pass instead of the rows of a query of a slot's changes: (lsn, xid, data), or a part of these."""
+    """A hint what to pass instead of rows of a peek query: (lsn, xid, data), or some of these columns."""
     row: Any = next(item for item in items if type(item) is kind)
     places = list(row) if isinstance(row, dict) else range(len(row))
     data = [place for place in places if isinstance(row[place], _BYTES)]
     if len(data) != 1:
         return ""
-    # psycopg2 and psycopg give a pg_lsn as text.
+    # psycopg2 and psycopg return a pg_lsn as text.
     lsn = [place for place in places if isinstance(row[place], str) and "/" in row[place]]
     more = f", lsn=[row[{lsn[0]!r}] for row in rows]" if lsn else ""
     return f". Of such rows pass {what}=[bytes(row[{data[0]!r}]) for row in rows]{more}"
@@ -115,7 +115,7 @@ def as_int64(values: Any, count: int, what: str, *, nulls: bool = True) -> pa.Ar
     if values is None:
         return None
     if not isinstance(values, pa.Array | pa.ChunkedArray):
-        # Let pyarrow infer the type: with int64 as the requested type it would cut off fractions.
+        # Let pyarrow infer the type: a requested int64 would truncate fractions.
         try:
             values = pa.array(values)
         except pa.ArrowInvalid as problem:
@@ -127,7 +127,7 @@ def as_int64(values: Any, count: int, what: str, *, nulls: bool = True) -> pa.Ar
     if isinstance(values, pa.ChunkedArray):
         chunks = [checked(chunk, what) for chunk in values.chunks]
         values = pa.chunked_array(chunks, values.type).combine_chunks()
-        if isinstance(values, pa.ChunkedArray):  # older versions of pyarrow return this if there is no chunk
+        if isinstance(values, pa.ChunkedArray):  # older pyarrow, without chunks
             values = pa.concat_arrays(values.chunks) if values.num_chunks else pa.array([], values.type)
     values = cast(checked(values, what), what, pa.int64())
     if len(values) != count:
@@ -142,7 +142,7 @@ def as_int64(values: Any, count: int, what: str, *, nulls: bool = True) -> pa.Ar
 def as_lsns(values: Any, count: int, what: str = "lsn") -> pa.Array | None:
     """An int64 array of `count` LSNs, from any form that `parse_lsn` takes. Nulls become 0. None stays None.
 
-    Integers, the usual case, are converted as a whole and not one by one.
+    Integers, the usual case, are converted in one step.
 
     Raises:
         TypeError: for values that are not LSNs.

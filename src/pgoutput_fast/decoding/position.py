@@ -1,4 +1,4 @@
-"""Positions in the committed changes of a slot: where a reader stopped, and where it goes on."""
+"""Positions in the committed changes of a slot: where a reader stopped and will resume."""
 
 from __future__ import annotations
 
@@ -12,26 +12,25 @@ __all__ = ["Position", "PositionError"]
 
 
 class PositionError(ValueError):
-    """A stream lacks changes that were given before the position from which a reader goes on."""
+    """A stream lacks changes that were delivered before the position at which a reader resumes."""
 
 
 @total_ordering
 @dataclass(frozen=True, slots=True)
 class Position:
-    """A place in the committed changes of a slot, which `Decoded.position` gives and `follow(after=)` takes.
+    """A position in the committed changes of a slot, from `Decoded.position` and for `follow(after=)`.
 
-    It is the same however the server sends a transaction: streamed or plain, cut in any way, for the first time or
-    again. Positions of one slot are ordered. `str(position)` is a text without spaces, to be stored beside the changes.
+    It does not depend on how the server sends a transaction: streamed or not, in any segments, for the first time or
+    again. Positions of one slot are ordered. Store `str(position)`, a text without spaces, with the changes.
 
     Attributes:
         commit_lsn: LSN of the last commit; 0 before the first one.
-        changes: how many changes of that transaction are before this position. A truncate of several tables counts
-            once. After a whole transaction it is the number of changes that were given, for information.
-        slot_lsn: a slot that goes on from this LSN or an earlier one sends everything after this position. None within
-            a transaction; then the slot must still have the transaction.
+        changes: number of changes of that transaction before this position. A truncate of several tables counts once.
+            After a whole transaction: the number of changes delivered, for information.
+        slot_lsn: a slot that resumes at this LSN or an earlier one sends everything after this position. None within a
+            transaction: the slot must still have the transaction.
         message_lsn: LSN of the last logical message that belongs to no transaction; 0 for none.
-        last_message_lsn: within a transaction, LSN of the logical message that came last, after the last change; 0 for
-            none.
+        last_message_lsn: within a transaction, LSN of the last logical message after the last change; 0 for none.
 
     >>> position = Position.parse("0/1B0D988:40000")
     >>> position.commit_lsn, position.changes, position.slot_lsn
@@ -52,7 +51,7 @@ class Position:
         """The inverse of `str`.
 
         Raises:
-            ValueError: for another text.
+            ValueError: if the text is not a position.
             TypeError: for anything but a text.
         """
         if not isinstance(text, str):

@@ -1,4 +1,4 @@
-"""The result of decoding: record batches per relation version, and the tables beside them."""
+"""The result of decoding: record batches per relation version, and further tables."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Decoded", "RelationBatch"]
 
-# How many tables a notebook shows.
+# Tables shown in a notebook.
 _SHOWN = 20
 
 
@@ -86,7 +86,7 @@ class RelationBatch:
 
 
 def _without_objects(column: pa.Array) -> pa.Array:
-    """Turns a time into a duration. NumPy has a type for durations; a time would become one object per value."""
+    """A time as a duration, which NumPy has a type for; times would become one Python object per value."""
     return column.view(pa.duration("us")) if pa.types.is_time64(column.type) else column
 
 
@@ -95,8 +95,8 @@ def _to_numpy(column: pa.Array) -> np.ndarray[Any, Any]:
         return column.to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
     import numpy as np
 
-    # pyarrow would convert them to floats, which changes large integers. Arrow and NumPy have the same names of
-    # integer types. pyarrow's own conversion of types needs pandas.
+    # pyarrow would convert them to floats, which changes large integers. Arrow and NumPy use the same names of integer
+    # types; pyarrow's own conversion of types needs pandas.
     whole = np.frombuffer(column.buffers()[1], np.dtype(str(column.type)))
     values = whole[column.offset : column.offset + len(column)]
     return np.ma.MaskedArray(values, column.is_null().to_numpy(zero_copy_only=False))
@@ -105,8 +105,8 @@ def _to_numpy(column: pa.Array) -> np.ndarray[Any, Any]:
 class Decoded:
     """The result of a call: `changes`, `transactions`, `outcomes`, `truncates`, `messages` and `rejects`.
 
-    The tables beside the changes are made at their first use. Iteration gives the batches of `changes`, and `len` says
-    how many there are. A result is always true, also without changes. `decoded["public.orders"]` is
+    All tables but the changes are built on first use. Iteration yields the batches of `changes`, and `len` is their
+    number. A result is always true, even without changes. `decoded["public.orders"]` is
     `decoded.table("public.orders")`, and `tables` has the tables with changes by name.
 
     >>> import pgoutput_fast as pgo
@@ -136,11 +136,11 @@ class Decoded:
         self._changes = _plain(changes) if options.plain else list(changes)
         self._records = records
         self._options = options
-        self._position = position  # without the changes here, if it is after a whole transaction
+        self._position = position  # after a whole transaction: without the changes of this result
         self._slot: Callable[[], int] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        # What decoded the changes has memory of its own, which another process cannot have.
+        # The native records live in memory of this process.
         position = self._position
         if position is not None and self._slot is not None:
             position = replace(position, slot_lsn=self._slot())
@@ -173,7 +173,7 @@ class Decoded:
         return len(self._changes)
 
     def __bool__(self) -> bool:
-        # Without changes there may be transactions, messages and rejects.
+        # A result without changes may have transactions, messages and rejects.
         return True
 
     def __iter__(self) -> Iterator[RelationBatch]:
@@ -184,7 +184,7 @@ class Decoded:
 
     @property
     def tables(self) -> Mapping[str, pa.Table]:
-        """The tables that have changes here, by qualified name; `table` makes each when you ask for it."""
+        """The tables with changes in this result by qualified name, built by `table` on access."""
         rows: dict[Relation, int] = {}
         for each in self._changes:
             rows[each.relation] = rows.get(each.relation, 0) + each.batch.num_rows
@@ -197,9 +197,9 @@ class Decoded:
 
     @property
     def position(self) -> Position | None:
-        """The position after everything in this result: `follow(after=)` goes on there.
+        """The position after this result, at which `follow(after=)` resumes.
 
-        Store it together with the changes. None with `transactions="as_sent"`, where commits are not known.
+        Store it with the changes. None with `transactions="as_sent"`, where commits are not known.
         """
         position = self._position
         if position is None or position.slot_lsn is None:
@@ -209,8 +209,8 @@ class Decoded:
         return replace(position, changes=changes, slot_lsn=slot_lsn)
 
     def _count_changes(self, commit_lsn: int) -> int:
-        """How many change messages of one transaction have rows here."""
-        # Imported when it is needed: it takes longer to import than all of this package.
+        """Number of change messages of one transaction with rows in this result."""
+        # Imported lazily: it takes longer to import than this whole package.
         import pyarrow.compute as pc
 
         prefix = self._options.metadata_prefix
@@ -224,7 +224,7 @@ class Decoded:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the last transaction here ends here. If not, the next result goes on with it."""
+        """Whether the last transaction in this result is complete. If not, the next result continues it."""
         position = self._position
         return (
             position is None
@@ -234,16 +234,15 @@ class Decoded:
 
     @property
     def is_between_transactions(self) -> bool:
-        """Whether everything that committed so far is given: no part of a transaction waits for the next result."""
+        """Whether all commits so far are delivered: no part of a transaction remains for the next result."""
         return self._position is None or self._position.slot_lsn is not None
 
     def at_slot(self, lsn: Callable[[], int], before: Position | None) -> Decoded:
-        """Notes the reader's slot, and the position before this result.
+        """Sets the reader's slot and the position before this result.
 
         Args:
-            lsn: gives the LSN from which the slot may go on after this result. It is asked when somebody wants the
-                position.
-            before: of the result before; None if nobody wanted it.
+            lsn: returns the LSN at which the slot may resume after this result. It is called when `position` is read.
+            before: position of the previous result; None if it was not read.
         """
         position = self._position
         if position is not None and position.slot_lsn is not None:
@@ -286,23 +285,23 @@ class Decoded:
         """All changes of one relation as one table, in the order in which to apply them; empty if there are none.
 
         Args:
-            table: a qualified name, quoted as in SQL, or an oid. A name selects each version that had this name when
+            table: a qualified name, quoted as in SQL, or an oid. A name selects the versions that had this name when
                 the change was sent. An oid selects all versions of that relation.
-            schema: the columns behind the metadata columns, by name: an Arrow schema, or a relation version that has
-                these columns. Columns that a version lacks are null. Types are widened, never narrowed. The default is
-                the table's schema in `Options(schemas=...)`. Without one the versions are unified, and the newest
-                version gives the order.
+            schema: the columns after the metadata columns, by name: an Arrow schema, or a relation version with these
+                columns. Columns that a version lacks are null. Types are widened, never narrowed. The default is the
+                table's schema in `Options(schemas=...)`. Without one the versions are unified, in the column order of
+                the newest version.
             extra_columns: what to do with a column that the pinned schema lacks: `"error"` raises, `"drop"` leaves it
                 out. The default is the option `extra_columns`.
 
-        If there are no changes of the relation, but the decoder knows it, the table is empty. Its schema is then made
-        from all known versions, unified or pinned as for changes. If no schema fits all of them, it is the schema of
-        the version that was described last.
+        If the decoder knows the relation but has no changes of it, the table is empty. Its schema is then that of all
+        known versions, unified or pinned as for changes. If no schema fits all of them, it is the schema of the version
+        described last.
 
         Raises:
-            KeyError: if the relation is not known; the error text has the known names that are nearest.
+            KeyError: for an unknown relation; the error lists the nearest known names.
             ValueError: if no table can hold all versions, or if a version does not fit the pinned schema; `changes`
-                still gives each version. Also if a column has the name of a metadata column, or if
+                still has every version. Also if a column has the name of a metadata column, or if
                 `Options(columns=...)` names a column that no version has.
         """
         batches = [each for each in self._changes if _matches(each.relation, table)]
@@ -327,7 +326,7 @@ class Decoded:
 
 @dataclass(frozen=True)
 class _Records:
-    """What a Decoded needs beside its changes, for another process."""
+    """A picklable copy of all that a Decoded has in addition to its changes."""
 
     transactions: pa.RecordBatch
     outcomes: pa.RecordBatch
@@ -343,7 +342,7 @@ class _Records:
 
 
 def _plain(changes: Sequence[RelationBatch]) -> list[RelationBatch]:
-    # Imported when it is needed: it needs pyarrow.compute.
+    # Imported lazily: it needs pyarrow.compute.
     from pgoutput_fast.schema.flat import flatten
 
     return [RelationBatch(each.relation, flatten(each.batch)) for each in changes]
@@ -376,13 +375,13 @@ def concat_in_order(
     pinned: pa.Schema | None = None,
     extra_columns: str = "error",
 ) -> pa.Table:
-    """One table of all batches, in the order in which to apply the changes. The versions are unified or pinned."""
+    """All batches as one table, in the order in which to apply the changes, with versions unified or pinned."""
     batches = list(batches)
     prefix = options.metadata_prefix
     keys = [f"{prefix}commit_lsn"] if options.transactions == "committed" else []
     keys.append(f"{prefix}seq")
-    # The key is the relation and not its version id: relations with one id may differ in the names of their types. A
-    # version can return, so the newest version is the one with the last row.
+    # Keyed by relation, not by version id: relations with one id may differ in the names of their types. A version can
+    # return, so the newest version is that of the last row.
     last: dict[Relation, list[int]] = {}
     for each in batches:
         at = [each.batch.column(key)[-1].as_py() for key in keys]
@@ -401,9 +400,8 @@ def concat_in_order(
 def _concat(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
     """Concatenates the batches, with the columns and types of their unified schema.
 
-    This goes column by column. If only few of many versions have a column, each gap between its values is one slice of
-    an array of nulls, and columns of one type share this array. So the work depends on the columns that the batches
-    have, not on the number of batches times all columns.
+    This works column by column. Gaps in a column are slices of one array of nulls per type, so the cost depends on the
+    columns that the batches have, not on the number of batches times all columns.
     """
     pieces: dict[str, list[tuple[int, pa.Array]]] = {field.name: [] for field in schema}
     row = 0

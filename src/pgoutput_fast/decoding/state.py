@@ -1,4 +1,4 @@
-"""The state of a stream: what a decoder must know to continue, also in another process."""
+"""The state of a stream: all that a decoder needs to continue, also in another process."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class StreamState:
     """An immutable snapshot of a stream's state, with the catalog that it refers to.
 
     It has the next ordinal, the open transaction or stream block, the streamed and prepared transactions with the
-    relations that they describe, and the version of each relation oid. You can pickle it, or convert it to JSON.
+    relations that they describe, and the current version of every relation. It can be pickled or converted to JSON.
 
     >>> StreamState.from_json(StreamState().to_json()).next_seq
     0
@@ -55,7 +55,7 @@ class StreamState:
         *,
         described: Described | None = None,
     ) -> None:
-        # The descriptions outside of stream blocks may be many. `values` makes JSON values of them when it is read.
+        # There may be many descriptions outside of stream blocks, so `values` converts them to JSON lazily.
         self._described = described
         self._values = values
         self._catalog = catalog if catalog is not None else Catalog()
@@ -82,12 +82,12 @@ class StreamState:
 
     @property
     def next_seq(self) -> int:
-        """Ordinal of the message that comes next."""
+        """Ordinal of the next message."""
         return 0 if self._values is None else int(self._values["next_seq"])
 
     @property
     def values(self) -> dict[str, Any] | None:
-        """The state as JSON values, None at the beginning of a stream. Do not change them."""
+        """The state as JSON values (do not modify); None at the beginning of a stream."""
         if self._values is not None and self._described is not None and "relations" not in self._values:
             described = {"relations": self._described.relations(), "types": self._described.types()}
             self._values = {**self._values, **described}
@@ -101,9 +101,9 @@ class StreamState:
         return {name: value for name, value in self._values.items() if name not in ("relations", "types")}
 
     def news_since(self, before: StreamState) -> News | None:
-        """The descriptions outside of stream blocks that are new since `before`. The cost depends only on these.
+        """The descriptions outside of stream blocks that are new since `before`, at a cost proportional to these.
 
-        None if the two are not states of one decoder: then compare the whole states.
+        None if the states are not of one decoder: compare the whole states instead.
         """
         if self._described is None or before._described is None:
             return None
@@ -126,12 +126,12 @@ class StreamState:
         return {int(version) for version in versions if version is not None}
 
     def forgetting(self, keep: Iterable[int] = ()) -> StreamState:
-        """The state without the descriptions that do not belong to an open or prepared transaction.
+        """The state with only the descriptions of open and prepared transactions.
 
-        Use it when a session begins: the server describes a relation again before it sends a change of it.
+        For the beginning of a session: the server describes a relation again before it sends a change of it.
 
         Args:
-            keep: ids of other relation versions that the catalog keeps.
+            keep: ids of further relation versions to keep in the catalog.
         """
         if self._values is None:
             return self
@@ -145,7 +145,7 @@ class StreamState:
         values = self._values or {}
         transactions = [*values.get("streamed", ()), *values.get("prepared", ())]
         if values.get("current"):
-            transactions.append(values["current"])  # in a stream block it has no key of its own
+            transactions.append(values["current"])  # in a stream block its key is None
         return sorted(each["txn"] for each in transactions if each["txn"] is not None)
 
     def __eq__(self, other: object) -> bool:
@@ -161,9 +161,9 @@ class StreamState:
         return (StreamState.from_json, (self.to_json(),))
 
     def to_json(self) -> str:
-        """The state as a JSON document. Equal states give equal documents. Pickling does the same.
+        """The state as a JSON document: equal states give equal documents, and pickling uses it, too.
 
-        The spill files that it names stay until you save a later state and the decoder makes another call.
+        The spill files that it names are kept until a later state is saved and the decoder has made another call.
         """
         return json.dumps(self._document(save=True), ensure_ascii=False)
 
@@ -176,7 +176,7 @@ class StreamState:
         }
 
     def _held(self, *, save: bool) -> dict[str, Any] | None:
-        """The waiting changes. Without open transactions, states as sent and of the committed view are the same."""
+        """The waiting changes. Without open transactions, a state is the same in both modes."""
         if self._reorder_buffer is None:
             return None
         held = reorder_buffer_json.to_dict(self._reorder_buffer, save=save)
@@ -227,7 +227,7 @@ class StreamState:
 def native_decoder(
     options: Options, state: StreamState | None = None, catalog: Catalog | None = None
 ) -> NativeDecoder:
-    """A native decoder that continues from a state. Without a state it starts at the beginning of the stream.
+    """A native decoder that continues from a state, or starts at the beginning of the stream.
 
     Args:
         options: how to decode.
@@ -250,13 +250,13 @@ def state_of(native: NativeDecoder) -> StreamState:
 
 
 def without_changes(state: StreamState | None) -> tuple[int, int]:
-    """How many transactions are open, and how many are prepared, whose earlier changes a state does not have.
+    """Number of open and of prepared transactions whose earlier changes a state lacks.
 
-    A state of the committed view has them, a state of a decoder as sent, of `tag` or of a segment has not.
+    A state of the committed view has them; a state of an `as_sent` decoder, of `tag` or of a segment has not.
     """
     if state is None or state._reorder_buffer is not None:
         return 0, 0
     position = state.position or {}
     prepared = len(position.get("prepared", ()))
-    # If a session begins next, the server sends the open ones again.
+    # At the start of a session, the server sends open transactions again.
     return 0 if position.get("session_starts") else len(state.open_txns) - prepared, prepared

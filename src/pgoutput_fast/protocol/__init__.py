@@ -1,1 +1,1 @@
-"""Facts of the wire: message kinds, reasons for errors, LSNs."""
+"""Basics of the protocol: message kinds, reasons for errors, LSNs."""

@@ -1,4 +1,4 @@
-"""Message kinds of pgoutput: the one table of tag bytes and names, and the sets of kinds that the package asks for.
+"""Message kinds of pgoutput: the one table of tag bytes and names, and sets of kinds.
 
 Names are PostgreSQL's own (`LOGICAL_REP_MSG_...` in logicalproto.h). `_core/protocol/kinds.pxd` is generated:
 after a change here run `python ci/generate_tables.py` and compile again.
@@ -56,7 +56,7 @@ KIND_NAMES = {kind: name.lower().replace(" ", "_") for kind, name in MESSAGE_KIN
 """Their names in tables: the values of the `kind` columns."""
 
 SESSION_MARK = 0
-"""The kind of a tagged row that is not a message: a session starts there."""
+"""The kind of a tagged row that marks the start of a session."""
 
 # A tuple's first byte.
 TUPLE_NEW = ord("N")
@@ -80,7 +80,7 @@ DESCRIPTIONS = (MSG_RELATION, MSG_TYPE)
 
 # After one of these, a transaction or a stream block is open.
 OPENINGS = (MSG_BEGIN, MSG_BEGIN_PREPARE, MSG_STREAM_START)
-# After one of these, none is open; otherwise the message is an error.
+# These close the open transaction or stream block; without one they are an error.
 CLOSINGS = (
     MSG_COMMIT,
     MSG_PREPARE,
@@ -96,7 +96,7 @@ BOUNDARIES = (*OPENINGS, *CLOSINGS)
 COMMITS = (MSG_COMMIT, MSG_STREAM_COMMIT, MSG_COMMIT_PREPARED)
 # A Stream Abort may roll back only a subtransaction.
 ROLLBACKS = (MSG_STREAM_ABORT, MSG_ROLLBACK_PREPARED)
-# These say how a transaction ended.
+# These give the outcome of a transaction.
 OUTCOMES = (*COMMITS, *ROLLBACKS)
 # After one of these, the server need not send the transaction again: it is committed, rolled back or prepared.
 SENT_IN_FULL = (*COMMITS, MSG_ROLLBACK_PREPARED, MSG_PREPARE, MSG_STREAM_PREPARE)

@@ -1,4 +1,4 @@
-"""Sizes and largest numbers that several modules use. Each of them stands here and nowhere else.
+"""Sizes and limits that several modules use.
 
 Those of the compiled core are in `_core/protocol/limits.hpp`.
 """
@@ -21,11 +21,11 @@ LAST_INT64 = (1 << 63) - 1
 LAST_UINT32 = (1 << 32) - 1
 # The longest message that a server can send.
 MESSAGE_BYTES = (1 << 30) - 1
-# About how many bytes of a large transaction are decoded at a time.
+# Bytes of a large transaction that are decoded at a time, approximately.
 PIECE_BYTES = 1 << 25
-# How many bytes of the stream are taken from a server at a time.
+# Bytes of the stream per read from a server.
 RECEIVED_BYTES = 1 << 22
-# The batches that Spark takes best.
+# The best batch size for Spark.
 SPARK_BATCH_ROWS, SPARK_BATCH_BYTES = 10_000, 1 << 26
-# How many bytes one task reads.
+# Bytes per Spark task.
 SPARK_PARTITION_BYTES = 1 << 26

@@ -1,4 +1,4 @@
-"""Positions in a server's write-ahead log (LSNs): as numbers, and as the text that PostgreSQL shows."""
+"""Positions in a server's write-ahead log (LSNs), as numbers and as PostgreSQL's text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Lsn", "format_lsn", "parse_lsn"]
 Lsn: TypeAlias = int | str | Decimal
 """A position: bytes from the log's beginning, as an int or an integral Decimal; or text such as `16/B374D848`."""
 
-# As pg_lsn's own input function takes it.
+# As accepted by pg_lsn's input function.
 _TEXT = re.compile(r"([0-9A-Fa-f]{1,8})/([0-9A-Fa-f]{1,8})")
 _END = 1 << 64
 
@@ -26,7 +26,7 @@ def parse_lsn(lsn: Lsn) -> int:
 
     Raises:
         ValueError: for text of another form, and for a number that is negative, not whole or beyond 64 bits.
-        TypeError: for anything else. A float is refused: it has not digits enough.
+        TypeError: for anything else. A float is refused: its precision is too low.
 
     >>> parse_lsn("0/1B0D988"), parse_lsn(Decimal(28367240)), format_lsn(parse_lsn("16/b374d848"))
     (28367240, 28367240, '16/B374D848')
@@ -47,7 +47,7 @@ def parse_lsn(lsn: Lsn) -> int:
 
 
 def _number(lsn: object) -> int | None:
-    """Its whole part; -1 for a Decimal that has none, None for what is no number of a kind that is taken."""
+    """The number as an int, truncated; -1 for an infinite or NaN Decimal, None for other types."""
     if isinstance(lsn, Decimal):
         return int(lsn) if lsn.is_finite() else -1
     if isinstance(lsn, bool):
@@ -59,7 +59,7 @@ def _number(lsn: object) -> int | None:
 
 
 def format_lsn(lsn: Lsn) -> str:
-    """The position as PostgreSQL shows it; from 19 on, it also fills the second number up with zeros.
+    """The position as PostgreSQL before 19 shows it; later versions pad the second number with zeros.
 
     Args:
         lsn: as `parse_lsn` takes it.

@@ -1,8 +1,8 @@
-"""Why a message, a row or a value is not decoded: the one table of codes, their names and their sentences.
+"""Why a message, row or value cannot be decoded: the one table of codes, names and sentences.
 
-The compiled stages return these codes with a place; `errors.reason_text` makes the sentence.
-`_core/protocol/reasons.hpp` and `_core/protocol/reasons.pxd` are generated: after a change here run
-`python ci/generate_tables.py` and compile again.
+The compiled stages return a code and a position; `errors.reason_text` returns the sentence.
+`_core/protocol/reasons.hpp` and `_core/protocol/reasons.pxd` are generated: after a change here run `python
+ci/generate_tables.py` and compile again.
 
 This module imports nothing of the package, so that the generator can load it before anything is compiled.
 """
@@ -17,13 +17,13 @@ OK = 0
 """No reason: nothing is wrong."""
 
 FIRST_UNREPRESENTABLE = 64
-"""Codes below it are of malformed input: the bytes are not what the protocol, the Relation or the type allows.
+"""Codes below it are malformed input: the bytes violate the protocol, the Relation or the type.
 
-From it on they are of legal values that the column's Arrow type cannot hold.
+Codes from it on are legal values that the column's Arrow type cannot hold.
 """
 
 FIRST_NOTED = 128
-"""From this code on the value is kept. Only a reject tells what was lost."""
+"""From this code on the value is kept, and a reject reports what was lost."""
 
 _SESSION = "if a new session begins here, call start_session()"
 
@@ -40,7 +40,7 @@ class Reason(IntEnum):
 
     sentence: str
 
-    # A lookup, `Reason(code)`, has no sentence.
+    # `Reason(code)` is a lookup and passes no sentence.
     def __new__(cls, code: int, sentence: str = "") -> Reason:
         reason = int.__new__(cls, code)
         reason._value_ = code
@@ -105,7 +105,7 @@ class Reason(IntEnum):
     TAGS_DISAGREE = 31, "the payload has another kind or relation than its tags say"
     BAD_NESTED = 44, "the text or binary form of {type} is malformed"
 
-    # Not pgoutput's messages at all, but what is around them, or text made of them.
+    # Not pgoutput messages, but their frames or a text form of them.
     TEXT_PAYLOAD = (
         40,
         "this is text, as SQL output shows bytes ('\\x...' or hex digits): pass the bytes themselves, "
@@ -121,7 +121,7 @@ class Reason(IntEnum):
         "the frame still has the header of its CopyData message: leave out these five bytes",
     )
 
-    # Boundaries out of order: what should have come first.
+    # Boundaries out of order, named after the expected message.
     EXPECTED_BEGIN = (
         48,
         "a Begin was expected before this Commit, since no transaction is open: "
@@ -157,7 +157,7 @@ class Reason(IntEnum):
         "byte, and a version has one meaning: continue with a new Decoder",
     )
 
-    # Of a message that is looked at without its neighbours.
+    # For a message without its context.
     LAYOUT_UNKNOWN = (
         56,
         "the message is malformed: it has neither the form of a plain message nor that of one from a stream block",
@@ -167,7 +167,7 @@ class Reason(IntEnum):
         "the message may be a plain message or one from a stream block: say which with in_stream",
     )
 
-    # Of COPY's binary format.
+    # For COPY's binary format.
     BAD_COPY_HEADER = (
         58,
         "this is not a COPY stream in binary format, or it has unknown options",
