@@ -27,7 +27,7 @@ __all__ = [
 
 
 def values_of(rows: pa.Table, name: str, null: int | None = None) -> np.ndarray[Any, Any]:
-    """The values of a column, with `null` in place of nulls."""
+    """The values of a column, with nulls replaced by `null`."""
     column = rows.column(name)
     if null is not None and column.null_count:
         column = column.fill_null(null)
@@ -35,7 +35,7 @@ def values_of(rows: pa.Table, name: str, null: int | None = None) -> np.ndarray[
 
 
 def chosen_rows(rows: pa.Table, chosen: np.ndarray[Any, Any]) -> pa.Table:
-    """The chosen rows (bool). If they follow each other, the result shares their memory."""
+    """The rows that a boolean mask selects: a slice without a copy if they are consecutive."""
     places = np.flatnonzero(chosen)
     if len(places) and places[-1] - places[0] + 1 == len(places):
         return rows.slice(int(places[0]), len(places))
@@ -45,14 +45,14 @@ def chosen_rows(rows: pa.Table, chosen: np.ndarray[Any, Any]) -> pa.Table:
 def by_transaction(
     rows: pa.Table, txns: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any]
 ) -> Iterator[tuple[int, pa.Table]]:
-    """(txn, its rows in stream order) of the wanted rows.
+    """The wanted rows as (txn, its rows in stream order).
 
-    The rows of each transaction have memory of their own, unless all rows are wanted and belong to one transaction.
+    The rows of a transaction are copied, unless all rows are wanted and belong to one transaction.
 
     Args:
         rows: tagged rows.
-        txns: the transaction key of each row.
-        wanted: whether each row is wanted (bool).
+        txns: transaction keys of the rows.
+        wanted: boolean mask of the wanted rows.
     """
     places = np.flatnonzero(wanted)
     if len(places) == 0:
@@ -71,7 +71,7 @@ def by_transaction(
 
 
 def _copied(rows: pa.Table, places: np.ndarray[Any, Any]) -> pa.Table:
-    """The rows at these places, which ascend, in memory of their own."""
+    """A copy of the rows at these ascending indices."""
     if places[-1] - places[0] + 1 == len(places):
         return in_own_memory(rows.slice(int(places[0]), len(places)))
     return rows.take(pa.array(places))
@@ -79,7 +79,7 @@ def _copied(rows: pa.Table, places: np.ndarray[Any, Any]) -> pa.Table:
 
 @dataclass(frozen=True)
 class Outcomes:
-    """Outcomes of transactions, ordered by txn, and the subtransactions that were rolled back.
+    """Outcomes of transactions, ordered by txn, and the rolled-back subtransactions.
 
     All arrays have a value per transaction. `aborts` is {txn: [(subxid, at_seq)]}.
     """
@@ -94,7 +94,7 @@ class Outcomes:
 
     @classmethod
     def of_records(cls, records: Any) -> Outcomes:
-        """The outcomes of the transactions of one call. Transactions whose end is not known are included, as lost."""
+        """The outcomes of the transactions of one call; those with an unknown outcome are included as lost."""
         columns, rolled_back = records.outcome_columns()
         if not columns[0] and not records.unknown_outcomes:
             return NO_OUTCOMES if not rolled_back else replace(NO_OUTCOMES, aborts=_group_by_txn(rolled_back))
@@ -131,7 +131,7 @@ class Outcomes:
         lost: Sequence[int],
         rolled_back: Iterable[tuple[int, int, int]],
     ) -> Outcomes:
-        """`columns` are txn, at_seq, commit_lsn, commit_timestamp, committed of the transactions with a known end."""
+        """`columns` are txn, at_seq, commit_lsn, commit_timestamp, committed of transactions with a known outcome."""
         is_lost = np.zeros(len(columns[0]), np.bool_)
         if lost:
             nothing = np.zeros(len(lost), np.int64)
@@ -154,7 +154,7 @@ class Outcomes:
         return [(txn, *abort) for txn, aborts in self.aborts.items() for abort in aborts]
 
     def due(self, waiting: Iterable[int]) -> tuple[Due, ...]:
-        """The transactions of `waiting` that were committed or lost, in the order of their ends."""
+        """The transactions of `waiting` that were committed or lost, in order of their ends."""
         waiting = set(waiting)
         columns = (self.at_seq, self.txns, self.commit_lsn, self.commit_timestamp, self.lost, self.committed)
         in_order = sorted(zip(*(column.tolist() for column in columns), strict=True))
@@ -178,17 +178,16 @@ NO_OUTCOMES = Outcomes(_NOTHING, _NOTHING, _NOTHING, _NOTHING, _NOTHING > 0, _NO
 
 
 def without_rolled_back(rows: pa.Table, aborts: list[tuple[int, int, int]]) -> pa.Table:
-    """Drops the rows that aborts of subtransactions roll back.
+    """Drops the rows of rolled-back subtransactions.
 
-    For each (txn, subxid, at_seq) of `aborts` this drops the rows of this subtransaction before at_seq. A
-    transactional message stays: the server sends it with the xid of the top-level transaction, whatever savepoint it
-    was in.
+    For (txn, subxid, at_seq) of `aborts`, these are the rows of the subtransaction before at_seq. A transactional
+    message stays: the server sends it with the xid of the top-level transaction, whatever its savepoint.
     """
     if not aborts or rows.num_rows == 0:
         return rows
     txns, subxids, seqs = np.array(aborts, np.int64).T
     names = np.unique(txns)
-    # One integer has both: a subxid has 32 bits, and one call has fewer than 2^31 transactions.
+    # Both fit into one integer: a subxid has 32 bits, and a call has fewer than 2^31 transactions.
     keys = np.searchsorted(names, txns) << 32 | subxids
     order = np.lexsort((seqs, keys))
     keys, seqs = keys[order], seqs[order]
@@ -210,9 +209,9 @@ def without_rolled_back(rows: pa.Table, aborts: list[tuple[int, int, int]]) -> p
 
 
 def committed_rows(rows: pa.Table, outcomes: Outcomes) -> pa.Table:
-    """The rows of committed transactions and the rows outside of transactions, with commit position and time.
+    """The rows of committed transactions and rows outside of transactions, with commit position and time.
 
-    They are in the order of the commits.
+    They are in commit order.
     """
     txns = values_of(rows, "txn", -1)
     if (
@@ -251,7 +250,7 @@ def committed_rows(rows: pa.Table, outcomes: Outcomes) -> pa.Table:
 
 
 def _have_commit_position(rows: pa.Table, outcomes: Outcomes) -> bool:
-    """Whether the rows already have the commit's position and time: the Begin of a plain transaction gives them."""
+    """Whether the rows already have the commit's position and time, from the Begin of a plain transaction."""
     if rows.num_rows == 0 or rows.column("commit_lsn").null_count:
         return False
     lsn, timestamp = (

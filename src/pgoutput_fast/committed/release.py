@@ -1,9 +1,8 @@
-"""The rule by which rows are released: a transaction's rows wait until it ends, and come in the order of the commits.
+"""Releases rows in commit order: a transaction's rows wait until it ends.
 
-A transaction is complete when the message that ends it has come. If that is a commit, its rows are released: all but
-those that a rolled back subtransaction wrote before its abort. If the transaction was rolled back, its rows go. If a
-transaction is lost, nobody knows how it ended: `Piece.lost` gives its rows. Rows of no transaction are released
-when they come.
+When a transaction commits, its rows are released, except those of rolled-back subtransactions. When it is rolled back,
+its rows are dropped. If it is lost, its outcome is unknown: `Piece.lost` returns its rows. Rows outside of transactions
+are released at once.
 """
 
 from __future__ import annotations
@@ -42,10 +41,10 @@ class Piece:
     """Rows that are released together.
 
     Attributes:
-        rows: those of transactions that ended and those of none, without what subtransactions rolled back.
-        outcomes: how their transactions ended.
-        tagged: only if `rows` is empty: rows of whole transactions that are committed. They are in the order of the
-            commits, and have no commit position yet.
+        rows: rows of ended transactions and rows outside of transactions, without those of rolled-back subtransactions.
+        outcomes: outcomes of their transactions.
+        tagged: only if `rows` is empty: rows of whole committed transactions, in commit order, still without commit
+            position.
     """
 
     rows: pa.Table
@@ -54,12 +53,12 @@ class Piece:
 
     @classmethod
     def of(cls, tables: list[pa.Table], outcomes: Outcomes, aborts: list[tuple[int, int, int]]) -> Piece:
-        """All rows of some tables; `aborts` are (txn, subxid, at_seq) of the subtransactions that were rolled back."""
+        """All rows of some tables; `aborts` are (txn, subxid, at_seq) of the rolled-back subtransactions."""
         rows = pa.concat_tables(tables) if tables else TAGGED_SCHEMA.empty_table()
         return cls(without_rolled_back(rows, aborts), outcomes)
 
     def committed(self) -> pa.Table:
-        """The rows of committed transactions and of none, with their commit's position, in the order of the commits."""
+        """The rows of committed transactions and those outside of any, with commit position, in commit order."""
         return committed_rows(self.rows, self.outcomes)
 
     def lost(self) -> pa.Table | None:
@@ -71,14 +70,14 @@ class Piece:
 
 
 class Releaser:
-    """Takes tagged rows in stream order, lets them wait, and gives pieces of what is released.
+    """Takes tagged rows in stream order, buffers them, and returns released rows in pieces.
 
     Args:
-        reorder_buffer: the changes that wait. A transaction with too many of them for one piece becomes due there, and
-            is given piece by piece.
+        reorder_buffer: the waiting changes. A transaction with too many of them for one piece becomes due in it and is
+            released in several pieces.
         spiller, memory_limit: if more than `memory_limit` bytes wait in memory, `spiller` writes rows to files until
-            half of the limit is left.
-        most_rows, most_bytes: a piece has about this much of the rows that wait.
+            half of the limit remains.
+        most_rows, most_bytes: approximate size of a piece of waiting rows.
     """
 
     def __init__(
@@ -96,14 +95,14 @@ class Releaser:
         self._most_bytes = most_bytes
 
     def take(self, arrived: pa.Table, outcomes: Outcomes) -> Piece | None:
-        """Takes the next rows of a stream. Returns the rows that they release at once.
+        """Takes the next rows of a stream and returns the rows that are released now.
 
-        The rows that wait for the ends in these rows may be too many for one piece. Then all of them become due in the
-        order of the ends, and the piece has only the rows of no transaction.
+        If too many rows waited for the transactions that end here, all of these transactions become due in order of
+        their ends, and the piece has only the rows outside of transactions.
 
         Args:
             arrived: the rows; few enough to be in one piece.
-            outcomes: how transactions ended, as far as the messages of these rows say.
+            outcomes: outcomes of the transactions that end within these messages.
         """
         txns = values_of(arrived, "txn", -1)
         ends = txns < 0
@@ -125,14 +124,14 @@ class Releaser:
         return Piece(arrived.filter(pa.array(ends & (txns < 0))), NO_OUTCOMES)
 
     def take_tagged(self, arrived: list[WaitingRows], outcomes: Outcomes) -> Piece | None:
-        """Does what `take` does, for rows as the native core tagged them."""
+        """As `take`, for native tagged rows."""
         if outcomes is NO_OUTCOMES:
             for rows in arrived:
                 self._reorder_buffer.keep(rows.txn, rows)
             return None
         ended = outcomes.due([*self._reorder_buffer.waiting, *(rows.txn for rows in arrived)])
         at_once = self.fits([due.txn for due in ended])
-        # Only rows that the core tagged can be given without a table.
+        # Only rows tagged by the native core can be released without a table.
         if (
             outcomes.aborts
             or not outcomes.committed.all()
@@ -155,7 +154,7 @@ class Releaser:
         return Piece(TAGGED_SCHEMA.empty_table(), NO_OUTCOMES, tagged)
 
     def take_due(self, as_tagged: bool = False) -> Piece:
-        """The next piece of what is due. It has a table, or with `as_tagged` perhaps rows as they waited."""
+        """The next piece of the due transactions: a table, or with `as_tagged` possibly rows as they waited."""
         rows, transactions, aborts = self._reorder_buffer.take_due(self._most_rows, self._most_bytes)
         if as_tagged and not aborts and not any(due.lost for due in transactions):
             tagged = [
@@ -167,17 +166,17 @@ class Releaser:
         return Piece.of([as_table(each) for each, _ in rows], Outcomes.of_due(transactions), aborts)
 
     def committed(self, arrived: pa.Table, outcomes: Outcomes) -> Iterator[pa.Table]:
-        """Takes a long range of a stream: rows of the transactions that commit in it, in the order of the commits.
+        """Takes a long range of a stream and yields the rows of the transactions that commit in it, in commit order.
 
-        When you have taken all pieces, call `keep_open` with the same rows.
+        After the last piece, call `keep_open` with the same rows.
 
         Args:
             arrived: all rows of transactions in the range.
-            outcomes: how transactions ended in it.
+            outcomes: outcomes of the transactions that end in it.
 
         Yields:
-            Rows of committed transactions: slices of at most `most_rows` of the rows that are released at once, and
-            pieces of the rows that are due.
+            Rows of committed transactions: slices of at most `most_rows` rows that are released at once, and pieces of
+            due transactions.
         """
         chosen = outcomes.committed & np.isin(outcomes.txns, list(self._reorder_buffer.waiting))
         columns = (outcomes.at_seq, outcomes.txns, outcomes.commit_lsn, outcomes.commit_timestamp)
@@ -195,14 +194,14 @@ class Releaser:
         yield from self._between(arrived, outcomes, begin, _BEHIND)
 
     def keep(self, arrived: pa.Table, outcomes: Outcomes, wanted: list[int]) -> None:
-        """Keeps rows of some transactions until they end, and notes which of their subtransactions were rolled back."""
+        """Buffers rows of some transactions, and records their rolled-back subtransactions."""
         txns = values_of(arrived, "txn", -1)
         aborts = {txn: outcomes.aborts[txn] for txn in wanted if txn in outcomes.aborts}
         self._keep(arrived, txns, np.isin(txns, wanted), aborts)
         self.spill()
 
     def keep_open(self, arrived: pa.Table, outcomes: Outcomes, running: list[int]) -> None:
-        """Keeps the rows of transactions that are open behind a range, and drops the rows of all others.
+        """Keeps the rows of transactions that are open after a range, and drops all others.
 
         The others were rolled back, or are void.
         """
@@ -211,7 +210,7 @@ class Releaser:
             self._reorder_buffer.drop(txn)
 
     def spill(self) -> None:
-        """Moves rows to files, if too many wait in memory. `take` does not do so: call this after it."""
+        """Spills rows to files if too many wait in memory. Call it after `take`, which does not spill."""
         if self._reorder_buffer.memory > self._memory_limit:
             self._reorder_buffer.spill(self._spiller, self._memory_limit // 2)
 
@@ -232,17 +231,17 @@ class Releaser:
             self._reorder_buffer.roll_back(txn, aborts_of_txn)
 
     def _fits(self, size: Iterable[int]) -> bool:
-        """Whether so many (rows, bytes) fit into one piece."""
+        """Whether this size in (rows, bytes) fits into one piece."""
         rows, nbytes = size
         return rows <= self._most_rows and nbytes <= self._most_bytes
 
     def _at_once(self, ended: list[int], arrived: pa.Table, outcomes: Outcomes) -> Piece:
-        """All waiting rows of some transactions, and rows that came."""
+        """All waiting rows of some transactions, followed by arrived rows."""
         aborts = self._reorder_buffer.aborts(ended) + outcomes.rolled_back
         return Piece.of([*self._reorder_buffer.take(ended), arrived], outcomes, aborts)
 
     def _between(self, arrived: pa.Table, outcomes: Outcomes, begin: int, end: int) -> Iterator[pa.Table]:
-        """Rows of the transactions whose commits lie between two messages. Few of their rows wait."""
+        """Rows of the transactions that commit between two messages, few of which waited."""
         txns = outcomes.txns[outcomes.committed & (outcomes.at_seq >= begin) & (outcomes.at_seq < end)]
         here = chosen_rows(arrived, np.isin(values_of(arrived, "txn", -1), txns))
         waiting = sorted(self._reorder_buffer.waiting.keys() & set(txns.tolist()))
@@ -251,7 +250,7 @@ class Releaser:
             yield whole.slice(at, self._most_rows)
 
     def _in_pieces(self, due: Due) -> Iterator[pa.Table]:
-        """Rows of one waiting transaction, piece by piece."""
+        """Rows of one waiting transaction, in pieces."""
         self._reorder_buffer.due = (due,)
         while self._reorder_buffer.due:
             rows = self.take_due().committed()

@@ -1,4 +1,4 @@
-"""What comes after a position: counts the changes of a transaction, and leaves out those that were given before."""
+"""The changes after a position: counts a transaction's changes and skips those already delivered."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ __all__ = ["Remainder", "count_changes", "last_message_lsn"]
 
 @dataclass(frozen=True)
 class Remainder:
-    """Leaves out the committed rows before a position.
+    """Skips the committed rows before a position.
 
-    Rows are counted as the server sent them, before any option selects tables, and without what subtransactions rolled
-    back. So the count is the same however the server sends the transaction.
+    Rows are counted before any option selects tables, and without those of rolled-back subtransactions. So the count
+    does not depend on how the server sends the transaction.
 
     Args:
         position: where an earlier reader stopped.
-        passed: how many changes of the position's transaction have come so far.
-        is_over: whether a later transaction has come. From then on nothing is left out.
+        passed: number of changes of the position's transaction so far.
+        is_over: whether a later transaction has arrived. From then on nothing is skipped.
     """
 
     position: Position
@@ -37,17 +37,17 @@ class Remainder:
     is_over: bool = False
 
     def of(self, rows: pa.Table) -> tuple[pa.Table, Remainder]:
-        """(the rows after the position, what to leave out next).
+        """(the rows after the position, the remainder for the next rows).
 
         Args:
-            rows: committed rows with their commit's position, in the order of the commits.
+            rows: committed rows with commit position, in commit order.
 
         Raises:
-            PositionError: if the position's transaction has ended and has fewer changes than were given of it.
+            PositionError: if the position's transaction has ended with fewer changes than were delivered.
         """
         if rows.num_rows == 0 or self.is_over:
             return rows, self
-        commits = values_of(rows, "commit_lsn", -1)  # a row of no transaction has none
+        commits = values_of(rows, "commit_lsn", -1)  # rows outside of transactions have none
         here = commits == self.position.commit_lsn
         chosen = (commits < 0) | (commits > self.position.commit_lsn)
         counted = np.cumsum(_begins_change(rows) & here)
@@ -64,7 +64,7 @@ class Remainder:
         return rows if chosen.all() else rows.filter(pa.array(chosen)), after
 
     def _is_after(self, rows: pa.Table, ordinals: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Whether rows of the position's transaction are after it. A message has the ordinal of the change before."""
+        """Mask of the transaction's rows after the position. A message has the ordinal of the preceding change."""
         after = ordinals > self.position.changes
         messages = (values_of(rows, "kind") == MSG_MESSAGE) & (ordinals == self.position.changes)
         for at in np.flatnonzero(messages).tolist():
@@ -73,13 +73,13 @@ class Remainder:
 
 
 def count_changes(rows: WaitingRows | pa.Table) -> int:
-    """How many changes of one transaction these rows are. A Truncate of several relations counts once."""
-    # Rows that the native core keeps have neither truncates nor messages.
+    """Number of changes in these rows of one transaction. A Truncate of several relations counts once."""
+    # Rows kept by the native core have neither truncates nor messages.
     return rows.rows if isinstance(rows, WaitingRows) else int(np.count_nonzero(_begins_change(rows)))
 
 
 def last_message_lsn(rows: WaitingRows | pa.Table, before: int) -> int:
-    """LSN of the logical message after which no change comes in these rows; 0 for none.
+    """LSN of the last logical message after the last change in these rows; 0 for none.
 
     Args:
         rows: rows of one transaction.
@@ -93,7 +93,7 @@ def last_message_lsn(rows: WaitingRows | pa.Table, before: int) -> int:
 
 
 def _begins_change(rows: pa.Table) -> np.ndarray[Any, Any]:
-    """Whether each row is the first one of a change message."""
+    """Mask of the first row of every change message."""
     seqs = values_of(rows, "seq")
     begins: np.ndarray[Any, Any] = np.isin(values_of(rows, "kind"), CHANGES)
     begins[1:] &= seqs[1:] != seqs[:-1]

@@ -1,6 +1,6 @@
-"""The reorder buffer: tagged rows that wait for their commit, by transaction, in memory and in spill files.
+"""The reorder buffer: tagged rows that wait for their commit, by transaction, in memory and spill files.
 
-It also has the transactions that have ended and whose rows are not yet all in the output.
+It also has the ended transactions whose rows are not yet all in the output.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ __all__ = [
     "read_tables",
 ]
 
-# Rows of a transaction: as the native core tagged them, or as a table with TAGGED_SCHEMA.
+# Rows of a transaction: native tagged rows, or a table with TAGGED_SCHEMA.
 Rows: TypeAlias = WaitingRows | pa.Table
 
-# Smaller pieces of a transaction are joined up to this many rows: thousands of pieces cost more than their rows.
+# Smaller pieces of a transaction are merged up to this many rows: thousands of pieces cost more than their rows.
 _SMALL_ROWS = 8192
-# Each row has, beside its payload, nine int64 values, a kind, an offset and some bits.
+# Size of a row without its payload: nine int64 values, a kind, an offset and some bits.
 _ROW_BYTES = 80
-# Bounds of a batch in a spill file, and so of one read.
+# Limits of a batch in a spill file, the unit of reads.
 _BATCH_ROWS = 1 << 15
 _BATCH_BYTES = 1 << 24
 
@@ -58,7 +58,7 @@ class InMemory:
 
 @dataclass(frozen=True, slots=True)
 class OnDisk:
-    """The batches of a spill file from `batch` on. In a state from JSON, `file` only describes the file."""
+    """The batches of a spill file from `batch` on. In a state from JSON, `file` is only a description."""
 
     file: SpillFile | dict[str, Any]
     batch: int
@@ -79,7 +79,7 @@ class OnDisk:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """One transaction: its rows in stream order, and (subxid, at_seq) of each subtransaction that was rolled back."""
+    """One transaction: its rows in stream order, and (subxid, at_seq) of its rolled-back subtransactions."""
 
     pieces: tuple[InMemory | OnDisk, ...] = ()
     rolled_back: tuple[tuple[int, int], ...] = ()
@@ -91,9 +91,9 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """A transaction that has ended and whose rows are next in the output: as changes, or as rejects if it was lost.
+    """An ended transaction whose rows are next in the output: as changes, or as rejects if it was lost.
 
-    `given` says how many of its changes are in the output already, and `message_lsn` which logical message came after
+    `given` is the number of its changes already in the output. `message_lsn` is the LSN of the logical message after
     the last of them; 0 for none.
     """
 
@@ -107,11 +107,11 @@ class Due:
 
 
 class ReorderBuffer:
-    """The reorder buffer. A call works on a copy; copies share objects, and a shared object is never changed.
+    """The reorder buffer. A call works on a copy; copies share objects, which are immutable.
 
     Attributes:
-        waiting: rows that wait, by transaction key.
-        due: transactions that have ended and whose rows are next in the output, in the order of their ends.
+        waiting: waiting rows by transaction key.
+        due: ended transactions whose rows are next in the output, in order of their ends.
         memory: size of the rows in memory, in bytes.
     """
 
@@ -119,7 +119,7 @@ class ReorderBuffer:
         self.waiting: dict[int, Waiting] = {}
         self.due: tuple[Due, ...] = ()
         self.memory = 0
-        # Transactions that got rows in this call which share the call's memory.
+        # Transactions with rows that share the memory of the current call.
         self._shared: set[int] = set()
         self._on_save: Callable[[Iterable[SpillFile]], None] | None = None
 
@@ -135,9 +135,9 @@ class ReorderBuffer:
     # ---- in -------------------------------------------------------------------------------------------------------
 
     def keep(self, txn: int, rows: Rows) -> None:
-        """Adds rows of a transaction behind its other rows.
+        """Appends rows of a transaction.
 
-        A table must have memory of its own. WaitingRows may share the memory of the call until `end_call`.
+        A table must own its memory. WaitingRows may share the memory of the call until `end_call`.
         """
         before = self.waiting.get(txn, Waiting())
         if isinstance(rows, WaitingRows):
@@ -148,7 +148,7 @@ class ReorderBuffer:
         self._put(txn, replace(before, pieces=tuple(pieces)))
 
     def end_call(self) -> None:
-        """Copies rows that share the memory of the call: the caller may change it, and it may be much larger."""
+        """Copies rows that share the call's memory, which the caller may change and which may be much larger."""
         for txn in self._shared & self.waiting.keys():
             waiting = self.waiting[txn]
             pieces: list[InMemory | OnDisk] = []
@@ -163,7 +163,7 @@ class ReorderBuffer:
         self._shared = set()
 
     def roll_back(self, txn: int, aborts: Iterable[tuple[int, int]]) -> None:
-        """Notes (subxid, at_seq) of subtransactions that were rolled back.
+        """Records (subxid, at_seq) of rolled-back subtransactions.
 
         Their rows before at_seq are dropped when the transaction ends.
         """
@@ -188,16 +188,16 @@ class ReorderBuffer:
     # ---- out ------------------------------------------------------------------------------------------------------
 
     def size(self, txns: Iterable[int]) -> tuple[int, int]:
-        """Upper bounds of (rows, bytes) of these transactions."""
+        """Upper bound of the size of these transactions, as (rows, bytes)."""
         pieces = [piece for txn in txns if txn in self.waiting for piece in self.waiting[txn].pieces]
         return sum(piece.rows for piece in pieces), sum(piece.nbytes for piece in pieces)
 
     def aborts(self, txns: Iterable[int]) -> list[tuple[int, int, int]]:
-        """(txn, subxid, at_seq) of the subtransactions that were rolled back in these transactions."""
+        """(txn, subxid, at_seq) of the rolled-back subtransactions of these transactions."""
         return [(txn, *each) for txn in txns if txn in self.waiting for each in self.waiting[txn].rolled_back]
 
     def are_tagged(self, txns: Iterable[int]) -> bool:
-        """Whether all rows of these transactions are as the native core tagged them, and none was rolled back."""
+        """Whether all rows of these transactions are native tagged rows, and none was rolled back."""
         found = [self.waiting[txn] for txn in txns if txn in self.waiting]
         return not any(each.rolled_back for each in found) and all(
             isinstance(piece, InMemory) and isinstance(piece.source, WaitingRows)
@@ -210,7 +210,7 @@ class ReorderBuffer:
         return [as_table(rows) for rows in self.take_rows(txns)]
 
     def take_rows(self, txns: Iterable[int]) -> list[Rows]:
-        """Does the same. Rows that the native core tagged do not become tables."""
+        """As `take`, without a conversion of native tagged rows to tables."""
         found: list[Rows] = []
         for txn in txns:
             found += self.rows_of(txn)
@@ -231,7 +231,8 @@ class ReorderBuffer:
         """Takes the next rows of `due` until there are `most_rows` rows or `most_bytes` bytes.
 
         Returns:
-            (rows and their transactions, these transactions, (txn, subxid, at_seq) of what was rolled back in these).
+            (rows with their transactions, these transactions, (txn, subxid, at_seq) of their rolled-back
+            subtransactions).
         """
         found: list[tuple[Rows, Due]] = []
         transactions: list[Due] = []
@@ -259,7 +260,7 @@ class ReorderBuffer:
     # ---- files ----------------------------------------------------------------------------------------------------
 
     def spill(self, spiller: Spiller, most: int) -> None:
-        """Moves rows to files until at most `most` bytes are in memory. The largest transactions come first."""
+        """Spills rows to files, the largest transactions first, until at most `most` bytes are in memory."""
         by_size = sorted(((waiting.memory, txn) for txn, waiting in self.waiting.items()), reverse=True)
         for memory, txn in by_size:
             if self.memory <= most or memory == 0:
@@ -280,7 +281,7 @@ class ReorderBuffer:
         ]
 
     def names(self) -> list[str]:
-        """Names of the spill files that a saved state would name."""
+        """Names of the spill files that a saved state would refer to."""
         names = [
             os.path.basename(file.path) if isinstance(file, SpillFile) else str(file["name"])
             for waiting in self.waiting.values()
@@ -303,16 +304,16 @@ class ReorderBuffer:
         spiller.resumed(other.files)
         return other
 
-    # ---- a state's part -------------------------------------------------------------------------------------------
+    # ---- saved states ---------------------------------------------------------------------------------------------
 
     def snapshot(self, spiller: Spiller) -> ReorderBuffer:
-        """A copy for a state. When the state is saved, the spill files that it names stay."""
+        """A copy for a state. When the state is saved, its spill files are kept."""
         other = self.copy()
         other._on_save = spiller.saved
         return other
 
     def note_saved(self) -> None:
-        """Notes that a state with this buffer is saved: a decoder may continue from it later."""
+        """Marks a state with this buffer as saved: a decoder may continue from it later."""
         if self._on_save is not None:
             self._on_save(self.files)
 
@@ -334,14 +335,14 @@ def _in_memory(rows: Rows) -> InMemory:
 
 
 def _opened(piece: InMemory | OnDisk, spiller: Spiller) -> InMemory | OnDisk:
-    """The piece for another decoder: what a native core tagged is for this core only."""
+    """The piece for another decoder, which cannot read native rows of this one."""
     if isinstance(piece, OnDisk):
         return OnDisk(spiller.find(piece.file), piece.batch) if isinstance(piece.file, dict) else piece
     return _in_memory(piece.table) if isinstance(piece.source, WaitingRows) else piece
 
 
 def _join_last(pieces: list[InMemory | OnDisk]) -> None:
-    """Joins the last pieces as long as they are small."""
+    """Merges the last pieces as long as they are small."""
     while len(pieces) > 1 and _to_be_joined(pieces[-2], pieces[-1]):
         first, second = (piece.source for piece in pieces[-2:] if isinstance(piece, InMemory))
         if isinstance(first, WaitingRows) and isinstance(second, WaitingRows):
@@ -362,7 +363,7 @@ def _to_be_joined(a: InMemory | OnDisk, b: InMemory | OnDisk) -> bool:
 
 
 def _first(piece: InMemory | OnDisk) -> tuple[InMemory, list[InMemory | OnDisk]]:
-    """(the rows of one read of a piece, the rest of the piece)."""
+    """(the rows of one read, the rest of the piece)."""
     if isinstance(piece, InMemory):
         return piece, []
     file = piece.opened
@@ -379,11 +380,11 @@ def read_tables(piece: InMemory | OnDisk) -> list[pa.Table]:
 
 
 def _batches(tables: Iterable[pa.Table]) -> Iterator[pa.RecordBatch]:
-    """The rows of the tables in batches that are neither large nor needlessly small."""
+    """The rows of the tables in batches of moderate size."""
     group: list[pa.Table] = []
     rows = nbytes = 0
     for table in tables:
-        # To join large tables would copy them for nothing.
+        # Merging large tables would copy them needlessly.
         large = max(rows, table.num_rows) >= _SMALL_ROWS
         if group and (large or rows + table.num_rows > _BATCH_ROWS or nbytes + table.nbytes > _BATCH_BYTES):
             yield from _split(pa.concat_tables(group))
@@ -403,7 +404,7 @@ def _split(table: pa.Table) -> Iterator[pa.RecordBatch]:
 
 
 def _middle(table: pa.Table) -> int:
-    """The row near the middle where to cut rows in stream order. The rows of one Truncate stay together."""
+    """Index of a row near the middle at which to split. The rows of one Truncate stay together."""
     seqs = table.column("seq").to_numpy()
     half = len(seqs) // 2
     return int(np.searchsorted(seqs, seqs[half])) or int(np.searchsorted(seqs, seqs[half], "right"))

@@ -16,10 +16,10 @@ from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 
 __all__ = ["from_dict", "to_dict"]
 
-# The columns of waiting rows that have no nulls.
+# Columns of waiting rows without nulls.
 _FILLED = ("seq", "kind", "txn", "in_stream", "payload")
 
-# The values that describe a spill file.
+# Fields of a spill file's description.
 _FILE_TYPES = {
     "name": str, "txn": int, "rows": int, "batches": int, "nbytes": int, "size": int, "checksum": int,
     "token": str,
@@ -29,7 +29,7 @@ _FILE_TYPES = {
 def to_dict(reorder_buffer: ReorderBuffer, *, save: bool) -> dict[str, Any]:
     """The buffer as JSON values. Set `save` if a decoder may continue from them later.
 
-    Rows in spill files of a temporary directory are included.
+    It includes rows in spill files of a temporary directory.
     """
     if save:
         reorder_buffer.note_saved()
@@ -69,7 +69,7 @@ def from_dict(document: dict[str, Any]) -> ReorderBuffer:
     """The inverse of `to_dict`. Spill files are opened when a decoder continues with the state.
 
     Raises:
-        ValueError, KeyError, TypeError: for anything else.
+        ValueError, KeyError, TypeError: for an invalid document.
     """
     reorder_buffer = ReorderBuffer()
     for each in document["waiting"]:
@@ -122,7 +122,7 @@ def _parse_file(entry: dict[str, Any]) -> OnDisk:
 
 
 def _integer(value: Any, most: int = LAST_INT64, least: int = 0) -> int:
-    """Returns a number of a state, if it is an int within its bounds."""
+    """Returns a number of a state after a check of its type and bounds."""
     if type(value) is not int or not least <= value <= most:
         raise ValueError(
             "not a stream state: a number in its waiting changes is not an integer, or out of bounds"
@@ -140,7 +140,7 @@ def _split_by_txn(rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
 
 
 def _copied(table: pa.Table) -> pa.Table:
-    """A copy in memory of its own. All copies are equal byte for byte."""
+    """A deep copy; copies of equal rows are equal byte for byte."""
     return table.take(pa.array(range(table.num_rows), pa.int64())).combine_chunks()
 
 
@@ -152,7 +152,7 @@ def _rows_to_text(table: pa.Table) -> str:
 
 
 def _rows_from_text(text: str) -> pa.Table:
-    """The inverse of `_rows_to_text`. The rows are checked, because the text may be from anywhere."""
+    """The inverse of `_rows_to_text`. The rows are checked, because the text is untrusted."""
     try:
         rows = checked_table(pa.ipc.open_stream(base64.b64decode(text)).read_all(), "rows")
     except (OSError, ValueError, pa.ArrowException) as problem:

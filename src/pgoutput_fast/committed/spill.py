@@ -1,13 +1,13 @@
-"""Spill files: changes of the reorder buffer on disk, where they wait for their commit.
+"""Spill files: changes of the reorder buffer that wait for their commit on disk.
 
-A file is written once, read batch by batch, and removed when nothing refers to it any more. It belongs to one
-transaction and is never changed or appended to. It is compressed if its payloads compress well, because then
-compression is faster than the disk. Its name is random, so that decoders can share a directory. A file lives as long
-as a decoder or a state in memory refers to it, and also as long as the state that was saved last names it.
+A file has rows of one transaction. It is written once, read batch by batch, and removed after the last reference to it.
+It is compressed if its payloads compress well: then compression is faster than the disk. Its name is random, so that
+decoders can share a directory. A file is kept as long as a decoder or a state in memory refers to it, or the state
+saved last names it.
 
-A saved state may have been edited, and the files that it names are removed in the end. So a file ends with a mark and
-a random token, and the state contains the token, too. A file with another end is not read, and never removed. Only the
-owner may read a spill file: other users could learn the token and the changes from it.
+A saved state may have been edited, and the files that it names are eventually removed. So a file ends with a mark and a
+random token, which the state also contains. A file with another end is never read or removed. Only the owner may read a
+spill file, because it contains the token and the changes.
 """
 
 from __future__ import annotations
@@ -47,18 +47,18 @@ _SAMPLE = 1 << 16
 
 
 class _Removal:
-    """Whether to remove a file when nothing refers to its SpillFile any more. It outlives the SpillFile."""
+    """Whether to remove a file after its SpillFile is collected. It outlives the SpillFile."""
 
     __slots__ = ("keep", "process", "token")
 
     def __init__(self, keep: bool, token: str) -> None:
         self.keep = keep
         self.token = token
-        self.process = os.getpid()  # a fork copies this object, but the file belongs to the parent
+        self.process = os.getpid()  # after a fork, the file still belongs to the parent
 
 
 def _remove(path: str, removal: _Removal) -> None:
-    """Removes a file, if it is the file that was written here. Another file may have this name now."""
+    """Removes a file unless another file has taken its name."""
     if not removal.keep and removal.process == os.getpid():
         with contextlib.suppress(OSError):
             if _end(path)[1] == _MARK + removal.token.encode():
@@ -66,12 +66,12 @@ def _remove(path: str, removal: _Removal) -> None:
 
 
 def _end(path: str) -> tuple[int, bytes]:
-    """(size of a file in bytes, its last bytes). (-1, b"") if it is not a regular file, such as a symbolic link.
+    """(size of a file in bytes, its last bytes); (-1, b"") if it is not a regular file, such as a symbolic link.
 
     Raises:
         OSError: if it cannot be opened or read.
     """
-    # To open anything but a regular file may block, or have an effect.
+    # Opening anything but a regular file may block or have side effects.
     if not stat.S_ISREG(os.lstat(path).st_mode):
         return -1, b""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -88,10 +88,10 @@ class SpillFile:
     Attributes:
         path: path of the file.
         txn: key of the transaction.
-        rows, batches, nbytes: number of rows and of record batches, and their size in memory in bytes.
+        rows, batches, nbytes: number of rows and record batches, and their size in memory.
         size, checksum: size of the file in bytes, and its CRC-32.
         token: 32 hexadecimal digits at the end of the file.
-        durable: whether the directory outlives the decoder, so that a saved state may name the file.
+        durable: whether the directory outlives the decoder, so that a saved state may refer to the file.
     """
 
     __slots__ = (
@@ -118,7 +118,7 @@ class SpillFile:
 
     @property
     def kept(self) -> bool:
-        """Whether the file stays when nothing here refers to it any more, because a saved state names it."""
+        """Whether a saved state names the file, so that it outlives this object."""
         return self._removal.keep
 
     def keep(self, keep: bool) -> None:
@@ -129,7 +129,7 @@ class SpillFile:
         self._removal.keep = keep
 
     def to_dict(self) -> dict[str, Any]:
-        """The file as JSON values, with its name but no directory: a reader may have it in another one."""
+        """The file as JSON values, with its name but no directory: a reader may have moved it."""
         return {
             "name": os.path.basename(self.path), "txn": self.txn, "rows": self.rows, "batches": self.batches,
             "nbytes": self.nbytes, "size": self.size, "checksum": self.checksum,
@@ -137,10 +137,10 @@ class SpillFile:
         }  # fmt: skip
 
     def check(self) -> None:
-        """Checks that the file exists and has its size and token.
+        """Checks that the file exists with this size and token.
 
         Raises:
-            SpillError: if not.
+            SpillError: if it does not.
         """
         try:
             size, end = _end(self.path)
@@ -156,7 +156,7 @@ class SpillFile:
             raise SpillError(self.path, self.txn, "is damaged: it ends with another token")
 
     def read(self, batch: int) -> pa.RecordBatch:
-        """Reads one batch, by its ordinal. The file stays open until the last batch was read."""
+        """Reads one batch by its ordinal. The file stays open until the last batch is read."""
         if self._reader is None:
             self._reader = self._open()
         found = self._batch(self._reader, batch)
@@ -174,7 +174,7 @@ class SpillFile:
         self.check()
         try:
             source = pa.OSFile(self.path)
-            # A file that is no larger than a piece is read once. Others are read for the checksum first.
+            # Small files are read once. Larger ones are read first for the checksum.
             whole = source.read_buffer(self.size) if self.size <= PIECE_BYTES else None
             if not self._checked:
                 checksum = _checksum(self.path) if whole is None else crc32(whole)
@@ -190,14 +190,14 @@ class SpillFile:
 
     def _batch(self, reader: Any, k: int) -> pa.RecordBatch:
         try:
-            # The checksum detects a file that was damaged by accident, but not one that was damaged on purpose.
+            # The checksum detects accidental damage, but not tampering.
             return checked_table(reader.get_batch(k), f"batch {k}")
         except (OSError, ValueError, pa.ArrowException) as problem:
             raise SpillError(self.path, self.txn, f"cannot be read ({problem})") from None
 
 
 class _PrivateDirectory:
-    """A temporary directory. It is removed when nothing refers to a file in it any more."""
+    """A temporary directory, removed after the last reference to a file in it."""
 
     def __init__(self) -> None:
         self.path = tempfile.mkdtemp(prefix="pgoutput-fast-")
@@ -210,10 +210,10 @@ def _remove_tree(path: str, process: int) -> None:
 
 
 class Spiller:
-    """Writes the spill files of one decoder. It knows which of them the state names that was saved last.
+    """Writes the spill files of one decoder, and tracks which of them the last saved state names.
 
     Args:
-        directory: directory of the files; None for a temporary directory, which is made when it is needed.
+        directory: directory of the files; None for a temporary one, created on demand.
     """
 
     def __init__(self, directory: str | None) -> None:
@@ -229,7 +229,7 @@ class Spiller:
         """Writes a new file with at least one batch.
 
         Raises:
-            OSError: if it cannot be written, as on a full disk. Then there is no file.
+            OSError: if it cannot be written, as on a full disk. Then no file remains.
         """
         if self.directory is not None:
             if not os.path.isdir(self.directory):
@@ -245,7 +245,7 @@ class Spiller:
         options = pa.ipc.IpcWriteOptions(compression=_compression(first))
         token = secrets.token_hex(16)
         try:
-            # Only the owner may read it, whatever the umask is.
+            # Readable only by the owner, whatever the umask.
             with open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
                 try:
                     sink = _Checked(file)
@@ -256,10 +256,10 @@ class Spiller:
                     sink.write(_MARK + token.encode())
                     file.flush()
                 except BaseException:
-                    os.unlink(path)  # safe: `open` made this file above
+                    os.unlink(path)  # safe: `open` created this file above
                     raise
         except OSError as problem:
-            # On a full disk, the close of the file raises an error of its own.
+            # On a full disk, closing the file raises another error.
             problem.add_note(f"spill file {path} cannot be written; nothing of it is left")
             raise
         return SpillFile(
@@ -272,8 +272,8 @@ class Spiller:
 
         Raises:
             SpillError: if the file is missing or damaged.
-            ValueError: if it is not a spill file, or not one that this state was saved with; or if this spiller has no
-                directory. Then the file is neither read nor removed.
+            ValueError: if it is not a spill file of this state, or if this spiller has no directory. Then the file is
+                neither read nor removed.
         """
         values = dict(entry)
         name = values.pop("name")
@@ -287,9 +287,9 @@ class Spiller:
                 "that has them"
             )
         file = SpillFile(os.path.join(self.directory, name), keep=True, **values)
-        with contextlib.suppress(OSError):  # `check` raises the error for it
+        with contextlib.suppress(OSError):  # `check` raises the error
             size, end = _end(file.path)
-            # A file of another size is damaged. `check` raises SpillError for it.
+            # For a file of another size, `check` raises SpillError.
             if size == -1 or (size == file.size and end != _MARK + file.token.encode()):
                 raise ValueError(
                     f"{file.path} is not the spill file that the state names: somebody replaced the file"
@@ -298,7 +298,7 @@ class Spiller:
         return file
 
     def saved(self, files: Iterable[SpillFile]) -> None:
-        """Notes that a state was saved that names these files. After the next call only this state may be resumed."""
+        """Records that a state with these files was saved. After the next call only this state may be resumed."""
         named = frozenset(file for file in files if file.durable)
         for file in named:
             file.keep(True)
@@ -307,18 +307,18 @@ class Spiller:
         self._next = named
 
     def resumed(self, files: Iterable[SpillFile]) -> None:
-        """Notes that the decoder began with a state that has these files. This state may be resumed again."""
+        """Records that the decoder began with a state with these files. This state may be resumed again."""
         self._saved = frozenset(file for file in files if file.kept)
 
     def went_on(self) -> None:
-        """Notes that a call succeeded. The state that was saved last, before this call, replaces the one before it."""
+        """Records that a call succeeded. The state saved last before this call replaces the previous one."""
         if self._next is not None:
             for file in self._saved - self._next:
                 file.keep(False)
             self._saved, self._next = self._next, None
 
     def close(self, discard: bool) -> None:
-        """Forgets all files. With `discard`, files that saved states name are removed, too."""
+        """Releases all files. With `discard`, files that saved states name are removed, too."""
         if discard:
             for file in self._saved | (self._next or frozenset()):
                 file.keep(False)
@@ -326,7 +326,7 @@ class Spiller:
 
 
 def _compression(batch: pa.RecordBatch) -> str | None:
-    """LZ4 for payloads that compress well: then it is faster than the disk, else several times slower."""
+    """LZ4 if the payloads compress well: then it is faster than the disk, otherwise several times slower."""
     if not pa.Codec.is_available("lz4"):
         return None
     column = batch.column("payload")
@@ -337,7 +337,7 @@ def _compression(batch: pa.RecordBatch) -> str | None:
 
 
 class _Checked(io.RawIOBase):
-    """A file that counts the bytes written and computes their CRC-32."""
+    """A file that counts the written bytes and computes their CRC-32."""
 
     def __init__(self, file: Any) -> None:
         self.file = file

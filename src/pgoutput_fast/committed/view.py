@@ -1,4 +1,4 @@
-"""The committed view: changes wait, as tagged payloads, until their transaction ends."""
+"""The committed view: changes wait as tagged payloads until their transaction ends."""
 
 from __future__ import annotations
 
@@ -44,27 +44,27 @@ __all__ = ["CommittedView"]
 _WAITS = np.zeros(256, np.bool_)
 _WAITS[list(KEPT_UNTIL_COMMIT)] = True
 
-# How many messages are tagged at a time, and about how many rows of a large transaction are decoded at a time.
+# Messages tagged at a time, and approximate rows of a large transaction decoded at a time.
 _TAGGED_MESSAGES = 1 << 15
 _PIECE_ROWS = 1 << 15
-# Payloads have offsets of 32 bits once they are tagged.
+# Tagged payloads have 32-bit offsets.
 _MOST_TAGGED_BYTES = 1 << 30
-# Complete plain transactions are decoded at once, without the reorder buffer, if there are this many messages of them
-# one after the other. Fewer are not worth a cut.
+# A run of at least this many messages of complete plain transactions is decoded directly, without the reorder buffer.
+# Shorter runs are not worth a split.
 _LEAST_COMPLETE = 512
-# So many messages are tagged before anybody looks whether their transactions are complete.
+# Up to this many messages are tagged without checking whether their transactions are complete.
 _SHORT_MESSAGES = 1 << 14
-# With a spill directory, a state contains at most this many bytes of waiting changes itself.
+# With a spill directory, at most this many bytes of waiting changes are in the state itself.
 _MOST_IN_STATE = 1 << 20
 
 
 class CommittedView:
-    """Keeps changes until their commit comes, and drops those that are rolled back.
+    """Keeps changes until their commit arrives, and drops those that are rolled back.
 
     Args:
-        options: how to decode released changes; where and how many changes to keep.
+        options: how to decode released changes; where to keep changes, and how many.
         reorder_buffer: the changes that an earlier view kept.
-        after: changes before this position are left out.
+        after: changes before this position are skipped.
 
     Raises:
         SpillError: if a file that the reorder buffer names is missing or damaged.
@@ -80,12 +80,12 @@ class CommittedView:
         self._reorder_buffer = (
             reorder_buffer.open_for(self._spiller) if reorder_buffer is not None else ReorderBuffer()
         )
-        self._decoder: NativeDecoder | None = None  # made when it is needed
-        self._learnt = 0  # how many of the tagging decoder's relation versions it knows
+        self._decoder: NativeDecoder | None = None  # created on demand
+        self._learnt = 0  # number of the tagging decoder's relation versions that it knows
         self._remainder = None if after is None else Remainder(after)
 
     def snapshot(self) -> ReorderBuffer:
-        """A copy of the reorder buffer for a state. With a spill directory, most changes go into files first."""
+        """A copy of the reorder buffer for a state. With a spill directory, most changes are spilled first."""
         if self._options.spill_directory is not None and self._reorder_buffer.memory > _MOST_IN_STATE:
             reorder_buffer = self._reorder_buffer.copy()
             reorder_buffer.spill(self._spiller, _MOST_IN_STATE // 2)
@@ -93,12 +93,12 @@ class CommittedView:
         return self._reorder_buffer.snapshot(self._spiller)
 
     def close(self, discard: bool) -> None:
-        """Drops all changes. Removes files that no saved state names; with `discard`, it removes the others, too."""
+        """Drops all changes and removes files that no saved state names; with `discard`, all files."""
         self._reorder_buffer = ReorderBuffer()
         self._spiller.close(discard)
 
     def decode(self, native: Any, arrays: list[pa.Array], lsns: Any, seqs: Any) -> Decoded:
-        """Tags the payloads with `native` and decodes what is committed by now. If this fails, nothing has changed."""
+        """Tags the payloads with `native` and decodes all that is committed by now. An error changes nothing."""
         with self._call(native) as call:
             while call.reorder_buffer.due:
                 call.give_due()
@@ -109,7 +109,7 @@ class CommittedView:
             return call.decoded()
 
     def stream(self, native: Any, arrays: list[pa.Array], lsns: Any, seqs: Any) -> Iterator[Decoded]:
-        """The same in pieces. Each piece is a call of its own. A piece ends where a large transaction ends."""
+        """As `decode`, in pieces, each of which is a call. A piece ends where a large transaction ends."""
         yield from self._give(native)
         segments = _segments(native, lambda txn: call.fits(txn), arrays, lsns, seqs)
         more = True
@@ -126,7 +126,7 @@ class CommittedView:
             yield from self._give(native)
 
     def _give(self, native: Any) -> Iterator[Decoded]:
-        """The changes that are due, piece by piece."""
+        """The due changes, in pieces."""
         while self._reorder_buffer.due:
             with self._call(native) as call:
                 call.give_due()
@@ -135,9 +135,9 @@ class CommittedView:
 
     @contextmanager
     def _call(self, native: Any) -> Iterator[_Call]:
-        """Work on a copy of the reorder buffer. It counts if the whole block succeeds."""
+        """A call on a copy of the reorder buffer, which takes effect if the whole block succeeds."""
         decoder, learnt = self._decoder, self._learnt
-        # If the call fails, the decoder may have learnt relations that the stream does not have.
+        # After a failed call, the decoder may know relations that the stream does not have.
         self._decoder, self._learnt = None, 0
         if decoder is None:
             decoder = NativeDecoder(self._options)
@@ -159,7 +159,7 @@ class CommittedView:
 
     @staticmethod
     def released(batch: pa.RecordBatch, outcomes: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows of `batch` whose transaction is committed, with its commit's position and time."""
+        """The rows of committed transactions, with commit position and time."""
         rows = pa.Table.from_batches([batch])
         waits = pa.array(_WAITS[values_of(rows, "kind", 0).astype(np.uint8)])
         known = Outcomes.of_outcomes(outcomes)
@@ -174,8 +174,8 @@ class CommittedView:
 class _Segment:
     """Adjacent payloads.
 
-    `plain` is whether they are complete plain transactions only. The first may have begun before them. `short` is
-    whether nobody has looked yet: they are few.
+    `plain`: they are complete plain transactions only; the first may have begun earlier. `short`: they are few, and
+    this is not checked yet.
     """
 
     payloads: pa.Array
@@ -188,7 +188,7 @@ class _Segment:
 def _segments(
     native: Any, fits: Callable[[int], bool], arrays: list[pa.Array], lsns: Any, seqs: Any
 ) -> Iterator[_Segment]:
-    """The payloads in order. Take each segment before you ask for the next: the stream's state decides the next cut."""
+    """The payloads in order. Process a segment before taking the next: the stream's state decides the next split."""
     begin = 0
     for array in arrays:
         at = 0
@@ -228,7 +228,7 @@ def _segment(
 
 
 class _Call:
-    """One call's work on a copy of the reorder buffer. Nothing of it counts before the call has succeeded."""
+    """The work of one call on a copy of the reorder buffer. It takes effect after the call has succeeded."""
 
     def __init__(
         self,
@@ -243,7 +243,7 @@ class _Call:
         self.reorder_buffer = reorder_buffer
         self.learnt = learnt
         self.remainder = remainder if remainder is not None and not remainder.is_over else None
-        # Perhaps earlier pieces had changes of it.
+        # Earlier pieces may have changes of it.
         self._first_due = next(iter(reorder_buffer.due), None)
         self._releaser = Releaser(reorder_buffer, spiller, options.memory_limit, _PIECE_ROWS, PIECE_BYTES)
         self._options = options
@@ -257,7 +257,7 @@ class _Call:
         return self._releaser.fits([txn])
 
     def take(self, segment: _Segment) -> None:
-        """Decodes the changes that a segment releases, unless they are too many for one piece: then they become due."""
+        """Decodes the changes that a segment releases, or makes them due if they are too many for one piece."""
         if self.remainder is not None:
             self._add_waiting(*self._native.tag_waiting([segment.payloads], segment.lsns, segment.seqs))
         elif segment.plain:
@@ -278,10 +278,10 @@ class _Call:
         self._releaser.spill()
 
     def _add_ended(self, changes: list[Any], records: Any, rest: list[WaitingRows]) -> None:
-        """Adds the changes of plain transactions that ended, and rows of the one that is open behind them."""
+        """Adds the changes of ended plain transactions, and the rows of the open one after them."""
         self._changes += changes
         self._records.add(records, boundaries=True, contents=True)
-        # Their xids began again, or a session began.
+        # Void: their xids began again, or a session began.
         for txn in records.voided:
             self.reorder_buffer.drop(txn)
         forgotten = [txn for txn in records.unknown_outcomes if txn in self.reorder_buffer.waiting]
@@ -290,7 +290,7 @@ class _Call:
             self.reorder_buffer.keep(rows.txn, rows)
 
     def _add_waiting(self, rows: list[Any], records: Any) -> None:
-        """Adds rows that wait for the end of their transaction, or are released by the ends among the records."""
+        """Adds rows that wait for the end of their transaction, or whose end is among the records."""
         self._records.add(records, boundaries=True)
         outcomes = Outcomes.of_records(records)
         if self.remainder is None and all(isinstance(each, WaitingRows) for each in rows):
@@ -304,14 +304,14 @@ class _Call:
     def _take_open_rows(
         self, open_plain: tuple[int, int, int] | None
     ) -> list[tuple[WaitingRows | pa.RecordBatch, None]]:
-        """Takes the waiting rows of the open plain transaction. Its Begin gave the position of its commit."""
+        """Takes the waiting rows of the open plain transaction. Its Begin had the position of its commit."""
         rows = self.reorder_buffer.take_rows([open_plain[0]]) if open_plain is not None else []
         if not all(isinstance(each, WaitingRows) for each in rows):
             return [(_one_batch(pa.concat_tables([as_table(each) for each in rows])), None)]
         return [(each, None) for each in rows]
 
     def give_due(self) -> None:
-        """Decodes the next piece of what is due."""
+        """Decodes the next piece of the due changes."""
         piece = self._releaser.take_due(as_tagged=self.remainder is None)
         if self.reorder_buffer.due:
             first, *others = self.reorder_buffer.due
@@ -364,7 +364,7 @@ class _Call:
 
 
 def _with_given(due: Due, piece: Piece) -> Due:
-    """Notes how many changes of a transaction a piece has. It has not the last ones."""
+    """Adds the number of changes in a piece. The piece does not have the transaction's last changes."""
     if piece.tagged:
         rows = [rows for rows, (commit_lsn, _) in piece.tagged if commit_lsn == due.commit_lsn]
         parts = [each if isinstance(each, WaitingRows) else as_table(each) for each in rows]
@@ -377,7 +377,7 @@ def _with_given(due: Due, piece: Piece) -> Due:
 
 
 class _Records:
-    """Boundaries and outcomes as they came, truncates and messages as they were released."""
+    """Boundaries and outcomes as they arrived, truncates and messages as they were released."""
 
     def __init__(self) -> None:
         self._boundaries: list[Any] = []
@@ -395,11 +395,11 @@ class _Records:
             self._contents.append(records)
 
     def reject(self, rows: pa.Table, catalog: Catalog) -> None:
-        """Adds tagged rows of transactions whose end nobody knows."""
+        """Adds tagged rows of transactions with an unknown outcome."""
         self._lost.append(_rejected(rows, catalog))
 
     def set_known(self, relations: tuple[list[Relation], int], types: UserTypes) -> None:
-        """Notes what is known behind the call: the first relation versions of a list that may grow, and user types."""
+        """Sets the relation versions known after the call (a prefix of a list that may grow) and the user types."""
         self._relations = relations
         self.types = types
 
@@ -447,9 +447,9 @@ def _single(table: pa.Table) -> pa.RecordBatch:
 
 
 def _rejected(rows: pa.Table, catalog: Catalog) -> pa.Table:
-    """Reject rows of whole messages: nobody knows whether they were committed.
+    """Reject rows for whole messages: it is unknown whether they were committed.
 
-    A Truncate has one row here, with the message as it came.
+    A Truncate has one row, with the original message.
     """
     seqs, lengths = values_of(rows, "seq"), pc.binary_length(rows.column("payload")).to_numpy()
     longest_first = np.lexsort((-lengths, seqs))
