@@ -20,7 +20,7 @@ __all__ = ["Export", "SnapshotError", "SnapshotHolder", "export_snapshot"]
 
 _log = logging.getLogger("pgoutput_fast.capture")
 
-# How long a server may take to notice that a connection is gone.
+# How long a server may take to detect a closed connection.
 _DROP_SECONDS = 60.0
 
 
@@ -34,7 +34,7 @@ class Export:
 
     Attributes:
         name: the name for `SET TRANSACTION SNAPSHOT`.
-        consistent_lsn: the snapshot shows what committed before this LSN; the slot sends what committed there or later.
+        consistent_lsn: the snapshot has all commits before this LSN; the slot sends all commits from this LSN on.
         slot: the slot that begins there. A temporary slot ends with the snapshot.
         temporary: whether the slot is temporary.
         server: the server of the snapshot.
@@ -48,7 +48,7 @@ class Export:
 
 
 class SnapshotHolder:
-    """The connection that keeps a snapshot. The snapshot ends with the connection, or with the next command on it."""
+    """The connection that holds a snapshot. The snapshot ends with the connection or with the next command on it."""
 
     def __init__(self, export: Export, connection: Any, dsn: str) -> None:
         self.export = export
@@ -57,7 +57,7 @@ class SnapshotHolder:
 
     @property
     def closed(self) -> bool:
-        """Whether this process closed the connection. The server may need some time to notice."""
+        """Whether this process closed the connection. The server may detect it later."""
         return bool(self._connection.closed)
 
     def close(self) -> None:
@@ -65,7 +65,7 @@ class SnapshotHolder:
         self._connection.close()
 
     def drop(self) -> None:
-        """Releases the snapshot and drops a permanent slot, too, because nobody will read it."""
+        """Releases the snapshot and drops a permanent slot, too."""
         self.close()
         if not self.export.temporary:
             _drop_at_once(self._dsn, self.export.slot)
@@ -81,13 +81,13 @@ def export_snapshot(
 ) -> SnapshotHolder:
     """Creates a slot and exports the snapshot at which it begins.
 
-    Waits until transactions that are open or prepared now have ended.
+    Waits until all transactions that are open or prepared now have ended.
 
     Args:
         dsn: of the database.
         slot: name of the permanent slot to create; None for a temporary one.
         two_phase, failover: as for `create_slot`.
-        wanted: called during the wait; it tells whether to keep waiting. None to wait as long as it takes.
+        wanted: called during the wait; returns whether to keep waiting. None to wait indefinitely.
 
     Raises:
         SnapshotError: if a slot with this name exists, or if `wanted` became false.
@@ -118,9 +118,9 @@ def export_snapshot(
 
 
 def _made(connection: Any, command: str, wanted: Callable[[], bool], slot: str) -> Any:
-    """Runs the command that makes a slot, and returns its row. Cancels it if it is no longer wanted.
+    """Runs the command that creates a slot and returns its row, or cancels it if `wanted` becomes false.
 
-    The server does not notice by itself that nobody wants the slot.
+    Without a cancel, the server would go on waiting.
 
     Raises:
         SnapshotError: if it was cancelled.
@@ -141,7 +141,7 @@ def _made(connection: Any, command: str, wanted: Callable[[], bool], slot: str) 
 
 
 def _drop_at_once(dsn: str, slot: str) -> None:
-    """Drops a slot that nobody will read, as soon as the server has noticed that its connection is gone."""
+    """Drops an unused slot as soon as the server has detected that its connection is closed."""
     deadline = time.monotonic() + _DROP_SECONDS
     while time.monotonic() < deadline:
         try:

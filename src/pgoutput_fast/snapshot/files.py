@@ -1,4 +1,4 @@
-"""Writes a snapshot's tables as Parquet files. A range's file is complete or absent, and so is a table's directory."""
+"""Writes a snapshot's tables as Parquet files. Files of ranges and directories of tables appear atomically."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ __all__ = ["TableFiles", "TableLoaded", "loading"]
 
 FORMAT = 1
 _ABOUT = "_snapshot.json"
-# This is not the lock of a capture, because a capture may write its segments beside the tables during the load.
+# Not the lock of a capture, which may write its segments beside the tables during the load.
 _LOCK = ".load.lock"
 
 
@@ -42,8 +42,8 @@ class TableLoaded:
 
     Attributes:
         name: qualified and quoted name.
-        path: the directory of its Parquet files; `_snapshot.json` in it has the same facts.
-        rows: number of rows that were read.
+        path: the directory of its Parquet files; `_snapshot.json` in it has the same values.
+        rows: number of rows read.
         nbytes: bytes of the COPY.
         rejects: number of values without an Arrow form; they are in `_rejects-*.parquet` in the same directory.
         consistent_lsn: changes of the table that committed at this LSN or later are not in the files.
@@ -59,13 +59,13 @@ class TableLoaded:
 
 @contextmanager
 def loading(directory: Path) -> Iterator[None]:
-    """Holds the right to load into a directory during the block. Another load would remove this one's unfinished files.
+    """Locks a directory for a load during the block. Another load would remove the unfinished files of this one.
 
     Raises:
-        SnapshotError: if another load has the right, in this process or another one.
+        SnapshotError: if another load has locked it, in this process or another one.
         OSError: if the directory cannot be locked.
     """
-    # The file stays: a process that removed it could remove a file that another process has locked since.
+    # The lock file is never removed: another process may have locked it meanwhile.
     with open(directory / _LOCK, "a") as file:
         if not try_lock(file):
             raise SnapshotError(
@@ -133,7 +133,7 @@ class TableFiles:
                 f"{self._whole} exists and is not a loaded table: load into another directory"
             )
         else:
-            # Unfinished files of another snapshot are useless. A table's name has one dot.
+            # Remove unfinished files of other snapshots. A table's name has one dot.
             for left in (*directory.glob(f".{name}.partial"), *directory.glob(f".{name}.*.partial")):
                 shutil.rmtree(left, ignore_errors=True)
             self._partial.mkdir(directory_mode(file_mode))
@@ -142,7 +142,7 @@ class TableFiles:
     def _trust(self, directory: Path, found: dict[str, Any]) -> None:
         """Continues an earlier load.
 
-        Makes its files durable first: it may have been killed, or an fsync may have failed.
+        Its files are made durable first: it may have been killed, or an fsync may have failed.
         """
         fsync(directory)
         fsync(directory.parent)
@@ -161,15 +161,15 @@ class TableFiles:
 
     @property
     def missing(self) -> set[str]:
-        """Names of the ranges that are not complete yet."""
+        """Names of the incomplete ranges."""
         return self._names - self._done.keys()
 
     def write(self, each: ReadRange) -> RangeFile:
-        """Returns a file for a range. The file is not visible before `add`."""
+        """Opens a file for a range. It is hidden until `add`."""
         return RangeFile(self._partial / f"{each.name}.parquet", self._schema, self._file_mode)
 
     def add(self, each: ReadRange, read: RangeRead, file: RangeFile) -> None:
-        """Makes the file of a completely read range durable, and counts it. The last range also completes the table."""
+        """Makes the file of a completed range durable. The last range also completes the table."""
         file.close()
         if read.rejects.num_rows:
             _durably(
@@ -190,18 +190,18 @@ class TableFiles:
                 fsync(self._whole.parent)
 
     def discard(self) -> None:
-        """Removes everything of a table that cannot be loaded."""
+        """Removes all files of a table that cannot be loaded."""
         with self._lock:
             shutil.rmtree(self._partial, ignore_errors=True)
 
     def loaded(self) -> TableLoaded:
-        """Returns the loaded table. Call it when nothing is missing."""
+        """Returns the loaded table, once no range is missing."""
         rows, nbytes, rejects = (sum(column) for column in zip(*self._done.values(), strict=True))
         return TableLoaded(self.table.name, self._whole, rows, nbytes, rejects, self.table.consistent_lsn)
 
 
 class RangeFile:
-    """A range's Parquet file during the write."""
+    """A range's Parquet file while it is written."""
 
     def __init__(self, path: Path, schema: pa.Schema, file_mode: int | None) -> None:
         self._path = path
@@ -215,7 +215,7 @@ class RangeFile:
         self._writer.write_table(to_types(pa.Table.from_batches([batch]), self._schema))
 
     def close(self) -> None:
-        """Completes the file: closes it, makes it durable and gives it its name."""
+        """Closes the file, makes it durable and renames it to its final name."""
         self._writer.close()
         fsync(self._hidden)
         os.rename(self._hidden, self._path)
@@ -228,12 +228,12 @@ class RangeFile:
 
 
 def _hidden(path: Path) -> Path:
-    """The name of a file until it is finished."""
+    """The temporary name of an unfinished file."""
     return path.with_name(f".{path.name}.{threading.get_ident()}")
 
 
 def _create(path: Path, file_mode: int | None) -> None:
-    """Creates an empty file, for others to write into."""
+    """Creates an empty file with the requested permissions."""
     path.unlink(missing_ok=True)
     flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY
     os.close(os.open(path, flags, 0o666 if file_mode is None else file_mode))

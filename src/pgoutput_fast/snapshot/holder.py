@@ -1,9 +1,8 @@
 """A process that keeps a snapshot open for others: `python -m pgoutput_fast.snapshot.holder`.
 
-The process reads its task as a line of JSON and answers with a line of JSON. The requester then confirms that it took
-the answer. From then on the process lives until its time is over or the process that it serves has ended. Before the
-confirmation it also ends with the requester, and leaves no slot behind. Requests of one application for the same slot
-get the same snapshot.
+The process reads its task as a line of JSON and answers with a line of JSON, and the requester confirms the answer.
+Then the process lives until its timeout, or until the process that it serves has ended. Before the confirmation it also
+ends with the requester, and drops the slot. Requests of one application for the same slot get the same snapshot.
 """
 
 from __future__ import annotations
@@ -36,14 +35,14 @@ _TAKEN = "taken\n"
 
 @dataclass(frozen=True)
 class OpenSnapshot:
-    """A snapshot that a process holds.
+    """A snapshot held by another process.
 
     Attributes:
         name: the name for `SET TRANSACTION SNAPSHOT`.
-        consistent_lsn: the snapshot shows what committed before this LSN.
+        consistent_lsn: the snapshot has all commits before this LSN.
         slot: the slot that begins there.
         pid: id of the process.
-        started: when the process began, as from `started_at`. A later process with the same pid has another value.
+        started: start time of the process, from `started_at`. A later process with the same pid has another value.
     """
 
     name: str
@@ -54,7 +53,7 @@ class OpenSnapshot:
 
     @property
     def is_held(self) -> bool:
-        """Whether the same process still runs."""
+        """Whether the process is still running."""
         return is_alive(self.pid) and self.started != "" and started_at(self.pid) == self.started
 
     def release(self) -> None:
@@ -70,14 +69,15 @@ def hold_snapshot(dsn: str, slot: str | None, seconds: float, for_pid: int | Non
 
     Args:
         dsn: of the database.
-        slot: the slot to create. If a process already holds this slot's snapshot for `for_pid`, that one is returned.
-        seconds: the longest time to hold the snapshot, including the wait for open transactions.
-        for_pid: the process ends when the process with this id ends; None for no such process.
+        slot: the slot to create. If a process already holds this slot's snapshot for `for_pid`, that snapshot is
+            returned.
+        seconds: maximum time to hold the snapshot, including the wait for open transactions.
+        for_pid: id of the process that is served: the holder ends with it. None for no such process.
 
     Raises:
-        SnapshotError: if the slot exists and nobody holds its snapshot, or if the time was over before the snapshot
+        SnapshotError: if the slot exists and no process holds its snapshot, or if the time ran out before the snapshot
             existed.
-        RuntimeError: if the process failed; the message says how.
+        RuntimeError: if the process failed, with the reason.
     """
     if slot is None:
         return _start(dsn, slot, seconds, for_pid)
@@ -117,7 +117,7 @@ def _start(dsn: str, slot: str | None, seconds: float, for_pid: int | None) -> O
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
-        start_new_session=True,  # an interrupt of the requester does not end it
+        start_new_session=True,  # it survives an interrupt of the requester
     )
     assert process.stdin is not None
     assert process.stdout is not None
@@ -126,8 +126,8 @@ def _start(dsn: str, slot: str | None, seconds: float, for_pid: int | None) -> O
         process.stdin.write(json.dumps(task) + "\n")
         process.stdin.flush()
         said = process.stdout.readline()
-        with contextlib.suppress(BrokenPipeError):  # it has failed; its answer says why
-            # Not through a buffer: closing it would write it again.
+        with contextlib.suppress(BrokenPipeError):  # it has failed; its answer has the reason
+            # Unbuffered: closing a buffer would write it again.
             os.write(process.stdin.fileno(), _TAKEN.encode())
     # The child of this process holds the snapshot.
     code = process.wait()
@@ -151,20 +151,20 @@ def is_alive(pid: int) -> bool:
 
 
 def started_at(pid: int) -> str | None:
-    """Returns when a process began, in the system's units; None if there is none.
+    """Returns the start time of a process, in the system's units; None if there is no such process.
 
-    The start and the pid together identify a process for good.
+    The start time and the pid identify a process uniquely.
     """
     started = _field(pid, "lstart")
     try:
-        # Linux counts from its own boot.
+        # Linux counts from boot.
         return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {started}" if started else None
     except OSError:
         return started
 
 
 def java_above() -> int | None:
-    """Returns the pid of the Java virtual machine for which this process works, None if there is none."""
+    """Returns the pid of the Java virtual machine above this process, None if there is none."""
     pid = os.getpid()
     for _ in range(10):
         parent = _field(pid, "ppid")
@@ -177,9 +177,9 @@ def java_above() -> int | None:
 
 
 def _field(pid: int, name: str) -> str | None:
-    """Returns a fact about a process: `stat` (one letter), `ppid`, `lstart` or `comm`."""
+    """Returns a property of a process: `stat` (one letter), `ppid`, `lstart` or `comm`."""
     try:
-        # The name is in parentheses, and may itself contain some.
+        # The name is in parentheses, and may contain parentheses.
         head, _, rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")
         values = rest.split()
         known = {"stat": values[0], "ppid": values[1], "lstart": values[19], "comm": head.partition("(")[2]}
@@ -209,7 +209,7 @@ def main() -> None:
         return time.monotonic() < deadline and is_wanted
 
     try:
-        # The requester sends nothing before it has an answer. So readable input means that the requester is gone.
+        # The requester sends nothing before the answer, so readable input means that it is gone.
         holder = export_snapshot(
             task["dsn"], task["slot"], wanted=lambda: wanted() and not _can_read(sys.stdin, 0)
         )
@@ -230,13 +230,13 @@ def main() -> None:
 
 
 def _is_taken(answer: str, wanted: Callable[[], bool]) -> bool:
-    """Answers, and waits until the requester has read it. False if the requester is gone or the time is over."""
+    """Answers and waits for the requester's confirmation. False if the requester is gone or the time is over."""
     try:
         print(answer, flush=True)
     except BrokenPipeError:
         return False
     while not _can_read(sys.stdin, _LOOK_SECONDS):
-        # A child of the requester may hold a copy of the pipe. So the requester can end without an end of the pipe.
+        # A child of the requester may hold a copy of the pipe, so the requester can end without an EOF.
         if not wanted():
             return False
     return sys.stdin.readline() == _TAKEN

@@ -1,4 +1,4 @@
-"""Runs several readers in parallel: a snapshot's ranges to record batches, or to files."""
+"""Reads a snapshot's ranges in parallel, into record batches or files."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ __all__ = ["Work", "run_readers", "streamed"]
 
 _log = logging.getLogger("pgoutput_fast.capture")
 
-# How often a waiting thread looks whether it must stop.
+# How often a waiting thread checks whether to stop.
 _WAIT_SECONDS = 0.2
 
 Work = Callable[[SnapshotReader, ReadRange], None]
 
 
 class _StoppedError(Exception):
-    """The consumer wants no more batches."""
+    """The consumer has stopped."""
 
 
 def run_readers(
@@ -38,18 +38,18 @@ def run_readers(
     lost: dict[str, TableLostError],
     stop: threading.Event,
 ) -> None:
-    """Does the work for all ranges. Each thread has its own session. Ranges of lost tables are skipped.
+    """Reads all ranges in threads with their own sessions. Ranges of lost tables are skipped.
 
     Args:
-        connect: makes a session.
-        ranges: the ranges, in the order of the work.
-        threads: the most threads.
+        connect: opens a session.
+        ranges: the ranges in processing order.
+        threads: maximum number of threads.
         work: reads a range. If it raises TableLostError, the table is added to `lost`.
         lost: lost tables, by qualified name.
-        stop: the caller sets it to stop the work. This function sets it if a thread fails.
+        stop: set by the caller to stop the work, and by this function if a thread fails.
 
     Raises:
-        The error of the first thread that failed; the other threads were then told to stop.
+        The error of the first thread that failed; the other threads are stopped.
     """
     pool = _ReaderPool(connect, ranges, work, lost, stop)
     pool.start(max(1, min(threads, len(ranges))))
@@ -61,7 +61,7 @@ def run_readers(
 
 
 class _ReaderPool:
-    """Threads that read ranges. The arguments are those of `run_readers`."""
+    """Threads that read ranges, with the arguments of `run_readers`."""
 
     def __init__(
         self,
@@ -91,13 +91,13 @@ class _ReaderPool:
             thread.start()
 
     def wait(self) -> None:
-        """Waits until all threads have ended, or until the work is stopped."""
+        """Waits until all threads have ended or the work is stopped."""
         for thread in self._threads:
             while thread.is_alive() and not self._stop.is_set():
                 thread.join(_WAIT_SECONDS)
 
     def cancel(self) -> None:
-        """Ends the threads. Without a cancel, unfinished ones would read the server's data to the end."""
+        """Cancels the reads, which would otherwise run to the end of their ranges, and ends the threads."""
         self._stop.set()
         for thread in self._threads:
             while thread.is_alive():
@@ -142,13 +142,12 @@ def streamed(
     most_waiting: int,
     wanted: Callable[[], bool] | None = None,
 ) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """Yields, in this thread, what `run` produces in its threads. At most `most_waiting` batches wait.
+    """Yields in this thread the batches that `run` produces in others. At most `most_waiting` are queued.
 
     Args:
-        run: receives a function that puts (table, batch) and waits for space, and an event that says that no more is
-            wanted.
-        most_waiting: limit of waiting batches.
-        wanted: called while nothing comes: whether to keep waiting. None to wait as long as it takes.
+        run: called with a function that puts (table, batch) and blocks while the queue is full, and with a stop event.
+        most_waiting: maximum number of queued batches.
+        wanted: called during waits; returns whether to keep waiting. None to wait indefinitely.
 
     Raises:
         StoppedError: if `wanted` became false.

@@ -1,4 +1,4 @@
-"""The progress of a load: numbers for a callback, or a bar on the terminal."""
+"""The progress of a load, for a callback or as a bar on the terminal."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class LoadProgress:
     """The progress of a load.
 
     Attributes:
-        table: table of the range that was finished last.
-        rows: rows that were read.
-        nbytes: bytes that came from the server.
-        ranges, all_ranges: number of finished ranges, and of all ranges.
-        table_bytes, all_table_bytes: bytes of the tables' pages in the finished ranges, and in all.
-        seconds: seconds since the load began.
+        table: table of the range finished last.
+        rows: rows read.
+        nbytes: bytes received from the server.
+        ranges, all_ranges: number of finished ranges and of all ranges.
+        table_bytes, all_table_bytes: size of the tables' pages in the finished ranges and in all ranges.
+        seconds: time since the load began.
     """
 
     table: str
@@ -38,7 +38,7 @@ class LoadProgress:
 
     @property
     def eta_seconds(self) -> float | None:
-        """Estimated seconds for the rest at the same speed; None as long as no range is finished.
+        """Estimated remaining seconds at the same speed; None before the first range is finished.
 
         >>> LoadProgress("public.t", 10, 900, 1, 4, 8192, 4 * 8192, 2.0).eta_seconds
         6.0
@@ -51,7 +51,7 @@ class LoadProgress:
 
 
 class ProgressCounter:
-    """Counts finished ranges, from any thread, and calls a callback."""
+    """Counts finished ranges from any thread and calls a callback."""
 
     def __init__(self, ranges: list[ReadRange], callback: Callable[[LoadProgress], object] | None) -> None:
         self._callback = callback
@@ -84,7 +84,7 @@ class ProgressCounter:
 
 @contextmanager
 def progress_bar(**console: Any) -> Iterator[Callable[[LoadProgress], None]]:
-    """Shows a bar with rows, bytes and remaining time during the block. Pass the given function as `progress`.
+    """Shows a bar with rows, bytes and remaining time during the block. Pass the yielded function as `progress`.
 
     Args:
         console: arguments of `rich.progress.Progress`, for instance `console=`.
@@ -109,7 +109,7 @@ def progress_bar(**console: Any) -> Iterator[Callable[[LoadProgress], None]]:
         bar.update(
             task,
             description=now.table,
-            # Empty tables have no bytes. Then the bar counts ranges.
+            # If all tables are empty, the bar counts ranges.
             completed=now.table_bytes if now.all_table_bytes else now.ranges,
             total=now.all_table_bytes or now.all_ranges,
             rows=now.rows,

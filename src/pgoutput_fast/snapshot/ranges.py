@@ -1,4 +1,4 @@
-"""Splits a table's rows into ranges of pages, so that several sessions read them in parallel."""
+"""Splits tables into ranges of pages, which several sessions read in parallel."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pgoutput_fast.postgres.tables import SnapshotTable, TablePart
 
 __all__ = ["ReadRange", "ranges_of"]
 
-# Page numbers have 32 bits. The block size is the server's: 8 kB, unless it was built with another size.
+# Page numbers have 32 bits.
 _LAST_PAGE = 0xFFFFFFFE
 
 
@@ -22,7 +22,7 @@ class ReadRange:
         first: its first page.
         end: the page after the last one; None for all remaining pages.
         nbytes: approximate size in bytes.
-        where: SQL that is true for the rows that are wanted; None for all.
+        where: SQL condition for the rows; None for all.
     """
 
     table: str
@@ -34,7 +34,7 @@ class ReadRange:
 
     @property
     def name(self) -> str:
-        """A name that is usable as a file name.
+        """A name that is valid as a file name.
 
         >>> ReadRange("public.t", TablePart(16400, "public.t", 1, 9000, True), 0, None, 9000).name
         '16400-0000000000'
@@ -42,7 +42,7 @@ class ReadRange:
         return f"{self.part.oid}-{self.first:010d}"
 
     def condition(self) -> str | None:
-        """Returns the SQL condition for its rows, None for all rows."""
+        """The SQL condition for its rows, None for all rows."""
         terms = []
         if self.first:
             terms.append(f"ctid OPERATOR(pg_catalog.>=) '({self.first},0)'::pg_catalog.tid")
@@ -54,12 +54,11 @@ class ReadRange:
 
 
 def ranges_of(table: SnapshotTable, major: int, block_size: int, range_bytes: int) -> list[ReadRange]:
-    """Returns the table's ranges, each of about `range_bytes`.
+    """Returns the table's ranges of about `range_bytes`.
 
     The last range of each part has no end, because tables grow.
 
-    Before PostgreSQL 14 the server cannot read a range of pages without reading all others, so there a part is one
-    range.
+    Before PostgreSQL 14 the server cannot scan a range of pages alone, so a part is one range.
 
     >>> from pgoutput_fast.catalog.relations import Relation
     >>> part = TablePart(16400, "public.t", 1, 8192 * 5, True)

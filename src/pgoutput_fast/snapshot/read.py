@@ -1,4 +1,4 @@
-"""A reader of a snapshot: it has its own pinned session and reads one range of a table at a time."""
+"""A reader of a snapshot, with a pinned session of its own. It reads one range of a table at a time."""
 
 from __future__ import annotations
 
@@ -33,21 +33,20 @@ __all__ = ["RangeRead", "SnapshotReader", "TableLockedError", "TableLostError", 
 
 _log = logging.getLogger("pgoutput_fast.capture")
 
-# The most bytes that are taken from the connection before they are decoded. The waits for the first row and for more
-# rows after it.
+# Bytes to read from the connection before decoding them. Timeouts for the first row and for further rows.
 _MOST_BYTES = 1 << 20
 _WAIT_SECONDS, _FILL_SECONDS = 0.2, 0.02
-# After how long a wait for a lock is logged, if nothing ends it.
+# A wait for a lock is logged after this time.
 _LOCK_SECONDS = 10.0
 
 
-# Errors of a server that does not find the table. The third one comes if a schema cannot be held.
+# The server does not find the table, or (the third one) its schema cannot be held.
 _RENAMED = (
     psycopg2.errors.UndefinedTable,
     psycopg2.errors.InvalidSchemaName,
     psycopg2.errors.SerializationFailure,
 )
-# Errors of a server that finds a view there, or what it does not lock.
+# A view, or a relation that cannot be locked, has taken the table's name.
 _REPLACED = (psycopg2.errors.ObjectNotInPrerequisiteState, psycopg2.errors.WrongObjectType)
 
 
@@ -71,7 +70,7 @@ class TableLostError(SnapshotError):
 
 
 class TableLockedError(TableLostError):
-    """Somebody has locked a table for longer than the reader waits. The other tables can still be read.
+    """The wait for a table's lock timed out. The other tables can still be read.
 
     Attributes:
         table: the table's qualified, quoted name.
@@ -91,7 +90,7 @@ class RangeRead:
     """The result of reading a range.
 
     Attributes:
-        rows: rows that were read, including those with rejects.
+        rows: rows read, including those with rejects.
         nbytes: bytes of the COPY.
         rejects: values without an Arrow form, with REJECTS_SCHEMA; `seq` is -1 in all of them.
     """
@@ -106,7 +105,7 @@ def in_snapshot(cursor: Any, snapshot: str, *, may_write: bool = False) -> Itera
     """Runs the block in a transaction that sees the snapshot, read-only unless it `may_write`.
 
     Raises:
-        SnapshotError: if nobody holds the snapshot any more.
+        SnapshotError: if the snapshot is no longer held.
     """
     cursor.execute(f"BEGIN ISOLATION LEVEL REPEATABLE READ READ {'WRITE' if may_write else 'ONLY'}")
     try:
@@ -114,18 +113,18 @@ def in_snapshot(cursor: Any, snapshot: str, *, may_write: bool = False) -> Itera
     except (
         psycopg2.errors.UndefinedObject,
         psycopg2.errors.InvalidParameterValue,
-        # The snapshot's file still exists, but the exporting process is about to end.
+        # The snapshot's file exists, but the exporting process is about to end.
         psycopg2.errors.ObjectNotInPrerequisiteState,
     ):
         cursor.execute("ROLLBACK")
         raise gone(snapshot) from None
     yield
-    # Not in a finally block: after an error the session may be in the middle of a COPY, and is closed.
+    # Not in a finally block: after an error the session may be in a COPY, and is closed.
     cursor.execute("COMMIT")
 
 
 def gone(snapshot: str) -> SnapshotError:
-    """Returns the error for a snapshot that nobody holds any more."""
+    """Returns the error for a snapshot that is no longer held."""
     return SnapshotError(
         f"the snapshot {snapshot} is gone: it ended with the connection that exported it. The rows that were read "
         "are useless without the others. Drop the slot and start over"
@@ -140,10 +139,10 @@ def copy_query(
     row_filter: str | None = None,
     search_path: str | None = None,
 ) -> str:
-    """Returns the COPY of a range: all columns in order; unwanted ones as nulls.
+    """Returns the COPY of a range: all columns in order, unselected ones as nulls.
 
     `row_filter` is the SQL of the table's filter. If `search_path` (an SQL literal) is given, the query sets it before
-    it reads a row, because it affects how values are printed.
+    it reads a row, because the output of values depends on it.
     """
     columns = []
     for column in table.relation.columns:
@@ -151,15 +150,14 @@ def copy_query(
         if wanted is not None and column.name not in wanted:
             columns.append("NULL")
         elif column.name in as_text:
-            # This uses the type's output function. A cast to text may use another one. A composite of nulls is not
-            # null.
+            # Uses the type's output function, unlike a cast to text. A composite of nulls is not null.
             columns.append(
                 f"CASE WHEN pg_catalog.num_nulls({name}) OPERATOR(pg_catalog.=) 0 "
                 f"THEN pg_catalog.format('%s', {name}) END"
             )
         else:
             columns.append(name)
-    # The condition refers to no column, so the server evaluates it once, before it reads.
+    # The condition refers to no column, so the server evaluates it once, before it reads rows.
     sets_path = f"(SELECT pg_catalog.set_config('search_path', {search_path}, true)) IS NOT NULL"
     before = sets_path if search_path is not None else None
     conditions = [f"({sql})" for sql in (before, each.condition(), row_filter) if sql is not None]
@@ -175,7 +173,7 @@ class SnapshotReader:
         snapshot: the name of the exported snapshot.
         catalog: types that the server described.
         options: how to decode.
-        lock_seconds: how long to wait for a lock that somebody holds on a table; None to wait as long as it takes.
+        lock_seconds: how long to wait for a table that another session has locked; None to wait indefinitely.
 
     Raises:
         psycopg2.Error: if the server cannot be reached.
@@ -198,7 +196,7 @@ class SnapshotReader:
         self._connection = connect(dsn, values=True)
         self._codec = codec_of(self._connection)
         with self._connection.cursor() as cursor:
-            # A row security policy would silently leave rows out. With this setting it is an error.
+            # An error instead of rows silently hidden by row security policies.
             cursor.execute("SET row_security = off")
             self._refuses_views = refuse_views(cursor)
             cursor.execute(f"SET lock_timeout = {int((lock_seconds or _LOCK_SECONDS) * 1000)}")
@@ -217,15 +215,15 @@ class SnapshotReader:
     ) -> RangeRead:
         """Reads a range; `on_batch` receives its record batches, with the schema of the relation's changes.
 
-        `_change_type` is insert, `_seq` is -1, `_commit_lsn` is the snapshot's consistent point; the other metadata are
+        `_change_type` is insert, `_seq` is -1, `_commit_lsn` is the snapshot's consistent point; other metadata are
         null.
 
         Raises:
             TableLostError: if the table was dropped, altered, rewritten or truncated after the snapshot.
-            TableLockedError: if somebody has locked it for `lock_seconds`.
-            SnapshotError: if nobody holds the snapshot any more.
-            ValueError: if a value has a character without a form in UTF-8, in an encoding that is not in `CODECS`.
-            DecodeError: for an invalid value, and for one without an Arrow form if the options say so.
+            TableLockedError: if another session keeps it locked for `lock_seconds`.
+            SnapshotError: if the snapshot is no longer held.
+            ValueError: if a value has a character without a UTF-8 form, in an encoding that is not in `CODECS`.
+            DecodeError: for an invalid value, and for one without an Arrow form with `unrepresentable="raise"`.
             psycopg2.Error: if the server refuses, or the connection is lost.
         """
         is_logged = False
@@ -248,7 +246,7 @@ class SnapshotReader:
     def _read(
         self, table: SnapshotTable, each: ReadRange, on_batch: Callable[[pa.RecordBatch], object]
     ) -> RangeRead:
-        """Reads a range. If the server cannot send a text, it reads the range again, and converts the texts here."""
+        """Reads a range. If the server cannot send a text as UTF-8, reads it again and converts the texts here."""
         if self._codec is None:
             return self._read_once(table, each, on_batch)
         held = _Held()
@@ -276,7 +274,7 @@ class SnapshotReader:
 
         Args:
             table, each, on_batch: as for `read`.
-            codec: of the encoding of the database, if the server sends texts in it, and only texts. None for UTF-8.
+            codec: for the database's encoding, if the server sends all values as texts in it. None for UTF-8.
         """
         relation = table.relation
         major = self._connection.server_version // 10000
@@ -298,16 +296,17 @@ class SnapshotReader:
             try:
                 if holds:
                     hold_schema(cursor, each.part.name)
-                # With the lock, a file that is the same now stays the same during the read.
+                # Under the lock, a file that is unchanged now stays so during the read.
                 is_same = lock_heap(cursor, each.part.name) == (each.part.oid, each.part.filenode)
                 if is_same:
-                    # With the lock of the table its filter can be read, and cannot change.
+                    # Under the table's lock, its filter can be read and cannot change.
                     filters = row_filters(cursor, table.filters).values()
                     row_filter = " OR ".join(f"({sql})" for sql in filters) or None
                     path = None if row_filter is None else _without_path(cursor)
                     names = None if wanted is None else list(wanted)
                     if self._lock_seconds is None:
-                        # A lock of an index may come when rows were given already, which nobody may give again.
+                        # No timeout during the read: an index may be locked after rows were delivered, and none may be
+                        # delivered twice.
                         cursor.execute("SET LOCAL lock_timeout = 0")
                     query = copy_query(table, each, as_text, names, row_filter, path)
                     try:
@@ -318,7 +317,7 @@ class SnapshotReader:
                     except psycopg2.Error:
                         raise
                     except BaseException:
-                        # A server that finds no rows to send would not notice that the client is gone.
+                        # A server without rows to send does not detect that the client is gone.
                         with suppress(psycopg2.Error):
                             self.cancel()
                         raise
@@ -328,7 +327,7 @@ class SnapshotReader:
             except psycopg2.errors.UntranslatableCharacter:
                 if self._codec is not None and codec is None:
                     raise
-                # The server's error has a part of the value.
+                # The server's error contains a part of the value.
                 raise ValueError(
                     f"the server cannot send the rows of {table.name}: one has a character without a form in UTF-8. "
                     f"{find_unsendable(each.part.name)}. Mend them, or do not publish the table"
@@ -348,10 +347,10 @@ class SnapshotReader:
         return RangeRead(rows.row_count, rows.decoded_bytes, rows.take_rejects())
 
     def _holds_schema(self, table: SnapshotTable, each: ReadRange) -> bool:
-        """Whether only a schema that is held makes it sure that a read calls no function of somebody else.
+        """Whether the schema must be held, so that a read calls no function of another user.
 
-        A server that refuses views reads another table, and its columns may have other types. A condition on them would
-        call the casts of these types.
+        A server that refuses views still reads another table of this name. A condition on its columns would call the
+        casts of their types.
         """
         has_condition = bool(table.filters) or each.where is not None
         return is_superuser(self._connection) and (has_condition or not self._refuses_views)
@@ -372,7 +371,7 @@ class SnapshotReader:
 
 
 class _Held:
-    """The batches of a range that may have to be read again, in a temporary file."""
+    """The batches of a range in a temporary file, until it is certain that the range need not be read again."""
 
     def __init__(self) -> None:
         self._file: RowsFile | None = None
@@ -393,10 +392,10 @@ def _cancelled() -> psycopg2.Error:
 
 
 def _without_path(cursor: Any) -> str:
-    """Leaves only pg_catalog in the transaction's search path. Returns the previous path, as an SQL literal.
+    """Reduces the transaction's search path to pg_catalog. Returns the previous path, as an SQL literal.
 
-    A row filter is text from the server, and its operators have no schema. It uses only built-in objects. This path
-    prevents calls of objects that somebody planted elsewhere after the filter was read.
+    A row filter is text from the server, with operators without schemas. It uses only built-in objects. This path
+    prevents calls of objects planted in other schemas after the filter was read.
     """
     cursor.execute("SELECT pg_catalog.quote_literal(pg_catalog.current_setting('search_path'))")
     (path,) = cursor.fetchone()

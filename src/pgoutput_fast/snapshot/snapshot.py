@@ -34,7 +34,7 @@ from pgoutput_fast.storage.fsync import check_file_mode, directory_mode, make_di
 __all__ = ["Loaded", "Snapshot", "SnapshotBatches"]
 
 RANGE_BYTES = 1 << 26
-# How many tables a notebook shows.
+# Tables shown in a notebook.
 _SHOWN = 50
 
 
@@ -83,24 +83,24 @@ class Snapshot:
     Args:
         dsn: of the database, with a user who may create slots and read the tables.
         publications: names of the publications, without SQL quotes.
-        slot: name of the permanent slot to create. It stays when the snapshot is closed: `Capture` continues from it.
-            None for a snapshot alone, for instance of tables that you added while another slot streams. That slot may
-            also send changes that committed before `consistent_lsn`: the snapshot contains them, so leave them out.
+        slot: name of the permanent slot to create. It outlives the snapshot, so that `Capture` continues from it. None
+            for a snapshot alone, for instance of tables added while another slot streams. That slot may also send
+            changes that committed before `consistent_lsn`: skip them, because the snapshot contains them.
         tables: only these tables, by qualified name; None for all.
         options: how to decode, as for changes.
         two_phase, failover: of the slot, as for `create_slot`.
-        user_types: whether to ask the server about types that are not built in, as `Catalog.enriched` does. False
-            decodes as if only the stream were known.
-        range_bytes: tables are read in ranges of about this many bytes.
-        wanted: called while the server waits for open transactions, and while nothing comes of a table; it tells
-            whether to keep waiting. None to wait as long as it takes.
-        lock_seconds: how long a read waits for a lock that somebody holds on a table: the table is lost then. None to
-            wait as long as it takes, which is logged.
+        user_types: whether to read types that are not built in from the server, as `Catalog.enriched` does. False
+            decodes as with the stream alone.
+        range_bytes: approximate size of the ranges in which tables are read.
+        wanted: called while the server waits for open transactions, and while no data of a table arrive; returns
+            whether to keep waiting. None to wait indefinitely.
+        lock_seconds: how long a read waits for a table that another session has locked; then the table is lost. None to
+            wait indefinitely, which is logged.
 
     Attributes:
         name: the name for `SET TRANSACTION SNAPSHOT`.
         slot: the slot's name.
-        consistent_lsn: the snapshot has what committed before this LSN; the slot sends what committed there or later.
+        consistent_lsn: the snapshot has all commits before this LSN; the slot sends all commits from this LSN on.
         tables: the tables to read, by qualified name.
         catalog: the catalog of these tables; with it, their changes are decoded into the same schemas.
 
@@ -195,7 +195,7 @@ class Snapshot:
         return html_table(f"Snapshot: {self._shown()}", ["table", "columns", "bytes"], rows, left_out)
 
     def _shown(self) -> str:
-        """What identifies the snapshot, without a secret."""
+        """A short description of the snapshot, without secrets."""
         state = "closed" if self._holder.closed else "open"
         return (
             f"{state}, {shown_database(self._dsn)} at LSN {format_lsn(self.consistent_lsn)}, "
@@ -211,18 +211,18 @@ class Snapshot:
         self.close()
 
     def close(self) -> None:
-        """Releases the snapshot: nobody can read it any more. A permanent slot stays, and keeps WAL."""
+        """Releases the snapshot, which can then no longer be read. A permanent slot stays and retains WAL."""
         self._holder.close()
 
     def drop(self) -> None:
-        """Closes the snapshot and drops a permanent slot, too: for a load that failed, so that the slot keeps no WAL.
+        """Closes the snapshot and drops a permanent slot, so that the slot of a failed load retains no WAL.
 
-        A slot that cannot be dropped is named in the log.
+        If the slot cannot be dropped, this is logged.
         """
         self._holder.drop()
 
     def ranges(self, table: str) -> list[ReadRange]:
-        """Returns the ranges in which a table is read, for readers elsewhere.
+        """Returns the ranges of a table, for readers in other processes.
 
         Raises:
             KeyError: for a table that is not in this snapshot.
@@ -243,7 +243,7 @@ class Snapshot:
     def spark_options(self) -> dict[str, str]:
         """Returns options for `spark.read.format("pgoutput")`.
 
-        Add `table`: executors then read this snapshot while it lives.
+        Add `table`: executors then read this snapshot while it is open.
 
         The options contain the connection string, including its password if there is one.
         """
@@ -256,12 +256,12 @@ class Snapshot:
         }
 
     def _connect(self) -> SnapshotReader:
-        if self._holder.closed:  # the server may not have noticed it yet
+        if self._holder.closed:  # the server may not have detected it yet
             raise gone(self.name)
         return SnapshotReader(self._dsn, self.export.name, self.catalog, self.options, self._lock_seconds)
 
     def _all_ranges(self, tables: Collection[str] | None = None, where: str | None = None) -> list[ReadRange]:
-        # The largest tables come first. The last reads are then short, and no thread waits for long.
+        # The largest tables first, so that no thread idles for long at the end.
         chosen = (
             self.tables if tables is None else {name: self.tables[name] for name in map(self._known, tables)}
         )
@@ -270,7 +270,7 @@ class Snapshot:
         )
         largest = sorted(chosen.values(), key=lambda table: -table.nbytes)
         if where is not None:
-            # Each heap is one range: so the server can use an index.
+            # One range per heap, so that the server can use an index.
             return [
                 ReadRange(table.name, part, 0, None, part.nbytes, where)
                 for table in largest
@@ -286,12 +286,12 @@ class Snapshot:
         threads: int = 1,
         progress: Callable[[LoadProgress], object] | None = None,
     ) -> SnapshotBatches:
-        """Reads all tables. After a failure, start again and read all tables: nothing that was read is kept.
+        """Reads all tables. After a failure, read all tables again: no progress is kept.
 
         Args:
             tables: only these tables of the snapshot, by qualified name; None for all.
             where: only rows for which this SQL condition is true. Its operators and functions must have schemas.
-            threads: number of sessions that read in parallel. For each, up to two batches wait in memory.
+            threads: number of parallel sessions. Up to two batches per session are queued in memory.
             progress: called after each range, from any thread.
 
         Returns:
@@ -299,7 +299,7 @@ class Snapshot:
 
         Raises:
             KeyError: for a table that is not in this snapshot.
-            ValueError: if values of type money do not have two digits in this database: they would be wrong.
+            ValueError: if money does not have two fractional digits in this database: the values would be wrong.
 
         Raises (while iterating):
             SnapshotError: if the snapshot is gone.
@@ -331,16 +331,16 @@ class Snapshot:
         progress: Callable[[LoadProgress], object] | None = None,
         file_mode: int | None = None,
     ) -> Loaded:
-        """Writes all tables as Parquet files. Each table has a directory, which appears when the table is complete.
+        """Writes all tables as Parquet files. The directory of a table appears when the table is complete.
 
-        After a failure you can call this again while the snapshot lives: durable ranges are not read again. If the
-        snapshot is gone, the next load removes unfinished tables.
+        After a failure, call this again while the snapshot is open: durable ranges are not read again. If the snapshot
+        is gone, the next load removes unfinished tables.
 
         Args:
             directory: parent of the tables' directories; it is created.
-            threads: number of sessions that read in parallel.
+            threads: number of parallel sessions.
             progress: called after each range, from any thread.
-            file_mode: the most permissions of files, such as 0o640; directories get matching permissions. None leaves
+            file_mode: maximum permissions of files, such as 0o640; directories get matching permissions. None leaves
                 them to the umask.
 
         Raises:
