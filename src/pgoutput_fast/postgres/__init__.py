@@ -1,1 +1,1 @@
-"""One PostgreSQL server: sessions, slots, publications, and its replication stream. Needs psycopg2."""
+"""Access to a PostgreSQL server: sessions, slots, publications, and the replication stream. Needs psycopg2."""

@@ -1,7 +1,7 @@
-"""Answers of a server that nobody need wait for: a signal is handled meanwhile, and whoever shall stop gives up.
+"""Calls that wait for a server, interruptible by signals and by requests to stop.
 
-libpq waits in a call that no Python signal handler interrupts. A server may let a session wait for a lock, or for other
-transactions, for as long as these last. So the call runs in a thread of its own, and the caller waits for the thread.
+libpq waits in a call that no Python signal handler interrupts. A server may let a session wait indefinitely for a lock
+or for other transactions. So the call runs in its own thread, and the caller waits for the thread.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from pgoutput_fast.postgres.errors import StoppedError
 __all__ = ["ReplicationSession", "Session", "answer", "stopping"]
 
 _LOOK_SECONDS = 0.2
-# What a server may still take to answer when the work shall stop: to end in good order, it is asked for something, too.
+# Time for an answer after a request to stop: an orderly end also needs answers of the server.
 _GRACE_SECONDS = 2.0
-# What a server may take to cancel a query.
+# Time for a server to cancel a query.
 _CANCEL_SECONDS = 1.0
 
 _context = threading.local()
@@ -31,7 +31,7 @@ _context = threading.local()
 
 @contextlib.contextmanager
 def stopping(stop: threading.Event) -> Iterator[None]:
-    """In the block, this thread gives up soon after the event is set, instead of waiting for an answer of a server."""
+    """Within the block, calls of this thread stop waiting for a server soon after the event is set."""
     before = getattr(_context, "stop", None)
     _context.stop = stop
     try:
@@ -47,26 +47,26 @@ def answer(
     late: Callable[[Any], object] = lambda _: None,
     wanted: Callable[[], bool] | None = None,
 ) -> Any:
-    """Returns what `ask` returns, which waits for a server.
+    """Runs a call that waits for a server, and returns its result.
 
     Args:
         ask: the call.
-        cancel: called in another thread if the answer is not wanted any more: it should end the call.
-        late: called with what `ask` returns after this function has given up.
-        wanted: whether to keep waiting, beside `stopping`.
+        cancel: called in another thread to end the call if its answer is no longer wanted.
+        late: called with a result that arrives after this function has given up.
+        wanted: returns whether to keep waiting, in addition to `stopping`.
 
     Raises:
-        StoppedError: if the answer is not wanted any more, and did not come.
+        StoppedError: if the answer is no longer wanted and has not arrived.
         BaseException: the error of `ask`; or of a signal handler, such as KeyboardInterrupt.
     """
     stop = getattr(_context, "stop", None)
     if stop is None and wanted is None and threading.current_thread() is not threading.main_thread():
-        return ask()  # no signal comes here
+        return ask()  # signals arrive only in the main thread
     call = _Call(ask, late)
     try:
         call.wait(stop, wanted)
     except BaseException as problem:
-        # The answer may have come all the same.
+        # The answer may still arrive.
         threading.Thread(target=_ignoring, args=(cancel,), name="pgoutput_fast-cancel", daemon=True).start()
         if call.give_up() or call.error is not None or not isinstance(problem, StoppedError):
             raise
@@ -74,7 +74,7 @@ def answer(
 
 
 class _Call:
-    """A call in a thread of its own."""
+    """A call in its own thread."""
 
     def __init__(self, ask: Callable[[], Any], late: Callable[[Any], object]) -> None:
         self._ask, self._late = ask, late
@@ -104,7 +104,7 @@ class _Call:
                 raise StoppedError("it was told to stop before the server answered")
 
     def give_up(self) -> bool:
-        """Whether the call does not end soon: then it goes on without its caller."""
+        """Returns whether the call is abandoned, because it did not end soon."""
         self._done.wait(_CANCEL_SECONDS)
         with self._lock:
             self._is_given_up = not self._done.is_set()
@@ -122,14 +122,14 @@ def _ignoring(call: Callable[[], object]) -> None:
 
 
 class _Closable:
-    """A connection that may be in a call that nobody waits for any more: then it is closed behind that call."""
+    """A connection whose `close` does not wait: during a call, the connection is closed after the call."""
 
     def __init__(self, *arguments: Any, **more: Any) -> None:
         self._lock, self._is_busy, self._is_left = threading.Lock(), False, False
         super().__init__(*arguments, **more)
 
     def call(self, ask: Callable[[], Any], wanted: Callable[[], bool] | None = None) -> Any:
-        """As `answer`, of a call that uses the connection."""
+        """As `answer`, for a call that uses the connection."""
         return answer(lambda: self._call(ask), self.cancel, wanted=wanted)  # type: ignore[attr-defined]
 
     def _call(self, ask: Callable[[], Any]) -> Any:
@@ -157,7 +157,7 @@ class _Cursor(psycopg2.extensions.cursor):  # type: ignore[misc]
 
 
 class Session(_Closable, psycopg2.extensions.connection):  # type: ignore[misc]
-    """A connection whose statements end as `answer` says."""
+    """A connection whose statements can be interrupted like `answer`."""
 
     def __init__(self, *arguments: Any, **more: Any) -> None:
         super().__init__(*arguments, **more)
@@ -165,4 +165,4 @@ class Session(_Closable, psycopg2.extensions.connection):  # type: ignore[misc]
 
 
 class ReplicationSession(_Closable, psycopg2.extras.LogicalReplicationConnection):  # type: ignore[misc]
-    """A connection to a walsender. Only what uses `call` ends as `answer` says."""
+    """A connection to a walsender. Only calls through `call` can be interrupted like `answer`."""

@@ -1,4 +1,4 @@
-"""Checks the prerequisites of a capture: what prevents it, what may be lost later, and what to do about it."""
+"""Checks the prerequisites of a capture: reports obstacles and risks of data loss, with advice."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["Report", "check"]
 # Warn if the slot may be invalidated after fewer bytes of WAL than this.
 _LITTLE_WAL = 1 << 30
 _SLOTS = f"SELECT pg_catalog.count(*) FROM pg_catalog.pg_replication_slots s WHERE {NOT_OF_REPACK}"
-# Words of synchronous_standby_names: among them the names of standbys.
+# Words of synchronous_standby_names, which include the names of standbys.
 _STANDBYS = re.compile(r'"(?:[^"]|"")*"|[^\s,()"]+')
 
 
@@ -60,17 +60,17 @@ def check(
     *,
     through: Literal["walsender", "sql"] = "walsender",
 ) -> Report:
-    """Checks what a capture needs. Changes nothing.
+    """Checks all that a capture needs, without changing anything.
 
     Args:
         dsn: of the database, with the user of the capture.
         publications: names of the publications, without SQL quotes.
-        slot: name of the permanent slot, if there will be one.
+        slot: name of the permanent slot, if the capture uses one.
         through: as in `Capture`; `sql` needs no walsender.
 
     Raises:
         TypeError: if `publications` is a text instead of a list.
-        psycopg2.Error: if the server cannot be asked.
+        psycopg2.Error: if a query fails.
     """
     expect_list("publications", publications)
     publications = list(dict.fromkeys(publications))
@@ -160,7 +160,7 @@ def _of_server(cursor: Any, server: Server) -> Iterator[Finding]:
 
 
 def _of_wal_level(server: Server) -> Iterator[Finding]:
-    """From PostgreSQL 19 on, a primary with wal_level = replica writes what decoding needs as long as it has a slot."""
+    """From PostgreSQL 19 on, wal_level = replica suffices on a primary: decoding is enabled while a slot exists."""
     level = server.settings["wal_level"]
     if server.major >= 19 and server.in_recovery:
         if server.settings["effective_wal_level"] != "logical":
@@ -219,7 +219,7 @@ def _of_walsenders(cursor: Any, server: Server) -> Iterator[Finding]:
 
 
 def _of_synchronous(cursor: Any, server: Server) -> Iterator[Finding]:
-    """Checks whether commits of the server wait for a walsender of the package."""
+    """Checks whether commits wait for this package's walsender as for a synchronous standby."""
     setting = "synchronous_standby_names"
     names = {each.strip('"').lower() for each in _STANDBYS.findall(server.settings[setting])}
     cursor.execute("SELECT pg_catalog.current_setting('application_name')")

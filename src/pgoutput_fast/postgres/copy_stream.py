@@ -1,4 +1,4 @@
-"""Reads a psycopg2 connection's COPY data through its own libpq, without a Python object per message."""
+"""Reads COPY data of a psycopg2 connection through its libpq, without a Python object per message."""
 
 from __future__ import annotations
 
@@ -27,30 +27,30 @@ from pgoutput_fast.protocol.limits import RECEIVED_BYTES
 
 __all__ = ["CopyLink"]
 
-_LOOK_SECONDS = 0.2  # how often a wait checks whether to continue
+_LOOK_SECONDS = 0.2  # how often a wait checks `wanted`
 _GOOD = (COMMAND_OK, TUPLES_OK)
-# How libpq begins the text of a server's error. psycopg2 leaves it out.
+# The prefix of an error text in libpq, which psycopg2 omits.
 _SEVERITY = re.compile(r"\A\w+:  ")
 
 
 @functools.cache
 def _functions() -> dict[str, int]:
-    """Returns the addresses of libpq's functions.
+    """The addresses of libpq's functions.
 
-    A symbol lookup in a library also searches the libraries linked to it.
+    A symbol lookup in psycopg2's library also searches the libraries linked to it.
     """
     library = ctypes.CDLL(psycopg2._psycopg.__file__)
     return {name: ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0 for name in FUNCTIONS}
 
 
 class CopyLink:
-    """Reads COPY data from a connection. Meanwhile psycopg2 must not read from the connection; it may write.
+    """Reads COPY data from a connection. During a COPY, psycopg2 may write to the connection, but not read from it.
 
     Args:
         connection: an open psycopg2 connection.
-        hear: called with (SQLSTATE, message) for each warning that the server sends beside the data. The call comes
-            before any method returns data that arrived with the warning or after it. If `hear` raises, the method that
-            called it raises the error and returns no data. Without `hear`, psycopg2 handles the warnings.
+        hear: called with (SQLSTATE, message) for warnings of the server, before any method returns data that arrived
+            with or after the warning. If `hear` raises, the method that called it raises the error and returns no data.
+            Without `hear`, psycopg2 handles the warnings.
     """
 
     def __init__(self, connection: Any, hear: Callable[[str, str], object] | None = None) -> None:
@@ -64,7 +64,7 @@ class CopyLink:
 
     @property
     def arrivals(self) -> int:
-        """How often data arrived, including parts of a message."""
+        """Number of arrivals of data, including parts of a message."""
         return self._native.arrivals
 
     def begin(self, query: str | bytes, wanted: Callable[[], bool]) -> bool:
@@ -86,7 +86,7 @@ class CopyLink:
         return True
 
     def take(self, most_bytes: int, first_seconds: float, more_seconds: float) -> pa.Array | None:
-        """Returns messages as a binary array, or None if the COPY ended without an error.
+        """Returns messages as a binary array, or None if the COPY has ended without an error.
 
         Args:
             most_bytes: stop reading after this many bytes.
@@ -113,7 +113,7 @@ class CopyLink:
         return None
 
     def end(self, seconds: float) -> bool:
-        """Ends a COPY in both directions and drops data that still arrive.
+        """Ends a bidirectional COPY and drops data that still arrive.
 
         Returns:
             Whether the server answered within `seconds`.
@@ -130,10 +130,10 @@ class CopyLink:
         return False
 
     def why(self, seconds: float) -> None:
-        """Raises the error with which the server ended the COPY, if it arrives within `seconds`. Drops data before it.
+        """Raises the error with which the server ended the COPY, if it arrives within `seconds`; drops data before it.
 
-        Call it when psycopg2 cannot write: psycopg2 does not know that the COPY has ended, and its error says nothing
-        useful.
+        Call it when a write of psycopg2 fails: psycopg2 does not know that the COPY has ended, and its error is not
+        helpful.
 
         Raises:
             psycopg2.Error: the server's error, or that the connection is lost.
@@ -149,7 +149,7 @@ class CopyLink:
                 self._hear(code, text)
 
     def _drain(self) -> None:
-        """Takes the results at the end of the COPY, so that the connection can be used again."""
+        """Consumes the results at the end of the COPY, so that the connection can be reused."""
         failed: psycopg2.Error | None = None
         deadline = time.monotonic() + 60
         while (result := self._native.result(self._address(), int(_LOOK_SECONDS * 1000))) != (-1, None, ""):

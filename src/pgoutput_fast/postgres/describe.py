@@ -1,4 +1,4 @@
-"""Relation versions before the stream sends them: the server's description of published tables as they are now."""
+"""Relation versions of published tables as the server's catalog describes them now, before the stream does."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ __all__ = ["describe_missing"]
 def describe_missing(
     dsn: str, publications: Sequence[str], tables: Collection[str | int], known: Catalog | None = None
 ) -> Catalog:
-    """Returns the catalog with the server's types and with versions of the tables that it lacks.
+    """Returns the catalog with the server's types and with versions of missing tables.
 
-    These versions are the ones that a change would have now.
+    These are the versions that a change would have now.
 
     Args:
         dsn: of the database.
         publications: names of the publications that publish the tables.
         tables: qualified names or oids.
-        known: what is known already.
+        known: the catalog to extend.
 
     Raises:
         KeyError: for a table that is neither known nor published; the message names the known ones.
         ValueError: for a publication that does not exist.
-        psycopg2.Error: if the server cannot be asked.
+        psycopg2.Error: if a query fails.
     """
     found = known if known is not None else Catalog()
     connection = connect(dsn)

@@ -14,14 +14,14 @@ class CaptureError(RuntimeError):
 
 
 class StoppedError(RuntimeError):
-    """Work was told to stop while it waited for an answer of the server."""
+    """A stop was requested during a wait for the server."""
 
 
 class SilentError(psycopg2.OperationalError):  # type: ignore[misc]
-    """The system of a server acknowledges packets, but the server answers nothing: the connection counts as lost.
+    """A server's operating system acknowledges packets, but the server does not answer: the connection counts as lost.
 
     Args:
-        seconds: how long the server has answered nothing.
+        seconds: time since the server's last answer.
     """
 
     def __init__(self, seconds: float) -> None:

@@ -15,13 +15,13 @@ class Finding:
     """One finding of a check.
 
     Attributes:
-        level: `error`: the capture cannot run, or the server's own writers would fail. `warning`: something may be lost
-            or may be ambiguous. `note`: something is sent in another way than you may expect.
-        subject: what the finding is about: a setting, slot, publication or quoted table.
-        problem: what was found.
+        level: `error`: the capture cannot run, or writes on the server would fail. `warning`: data may be lost or
+            ambiguous. `note`: data are sent in an unexpected form.
+        subject: a setting, slot, publication or quoted table.
+        problem: the problem.
         advice: what to do.
         stops: whether `Capture` refuses to start, because it could not run or would silently miss changes. Other errors
-            do no harm to the captured data, or the server itself reports them if they prevent the capture.
+            do not affect captured data, or the server itself reports them if they prevent the capture.
     """
 
     level: Level

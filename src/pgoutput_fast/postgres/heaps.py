@@ -1,6 +1,7 @@
-"""Reads of users' tables by name. Whoever owns a schema may rename it at any moment, and give its name to another one.
+"""Safe reads of users' tables by name.
 
-A view in place of the table would call functions of its owner as the user who reads, who may be a superuser.
+The owner of a schema may rename it at any time and give its name to another one. A view in place of the table would
+then call functions of its owner as the reading user, who may be a superuser.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pgoutput_fast.catalog.identifiers import parse_qualified_name
 
 __all__ = ["hold_schema", "is_superuser", "lock_heap", "refuse_views"]
 
-# Servers have it from 12.20, 13.16, 14.13, 15.8, 16.4 and 17 on. Views of the system, such as this one, stay readable.
+# The setting exists from 12.20, 13.16, 14.13, 15.8, 16.4 and 17 on. System views, such as pg_settings, stay readable.
 _REFUSE_VIEWS = """
 SELECT pg_catalog.set_config(name, 'view, foreign-table', false) FROM pg_catalog.pg_settings
 WHERE name OPERATOR(pg_catalog.=) 'restrict_nonsystem_relation_kind'
@@ -21,20 +22,20 @@ WHERE name OPERATOR(pg_catalog.=) 'restrict_nonsystem_relation_kind'
 
 
 def refuse_views(cursor: Any) -> bool:
-    """From now on the session refuses to read users' views and foreign tables. Returns False if the server cannot."""
+    """Makes the session refuse to read users' views and foreign tables. Returns False if the server cannot."""
     cursor.execute(_REFUSE_VIEWS)
     return bool(cursor.rowcount)
 
 
 def is_superuser(connection: Any) -> bool:
-    """Whether a session has the rights of a superuser. Only a superuser can hold a schema."""
+    """Whether a session has superuser rights, which `hold_schema` needs."""
     return bool(connection.get_parameter_status("is_superuser") == "on")
 
 
 def hold_schema(cursor: Any, table: str) -> None:
-    """Until the transaction ends, nobody can rename or drop the schema of a table. The transaction becomes read-only.
+    """Locks the schema of a table against a rename or drop, and makes the transaction read-only.
 
-    The transaction gets an id by this, so slots that somebody creates meanwhile wait for its end.
+    The lock assigns the transaction an id, so new slots wait for its end.
 
     Args:
         cursor: in a transaction that may write.
@@ -45,7 +46,7 @@ def hold_schema(cursor: Any, table: str) -> None:
             such schema, or if the schema was renamed since.
     """
     parts = parse_qualified_name(table)
-    # The name is a part of a key, so a rename waits for this lock. GRANT does not.
+    # The name is part of a key, so a rename waits for this lock. GRANT does not.
     cursor.execute(
         "SELECT FROM pg_catalog.pg_namespace WHERE nspname OPERATOR(pg_catalog.=) %s FOR KEY SHARE",
         (parts[0] if parts is not None else None,),
@@ -56,12 +57,12 @@ def hold_schema(cursor: Any, table: str) -> None:
 
 
 def lock_heap(cursor: Any, table: str) -> tuple[int | None, int | None]:
-    """Locks a heap against changes of its definition, until the transaction ends. Returns its (oid, filenode).
+    """Locks a heap against changes of its definition and returns its (oid, filenode).
 
-    The filenode is None for what has no rows of its own, such as a view.
+    The filenode is None for a relation without storage, such as a view.
 
     Raises:
-        psycopg2.Error: if there is no such table, or the lock is not to be had.
+        psycopg2.Error: if the table does not exist or cannot be locked.
     """
     cursor.execute(f"LOCK TABLE ONLY {table} IN ACCESS SHARE MODE")
     cursor.execute(

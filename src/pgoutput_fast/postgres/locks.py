@@ -1,4 +1,4 @@
-"""Locks that others hold on tables: what can be asked in spite of them, and who holds them."""
+"""Tables locked by other sessions: queries that skip them, and the holders of the locks."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ ARRAY(SELECT l.relation FROM pg_catalog.pg_locks l JOIN pg_catalog.pg_database d
        ON d.oid OPERATOR(pg_catalog.=) l.database AND d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database()
       WHERE l.locktype OPERATOR(pg_catalog.=) 'relation' AND l.mode OPERATOR(pg_catalog.=) 'AccessExclusiveLock')
 """
-"""An SQL expression: the oids of the relations that nobody can read now: somebody has locked them or waits for it."""
+"""An SQL expression for the oids of unreadable relations: AccessExclusiveLock is held on them or requested."""
 
-# For a lock that comes after the look at LOCKED.
+# For locks taken after the evaluation of LOCKED.
 _LOCK_MS = 1000
 
-# Nothing of a statement, which may have values.
+# Without the statement, which may contain values.
 _SESSION = """
 coalesce(a.application_name, ''), coalesce(a.state, ''), pg_catalog.to_char(a.xact_start, 'YYYY-MM-DD HH24:MI:SS')
 """
@@ -40,19 +40,19 @@ _PREPARED = "SELECT pg_catalog.count(*) FROM pg_catalog.pg_prepared_xacts"
 
 
 def unlocked_rows(cursor: Any, query: str, arguments: Sequence[Any]) -> list[Any]:
-    """The rows of a query that leaves out what is `LOCKED`, but takes locks of all else.
+    """The rows of a query that skips `LOCKED` relations but locks others.
 
     Returns:
-        No row if somebody locks something meanwhile.
+        No row if another session locks one of these meanwhile.
 
     Raises:
-        psycopg2.Error: if the server cannot be asked.
+        psycopg2.Error: if a query fails.
     """
-    # Those who only read what a mirror wrote import this module, too, and have no psycopg2.
+    # Readers of a mirror's output import this module, too, without psycopg2.
     import psycopg2.errors
     import psycopg2.extensions
 
-    # A transaction of the caller goes on.
+    # A transaction of the caller stays open.
     is_within = cursor.connection.info.transaction_status != psycopg2.extensions.TRANSACTION_STATUS_IDLE
     cursor.execute("SAVEPOINT unlocked" if is_within else "BEGIN")
     try:
@@ -66,10 +66,10 @@ def unlocked_rows(cursor: Any, query: str, arguments: Sequence[Any]) -> list[Any
 
 
 def holders(cursor: Any, oid: int) -> str:
-    """Who holds the lock of a relation, or waits for it before all others. For a person.
+    """A text about the sessions that have locked a relation or wait to lock it.
 
     Raises:
-        psycopg2.Error: if the server cannot be asked.
+        psycopg2.Error: if a query fails.
     """
     cursor.execute(_HOLDERS, (oid,))
     said = [
@@ -80,10 +80,10 @@ def holders(cursor: Any, oid: int) -> str:
 
 
 def open_transactions(cursor: Any) -> str:
-    """The oldest transactions that are open and may change something. For a person.
+    """A text about the oldest open transactions that may write.
 
     Raises:
-        psycopg2.Error: if the server cannot be asked.
+        psycopg2.Error: if a query fails.
     """
     cursor.execute(_OPEN)
     said = [f"process {pid} of the server{_facts(*session)}" for pid, *session in cursor.fetchall()]

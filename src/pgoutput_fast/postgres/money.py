@@ -1,4 +1,4 @@
-"""How many digits the values of type money have behind the point. The bytes of a value do not tell it."""
+"""The number of fractional digits of type money, which is not in the bytes of a value."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from pgoutput_fast.schema.options import Options
 
 __all__ = ["expect_cents", "of_money"]
 
-# The digits that the package decodes.
+# The number of digits that the package decodes.
 _DIGITS = 2
 _ADVICE = "Use the type numeric in place of money, or leave it out with a column list of the publication"
 
-# Columns of type money, and of types that have money in them: domains, arrays, composites, ranges and multiranges.
+# Columns of type money, and of types that contain it: domains, arrays, composites, ranges and multiranges.
 _COLUMNS = """
 , money AS (
     SELECT 790::pg_catalog.oid AS oid
@@ -51,23 +51,23 @@ ORDER BY 1, 2, 3
 
 
 def digits_of_money(dsn: str) -> int:
-    """How many digits behind the point `lc_monetary` gives to money in this user's sessions with this database.
+    """The number of fractional digits of money, by `lc_monetary` in this user's sessions with this database.
 
     Raises:
-        psycopg2.Error: if the server cannot be asked.
+        psycopg2.Error: if a query fails.
     """
-    # The pins would hide the setting.
+    # The pinned settings would hide it.
     with closing(connect(dsn, pinned=False)) as connection, connection.cursor() as cursor:
         cursor.execute("SELECT pg_catalog.cash_send(1::pg_catalog.int4::pg_catalog.money)")
         return len(str(int.from_bytes(bytes(cursor.fetchone()[0])))) - 1
 
 
 def expect_cents(dsn: str, relations: Sequence[Relation], types: UserTypes, options: Options) -> None:
-    """Checks that the money which the options choose of these tables has the digits that the package decodes.
+    """Checks that selected columns with money have the number of digits that the package decodes.
 
     Raises:
-        ValueError: if it has not: each value would be wrong by a power of ten.
-        psycopg2.Error: if the server cannot be asked.
+        ValueError: if not: all values would be wrong by a power of ten.
+        psycopg2.Error: if a query fails.
     """
     found = [
         (relation.qualified_name, column.name)
@@ -84,7 +84,7 @@ def expect_cents(dsn: str, relations: Sequence[Relation], types: UserTypes, opti
 def of_money(
     cursor: Any, dsn: str, publications: Sequence[str], tables: Sequence[PublishedTable]
 ) -> Iterator[Finding]:
-    """What a check finds about columns of type money."""
+    """Findings about columns of type money."""
     cursor.execute(published(cursor.connection.server_version // 10000) + _COLUMNS, (list(publications),))
     found = cursor.fetchall()
     known = {table.name: table for table in tables}

@@ -1,4 +1,4 @@
-"""Names of published tables that a server cannot send: those with a byte that has no form in UTF-8."""
+"""Names of published tables that a server cannot send, because they have a byte without a UTF-8 form."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WITH RECURSIVE published AS (
       ON n.nspname OPERATOR(pg_catalog.=) w.schema AND c.relname OPERATOR(pg_catalog.=) w.name)
 """
 
-# A load reads the names of partitions, too, and those of types. An array's type is renamed with its element's.
+# A load also reads the names of partitions and types. An array's type is renamed with its element's.
 _NAMES = f"""
 
 SELECT pg_catalog.getdatabaseencoding()::pg_catalog.text,
@@ -52,10 +52,10 @@ _MOST_SHOWN = 5
 
 
 class Unsendable(NamedTuple):
-    """Something whose name a server cannot send in UTF-8.
+    """An object whose name a server cannot send in UTF-8.
 
     Attributes:
-        what: what it is, with an escape for each byte without a form.
+        what: description of the object, with escapes for bytes without a UTF-8 form.
         renaming: the statement that renames it to `new_name`, in ASCII.
     """
 
@@ -66,7 +66,7 @@ class Unsendable(NamedTuple):
 def unsendable_names(
     cursor: Any, publications: Sequence[str], named: Sequence[tuple[str, str]] = ()
 ) -> list[Unsendable]:
-    """What the server cannot send of the names of published tables, their schemas, partitions, columns and types.
+    """The unsendable names among published tables and their schemas, partitions, columns and types.
 
     Args:
         cursor: of a session.
@@ -74,7 +74,7 @@ def unsendable_names(
         named: (schema, name) of tables, instead of the tables of publications.
 
     Raises:
-        psycopg2.Error: if the server cannot be asked.
+        psycopg2.Error: if a query fails.
     """
     if cursor.connection.get_parameter_status("server_encoding") not in ("SQL_ASCII", *CODECS):
         return []
@@ -88,11 +88,11 @@ def unsendable_names(
 def expect_sendable_names(
     cursor: Any, publications: Sequence[str], named: Sequence[tuple[str, str]] = ()
 ) -> None:
-    """Checks that there are none.
+    """Checks that there are no unsendable names.
 
     Raises:
-        CaptureError: if there are: the message says how to rename them.
-        psycopg2.Error: if the server cannot be asked.
+        CaptureError: if there are any; the message says how to rename them.
+        psycopg2.Error: if a query fails.
     """
     found = unsendable_names(cursor, publications, named)
     if found:

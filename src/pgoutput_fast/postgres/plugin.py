@@ -1,4 +1,4 @@
-"""The options of pgoutput: what a server version supports, and what is requested by default."""
+"""The options of pgoutput by server version, and their defaults."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pgoutput_fast.arguments import expect_list
 
 __all__ = ["expect_publications", "plugin_options"]
 
-# The major version, and the protocol version, that first accept each option.
+# The first major version and the first protocol version that accept an option.
 _SINCE = {
     "binary": (14, 1),
     "messages": (14, 1),
@@ -68,10 +68,10 @@ def plugin_options(
 
 
 def expect_publications(publications: Sequence[str]) -> None:
-    """Checks that these are the names of publications, and at least one.
+    """Checks that this is a list of at least one publication name.
 
     Raises:
-        ValueError: if there is none.
+        ValueError: if the list is empty.
         TypeError: if `publications` is a text instead of a list.
     """
     expect_list("publications", publications)
@@ -80,7 +80,7 @@ def expect_publications(publications: Sequence[str]) -> None:
 
 
 def _choose_protocol(major: int, asked: str | None) -> str:
-    """Returns the requested protocol version, or else the newest one that this server knows."""
+    """Returns the requested protocol version, or else the newest one that this server supports."""
     newest = next(protocol for since, protocol in _PROTOCOLS if major >= since)
     asked = asked or str(newest)
     if not asked.isdecimal() or not 1 <= int(asked) <= newest:

@@ -1,4 +1,4 @@
-"""What publications publish, and which of it is sent in another way than you may expect."""
+"""The contents of publications, and findings about data that are sent in an unexpected form."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class PublishedTable:
         name: the table's qualified, quoted name.
         identity: `d`, `n`, `f` or `i`, as in pg_class.relreplident.
         key: columns of the replica identity's index; empty for full.
-        columns: the published columns, None for all that can be published.
+        columns: the published columns, None for all publishable ones.
         filtered: whether there is a row filter.
         may_read: whether the user may SELECT.
         changes: whether updates or deletes are published.
@@ -106,7 +106,7 @@ SELECT oid::pg_catalog.int8 FROM below
 """
 
 OPERATIONS = ("insert", "update", "delete", "truncate")
-"""What a publication can publish."""
+"""The operations that a publication can publish."""
 
 
 def read_tables(cursor: Any, publications: Sequence[str]) -> list[PublishedTable]:
@@ -123,7 +123,7 @@ def read_tables(cursor: Any, publications: Sequence[str]) -> list[PublishedTable
             leaves = [(quote_qualified_name(s, n), i) for s, n, i, is_sent in below if is_sent]
             lost = [quote_qualified_name(s, n) for s, n, _, is_sent in below if not is_sent]
         unsent = tuple(generated) if sent != "s" else ()
-        # Columns of a list are sent, also if they are generated. Before 18, no server looks at generated columns.
+        # Listed columns are sent, even if they are generated. Servers before 18 do not check generated columns.
         hidden = set(virtual) if sent == "s" else set(generated)
         is_looked_at = sent is not None and columns is None
         refused = [name for name in generated if name in hidden and (identity == "f" or name in key)]
@@ -149,8 +149,8 @@ def read_tables(cursor: Any, publications: Sequence[str]) -> list[PublishedTable
 def partitions_below(cursor: Any, oids: Sequence[int]) -> set[int]:
     """The oids of all partitions of tables, on every level.
 
-    One publication may publish a partition's changes as its root's, and another one may publish the partition itself.
-    The server then sends them as those of the topmost table that is published.
+    One publication may publish a partition's changes as its root's, and another the partition itself. The server then
+    sends them as those of the topmost published table.
     """
     cursor.execute(_BELOW, (list(oids),))
     return {oid for (oid,) in cursor.fetchall()}
@@ -212,7 +212,7 @@ _IDENTITIES = {"d": "the primary key", "n": "nothing", "f": "full", "i": "an ind
 
 
 def of_table(table: PublishedTable, user: str) -> Iterator[Finding]:
-    """What is to say of a table.
+    """Findings about a table.
 
     Args:
         table: the table.
@@ -245,7 +245,7 @@ def _of_key(table: PublishedTable) -> Iterator[Finding]:
             if table.identity == "n"
             else "there is no key as its replica identity"
         )
-        # Nobody can see whether a table only gets inserts. Whoever updates it gets an error of the server.
+        # A table that only gets inserts is fine, but updates would fail with an error of the server.
         yield Finding(
             "note",
             table.name,

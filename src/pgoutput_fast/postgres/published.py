@@ -1,7 +1,7 @@
-"""Which tables publications publish, as the catalogs say it in the snapshot of the transaction. No table is locked.
+"""The published tables from the catalogs, in the snapshot of the transaction, without locking a table.
 
-The view pg_publication_tables opens each table from PostgreSQL 16 on, and one with a row filter from 15 on. So it would
-wait for a lock that somebody holds on one table, and say nothing about all others meanwhile.
+The view pg_publication_tables opens all tables (from PostgreSQL 16 on) or those with a row filter (15). So a lock on
+one table would block the query for all others.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pgoutput_fast.postgres.locks import LOCKED, unlocked_rows
 
 __all__ = ["published", "row_filters", "unlocked_filters"]
 
-# What a publication names: tables, schemas (from 15 on), or all tables.
+# A publication names tables, schemas (from 15 on), or all tables.
 _NAMED = """
 SELECT p.oid AS publication, p.via_root, c.oid, c.relkind AS kind
 FROM pub p JOIN pg_catalog.pg_publication_rel r ON r.prpubid OPERATOR(pg_catalog.=) p.oid
@@ -34,7 +34,7 @@ FROM pub p JOIN pg_catalog.pg_publication_namespace s ON s.pnpubid OPERATOR(pg_c
 JOIN publishable c ON c.relnamespace OPERATOR(pg_catalog.=) s.pnnspid
 """
 
-# A publication that publishes roots does not publish a partition beside its root.
+# A publication via roots does not publish a partition in addition to its root.
 _WITHIN = """
 SELECT m.publication, m.oid AS leaf, m.oid FROM named m WHERE m.via_root
 UNION
@@ -44,7 +44,7 @@ JOIN pg_catalog.pg_inherits i ON i.inhrelid OPERATOR(pg_catalog.=) w.oid
 """
 _NO_ROOTS = "SELECT 0::pg_catalog.oid AS publication, 0::pg_catalog.oid AS leaf, 0::pg_catalog.oid AS oid"
 
-# Only the entry of a table itself has a column list and a filter, and neither counts beside a schema or all tables.
+# Only the entry of a table has a column list and a filter. A schema or FOR ALL TABLES overrides both.
 _ENTRY = """
 SELECT r.prattrs::pg_catalog.int2[] AS list, CASE WHEN r.prqual IS NOT NULL THEN r.oid::pg_catalog.int8 END AS filter
 FROM pg_catalog.pg_publication_rel r
@@ -135,10 +135,10 @@ def published(major: int) -> str:
 
 
 def row_filters(cursor: Any, entries: Iterable[int]) -> dict[int, str]:
-    """{entry: row filter as SQL} of values of `filter`. Waits for locks of their tables.
+    """{entry: row filter as SQL} for values of `filter`. Waits for locks on their tables.
 
     Raises:
-        psycopg2.Error: if the server cannot be asked.
+        psycopg2.Error: if a query fails.
     """
     wanted = list(entries)
     if not wanted:
@@ -148,10 +148,10 @@ def row_filters(cursor: Any, entries: Iterable[int]) -> dict[int, str]:
 
 
 def unlocked_filters(cursor: Any, entries: Iterable[int]) -> dict[int, str]:
-    """The same, without the filters of tables that somebody has locked now.
+    """As `row_filters`, but skips tables that are locked now.
 
     Raises:
-        psycopg2.Error: if the server cannot be asked.
+        psycopg2.Error: if a query fails.
     """
     wanted = list(entries)
     return dict(unlocked_rows(cursor, _FILTERS + _UNLOCKED, (wanted,))) if wanted else {}

@@ -1,4 +1,4 @@
-"""Messages whose texts are in the encoding of their database: the same messages in UTF-8."""
+"""Converts messages from the encoding of their database to UTF-8."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ _VALUES = (kinds.COLUMN_TEXT, kinds.COLUMN_BINARY)
 
 
 def text_options(options: Mapping[str, str]) -> dict[str, str]:
-    """The plugin's options for messages that a `Recoder` reads: only in text is each part of a value text."""
+    """The plugin's options for messages for a `Recoder`: values in text format, never in binary."""
     return {name: value for name, value in options.items() if name != "binary"}
 
 
 class Recoder:
-    """Converts the messages of one session to UTF-8, in their order.
+    """Converts the messages of one session to UTF-8, in order.
 
-    A value with a byte without a form becomes one that is not UTF-8, so the decoder rejects the value and no other. In
-    a name, such a byte becomes an escape like \\x81. The content of logical messages stays as it is: a server never
-    converts it.
+    A value with a byte without a UTF-8 form becomes invalid UTF-8, so that the decoder rejects only this value. In a
+    name, such a byte becomes an escape like \\x81. The content of logical messages is unchanged, because servers do not
+    convert it.
 
     Args:
-        codec: of the database's encoding, out of `CODECS`.
+        codec: codec for the database's encoding, from `CODECS`.
     """
 
     def __init__(self, codec: str) -> None:
@@ -55,7 +55,7 @@ class Recoder:
         try:
             return _Message(message, self._codec).recoded(has_xid=self._is_in_block and kind in PREFIXED)
         except (IndexError, struct.error, ValueError):
-            return message  # it is malformed, and the decoder says where
+            return message  # malformed: the decoder reports it
 
 
 # The signature and the flags of a COPY in binary format. The size of an extension follows.
@@ -65,7 +65,7 @@ _NULL = 0xFFFFFFFF
 
 
 class CopyRecoder:
-    """Converts the rows of one COPY in binary format to UTF-8, in their order. All columns must be texts.
+    """Converts the rows of one COPY in binary format to UTF-8, in order. All columns must be texts.
 
     Args:
         codec: as for `Recoder`.
@@ -75,7 +75,7 @@ class CopyRecoder:
         self._codec = codec
 
     def recode(self, rows: pa.Array) -> bytes:
-        """The bytes of whole rows: of messages, as a server sends them."""
+        """The bytes of whole rows, from messages of a server."""
         return b"".join(part for row in rows.to_pylist() for part in self._row(row))
 
     def _row(self, row: bytes) -> Iterator[bytes]:
@@ -85,7 +85,7 @@ class CopyRecoder:
             at = _COPY_HEADER_BYTES + 4 + extension
             yield row[:at]
         if len(row) - at <= 2:
-            yield row[at:]  # the end of the rows, or nothing
+            yield row[at:]  # the end of the COPY, or nothing
             return
         (count,) = struct.unpack_from(">H", row, at)
         yield row[at : at + 2]
@@ -103,7 +103,7 @@ class CopyRecoder:
 
 
 class _Message:
-    """One message, of which more and more is copied."""
+    """Copies one message field by field."""
 
     def __init__(self, message: bytes, codec: str) -> None:
         self._message = message

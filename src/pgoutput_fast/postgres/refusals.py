@@ -1,4 +1,4 @@
-"""What to do if a server refuses to read a table."""
+"""Advice for refused reads of a table."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ __all__ = ["advice", "converted_here", "find_unsendable"]
 
 
 def advice(said: str) -> str:
-    """What to do, as a part of a sentence.
+    """The advice, as a part of a sentence.
 
     Args:
         said: the server's error.
@@ -14,7 +14,7 @@ def advice(said: str) -> str:
     >>> advice("ERROR:  permission denied for table orders")
     'Let its user read it (GRANT SELECT)'
     """
-    # Servers in other languages name the right and the function in English, too, but not the cause.
+    # Localized servers also name the privilege and the function in English, but not the cause.
     if "row-level security" in said:
         return (
             "A policy of row level security would leave rows out. Give the user the attribute BYPASSRLS (ALTER ROLE "
@@ -25,7 +25,7 @@ def advice(said: str) -> str:
 
 
 def find_unsendable(table: str) -> str:
-    """How to find rows with a text that the server cannot send as UTF-8, as a sentence without its full stop."""
+    """How to find rows that the server cannot send as UTF-8, as a sentence without its full stop."""
     return (
         f"To find the rows of {table}, run SELECT convert_to(column, 'UTF8') for each column of text and parts of the "
         "rows: it fails for them"
@@ -33,7 +33,7 @@ def find_unsendable(table: str) -> str:
 
 
 def converted_here(what: str) -> str:
-    """What happens after the server could not send something in UTF-8, as a sentence without its full stop."""
+    """The log text after the server could not send an object in UTF-8, as a sentence without its full stop."""
     return (
         f"the server cannot send {what} in UTF-8: there is a character without a form in it. It sends the texts in the "
         "encoding of the database instead, and they are converted here, which is slower. A value with such a character "

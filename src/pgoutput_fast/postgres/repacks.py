@@ -1,7 +1,7 @@
-"""Which tables a REPACK (CONCURRENTLY) writes again now: PostgreSQL 19 and later.
+"""The tables that a running REPACK (CONCURRENTLY) rewrites (PostgreSQL 19 and later).
 
-Its transaction has locked the table, and keeps the lock until it ends. So nobody else can alter the table meanwhile.
-Any user may see locks, and that a session repacks, but not what it repacks.
+Its transaction keeps the table locked until it ends, so no other session can alter the table meanwhile. Any user may
+see locks, and that a session runs REPACK, but not for which table.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ __all__ = ["running_repacks"]
 
 _SINCE = 190000
 
-# Only REPACK (CONCURRENTLY) has a weak lock of the table, and strong ones only of a table that nobody else can see.
+# Only REPACK (CONCURRENTLY) has a weak lock on the table, and strong ones only on a table that no other session sees.
 _REPACKS = """
 WITH l AS MATERIALIZED (
     SELECT l.pid, l.mode, l.locktype, l.transactionid, l.relation, c.oid IS NOT NULL AS is_visible
@@ -35,7 +35,7 @@ def running_repacks(cursor: Any) -> dict[int, int]:
     pg_class, nothing else has altered the table since this call.
 
     Raises:
-        psycopg2.Error: if the server cannot be asked.
+        psycopg2.Error: if a query fails.
     """
     if cursor.connection.server_version < _SINCE:
         return {}

@@ -1,4 +1,4 @@
-"""Whether a table has rows, or rows that are older than a transaction; and errors that are about one table alone."""
+"""Checks for rows of a table, or rows older than a transaction; and errors that concern one table only."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pgoutput_fast.postgres.session import session
 
 __all__ = ["RowAgeError", "has_row", "of_one_table"]
 
-# Somebody may hold a lock for long; the caller asks again.
+# A lock may be held for long; the caller retries.
 _LOCK_MS = 2000
 
 _OLDER = (
@@ -24,7 +24,7 @@ _OLDER = (
 
 
 class RowAgeError(RuntimeError):
-    """The server cannot be asked now for the rows of a table, such as behind a lock."""
+    """The rows of a table cannot be queried now, such as during a lock."""
 
 
 def has_row(dsn: str, table: str, before: int | None = None) -> bool | None:
@@ -36,16 +36,16 @@ def has_row(dsn: str, table: str, before: int | None = None) -> bool | None:
         before: only rows of transactions before this one count, 32 bits; None for all rows.
 
     Returns:
-        None if nobody can tell: the table is gone, or the user may not read it.
+        None if this is unknown: the table is gone, or the user may not read it.
 
     Raises:
-        RowAgeError: if the server cannot be asked now, such as behind a lock.
+        RowAgeError: if the table cannot be queried now, such as during a lock.
     """
     which = "" if before is None else _OLDER
     try:
         with session(dsn) as cursor:
             cursor.execute(f"SET lock_timeout = {_LOCK_MS}")
-            cursor.execute("SET row_security = off")  # an error instead of rows that are hidden
+            cursor.execute("SET row_security = off")  # an error instead of hidden rows
             holds = not refuse_views(cursor) and is_superuser(cursor.connection)
             with suppress(psycopg2.ProgrammingError, psycopg2.NotSupportedError):
                 cursor.execute(f"BEGIN READ {'WRITE' if holds else 'ONLY'}")
@@ -63,10 +63,10 @@ def has_row(dsn: str, table: str, before: int | None = None) -> bool | None:
 
 @contextmanager
 def of_one_table(table: str) -> Iterator[None]:
-    """Says of an error of the block that the server refuses to read a table.
+    """Converts an error of the block into one that says that the server refuses to read a table.
 
     Raises:
-        ValueError: if the server has refused a statement as it is, such as without the right to read the table.
+        ValueError: if the server has refused a statement itself, such as for a missing privilege on the table.
     """
     try:
         yield

@@ -1,6 +1,6 @@
-"""Sessions with a server, and what the server reports about itself.
+"""Sessions with a server, and the server's properties.
 
-A session's settings decide how values are printed, so they are pinned.
+The text form of values depends on a session's settings, so these are pinned.
 """
 
 from __future__ import annotations
@@ -47,28 +47,27 @@ PINS = {
     "lc_monetary": "C",
     # From PostgreSQL 18 on, the server reports a missing publication only with a warning.
     "client_min_messages": "warning",
-    # A timeout that is set for all sessions must not end a session that waits for changes or reads for a long time.
+    # A global timeout must not end a session that waits for changes or reads for long.
     "statement_timeout": "0",
     "lock_timeout": "0",
     "idle_in_transaction_session_timeout": "0",
 }
-"""The settings of the sessions that decode, {name: value}. With these settings a text has one meaning."""
+"""The settings of sessions that decode, {name: value}. They make the text form of values unambiguous."""
 
-# No session writes to tables. So nothing can that somebody planted, and a session would call. This is set after the
-# connection is made: a server that begins read-only is none for target_session_attrs=read-write.
+# No session writes to tables, so code planted by others cannot write either. This is set after the connection is made:
+# target_session_attrs=read-write would reject a read-only session.
 _READ_ONLY = "SET default_transaction_read_only = on"
 
 # Timeouts of later versions; earlier versions refuse a session with them. Name -> first version.
 _LATER_TIMEOUTS = {"idle_session_timeout": 140000, "transaction_timeout": 170000}
 
-# The system notices a cut connection within a minute. Keepalives run only while no sent data wait for an
-# acknowledgement. A walsender's client sends its position repeatedly, so some data always wait: there the user timeout
-# applies.
+# The OS detects a cut connection within a minute. Keepalives run only while no sent data wait for an acknowledgement. A
+# walsender's client sends its position repeatedly, so data always wait, and the user timeout applies.
 _CUT = {"keepalives": 1, "keepalives_idle": 20, "keepalives_interval": 10, "keepalives_count": 4}
 _UNACKNOWLEDGED_MS = 30_000
-# A network that loses all packets, or a server that accepts and says nothing, must not delay the next try.
+# A network that loses all packets, or a server that accepts but never answers, must not delay the next attempt.
 _CONNECT_SECONDS = 20
-# libpq knows the parameter from this version on; an older one refuses it.
+# libpq accepts the parameter from this version on.
 _USER_TIMEOUT_LIBPQ = 120000
 
 
@@ -99,8 +98,8 @@ class Server:
         return self.version // 10000
 
 
-# The end of the WAL as a number; a standby has what it replayed. WRITTEN may be a moment ahead of what is flushed, and
-# the server decodes only what is flushed.
+# The end of the WAL as a number; on a standby, of the replayed WAL. WRITTEN may be ahead of the flushed WAL, and the
+# server decodes only flushed WAL.
 _WAL_END = """(CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn()
     ELSE {} END OPERATOR(pg_catalog.-) '0/0'::pg_catalog.pg_lsn)::pg_catalog.int8"""
 _WRITTEN_LSN = _WAL_END.format("pg_catalog.pg_current_wal_lsn()")
@@ -109,13 +108,13 @@ FLUSHED_LSN = _WAL_END.format("pg_catalog.pg_current_wal_flush_lsn()")
 
 
 class DsnError(psycopg2.ProgrammingError, ValueError):  # type: ignore[misc]
-    """A connection string that libpq cannot read, or would read in another way than meant.
+    """A connection string that libpq cannot parse, or would misread.
 
-    The message does not repeat the string or any part of it, because that may be a password.
+    The message does not repeat any part of the string, because that may be a password.
     """
 
 
-# Texts in libpq's errors -> messages that repeat no part of the connection string.
+# Texts in libpq's errors -> messages without any part of the connection string.
 _WRONG = (
     ('missing "="', 'a word has no "=" after it. Put a value with blanks in single quotes'),
     ("unterminated quoted string", "a quote does not end"),
@@ -136,7 +135,7 @@ _OTHER_KIND = (
     "and password before the host, as in postgresql://user:password@host:5432/database"
 )
 
-# Names of databases and hosts, and numbers of ports. A connection string in place of a database has a =.
+# Names of databases and hosts, and port numbers. A connection string in place of a database name has a =.
 _HARMLESS = re.compile(r"[\w.,:/-]*")
 
 
@@ -144,7 +143,7 @@ def _parsed(dsn: str) -> dict[str, str]:
     """Parses a connection string.
 
     Raises:
-        DsnError: if it cannot be read.
+        DsnError: if it cannot be parsed.
     """
     wrong: str | None
     try:
@@ -167,9 +166,9 @@ def _parsed(dsn: str) -> dict[str, str]:
 
 
 def _misread(given: dict[str, str], *, is_uri: bool) -> str | None:
-    """Returns why a part of a password seems to be read as something else; None if nothing shows that.
+    """Returns the reason why a part of a password seems to be misread as another field, or None.
 
-    libpq's errors would repeat that part.
+    libpq's errors would show that part.
     """
     hosts = given.get("host", "").split(",")
     ports = given.get("port", "").split(",")
@@ -186,9 +185,9 @@ def _misread(given: dict[str, str], *, is_uri: bool) -> str | None:
 
 
 def shown_database(dsn: str) -> str:
-    """The database of a connection string as it may be shown: its name and host, never a user, password or option.
+    """The displayable name and host of a connection string's database, without user, password and options.
 
-    A string that cannot be read, or that has unusual characters in these parts, may have a password there. Then the
+    A string that cannot be parsed, or that has unusual characters in these parts, may have a password there: then the
     text has no part of it.
 
     >>> shown_database("postgresql://me:secret@db.example:5433/shop"), shown_database("password=secret")
@@ -217,26 +216,26 @@ def connect(
     pinned: bool = True,
     **parameters: Any,
 ) -> Any:
-    """Returns a pinned psycopg2 connection: an autocommitting one, or one to a logical walsender.
+    """Returns a pinned psycopg2 connection: with autocommit, or to a logical walsender.
 
     Args:
         dsn: libpq's connection string or URI.
         replication: whether the connection uses the replication protocol.
-        values: whether the server sends the values of rows in bytes. Then the text of a SQL_ASCII database comes as it
-            is. Else the server would refuse to send what is not UTF-8.
-        own_encoding: whether texts come in the encoding of the database: see `codec_of`.
-        pinned: whether the session has the pins.
+        values: whether the server sends the values of rows as bytes. Then the text of a SQL_ASCII database arrives
+            unconverted; otherwise the server would refuse to send invalid UTF-8.
+        own_encoding: whether texts arrive in the encoding of the database: see `codec_of`.
+        pinned: whether to pin the session's settings.
         parameters: of libpq, such as `connect_timeout` (default 20 seconds) or `tcp_user_timeout` (default 30,000 ms).
             Those in the connection string take precedence.
 
     Raises:
         psycopg2.OperationalError: if the server cannot be reached or refuses.
-        StoppedError: as `answer`; statements raise it, too.
-        DsnError: for a string that cannot be read.
+        StoppedError: as `answer`; statements of the connection raise it, too.
+        DsnError: for a string that cannot be parsed.
     """
     given = _parsed(dsn)
     pins = " ".join(f"-c {name}={value}" for name, value in PINS.items())
-    # The pins come after the user's own options, so the pins take effect.
+    # The pins come after the user's options, so that they take effect.
     options = f"{given.pop('options', '')} {pins if pinned else ''}".strip()
     cut = dict(_CUT, connect_timeout=_CONNECT_SECONDS)
     if psycopg2.extensions.libpq_version() >= _USER_TIMEOUT_LIBPQ:
@@ -254,7 +253,8 @@ def connect(
             cursor.execute("; ".join((_READ_ONLY, *(f"SET {name} = 0" for name in known))))
         encoding = connection.get_parameter_status("server_encoding")
         if own_encoding or (values and encoding == "SQL_ASCII"):
-            # psycopg2 goes on with UTF-8, also for names in statements. Its own function would allow only ASCII there.
+            # psycopg2 continues with UTF-8, also for names in statements. Its own function would allow only ASCII in
+            # these.
             with connection.cursor() as cursor:
                 cursor.execute(f"SET client_encoding = '{encoding}'")
     except BaseException:
@@ -264,13 +264,13 @@ def connect(
 
 
 def codec_of(connection: Any) -> str | None:
-    """Python's codec for the encoding of a connection's database, if the server may have texts without UTF-8 form."""
+    """Python's codec for the database's encoding, if texts in it may lack a UTF-8 form."""
     return CODECS.get(connection.get_parameter_status("server_encoding"))
 
 
 @contextmanager
 def session(dsn: str, **parameters: Any) -> Iterator[Any]:
-    """Gives a cursor of a pinned session that ends with the block."""
+    """Yields a cursor of a pinned session that ends with the block."""
     connection = connect(dsn, **parameters)
     try:
         with connection.cursor() as cursor:
@@ -288,7 +288,7 @@ _SETTINGS = (
 
 
 def read_server(cursor: Any) -> Server:
-    """Returns what a cursor's server reports about itself.
+    """Returns the properties of a cursor's server.
 
     Raises:
         psycopg2.Error: if the server does not answer.
@@ -304,7 +304,7 @@ def read_server(cursor: Any) -> Server:
         "pg_catalog.pg_is_in_recovery(), current_user::pg_catalog.text"
     )
     version, database, in_recovery, user = cursor.fetchone()
-    # From PostgreSQL 10 on every user may call this function, unless an administrator revoked the right.
+    # From PostgreSQL 10 on every user may call this function, unless the privilege was revoked.
     cursor.execute("SELECT pg_catalog.has_function_privilege('pg_catalog.pg_control_system()', 'EXECUTE')")
     identifier = ""
     if cursor.fetchone()[0]:
@@ -314,15 +314,15 @@ def read_server(cursor: Any) -> Server:
 
 
 def with_identifier(server: Server, dsn: str, replication: Any = None) -> Server:
-    """Returns the server with its identifier. Asks a walsender if the user may not call `pg_control_system()`.
+    """Returns the server with its identifier, from a walsender if the user may not call `pg_control_system()`.
 
     Args:
         server: the result of `read_server`.
         dsn: of the database.
-        replication: an open connection with the replication protocol; None to make one.
+        replication: an open replication connection; None to open one.
 
     Raises:
-        CaptureError: if there is no way to get it: two servers could then be confused. The message says what to grant.
+        CaptureError: if it cannot be read, so that two servers could be confused. The message says what to grant.
     """
     if server.system_identifier:
         return server
@@ -347,7 +347,7 @@ def with_identifier(server: Server, dsn: str, replication: Any = None) -> Server
 
 
 def current_lsn(dsn: str) -> int:
-    """Returns the end of the server's log. Everything that committed before lies before it.
+    """Returns the end of the server's WAL, after all earlier commits.
 
     Raises:
         psycopg2.Error: if the server does not answer.
@@ -357,11 +357,11 @@ def current_lsn(dsn: str) -> int:
 
 
 def position_of(lsn: Lsn, dsn: str) -> int:
-    """Returns the LSN of a text or number, as `parse_lsn` does; for "now" the end of the server's log.
+    """Returns the LSN of a text or number, as `parse_lsn` does; for "now" the end of the server's WAL.
 
     Raises:
         ValueError, TypeError: if `lsn` is neither.
-        psycopg2.Error: if the server is asked and does not answer.
+        psycopg2.Error: for "now", if the server does not answer.
     """
     if lsn == "now":
         return current_lsn(dsn)
@@ -372,12 +372,12 @@ def position_of(lsn: Lsn, dsn: str) -> int:
 
 
 def read_position(cursor: Any) -> int:
-    """Returns the end of the server's log, through a cursor."""
+    """Returns the end of the server's WAL, through a cursor."""
     cursor.execute(f"SELECT {_WRITTEN_LSN}")
     return int(cursor.fetchone()[0] or 0)
 
 
 def read_flushed_position(cursor: Any) -> int:
-    """Returns the end of the log that the server can decode, through a cursor."""
+    """Returns the end of the WAL that the server can decode, through a cursor."""
     cursor.execute(f"SELECT {FLUSHED_LSN}")
     return int(cursor.fetchone()[0])

@@ -32,14 +32,14 @@ __all__ = [
 
 _log = logging.getLogger("pgoutput_fast.capture")
 
-# After how long it is logged for whom a new slot waits.
+# After this time the transactions that a new slot waits for are logged.
 _LOG_SECONDS = 2.0
 _NAME = re.compile(r"[a-z0-9_]{1,63}")
 
-# From 19 on, REPACK (CONCURRENTLY) has a temporary slot. It is no user's, and counts against a limit of its own.
+# From 19 on, REPACK (CONCURRENTLY) has an internal temporary slot, which counts against a separate limit.
 NOT_OF_REPACK = "coalesce(s.plugin::pg_catalog.text, '') OPERATOR(pg_catalog.<>) 'pgrepack'"
 
-# Read as JSON, because a server may lack columns: wal_status came with 13, two_phase with 14, failover with 17.
+# Read as JSON, because older servers lack columns: wal_status is new in 13, two_phase in 14, failover in 17.
 _QUERY = f"""
 SELECT s.slot_name::pg_catalog.text, s.plugin::pg_catalog.text, s.database::pg_catalog.text,
        s.temporary, s.active, s.active_pid,
@@ -76,7 +76,7 @@ SELECT EXISTS (SELECT FROM pg_catalog.pg_replication_slots s WHERE s.slot_type O
     )
 """
 
-# The key of an advisory lock: a capture that runs has it, also between two peeks.
+# The key of an advisory lock that a running capture holds, also between two peeks.
 _OWNER = "(pg_catalog.hashtext('pgoutput_fast owner'), pg_catalog.hashtext(%s))"
 
 
@@ -90,15 +90,15 @@ class Slot:
         database: the database whose changes it decodes.
         temporary: whether it ends with its session.
         active_pid: the server process that uses it, None if none does.
-        restart_lsn: the oldest WAL that it keeps, None if it was invalidated.
+        restart_lsn: start of the WAL that it retains, None if it was invalidated.
         confirmed_flush_lsn: the confirmed LSN; the slot sends what commits later.
-        kept_bytes: bytes of WAL that it keeps from removal, None if it keeps none.
+        kept_bytes: bytes of WAL that it retains, None if it retains none.
         wal_status: `reserved`, `extended`, `unreserved` or `lost` (13 and later, else None).
         safe_bytes: bytes of WAL that can be written until the slot may be invalidated; None without a limit or before
             13.
         two_phase: whether it decodes prepared transactions when they are prepared.
-        failover: whether standbys get it.
-        invalidated: why the slot is no longer usable, None if it is usable.
+        failover: whether it is synchronized to standbys.
+        invalidated: why the slot is unusable, None if it is usable.
     """
 
     name: str
@@ -117,10 +117,10 @@ class Slot:
 
 
 def list_slots(dsn: str) -> list[Slot]:
-    """Returns the server's logical slots, of all databases, without those of a REPACK (CONCURRENTLY) that runs.
+    """Returns the logical slots of all databases, without those of a running REPACK (CONCURRENTLY).
 
     Raises:
-        psycopg2.Error: if the server cannot be asked.
+        psycopg2.Error: if a query fails.
     """
     with session(dsn) as cursor:
         return read_slots(cursor)
@@ -130,7 +130,7 @@ def find_slot(dsn: str, name: str) -> Slot | None:
     """Returns the slot with this name, None if there is none.
 
     Raises:
-        psycopg2.Error: if the server cannot be asked.
+        psycopg2.Error: if a query fails.
     """
     with session(dsn) as cursor:
         return read_slot(cursor, name)
@@ -140,7 +140,7 @@ def is_physical(dsn: str, name: str) -> bool:
     """Whether a physical slot has this name.
 
     Raises:
-        psycopg2.Error: if the server cannot be asked.
+        psycopg2.Error: if a query fails.
     """
     with session(dsn) as cursor:
         return has_physical(cursor, name)
@@ -162,7 +162,7 @@ def read_slot(cursor: Any, name: str) -> Slot | None:
 
 
 def was_read(cursor: Any, name: str) -> bool:
-    """Whether a client has read changes of a slot, or looked at them, as far as the server counts (14 and later)."""
+    """Whether a client has read or peeked changes of a slot, by the server's statistics (14 and later)."""
     cursor.execute("SELECT pg_catalog.to_regclass('pg_catalog.pg_stat_replication_slots') IS NOT NULL")
     if not cursor.fetchone()[0]:
         return False
@@ -175,10 +175,10 @@ def was_read(cursor: Any, name: str) -> bool:
 
 
 def own(cursor: Any, name: str) -> None:
-    """Marks a slot as that of a capture or a mirror, as long as the cursor's session lasts.
+    """Marks a slot as owned by a capture or mirror while the cursor's session lasts.
 
     Raises:
-        psycopg2.errors.ObjectInUse: if the slot is that of another session.
+        psycopg2.errors.ObjectInUse: if another session owns the slot.
     """
     cursor.execute(f"SELECT pg_catalog.pg_try_advisory_lock{_OWNER}", (name,))
     if not cursor.fetchone()[0]:
@@ -186,7 +186,7 @@ def own(cursor: Any, name: str) -> None:
 
 
 def is_owned(cursor: Any, name: str) -> bool:
-    """Whether a capture or a mirror that runs reads the slot. Nobody knows of those that do not run now."""
+    """Whether a running capture or mirror owns the slot. Stopped ones are unknown."""
     cursor.execute(f"SELECT NOT pg_catalog.pg_try_advisory_xact_lock_shared{_OWNER}", (name,))
     return bool(cursor.fetchone()[0])
 
@@ -202,8 +202,8 @@ def _slot(
     confirmed: int | None, kept: int | None, wal_status: str | None, safe: int | None, two_phase: bool, failover: bool,
     reason: str | None, conflicting: bool,
 ) -> Slot:  # fmt: skip
-    # PostgreSQL 16 has no reason, and says of each invalidated slot that it conflicts. One whose WAL is removed keeps
-    # no position.
+    # PostgreSQL 16 has no reason, and reports every invalidated slot as conflicting. A slot without WAL has no
+    # restart_lsn.
     if reason is None and conflicting and restart is not None:
         reason = "conflicting with recovery"
     if reason is None and (wal_status == "lost" or (restart is None and confirmed is not None)):
@@ -238,7 +238,7 @@ def check_slot(major: int, *, two_phase: bool, failover: bool) -> None:
         ValueError: if it cannot.
     """
     if two_phase and major < 15:
-        # PostgreSQL 14 has two-phase slots, but its pgoutput does not send what they decode.
+        # PostgreSQL 14 has two-phase slots, but its pgoutput does not support them.
         raise ValueError(
             f"pgoutput sends prepared transactions from PostgreSQL 15 on; this server is {major}"
         )
@@ -247,13 +247,13 @@ def check_slot(major: int, *, two_phase: bool, failover: bool) -> None:
 
 
 def create_slot(dsn: str, name: str, *, two_phase: bool = False, failover: bool = False) -> Slot:
-    """Creates a permanent slot for pgoutput. It begins after all transactions that are open now have ended.
+    """Creates a permanent slot for pgoutput, which begins after all currently open transactions have ended.
 
     Args:
         dsn: of the database whose changes the slot decodes.
         name: at most 63 lower case letters, digits and underscores.
         two_phase: decode prepared transactions when they are prepared (15 and later).
-        failover: let standbys have the slot (17 and later).
+        failover: synchronize the slot to standbys (17 and later).
 
     Raises:
         ValueError: for a name that no slot can have, and for features that the server's version lacks.
@@ -268,16 +268,16 @@ def create_slot(dsn: str, name: str, *, two_phase: bool = False, failover: bool 
 def temporary_slot(
     dsn: str, name: str | None = None, *, two_phase: bool = False
 ) -> Iterator[tuple[Slot, Any]]:
-    """Creates a slot for pgoutput during a block. The slot and its WAL go away with its session, however that ends.
+    """Creates a slot for pgoutput during a block. The slot is dropped with its session, however that ends.
 
-    No other session can read from the slot, so no `Capture` can use it. It is for a look at changes through SQL.
+    No other session can read from the slot, so no `Capture` can use it. It is for reading changes through SQL.
 
     Args:
         dsn, two_phase: as for `create_slot`.
         name: as for `create_slot`; None for a new unique name.
 
     Returns:
-        For the block, the slot and a psycopg2 cursor of its session, for `pg_logical_slot_get_binary_changes`.
+        A context with the slot and a psycopg2 cursor of its session, for `pg_logical_slot_get_binary_changes`.
 
     Raises:
         ValueError, psycopg2.Error: as `create_slot`.
@@ -289,11 +289,10 @@ def temporary_slot(
 
 
 def temporary_copy(cursor: Any, name: str) -> str | None:
-    """Makes a copy of a slot that ends with the cursor's session, and returns its name.
+    """Creates a temporary copy of a slot, which ends with the cursor's session, and returns its name.
 
     Returns:
-        None if the server makes none that sends the same: before 12, for a slot with prepared transactions, or without
-        room for one more slot.
+        None if there is no equivalent copy: before 12, for a two-phase slot, or at the limit of slots.
     """
     slot = read_slot(cursor, name)
     if slot is None or slot.two_phase or cursor.connection.server_version < 120000:
@@ -322,19 +321,19 @@ def _create(cursor: Any, dsn: str, name: str, *, temporary: bool, two_phase: boo
 
 
 def end_making(dsn: str, name: str, pid: int) -> None:
-    """Ends a server process that makes a slot for a client that is gone, if the user may. The slot goes with it."""
+    """Terminates a server process that creates a slot for a client that is gone, if the user may."""
     with session(dsn) as cursor, suppress(psycopg2.errors.InsufficientPrivilege):
         _warn_standbys(cursor, name)
         cursor.execute("SELECT pg_catalog.pg_terminate_backend(%s)", (pid,))
 
 
 def logged_wait(dsn: str, name: str, wanted: Callable[[], bool] | None = None) -> Callable[[], bool]:
-    """A function to call while the server makes a slot. If that takes long, it logs for whom the server waits.
+    """A function to call while the server creates a slot. It logs the transactions that block it for long.
 
     Args:
         dsn: of the database.
         name: of the slot.
-        wanted: tells what the function returns; None for always true.
+        wanted: returns the function's result; None for always true.
     """
     at = time.monotonic() + _LOG_SECONDS
     is_logged = False
@@ -355,7 +354,7 @@ def logged_wait(dsn: str, name: str, wanted: Callable[[], bool] | None = None) -
 
 
 def drop_slot(dsn: str, name: str) -> bool:
-    """Drops a slot, and releases the WAL that it keeps. Returns whether the slot existed.
+    """Drops a slot, which releases its WAL, and returns whether the slot existed.
 
     Raises:
         psycopg2.Error: if a client uses the slot, or the server refuses for another reason.
@@ -372,17 +371,17 @@ def drop_slot(dsn: str, name: str) -> bool:
 
 @contextmanager
 def keep_decoding(dsn: str, name: str) -> Iterator[None]:
-    """Keeps logical decoding on during a block that drops a slot and makes it again.
+    """Keeps logical decoding enabled during a block that drops a slot and creates it again.
 
-    A server with wal_level = replica would end it with its last logical slot. A temporary copy of the slot prevents
-    that. Without room for one more slot there is no copy, and `drop_slot` warns.
+    A server with wal_level = replica would disable it after its last logical slot. A temporary copy of the slot
+    prevents that. At the limit of slots there is no copy, and `drop_slot` warns.
 
     Raises:
-        psycopg2.Error: if the server cannot be asked.
+        psycopg2.Error: if a query fails.
     """
     with ExitStack() as stack:
         cursor = stack.enter_context(session(dsn))
-        # The server copies no slot that it still makes, or that is gone by now.
+        # The server cannot copy a slot that is still being created or already gone.
         with suppress(psycopg2.errors.ObjectNotInPrerequisiteState, psycopg2.errors.UndefinedObject):
             if not _ends_decoding(cursor, name) or temporary_copy(cursor, name) is None:
                 stack.close()
@@ -390,7 +389,7 @@ def keep_decoding(dsn: str, name: str) -> Iterator[None]:
 
 
 def _warn_standbys(cursor: Any, name: str) -> None:
-    """Warns before a slot goes with which logical decoding ends, if the server has standbys that could mind."""
+    """Warns before the drop of a slot that disables logical decoding, if standbys may depend on it."""
     if _ends_decoding(cursor, name) and _is_true(cursor, _HAS_STANDBY):
         _log.warning(
             "slot %s is the last logical slot of a server with wal_level = replica. Without one, the server ends "
@@ -401,7 +400,7 @@ def _warn_standbys(cursor: Any, name: str) -> None:
 
 
 def _ends_decoding(cursor: Any, name: str) -> bool:
-    """Whether logical decoding ends with this slot (19 and later)."""
+    """Whether dropping this slot disables logical decoding (19 and later)."""
     server = read_server(cursor)
     if server.major < 19 or server.in_recovery or server.settings["wal_level"] != "replica":
         return False

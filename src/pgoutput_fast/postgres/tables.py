@@ -1,4 +1,4 @@
-"""The tables of publications for a snapshot: as Relation messages describe them, and where their rows lie."""
+"""The published tables for a snapshot: their Relation messages, and the location of their rows."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class TablePart:
 
     Attributes:
         oid, name: of the heap; the name is qualified and quoted.
-        filenode: its file at the time of the snapshot. A rewritten table has another one.
+        filenode: its file at the time of the snapshot; a rewrite changes it.
         nbytes: size of its pages in bytes.
-        has_pages: whether the server can find its rows by page.
+        has_pages: whether the server can read it by page ranges.
     """
 
     oid: int
@@ -48,9 +48,9 @@ class SnapshotTable:
     Attributes:
         relation: the table as its Relation message describes it.
         parts: the heaps with its rows.
-        filters: the entries of the catalog with the row filters, one of which is true for each row; empty for all rows.
-        unsendable: columns whose type, or a type within it, has no binary form.
-        consistent_lsn: the snapshot lacks changes of this table that committed at this LSN or later.
+        filters: the catalog entries of the row filters; a row must match one of them. Empty for all rows.
+        unsendable: columns whose type, or a part of it, has no binary form.
+        consistent_lsn: the snapshot lacks commits at this LSN or later.
     """
 
     relation: Relation
@@ -82,7 +82,7 @@ FROM published t JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) t.oi
 ORDER BY t.nspname, t.relname, t.pubname
 """
 
-# The same for named tables, as if a publication published all of their columns and rows that it can.
+# The same for named tables, as if a publication published all of their rows and publishable columns.
 _NAMED = """
 SELECT '', c.oid::pg_catalog.int8, n.nspname::pg_catalog.text, c.relname::pg_catalog.text,
        c.relreplident::pg_catalog.text, c.relkind::pg_catalog.text, NULL, NULL
@@ -94,7 +94,7 @@ WHERE c.relkind OPERATOR(pg_catalog.=) ANY (ARRAY['r', 'p'])
               WHERE n.nspname OPERATOR(pg_catalog.=) w.schema AND c.relname OPERATOR(pg_catalog.=) w.name)
 """
 
-# Columns that only later versions have are read as JSON: attgenerated of 12, indnkeyatts of 11.
+# Columns of later versions are read as JSON: attgenerated of 12, indnkeyatts of 11.
 _COLUMNS = """
 SELECT a.attrelid::pg_catalog.int8, a.attname::pg_catalog.text, a.atttypid::pg_catalog.int8,
        a.atttypmod::pg_catalog.int8,
@@ -115,7 +115,7 @@ WHERE a.attrelid OPERATOR(pg_catalog.=) ANY (%s::pg_catalog.oid[])
 ORDER BY a.attrelid, a.attnum
 """
 
-# A table without partitions is its own part. 10 and 11 know no access methods of tables.
+# A table without partitions is its own part. 10 and 11 have no table access methods.
 _PARTS = """
 WITH RECURSIVE below (root, oid) AS (
     SELECT oid, oid FROM pg_catalog.unnest(%s::pg_catalog.oid[]) AS u (oid)
@@ -133,7 +133,7 @@ JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace
 ORDER BY n.nspname, c.relname
 """
 
-# The size opens a table. While somebody has locked one, its pages are those of the last VACUUM or ANALYZE.
+# Reading the size opens a table. For a locked table it is the page count of the last VACUUM or ANALYZE.
 _SIZES = f"""
 SELECT u.oid::pg_catalog.int8, coalesce(pg_catalog.pg_relation_size(u.oid), 0)
 FROM pg_catalog.unnest(%s::pg_catalog.oid[]) AS u (oid) WHERE u.oid OPERATOR(pg_catalog.<>) ALL ({LOCKED})
@@ -152,7 +152,7 @@ JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) t.typnamespace
 WHERE t.typtype OPERATOR(pg_catalog.<>) 'd'
 """
 
-# A type that consists of other types has its own send function. This function fails if theirs fail.
+# The send function of a type that consists of other types fails if theirs fail.
 _UNSENDABLE = """
 WITH RECURSIVE within (root, oid) AS (
     SELECT oid, oid FROM pg_catalog.unnest(%s::pg_catalog.oid[]) AS u (oid)
@@ -184,20 +184,20 @@ def describe_tables(
     user_types: bool,
     named: Sequence[tuple[str, str]] = (),
 ) -> tuple[tuple[SnapshotTable, ...], Catalog]:
-    """What the publications publish, as it is in the cursor's transaction; and a catalog of it.
+    """The published tables as of the cursor's transaction, and a catalog of them.
 
     Args:
         cursor: of a pinned session whose transaction sees the snapshot.
         publications: names of the publications, without SQL quotes.
         major: the server's major version.
         consistent_lsn: the consistent point of the snapshot.
-        user_types: whether the catalog gets the server's description of types that are not built in.
+        user_types: whether to add the server's types that are not built in to the catalog.
         named: (schema, name) of tables, instead of the tables of publications.
 
     Raises:
         ValueError: for a publication that does not exist, and for column lists that the server cannot combine.
         CaptureError: if the server cannot send a name.
-        psycopg2.Error: if the server cannot be asked.
+        psycopg2.Error: if a query fails.
     """
     expect_sendable_names(cursor, publications, named)
     found: dict[int, list[Any]] = {}
@@ -246,7 +246,7 @@ def _published(cursor: Any, publications: Sequence[str], named: Sequence[tuple[s
 
 
 def _parts_of(cursor: Any, oids: Sequence[int]) -> dict[int, list[TablePart]]:
-    """Returns what has rows of each table."""
+    """Returns the heaps with rows of a table, by table."""
     cursor.execute(_PARTS, (list(oids),))
     found: dict[int, list[TablePart]] = {oid: [] for oid in oids}
     rows = [row for row in cursor.fetchall() if row[4] == "r"]
@@ -258,7 +258,7 @@ def _parts_of(cursor: Any, oids: Sequence[int]) -> dict[int, list[TablePart]]:
 
 
 def _columns_of(cursor: Any, oids: Sequence[int]) -> dict[int, list[tuple[Column, bool]]]:
-    """Returns (column, whether it is generated) of each column, by table."""
+    """Returns the columns as (column, whether it is generated), by table."""
     cursor.execute(_COLUMNS, (list(oids),))
     found: dict[int, list[tuple[Column, bool]]] = {oid: [] for oid in oids}
     for oid, name, type_oid, typmod, generated, key in cursor.fetchall():
@@ -301,7 +301,7 @@ def _table(
 
 
 def _sent(columns: Sequence[tuple[Column, bool]], listed: Sequence[str] | None, major: int) -> Iterator[str]:
-    """Yields the columns that a publication sends. Before 18 it sends no generated ones, even if the view has them."""
+    """Yields the columns that a publication sends: before 18 no generated ones, even if the view lists them."""
     for column, generated in columns:
         in_list = listed is None or column.name in listed
         may_be_sent = not generated or (listed is not None and major >= 18)
@@ -312,8 +312,8 @@ def _sent(columns: Sequence[tuple[Column, bool]], listed: Sequence[str] | None, 
 def text_columns(table: SnapshotTable, catalog: Catalog, options: Options, major: int) -> frozenset[str]:
     """Returns the columns that a snapshot reads as text.
 
-    These are columns without a binary form, and columns whose binary values differ from those of changes. Changes come
-    as text by default.
+    These are columns without a binary form, and columns whose binary values would be decoded differently from changes,
+    which arrive as text by default.
     """
     columns = table.relation.columns
     types = column_types_of(columns, options, catalog.types)

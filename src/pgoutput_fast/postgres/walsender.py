@@ -1,4 +1,4 @@
-"""Reads the replication stream of a slot: payloads in batches. Confirms durable positions in good time."""
+"""Reads the replication stream of a slot in batches, and confirms durable positions in time."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from pgoutput_fast.protocol.lsn import format_lsn
 __all__ = ["Received", "Walsender"]
 
 _STATUS_SECONDS = 5.0
-# How many statuses are sent within wal_sender_timeout. It is one minute by default, but may be less.
+# Status messages per wal_sender_timeout, which is one minute by default, but may be less.
 _STATUSES = 4
-# A server sends each message separately. A batch is filled for this long before it is returned.
+# A server sends messages one by one. A batch is filled for this time.
 _FILL_SECONDS = 0.05
-# In the middle of a large transaction the server answers late.
+# During a large transaction the server answers late.
 _END_SECONDS = 2.0
 
 _TIMEOUT = (
@@ -45,7 +45,7 @@ class Received:
         payloads: the plugin's output; a binary or large binary array.
         lsns: the start LSN of each message's frame, int64.
         nbytes: bytes of the payloads.
-        starts_session: whether a decoding session begins before the first message.
+        starts_session: whether a decoding session begins with the first message.
     """
 
     payloads: pa.Array = field(default_factory=lambda: pa.array([], pa.binary()))
@@ -55,7 +55,7 @@ class Received:
 
 
 def _start(slot: str, start_lsn: int, options: Mapping[str, str]) -> str:
-    """The command. psycopg2 would send a name that is not ASCII in another encoding, and the server would skip it."""
+    """The command. psycopg2 would send names that are not ASCII in another encoding, which the server ignores."""
     words = ", ".join(f'"{name}" {_quoted(str(value))}' for name, value in options.items())
     return f'START_REPLICATION SLOT "{slot}" LOGICAL {format_lsn(start_lsn)} ({words})'
 
@@ -65,20 +65,20 @@ def _quoted(text: str) -> str:
 
 
 class Walsender:
-    """A slot's stream from a position on.
+    """The stream of a slot from a position on.
 
     Args:
         dsn: of the slot's database.
         slot: the slot's name.
         options: the plugin's options, as from `plugin_options`.
         start_lsn: transactions whose commit ends at this LSN or before are not sent; 0 for the confirmed LSN.
-        status_seconds: how often the server hears the position; more often if its wal_sender_timeout requires it.
+        status_seconds: interval of status messages; shorter if the server's wal_sender_timeout requires it.
         silent_seconds: the connection counts as lost after this time without an answer; 0 for never. A longer
-            wal_sender_timeout takes precedence: a server that is busy decoding looks for questions twice in that time.
-        hear: as in `CopyLink`: receives what the server sends beside the stream.
-        owns: whether the slot is marked as that of a capture meanwhile.
-        own_encoding: whether the server sends texts in the encoding of the database, and they are converted here. Then
-            it sends no value in binary.
+            wal_sender_timeout takes precedence: a server that is busy decoding reads requests twice in that time.
+        hear: as in `CopyLink`: receives the server's warnings.
+        owns: whether to mark the slot as owned by a capture meanwhile.
+        own_encoding: whether the server sends texts in the encoding of the database, to be converted here. Then it
+            sends no value in binary.
 
     Raises:
         psycopg2.Error: if the server refuses, for instance because another client uses the slot.
@@ -131,16 +131,16 @@ class Walsender:
     ) -> None:
         try:
             if kind is None:
-                # The server then gets the last confirmation, and releases the slot, before this returns.
+                # So the server gets the last confirmation and releases the slot before this returns.
                 with contextlib.suppress(psycopg2.Error):
                     self._link.end(_END_SECONDS)
         finally:
-            # Also if `hear` raises an error for something that the server still sends.
+            # Even if `hear` raises an error for a last warning.
             self._connection.close()
 
     @property
     def wal_end(self) -> int:
-        """The server's end of WAL, as it last reported it."""
+        """The server's end of WAL, as last reported."""
         return self._wal_end
 
     @property
@@ -150,35 +150,35 @@ class Walsender:
 
     @property
     def is_pressed(self) -> bool:
-        """Whether the server demanded an answer during the last read.
+        """Whether the server requested a reply during the last read.
 
-        A server that shuts down does so repeatedly, until everything that it has sent is confirmed.
+        A server that shuts down does so repeatedly, until all sent data are confirmed.
         """
         return self._is_pressed
 
     def read(self, most_bytes: int, most_seconds: float, *, ask: bool = False) -> Received:
-        """Returns messages, up to `most_bytes` or until no more are there; none after `most_seconds` of silence.
+        """Returns available messages, up to `most_bytes`; none after `most_seconds` of silence.
 
         Args:
             most_bytes: limit for the payloads.
             most_seconds: how long to wait for the first message.
-            ask: if no message is there yet, ask the server for its position, which it otherwise reports only now and
-                then. Its answer ends the wait.
+            ask: if no message is available, request the server's position, which it otherwise reports only
+                occasionally. The reply ends the wait.
 
         Raises:
-            SilentError: if the server was asked and has answered nothing for too long.
+            SilentError: if the server does not answer a request in time.
             psycopg2.Error: if the connection is lost, or the server ends the stream.
             DecodeError: for data that are no frame of a walsender.
         """
         deadline = time.monotonic() + most_seconds
         asked = self._is_pressed = False
-        first = 0.0  # take only data that have already arrived
+        first = 0.0  # only data that have already arrived
         while True:
             began, arrivals = time.monotonic(), self._link.arrivals
             frames = self._link.take(most_bytes, first, _FILL_SECONDS)
             if frames is None:
                 raise psycopg2.OperationalError("the server ended the stream")
-            # Only waiting counts. While a disk is slow, nobody reads, and the server may have sent much.
+            # Only time spent waiting counts: during slow writes of the caller, the server may have sent much.
             came = len(frames) or self._link.arrivals > arrivals
             self._silent = 0.0 if came else self._silent + time.monotonic() - began
             if self._most_silent and self._silent > self._most_silent:
@@ -196,7 +196,7 @@ class Walsender:
             first = min(left, self._status_seconds)
 
     def _heard(self, frames: pa.Array) -> Received:
-        """Takes the messages out of their frames, and answers if the server requests it."""
+        """Extracts the messages from their frames, and replies if the server requests it."""
         heard = unframe(frames)
         ends = [pc.max(each).as_py() for each in (heard.wal_end, heard.keepalives.column("wal_end"))]
         self._wal_end = max(self._wal_end, *(end for end in ends if end is not None))
@@ -209,7 +209,7 @@ class Walsender:
     def confirm(self, lsn: int) -> None:
         """Confirms that everything that committed up to `lsn` is durable.
 
-        The server need not keep it. The LSN never decreases.
+        The server may discard it. The LSN never decreases.
 
         Raises:
             psycopg2.Error: if the connection is lost.
@@ -219,11 +219,11 @@ class Walsender:
             self.status(force=True)
 
     def status(self, *, force: bool = False, reply: bool = False) -> None:
-        """Sends the server a status if it is time. Call it often while you wait for something else.
+        """Sends a status to the server if it is due. Call it often during other waits.
 
         Args:
             force: send it now.
-            reply: ask the server to answer with its own position.
+            reply: request the server's position.
 
         Raises:
             psycopg2.Error: if the connection is lost.
@@ -237,6 +237,6 @@ class Walsender:
                     write_lsn=lsn, flush_lsn=lsn, apply_lsn=lsn, reply=reply, force=True
                 )
             except psycopg2.Error:
-                # The server has ended the stream. Its reason can still be read.
+                # The server has ended the stream, but its error can still be read.
                 self._link.why(_END_SECONDS)
                 raise
