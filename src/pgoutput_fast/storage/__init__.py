@@ -1,4 +1,4 @@
-"""Files that last: paths, stores, and what must be on the disk before it counts.
+"""Durable files: paths, stores, fsync and locks.
 
 Users import one name from here, `table_directory`.
 """

@@ -15,7 +15,7 @@ _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.E
 
 
 def fsync(path: str | os.PathLike[str]) -> None:
-    """Makes a file, or the entries of a directory, survive a crash of the machine.
+    """Makes a file, or the entries of a directory, durable.
 
     Raises:
         OSError: if it cannot be opened, or if the disk reports an error.
@@ -30,18 +30,18 @@ def fsync(path: str | os.PathLike[str]) -> None:
 
 
 def make_directory(path: str | os.PathLike[str], mode: int = 0o777) -> None:
-    """Makes a directory and its parents, and makes all of them survive a crash of the machine.
+    """Creates a directory and its parents durably.
 
-    A directory that exists may be from a process that was killed, or whose fsync failed. So this function also fsyncs
-    the parents of existing directories, if this process may read them.
+    An existing directory may be from a process that was killed or whose fsync failed. So this function also fsyncs the
+    parents of existing directories, if this process may read them.
 
     Args:
         path: the directory.
-        mode: permissions of the directory if it is made here; the umask applies. Parents get 0o777 and the umask.
+        mode: permissions of the directory if it is created here; the umask applies. Parents get 0o777 and the umask.
 
     Raises:
         FileExistsError, NotADirectoryError: if the path, or a parent, is a file and not a directory.
-        OSError: if it cannot be made, or if the disk reports an error.
+        OSError: if it cannot be created, or if the disk reports an error.
     """
     directory = Path(path).absolute()
     for each in [*reversed(directory.parents), directory][1:]:
@@ -65,7 +65,7 @@ def make_directory(path: str | os.PathLike[str], mode: int = 0o777) -> None:
 
 
 def check_file_mode(file_mode: int | None) -> int | None:
-    """Returns `file_mode` if files can be made with it.
+    """Returns `file_mode` if it is valid for files.
 
     Raises:
         ValueError: if it is not a number, has other bits than permissions to read and write, or lacks the owner's
@@ -88,7 +88,7 @@ def check_file_mode(file_mode: int | None) -> int | None:
 
 
 def directory_mode(file_mode: int | None) -> int:
-    """The permissions of a directory, so that every user who may read its files can find them.
+    """The permissions of a directory for files of this mode: users who may read the files may list it.
 
     >>> oct(directory_mode(0o640)), oct(directory_mode(None))
     ('0o750', '0o777')
@@ -97,22 +97,22 @@ def directory_mode(file_mode: int | None) -> int:
 
 
 def publish(hidden: Path, target: Path) -> None:
-    """Gives a finished file its name. If several processes want the same name at the same time, one of them gets it.
+    """Renames a finished file atomically: of several processes with the same target, only one succeeds.
 
     This does not fsync the directory.
 
     Args:
-        hidden: the file under its hidden name, in the directory of `target`. This name is gone when this returns.
+        hidden: the hidden name of the file, in the directory of `target`. It no longer exists afterwards.
         target: the new name.
 
     Raises:
-        FileExistsError: if a file with this name exists. Then both files stay as they are.
+        FileExistsError: if the target exists. Then both files are unchanged.
         OSError: if the file cannot be renamed.
     """
     try:
         os.link(hidden, target)
     except FileExistsError:
-        # A network file system may make the link, lose the answer and try again.
+        # A network file system may create the link, lose the reply and retry.
         if not os.path.samefile(hidden, target):
             raise FileExistsError(f"{target} exists") from None
     except OSError as problem:
@@ -125,10 +125,10 @@ def publish(hidden: Path, target: Path) -> None:
 
 
 def _publish_without_links(hidden: Path, target: Path) -> None:
-    """As `publish`, with a rename. A rename replaces a file, so one process at a time checks whether there is one."""
+    """As `publish`, with a rename. A rename replaces a file, so processes check for one under a lock."""
     directory = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        # The lock ends with the descriptor, also if the process is killed. So no lock file stays behind.
+        # The lock ends with the descriptor, even if the process is killed, and needs no lock file.
         fcntl.flock(directory, fcntl.LOCK_EX)
         if os.path.lexists(target):
             raise FileExistsError(f"{target} exists")

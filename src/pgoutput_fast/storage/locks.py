@@ -12,7 +12,7 @@ __all__ = ["held_lock", "try_lock"]
 
 
 def try_lock(file: IO[Any]) -> bool:
-    """Locks a file without a wait. Returns whether nobody else has the lock. The lock ends when the file is closed.
+    """Tries to lock a file and returns whether this succeeded. The lock ends when the file is closed.
 
     >>> import tempfile
     >>> with tempfile.NamedTemporaryFile() as file, open(file.name) as other:
@@ -28,7 +28,7 @@ def try_lock(file: IO[Any]) -> bool:
 
 @contextmanager
 def held_lock(path: Path) -> Iterator[None]:
-    """Holds the lock of a file during the block, and waits for it before. The file is made if it does not exist.
+    """Waits for the lock of a file and holds it during the block. The file is created if it does not exist.
 
     Raises:
         OSError: if the file cannot be opened.

@@ -1,4 +1,4 @@
-"""Opens Parquet files for decoded rows: the settings that all such files share."""
+"""Opens Parquet files for decoded rows, with shared settings."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ Compression = Literal["zstd", "lz4", "snappy", "none"]
 COMPRESSIONS: tuple[Compression, ...] = get_args(Compression)
 _LEVELS = {"zstd": 1}
 
-# Chosen by measurement: `python -m benchmarks.parquet`; benchmarks/NOTES.md gives the reasons.
+# Measured with `python -m benchmarks.parquet`; see benchmarks/NOTES.md.
 SETTINGS: dict[str, Any] = {
     "compression": "zstd",
     "compression_level": _LEVELS["zstd"],
-    # A dictionary pays while it is small. A column with more distinct values stops early to try one.
+    # A dictionary pays only while it is small. Columns with many distinct values fall back early.
     "dictionary_pagesize_limit": 1 << 16,
-    # Readers then skip pages, not only row groups.
+    # Lets readers skip pages, not only row groups.
     "write_page_index": True,
 }
 
@@ -32,7 +32,7 @@ def rows_writer(
     Args:
         file: a path, or a file that is open for writing.
         schema: of the rows, in plain types.
-        compression: how its pages are compressed.
+        compression: codec of its pages.
         more: further arguments of `pyarrow.parquet.ParquetWriter`.
     """
     codec = {"compression": compression, "compression_level": _LEVELS.get(compression)}
@@ -43,8 +43,8 @@ def rows_writer(
 def _with_statistics(schema: pa.Schema) -> list[str]:
     """The columns with statistics: all but floats.
 
-    Arrow leaves NaN out of the bounds, and DataFusion and DuckDB then miss the rows with NaN, which PostgreSQL and they
-    sort behind all other values.
+    Arrow omits NaN from the bounds, and DataFusion and DuckDB, which like PostgreSQL sort NaN after all other values,
+    would miss these rows.
     """
     return [path for field in schema for path in _ordered(field.name, field.type)]
 

@@ -1,4 +1,4 @@
-"""Paths of segments: files, directories and globs, on this machine or in any store that `pyarrow.fs` knows."""
+"""Paths of segments: files, directories and globs, local or in any store that `pyarrow.fs` supports."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ __all__ = [
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://|file:/")
-# A scheme with a single slash. The drive of a path of Windows has one letter.
+# A scheme with a single slash. A one-letter scheme is a Windows drive.
 _ONE_SLASH = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):/(?!/)(?P<rest>.*)", re.DOTALL)
-# The stores that pyarrow knows. Of some, the configuration names the host if the URI does not.
+# The stores of pyarrow, and those whose host may come from the configuration.
 _WITHOUT_HOST = ("hdfs", "viewfs")
 _SCHEMES = ("s3", "s3a", "s3n", "gs", "gcs", "abfs", "abfss", *_WITHOUT_HOST)
-# In a URI a question mark begins the query, so it is not a wildcard.
+# A question mark is no wildcard: in a URI it begins the query.
 _PATTERN = re.compile(r"[*\[]")
-# Hadoop's names of the scheme.
+# Hadoop's names of schemes.
 _SAME = {"s3a": "s3", "s3n": "s3"}
 
 
@@ -51,8 +51,8 @@ class FoundFile:
     Attributes:
         path: its path or URI.
         nbytes: its size in bytes.
-        modified: time of the last write, in nanoseconds since 1970; 0 if the store does not say it.
-        files: the open `pyarrow.fs.FileSystem` of a file in a store, None for a file of this machine.
+        modified: time of the last write, in nanoseconds since 1970; 0 if unknown.
+        files: the open `pyarrow.fs.FileSystem` of a file in a store, None for a local file.
         inside: the path in `files`.
     """
 
@@ -64,14 +64,14 @@ class FoundFile:
 
 
 def find_files(paths: Paths) -> list[FoundFile]:
-    """The files at `paths`. Each path is a file, a directory (its `*.parquet`) or a glob; it is local or a URI.
+    """The files at `paths`: files, directories (their `*.parquet`) and globs, as local paths or URIs.
 
-    A query, as in `s3://bucket/segments?endpoint_override=http://localhost:9000`, is kept in the URI of each file. In
-    directories and globs, names that begin with a dot or an underscore are skipped: these files are not finished.
+    A query, as in `s3://bucket/segments?endpoint_override=http://localhost:9000`, is kept in the URIs of the files. In
+    directories and globs, names that begin with a dot or an underscore are skipped: these files are unfinished.
 
     Raises:
         FileNotFoundError: if a path that is not a glob does not exist.
-        ValueError: for a URI that pyarrow does not know, for a pipe, and as `check_place`.
+        ValueError: for a URI that pyarrow does not support, for a pipe, and as `check_place`.
     """
     if isinstance(paths, str | os.PathLike):
         paths = [paths]
@@ -80,7 +80,7 @@ def find_files(paths: Paths) -> list[FoundFile]:
 
 
 def is_glob(path: str) -> bool:
-    """Whether a path or a URI names files by a pattern.
+    """Whether a path or a URI is a glob.
 
     >>> is_glob("segments/*.parquet"), is_glob("s3://bucket/[ab]"), is_glob("segments")
     (True, True, False)
@@ -109,10 +109,10 @@ def open_file(path: str) -> Any:
 
 
 def absolute(path: str | os.PathLike[str]) -> str:
-    """The path as every process of this machine finds it, whatever its working directory is. A URI stays as it is.
+    """The absolute path, independent of the working directory. A URI is unchanged.
 
     Raises:
-        ValueError: as `check_place`. With a directory before it, a wrong URI would look like a path.
+        ValueError: as `check_place`. With a directory prepended, a wrong URI would look like a path.
     """
     text = os.fspath(path)
     check_place(text)
@@ -120,7 +120,7 @@ def absolute(path: str | os.PathLike[str]) -> str:
 
 
 def check_place(text: str) -> None:
-    """Checks that a text can be meant as a path or a URI.
+    """Checks that a text is plausible as a path or a URI.
 
     Raises:
         ValueError: if it is empty, or a URI with a single slash. As a path, that would be a directory with a colon.
@@ -144,12 +144,12 @@ def check_place(text: str) -> None:
 
 
 def is_hidden(name: str) -> bool:
-    """Whether readers ignore a file or directory of this name: it is not finished, or has no data."""
+    """Whether readers ignore this name: the file or directory is unfinished or has no data."""
     return name.startswith((".", "_"))
 
 
 def shown(path: str | os.PathLike[str]) -> str:
-    """The path as it may stand in a message: a URI without its credentials and its query.
+    """The path for messages: a URI without its credentials and its query.
 
     >>> shown("s3://key:secret@bucket/segments?region=eu-central-1")
     's3://bucket/segments'
@@ -191,7 +191,7 @@ def _found_here(path: str) -> list[FoundFile]:
 
 def _file_here(path: str) -> FoundFile:
     status = os.stat(path)
-    # To open a pipe would wait for somebody who writes into it. Whoever reads a directory gets an error.
+    # Opening a pipe would block until it has a writer. A directory raises an error when it is read.
     if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):
         raise ValueError(f"{path} is no file: it is a pipe, a socket or a device")
     return FoundFile(path, status.st_size, status.st_mtime_ns)
@@ -253,10 +253,10 @@ def split_uri(path: str) -> SplitResult:
 
 
 def open_place(path: str) -> tuple[Any, str]:
-    """(the `pyarrow.fs.FileSystem` of a URI, the path inside of it).
+    """(the `pyarrow.fs.FileSystem` of a URI, the path in it).
 
     Raises:
-        ValueError: for a URI that pyarrow does not know.
+        ValueError: for a URI that pyarrow does not support.
     """
     from pyarrow import fs
 

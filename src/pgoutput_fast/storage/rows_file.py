@@ -1,4 +1,4 @@
-"""Rows in a file without a name: no other process sees it, and it goes when the process ends, however that happens."""
+"""Rows in an unlinked temporary file: invisible to other processes, and gone when the process ends."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ __all__ = ["RowsFile"]
 
 
 class RowsFile:
-    """A file of rows. Those that are read are in memory batch by batch, also for several readers at a time.
+    """A file of rows, read one batch at a time, also by several readers concurrently.
 
     Args:
-        directory: where there is space; it is made if it does not exist. None for the directory of temporary files.
+        directory: a directory with enough space, created if it does not exist; None for that of temporary files.
     """
 
     def __init__(self, directory: str | os.PathLike[str] | None = None) -> None:
@@ -29,10 +29,10 @@ class RowsFile:
         weakref.finalize(self, self._file.close)
 
     def write(self, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> int:
-        """Appends batches. Returns the place from which to read them.
+        """Appends batches and returns their offset for `read`.
 
         Raises:
-            OSError: if there is no space for them.
+            OSError: if there is not enough space.
         """
         expect_list("batches", batches)
         place = self._file.seek(0, os.SEEK_END)
@@ -47,7 +47,7 @@ class RowsFile:
         """Reads the batches of a `write`.
 
         Args:
-            place: what `write` returned.
+            place: the offset that `write` returned.
             columns: which columns, in this order; None for all.
         """
         if columns is not None:
@@ -77,7 +77,7 @@ class _Unclosed(io.RawIOBase):
 
 
 class _From(io.RawIOBase):
-    """A file from one place on. Other readers of the file do not move it."""
+    """A file from an offset on, with its own position."""
 
     def __init__(self, descriptor: int, place: int) -> None:
         self._descriptor, self._place = descriptor, place

@@ -1,7 +1,6 @@
-"""Stores of files: a directory of this machine, or a prefix in any store that `pyarrow.fs` knows.
+"""Stores of files: a local directory, or a prefix in any store that `pyarrow.fs` supports.
 
-A file appears whole, or not at all. A file that has appeared is durable. A name with slashes is a file in a
-subdirectory.
+A file appears atomically, and is then durable. A name with slashes is a file in a subdirectory.
 """
 
 from __future__ import annotations
@@ -47,16 +46,16 @@ __all__ = [
     "remove_directories",
 ]
 
-# In these stores a prefix exists as soon as a file below it exists.
+# In these stores a prefix exists once a file below it exists.
 _WITHOUT_DIRECTORIES = ("s3", "gcs", "abfs")
 _UNFINISHED = re.compile(r"\..+\.[0-9a-f]{16}")
-# So often a file is read again that another process replaces meanwhile.
+# Attempts to read a file that another process replaces meanwhile.
 _TRIES = 5
-# Errors that say that this is no place for a directory.
+# Errors for a path at which no directory can be created.
 _NO_PLACE = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.EROFS)
 _COLLAPSED = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
-# Errors of a write to a file do not name it.
+# Errors of a write, which do not name the file.
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -76,19 +75,19 @@ class Entry:
 
     @property
     def hidden(self) -> bool:
-        """Whether the file is not finished, or has no data: a part of its name begins with a dot or an underscore."""
+        """Whether the file is unfinished or has no data: a part of its name begins with a dot or an underscore."""
         return any(map(is_hidden, self.name.split("/")))
 
 
 class Store(ABC):
     """A place for files."""
 
-    #: Whether the store is a directory of this machine.
+    # : Whether the store is a local directory.
     local: bool
 
     @abstractmethod
     def __str__(self) -> str:
-        """The store as it may stand in a message: without credentials."""
+        """The store for messages, without credentials."""
 
     @abstractmethod
     def at(self, name: str) -> Path | str:
@@ -96,15 +95,15 @@ class Store(ABC):
 
     @abstractmethod
     def limit(self, file_mode: int | None) -> None:
-        """Limits the permissions of files that are made from now on. Directories get the permissions that fit.
+        """Limits the permissions of files created from now on; directories get matching permissions.
 
         The umask removes further permissions.
 
         Args:
-            file_mode: the most permissions of a file, such as 0o640; None if only the umask decides.
+            file_mode: maximum permissions of a file, such as 0o640; None if only the umask applies.
 
         Raises:
-            ValueError: for a mode that is not valid (see `check_file_mode`), or if the store has no permissions.
+            ValueError: for an invalid mode (see `check_file_mode`), or if the store has no permissions.
         """
 
     @abstractmethod
@@ -113,12 +112,12 @@ class Store(ABC):
 
     @abstractmethod
     def harden(self) -> None:
-        """Makes all files that have appeared durable, also if a process was killed or failed in an fsync before.
+        """Makes all visible files durable, even if a process was killed or failed during an fsync before.
 
-        This covers files in the root, and files in directories that lie in the root.
+        This covers files in the root and in directories of the root.
 
         Raises:
-            OSError: if that fails. Then do not rely on any file in the store.
+            OSError: if this fails. Then no file in the store is reliable.
         """
 
     @abstractmethod
@@ -126,11 +125,11 @@ class Store(ABC):
         """The files of the root, or of its directory `below`, sorted by name; empty without such a directory."""
 
     def names(self, below: str = "") -> list[str]:
-        """The names of `entries`, in any order. A directory is read without a look at each of its files."""
+        """The names of `entries`, in any order, from a directory listing without a stat per file."""
         return [entry.name for entry in self.entries(below)]
 
     def found(self, entry: Entry) -> FoundFile:
-        """A file of `entries` as `find_files` gives it."""
+        """A file of `entries` in the form of `find_files`."""
         return FoundFile(os.fspath(self.at(entry.name)), entry.nbytes, int(entry.modified * 1e9))
 
     @abstractmethod
@@ -143,7 +142,7 @@ class Store(ABC):
 
     @abstractmethod
     def write(self, name: str, *, replace: bool = False) -> AbstractContextManager[IO[bytes]]:
-        """Opens a file to write and to read back. It appears, durable, when the block ends without an error.
+        """Opens a file to write and read back. It appears, durable, when the block ends without an error.
 
         Raises:
             FileExistsError: if the file exists and `replace` is not set.
@@ -157,20 +156,20 @@ class Store(ABC):
 
     @abstractmethod
     def rename(self, name: str, new_name: str) -> None:
-        """Gives a file another name in the same directory. The new name is durable. It replaces a file of that name.
+        """Renames a file durably within its directory, and replaces a file of the new name.
 
         Raises:
-            FileNotFoundError: if there is no such file.
+            FileNotFoundError: if the file does not exist.
         """
 
     def put(self, name: str, content: bytes) -> None:
-        """Writes a small file. It replaces a file of this name."""
+        """Writes a small file, and replaces a file of this name."""
         with self.write(name, replace=True) as file:
             file.write(content)
 
 
 def missing_directories(store: Store, below: str = "") -> list[Path]:
-    """The directories of a local store, or of a name in it, that do not exist, the deepest first."""
+    """The missing directories of a local store, or of a name in it, deepest first."""
     if not store.local:
         return []
     directory = Path(store.at(below))
@@ -178,14 +177,14 @@ def missing_directories(store: Store, below: str = "") -> list[Path]:
 
 
 def remove_directories(directories: Iterable[Path]) -> None:
-    """Removes directories that are empty, up to the first one that is not."""
+    """Removes empty directories, up to the first one that is not empty."""
     with contextlib.suppress(OSError):
         for each in directories:
             each.rmdir()
 
 
 def hidden_name(name: str) -> str:
-    """A new name for a file that is not finished. Readers ignore it, and `is_unfinished` knows it.
+    """A new name for an unfinished file, which readers ignore and `is_unfinished` recognizes.
 
     >>> is_unfinished(hidden_name("file.parquet")), is_unfinished("file.parquet")
     (True, False)
@@ -194,7 +193,7 @@ def hidden_name(name: str) -> str:
 
 
 def name_target(problem: BaseException, target: Path) -> None:
-    """Lets an error that names a temporary file name the file that it would have become, beside it.
+    """Replaces the temporary file in an error by its target, in the same directory.
 
     >>> problem = PermissionError(13, "Permission denied", "/lake/.t.parquet.0123456789abcdef")
     >>> name_target(problem, Path("/lake/t.parquet"))
@@ -218,8 +217,8 @@ def open_store(place: str | os.PathLike[str]) -> Store:
     """The store of a directory or a URI.
 
     Raises:
-        ValueError: for an empty text, for a URI that pyarrow does not know, for one with a single slash, or for a URI
-            that was turned into a Path.
+        ValueError: for an empty text, for a URI that pyarrow does not support, for one with a single slash, or for a
+            URI that was converted to a Path.
     """
     text = os.fspath(place)
     if isinstance(place, os.PathLike) and _COLLAPSED.match(text):
@@ -232,11 +231,11 @@ def open_store(place: str | os.PathLike[str]) -> Store:
 
 
 def make_target(store: Store) -> None:
-    """Creates the root of a store in which tables or segments will be.
+    """Creates the root of a store for tables or segments.
 
     Raises:
-        NotADirectoryError: if the root is a file, lies below one, or is a link to what does not exist.
-        OSError: if it cannot be made there.
+        NotADirectoryError: if the root is a file, is below one, or is a dangling link.
+        OSError: if it cannot be created.
     """
     try:
         store.make()
@@ -262,7 +261,7 @@ class _Directory(Store):
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        # Directories that are durable, with their parents up to the root, as far as this process knows.
+        # Directories that this process has made durable, with their parents up to the root.
         self._sure: set[Path] = set()
         self._file_mode = 0o666
         self._directory_mode = directory_mode(None)
@@ -286,7 +285,7 @@ class _Directory(Store):
             below = [self._root / each.name for each in found if each.is_dir(follow_symlinks=False)]
         fsync(self._root)
         for directory in below:
-            # This user did not write directories that they may not read, such as lost+found.
+            # Skip directories that this user may not read, and so has not written, such as lost+found.
             with contextlib.suppress(PermissionError, FileNotFoundError):
                 fsync(directory)
 
@@ -301,7 +300,7 @@ class _Directory(Store):
                     else:
                         with contextlib.suppress(FileNotFoundError):
                             status = file.stat()
-                            # To open a pipe would wait for somebody who writes into it.
+                            # Opening a pipe would block until it has a writer.
                             if stat.S_ISREG(status.st_mode):
                                 found.append(Entry(name, status.st_size, status.st_mtime))
         except (FileNotFoundError, NotADirectoryError):
@@ -311,7 +310,7 @@ class _Directory(Store):
     def names(self, below: str = "") -> list[str]:
         try:
             with os.scandir(self._root / below) as files:
-                # No pipes: to open one would wait. Links that lead nowhere stay: to open one is an error.
+                # No pipes, which would block when opened. Dangling links stay: opening one is an error.
                 found = [
                     file.name for file in files if file.is_file() or (file.is_symlink() and not file.is_dir())
                 ]
@@ -323,7 +322,7 @@ class _Directory(Store):
         try:
             return (self._root / name).read_bytes()
         except NotADirectoryError as problem:
-            # The root is a file. As `entries` says, it has no files.
+            # The root is a file, which counts as a root without files.
             raise FileNotFoundError(*problem.args, problem.filename) from None
 
     @contextmanager
@@ -360,7 +359,7 @@ class _Directory(Store):
                 make_directory(directory, self._directory_mode)
         elif directory not in self._sure or not directory.is_dir():
             self._make_below(directory.parent)
-            # Even if it exists: the process that made it may have been killed, or have failed, before its fsync.
+            # Even if it exists: its creator may have been killed, or have failed, before its fsync.
             with contextlib.suppress(FileExistsError):
                 directory.mkdir(self._directory_mode)
             fsync(directory.parent)
@@ -423,7 +422,7 @@ class _Remote(Store):
     def read(self, name: str) -> bytes:
         inside = f"{self._root}/{name}"
         for left in reversed(range(_TRIES)):
-            # It asks for the size first. If a longer file takes the place then, the read fails, or its end is missing.
+            # This requests the size first. If a longer file replaces it then, the read fails or is truncated.
             with self._files.open_input_file(inside) as file:
                 size = file.size()
                 try:
@@ -441,15 +440,14 @@ class _Remote(Store):
         inside = f"{self._root}/{name}"
         if not replace and self._size(inside) is not None:
             raise FileExistsError(f"{self}/{name} exists")
-        # The file is first made on this machine. A stream into a store becomes a file when it is closed,
-        # even if an error closes it.
+        # The file is first written locally: a stream into a store becomes a file when it is closed, even by an error.
         with tempfile.TemporaryFile(prefix="pgoutput-fast-") as file:
             yield file
             file.flush()
             self._upload(file, inside)
 
     def _upload(self, file: IO[bytes], inside: str) -> None:
-        """Sends the file in one call, so that nothing comes between. An upload that lacks a part never completes."""
+        """Uploads the file in one call, so that it is atomic. An upload without all parts never completes."""
         size = os.fstat(file.fileno()).st_size
         if "/" in inside and self._files.type_name not in _WITHOUT_DIRECTORIES:
             self._files.create_dir(inside.rpartition("/")[0], recursive=True)
@@ -457,7 +455,7 @@ class _Remote(Store):
             self._send(content, inside)
         arrived = self._size(inside)
         if arrived != size:
-            # Do not remove it: it may be a file of another process.
+            # Keep it: it may be a file of another process.
             raise OSError(f"{self}: {inside} has {arrived} bytes, but {size} bytes were sent. Write it again")
 
     def _send(self, content: mmap.mmap, inside: str) -> None:

@@ -1,4 +1,4 @@
-"""Names of the directories of tables, in snapshots, and in targets of mirrors and of Spark."""
+"""Names of the directories of tables, in snapshots and in targets of mirrors and Spark."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from urllib.parse import quote, unquote
 
 __all__ = ["MIRROR", "table_directory", "table_of"]
 
-# The target of a mirror has this directory beside those of tables.
+# The directory of a mirror's state, beside those of tables.
 MIRROR = "_mirror"
 
-# File systems allow 255 bytes. An unfinished file or directory has a longer name: a dot and some 50 characters more.
+# File systems allow 255 bytes, and names of unfinished files and directories are some 50 characters longer.
 _MOST = 200
 _DIGITS = 64
 
 
 def table_directory(namespace: str, name: str) -> str:
-    """The name of a table's directory. It is never hidden, it is unique, and it has at most 200 characters.
+    """The name of a table's directory: never hidden, unique, and at most 200 characters long.
 
     The name is the schema's name, a dot, and the table's name. In both names, every character except the letters,
     digits, `_` and `-` of ASCII is percent-encoded in UTF-8. A `_` at the beginning is percent-encoded, too. If the
@@ -40,7 +40,7 @@ def table_directory(namespace: str, name: str) -> str:
 
 
 def table_of(directory: str) -> tuple[str, str] | None:
-    """(schema, table) of which `table_directory` made a name; None if it shortened the name, or did not make it.
+    """(schema, table) from a name of `table_directory`; None for a shortened name or any other.
 
     >>> table_of("public.orders"), table_of("%5Fa%2Eb.C%2Fd"), table_of("orders")
     (('public', 'orders'), ('_a.b', 'C/d'), None)
@@ -50,5 +50,5 @@ def table_of(directory: str) -> tuple[str, str] | None:
 
 
 def _escaped(name: str) -> str:
-    # `~` stands only before a digest, so a shortened name is never the full name of another table.
+    # `~` occurs only before a digest, so a shortened name is never the full name of another table.
     return quote(name, safe="").replace(".", "%2E").replace("~", "%7E")
