@@ -1,1 +1,1 @@
-"""From PostgreSQL's types to Arrow's: column types, tables' schemas, options, evolution of schemas."""
+"""From PostgreSQL's types to Arrow's: column types, table schemas, options, schema evolution."""

@@ -1,7 +1,7 @@
-"""The Arrow type of each PostgreSQL type. All parts of the package take it from here.
+"""The one mapping of PostgreSQL types to Arrow types.
 
-`catalog/builtin_types.py` has the server's facts about its types (oids, arrays, delimiters).
-A converter (`ColumnType.kernel`) is named in `_core/types/registry.hpp`, which has the code for text and for binary.
+`catalog/builtin_types.py` has the properties of the server's types (oids, arrays, delimiters). A converter
+(`ColumnType.kernel`) is named in `_core/types/registry.hpp`, which has the code for text and for binary.
 """
 
 from __future__ import annotations
@@ -34,23 +34,22 @@ MAX_DECIMAL_PRECISION = 38
 
 @dataclass(frozen=True)
 class ColumnType:
-    """What a column becomes.
+    """The Arrow type and converter of a column.
 
     Attributes:
         arrow: its Arrow type.
         kernel: the converter's name.
-        precision, scale: of a decimal.
-        element_oid: of an array whose elements' type is known; 0 accepts any.
-        child: the elements' type.
-        fields: of a struct.
-        unknown: whether nothing is known of the type. Its text stays as it came; its binary values become `\\x` and hex
-            digits.
+        precision, scale: for a decimal.
+        element_oid: for an array, the oid of its element type; 0 accepts any.
+        child: for an array, the element type.
+        fields: for a struct.
+        unknown: whether the type is unknown. Its text is kept unchanged; its binary values become `\\x` and hex digits.
         delimiter: the character between the elements of an array of this type in text.
-        binary_agrees_since: the first major version of a server whose binary values become the same as its text. It
-            says nothing of the type's parts; `binary_agrees` looks at them, too.
-        name: the type's name as far as it is known, with its schema unless that is pg_catalog.
-        size: how many types it is made of, itself included. A part counts as often as it occurs.
-        height: how many levels they have.
+        binary_agrees_since: the first major server version whose binary and text values are decoded to the same. This
+            excludes the type's parts; `binary_agrees` includes them.
+        name: the type's name if it is known, with its schema unless that is pg_catalog.
+        size: number of types that it consists of, including itself. A part counts as often as it occurs.
+        height: number of nesting levels.
     """
 
     arrow: pa.DataType
@@ -68,22 +67,22 @@ class ColumnType:
     height: int = field(default=1, compare=False)
 
     def leaves(self) -> int:
-        """How many columns without fields it is made of."""
+        """Number of columns without fields that it consists of."""
         if self.child is not None:
             return self.child.leaves()
         return sum(each.type.leaves() for each in self.fields) if self.fields else 1
 
     @property
     def parts(self) -> list[ColumnType]:
-        """The types that it is made of: of the elements, or of the fields."""
+        """The types of its elements or fields."""
         return [*([self.child] if self.child is not None else []), *(each.type for each in self.fields)]
 
     def has(self, kernel: str) -> bool:
-        """Whether a converter makes it, or a part of it."""
+        """Whether a converter produces it or a part of it."""
         return self.kernel == kernel or any(part.has(kernel) for part in self.parts)
 
     def binary_agrees(self, major: int) -> bool:
-        """Whether a server's binary values become the same as its text, in all parts of the type.
+        """Whether a server's binary and text values are decoded to the same, in all parts of the type.
 
         Args:
             major: the major version of the server.
@@ -104,17 +103,16 @@ _NEVER = sys.maxsize
 
 
 class _Form(NamedTuple):
-    """What a built-in type becomes. The fields are those of `ColumnType`."""
+    """The mapping of a built-in type. The fields are those of `ColumnType`."""
 
     kernel: str
     arrow: pa.DataType
     binary_agrees_since: int = 0
 
 
-# Built-in types by name. Numeric and uuid depend on options and are decided below. Point, ranges and multiranges are
-# made of other types. docs/types.md lists the types that are left out on purpose.
-# The text of reg* is a name, its binary form an oid. A server before 12 prints the floats of geometric types with more
-# digits than are needed to tell them apart.
+# Built-in types by name. Numeric and uuid depend on options and are decided below. Point, ranges and multiranges
+# consist of other types. docs/types.md lists the types that are omitted on purpose. The text of reg* is a name, its
+# binary form an oid. Servers before 12 print the floats of geometric types with more digits than necessary.
 _FORMS = {
     "bool": _Form("bool", pa.bool_()),
     "bytea": _Form("bytea", pa.binary()),
@@ -182,23 +180,23 @@ _FORMS = {
     "regcollation": _Form("reg", pa.string(), binary_agrees_since=_NEVER),
     "pg_snapshot": _Form("snapshot", pa.string()),
     "xid8": _Form("xid8", pa.string()),
-    "oid8": _Form("xid8", pa.string()),  # as xid8, a number that may have all 64 bits
+    "oid8": _Form("xid8", pa.string()),  # as xid8, a number of up to 64 bits
     "regdatabase": _Form("reg", pa.string(), binary_agrees_since=_NEVER),
 }
 _SCALARS = {OID_OF_NAME[name]: form for name, form in _FORMS.items()}
 
-# By the delimiter of the elements' type.
+# By the delimiter of the element type.
 _LIST_KERNELS = {",": "list", ";": "list_of_boxes"}
 
-# A type with more parts, or deeper ones, stays unknown. Then its column costs no more than a column of strings. So
-# does a column with which those of its table would have too many parts in all.
+# A type with more parts, or deeper ones, stays unknown, so that its column costs no more than strings. So does a column
+# with which its table would exceed the limit for tables.
 MAX_DEPTH = 32
 MAX_PARTS = 4096
 MAX_TABLE_PARTS = 2 * MAX_PARTS
 
-# Extension types whose binary form is their text: known by their name alone.
+# Extension types whose binary form is their text, recognized by name alone.
 _TEXT_EXTENSIONS = frozenset({"citext"})
-# Types of extensions that a live server explains: (extension, name) -> converter. The types of ltree have a version
+# Extension types that only a live server identifies: (extension, name) -> converter. The types of ltree have a version
 # byte before their text, as jsonb does.
 _OF_EXTENSIONS = {
     ("hstore", "hstore"): "hstore",
@@ -211,7 +209,7 @@ _OF_EXTENSIONS = {
 def column_type_of(column: Column, options: Options, types: UserTypes = NO_TYPES) -> ColumnType:
     """The type of a relation's column: by its oid if that is built in or `types` has it, else by its Type message.
 
-    If the Type message gives another name than `types`, the Type message counts.
+    If the Type message has another name than `types`, the Type message counts.
     """
     return column_types_of([column], options, types)[0]
 
@@ -219,7 +217,7 @@ def column_type_of(column: Column, options: Options, types: UserTypes = NO_TYPES
 def column_types_of(
     columns: Sequence[Column], options: Options, types: UserTypes = NO_TYPES
 ) -> list[ColumnType]:
-    """The types of all columns of a relation: each as for `column_type_of`, up to a limit for all together."""
+    """The types of all columns of a relation, as `column_type_of`, up to a limit for their total size."""
     resolver = _Resolver(options, types)
     found, size = [], 0
     for column in columns:
@@ -238,9 +236,9 @@ def column_types_of(
 
 
 def changed_type(known: Sequence[Column], described: Sequence[Column], options: Options) -> int | None:
-    """The ordinal of the first column whose Type message gives it another type than before; None if there is none.
+    """The ordinal of the first column whose Type message changes its type; None if there is none.
 
-    A new name of a type that only a live server can explain is not another type.
+    A new name of a type that only a live server can identify is no change.
     """
     for k, (before, now) in enumerate(zip(known, described, strict=True)):
         if before != now and column_type_of(before, options) != column_type_of(now, options):
@@ -249,17 +247,17 @@ def changed_type(known: Sequence[Column], described: Sequence[Column], options: 
 
 
 class _TooLargeError(Exception):
-    """More parts, or deeper ones, than any real type has."""
+    """A type with more parts, or deeper ones, than the limits."""
 
 
 class _Resolver:
-    """Finds the types of columns. Columns share the types of their parts, so each of them is made once."""
+    """Resolves the types of columns. Columns share the types of their parts, which are created once."""
 
     def __init__(self, options: Options, types: UserTypes) -> None:
         self._options = options
         self._types = types
         self._made: dict[tuple[int, int], ColumnType] = {}
-        # The least depth at which a type was too deep or too large.
+        # The minimum depth at which a type was too deep or too large.
         self._refused: dict[tuple[int, int], int] = {}
 
     def of_column(self, column: Column) -> ColumnType:
@@ -273,7 +271,7 @@ class _Resolver:
         return self._of_name(column.type_namespace, column.type_name, column.typmod)
 
     def _agrees(self, oid: int, name: tuple[str | None, str | None]) -> bool:
-        """Whether a Type message gives an oid the name that the catalog expects: for a domain that of its base type."""
+        """Whether a Type message has the name in the catalog: for a domain that of its base type."""
         base = self._types.base_of(oid)
         known = self._types.get(base)
         if known is not None:
@@ -282,13 +280,13 @@ class _Resolver:
 
     def _of_name(self, namespace: str, name: str, typmod: int) -> ColumnType:
         if namespace == "pg_catalog":
-            # A domain: its Type message bears the base type's name. The domain's own typmod is not on the wire.
+            # A domain: its Type message has the base type's name. The domain's typmod is not sent.
             base = OID_OF_NAME.get(name)
             return _unknown(name) if base is None else self._of_oid(base, typmod)
         if name.startswith("_") and len(name) > 1:
             element = name[1:]
             if element.startswith("_"):
-                # There are no arrays of arrays: the name of the element type begins with _. No more is known of it.
+                # There are no arrays of arrays: this is an element type whose name begins with _.
                 return _list(_unknown(f"{namespace}.{element}"), 0)
             return _list(self._of_name(namespace, element, typmod), 0)
         return _base(namespace, name, "")
@@ -356,7 +354,7 @@ def _qualified(namespace: str, name: str) -> str:
 
 
 def _base(namespace: str, name: str, extension: str) -> ColumnType:
-    """A type with its own input and output code; `extension` is empty if it is not known."""
+    """A type with its own input and output functions; `extension` is empty if unknown."""
     qualified = _qualified(namespace, name)
     kernel = "string" if name in _TEXT_EXTENSIONS else _OF_EXTENSIONS.get((extension, name))
     if kernel is not None:

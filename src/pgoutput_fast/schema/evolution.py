@@ -1,4 +1,4 @@
-"""One schema for several versions of a relation: columns by name, types widened only if no value changes."""
+"""One schema for several versions of a relation: columns match by name, and types are widened without loss."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EXTRA_COLUMNS = ("error", "drop")
 
 _INTEGERS = [pa.int16(), pa.int32(), pa.int64()]
 _FLOATS = [pa.float32(), pa.float64()]
-# Types with the same values in different layouts. Older versions of pyarrow have no views.
+# Types with the same values in different layouts. Older pyarrow has no views.
 _STRINGS = [pa.string(), pa.large_string(), *([pa.string_view()] if hasattr(pa, "string_view") else [])]
 _BINARIES = [pa.binary(), pa.large_binary(), *([pa.binary_view()] if hasattr(pa, "binary_view") else [])]
 
@@ -33,7 +33,7 @@ def widen(a: pa.DataType, b: pa.DataType, *, more_fields: bool = False) -> pa.Da
 
     Args:
         a, b: the types.
-        more_fields: whether a struct of `b` may have more fields behind those of `a`. A value of `a` is null there.
+        more_fields: whether a struct of `b` may have more fields after those of `a`, which are null in values of `a`.
 
     >>> widen(pa.int16(), pa.int64()), widen(pa.decimal128(5, 2), pa.decimal128(6, 1)), widen(pa.int32(), pa.string())
     (DataType(int64), Decimal128Type(decimal128(7, 2)), None)
@@ -64,9 +64,9 @@ def widen(a: pa.DataType, b: pa.DataType, *, more_fields: bool = False) -> pa.Da
 
 
 def _has_fields(a: pa.StructType, b: pa.StructType, more: bool) -> bool:
-    """Whether `b` has the fields of `a`, by their names and places, and no others, or only behind these."""
+    """Whether `b` has the fields of `a`, by name and position, and with `more` possibly others after them."""
     names = _names(b)
-    # A struct without fields becomes a text in a table, so it cannot get one.
+    # A struct without fields becomes a text in a table, so it cannot get fields later.
     return names == _names(a) or (more and a.num_fields > 0 and names[: a.num_fields] == _names(a))
 
 
@@ -112,12 +112,12 @@ def unify_schemas(
 ) -> pa.Schema:
     """The schema that all versions fit into.
 
-    It has the metadata of the last version. The columns of the last version come first, in its order. Columns that
-    only earlier versions have come behind them.
+    It has the metadata of the last version, then the columns of the last version in its order, then columns that only
+    earlier versions have.
 
     Args:
         versions: relation versions with the schemas of their rows.
-        advice: what the error says that helps; `{version}` in it is the earlier one of two that do not fit together.
+        advice: advice in the error; `{version}` in it is the earlier one of two incompatible versions.
 
     Raises:
         ValueError: if no type holds all values of a column; the error text names both versions.
@@ -144,7 +144,7 @@ def unify_schemas(
 
 
 def widest(schemas: Sequence[pa.Schema], place: str, *, more_fields: bool = False) -> pa.Schema:
-    """The columns of all schemas, each in the type that holds the values of all. The metadata are those of the first.
+    """The columns of all schemas, widened to hold the values of all, with the metadata of the first.
 
     Args:
         schemas: at least one.
@@ -177,7 +177,7 @@ def pin_schema(
     metadata: Sequence[pa.Field],
     extra_columns: str = "error",
 ) -> pa.Schema:
-    """The metadata columns and then the columns of a pinned schema, if every version fits into it.
+    """The metadata columns followed by the columns of a pinned schema, if every version fits into it.
 
     Args:
         versions: relation versions with the schemas of their batches; empty if there are no rows.
@@ -234,7 +234,7 @@ def _check_version(
 
 
 def check_nulls(rows: pa.Table | pa.RecordBatch, schema: pa.Schema, table: str) -> None:
-    """Checks that columns which a pinned schema declares as not nullable have no nulls.
+    """Checks that columns that a pinned schema declares as not nullable have no nulls.
 
     Args:
         rows: rows of a table, with the columns of the schema.

@@ -1,4 +1,4 @@
-"""Columns that every tool takes: `Options(plain=True)`. What CSV files, polars or a spreadsheet lack becomes text."""
+"""Columns for all tools, with `Options(plain=True)`: types that CSV, polars or spreadsheets lack become text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pgoutput_fast.schema.plain import plain_schema, to_types
 
 __all__ = ["flat_schema", "flatten"]
 
-# Types whose Python values need no text for JSON, beside bytes.
+# Types whose Python values are valid in JSON, in addition to bytes.
 _HELD = (
     pa.types.is_boolean,
     pa.types.is_integer,
@@ -23,7 +23,7 @@ _HELD = (
 
 
 def flat_schema(schema: pa.Schema) -> pa.Schema:
-    """The schema without lists, structs, times and intervals: strings stand for them.
+    """The schema with strings in place of lists, structs, times and intervals.
 
     >>> import pyarrow as pa
     >>> flat_schema(pa.schema({"at": pa.time64("us"), "tags": pa.list_(pa.string()), "n": pa.int32()})).types
@@ -39,7 +39,7 @@ def flatten(batch: pa.RecordBatch) -> pa.RecordBatch:
     """The batch with the types of `flat_schema`.
 
     A list or a struct becomes JSON: an array, or an object with the names of its fields. Decimals, dates, times, NaN
-    and infinities in it are JSON strings. Bytes are strings of hexadecimal digits behind a backslash and an x.
+    and infinities in it are JSON strings. Bytes are strings of hexadecimal digits after a backslash and an x.
 
     >>> import pyarrow as pa
     >>> tags = pa.array([["a", None], None], pa.list_(pa.string()))
@@ -72,7 +72,7 @@ def _json(column: pa.Array) -> pa.Array:
 
 
 def _json_type(kind: pa.DataType) -> pa.DataType:
-    """The type whose Python values JSON can have: numbers, booleans and strings, and bytes."""
+    """The type whose Python values are valid in JSON: numbers, booleans and strings; and bytes."""
     if pa.types.is_list(kind):
         return pa.list_(kind.value_field.with_type(_json_type(kind.value_type)))
     if pa.types.is_struct(kind):

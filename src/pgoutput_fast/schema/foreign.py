@@ -1,7 +1,7 @@
-"""Checks of Arrow data from outside of this library, before any code reads it.
+"""Validates Arrow data from outside of this library before use.
 
-Arrow's own functions and the compiled core trust what an array says of its buffers. An array from a file, from another
-process or from another library may claim more data than its buffers have.
+Arrow's functions and the compiled core trust an array's description of its buffers. An array from a file, another
+process or another library may claim more data than its buffers have.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ __all__ = ["cast", "checked", "checked_table"]
 def checked(array: pa.Array, what: str, *, full: bool = False) -> pa.Array:
     """Returns the array if its buffers are as long as its type, length and offset require.
 
-    The time does not depend on the length of the array: of the offsets, this checks only the first and the last. Code
-    that reads values by their offsets must check each offset.
+    The time does not depend on the length of the array: only the first and last offsets are checked. Code that reads
+    values by offset must check all offsets.
 
-    In Arrow, an array without values may have no buffers. This returns an equal array that has them.
+    An Arrow array without values may have no buffers: the result is an equal array with buffers.
 
     Args:
         array: an array of any type.
         what: name of the array in errors.
-        full: check every offset, view and index, too. Set it if Arrow itself computes with the array.
+        full: also check every offset, view and index. Set it before Arrow's functions use the array.
 
     Raises:
         ValueError: if the array is damaged.
@@ -30,7 +30,7 @@ def checked(array: pa.Array, what: str, *, full: bool = False) -> pa.Array:
     try:
         return _checked(array, full)
     except SystemError:
-        # Python raises this for a length below 0.
+        # Python's error for a negative length.
         raise ValueError(f"{what}: the Arrow array is damaged: its length is negative") from None
     except (ValueError, pa.ArrowException) as problem:
         raise ValueError(f"{what}: the Arrow array is damaged: {problem}") from None
@@ -68,7 +68,7 @@ def checked_table(table: pa.RecordBatch | pa.Table, what: str) -> pa.RecordBatch
 
 
 def cast(array: pa.Array, what: str, to: pa.DataType) -> pa.Array:
-    """The array as the type `to`. Check an array of another type in full before you pass it.
+    """The array cast to the type `to`. An array of another type must have passed a full check.
 
     Raises:
         TypeError: if the type of the array cannot be cast to `to`.
@@ -79,7 +79,7 @@ def cast(array: pa.Array, what: str, to: pa.DataType) -> pa.Array:
     try:
         return array.cast(to)
     except pa.ArrowInvalid:
-        # Arrow's error text contains the value, so it is not repeated.
+        # Arrow's error contains the value, so it is not repeated.
         raise ValueError(f"{what} does not fit {to}: it is {array.type}") from None
     except pa.ArrowException:
         raise TypeError(f"{what} must be {to}, not {array.type}") from None

@@ -1,4 +1,4 @@
-"""Intervals as text in ISO 8601, for readers that have no interval.
+"""Intervals as text in ISO 8601, for readers without an interval type.
 
 In messages, intervals have IntervalStyle postgres: `_core/types/interval.hpp` parses them, and `encode/printed.py`
 prints them.

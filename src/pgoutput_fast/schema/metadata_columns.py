@@ -1,4 +1,4 @@
-"""The metadata columns that every decoded change has: where it lies in the stream, and what happened to its row."""
+"""The metadata columns of decoded changes: position in the stream, and type of change."""
 
 from __future__ import annotations
 
@@ -26,11 +26,10 @@ CHANGE_TYPES = ("insert", "update_preimage", "update_postimage", "delete", "trun
 # The metadata columns of a change, without the prefix. For another column, also edit these files of `_core/rows/`:
 # `metadata.pxd` has the positions, in the same order; `metadata.pyx` fills the columns, or `named_columns.pyx` if they
 # name columns; `rows.pyx` puts the columns of both into the batch, and takes their number from `metadata.pxd`.
-#
-# A value that all rows of a transaction share also needs a field of `MessageScope`, and a column of tagged payloads:
+# A value shared by all rows of a transaction also needs a field of `MessageScope`, and a column of tagged payloads:
 # `stream_state.hpp`, `stream_state.pxd`, `stream_tracker.pxd` (`set_scope`, and who calls it) and `tagged.pyx` of
 # `_core/tagging/`, `row_blocks.pyx` of `_core/copy/` (rows of a snapshot), and `TAGGED_SCHEMA` in `schema/tables.py`.
-# If it is known only at the commit, as `commit_lsn` is, it also goes through `outcomes.py`, `release.py` and
+# If it is known only at the commit, like `commit_lsn`, it also passes through `outcomes.py`, `release.py` and
 # `reorder_buffer_json.py` of `committed/`, and through `spark/dataframes/outcomes.py`. Spark's tasks name such columns
 # in `spark/tasks/changes.py` and `payloads.py`.
 METADATA_COLUMNS: tuple[tuple[str, pa.DataType], ...] = (
@@ -54,20 +53,20 @@ def metadata_fields(prefix: str) -> list[pa.Field]:
 
 
 def choose_metadata(metadata: Literal["all"] | Sequence[str], prefix: str) -> tuple[str, ...]:
-    """The names of the metadata columns that a caller asks for, as they appear in the result.
+    """The names of the requested metadata columns, as they appear in the result.
 
     Args:
-        metadata: `"all"`, or names, with or without the prefix. A name that a column has with its prefix means that
-            column, also if another column has this name without the prefix.
+        metadata: `"all"`, or names with or without the prefix. A prefixed name takes precedence over an equal name
+            without the prefix.
         prefix: the prefix of the names in the result.
 
     Returns:
-        All names in their own order, or the given names in the order in which they are given.
+        All names in standard order, or the requested names in the requested order.
 
     Raises:
         TypeError: for a text other than `"all"`. The error is a ValueError, too.
-        KeyError: for a name that no metadata column has; the message lists the names that exist.
-        ValueError: if a name comes twice.
+        KeyError: for an unknown name; the message lists the existing names.
+        ValueError: for a duplicate name.
 
     >>> choose_metadata(["_seq", "lsn"], "_"), choose_metadata((), "_")
     (('_seq', '_lsn'), ())

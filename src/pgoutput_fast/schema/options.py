@@ -17,59 +17,55 @@ from pgoutput_fast.catalog.relations import Relation
 
 __all__ = ["Options", "Transactions"]
 
-# Which transactions are given: all, as they were sent, or those that have committed.
+# Which transactions to return: all as they are sent, or only committed ones.
 Transactions = Literal["as_sent", "committed"]
 
-# Offsets of strings and lists are int32, and a message of 1 GiB may come before a batch is closed. A row has at most
-# 16 bytes in `_change_type`.
+# Offsets of strings and lists are int32, and a message of 1 GiB may be added before a batch is closed. A row has at
+# most 16 bytes in `_change_type`.
 _MOST_BYTES = 1 << 30
 _MOST_ROWS = 1 << 26
 
 
 @dataclass(frozen=True)
 class Options:
-    """How to decode. Options are immutable. You can use the same options for many decoders, and pickle them.
+    """How to decode. Options are immutable, can be shared by decoders, and can be pickled.
 
     Args:
-        transactions: `"as_sent"` gives every change when it arrives. `"committed"` gives only the changes of committed
-            transactions, when the commit arrives.
+        transactions: `"as_sent"` returns all changes as they arrive. `"committed"` returns only the changes of
+            committed transactions, when the commit arrives.
         on_error: `"raise"` raises `DecodeError` at a malformed message and undoes the call. `"quarantine"` puts the
             message into `rejects` and continues.
         unrepresentable: what to do with a legal value that its Arrow type cannot hold. `"null"` makes it null, names
             its column in `_unrepresentable` and puts the value into `rejects`. `"raise"` raises `DecodeError`.
         numeric: type of numerics without a precision, or with a precision of more than 38 digits: `"string"` as
             PostgreSQL prints them, `"float64"`, or a `pyarrow.decimal128`.
-        uuid: type of uuids: `"string"`, `"fixed_size_binary"` (16 bytes) or `"arrow.uuid"` (Arrow's extension type over
-            16 bytes).
+        uuid: type of uuids: `"string"`, `"fixed_size_binary"` (16 bytes) or `"arrow.uuid"` (Arrow's extension type).
         strings: type of all string columns (not of strings in lists): `"string"` or `"string_view"`.
-        plain: tables that every tool takes, such as CSV files, polars and spreadsheets: lists and structs are JSON
-            texts, times and intervals texts (ISO 8601), uuids strings. Metadata columns, too. It takes more time. Not
-            for Spark and mirrors, whose tables have plain types anyway.
+        plain: tables for all tools, such as CSV, polars and spreadsheets: lists and structs become JSON texts, times
+            and intervals ISO 8601 texts, uuids strings, also in metadata columns. This takes more time. Not for Spark
+            and mirrors, whose tables have plain types anyway.
         schemas: {table: pinned schema} for `Decoded.table`. A table is a qualified name or an oid, as in
-            `Decoded.table`. A pinned schema is a `pyarrow.Schema` or a `Relation`. `Decoded.table` gives each of these
-            tables with its pinned schema, whatever versions of the relation arrive.
+            `Decoded.table`. A pinned schema is a `pyarrow.Schema` or a `Relation`. `Decoded.table` returns these tables
+            with their pinned schemas, whatever versions of the relation arrive.
         tables: decode only changes of these tables: a list of qualified names and oids. The decoder does not read the
             rows of other tables. `truncates`, `transactions` and `messages` do not depend on it. None for all tables.
         columns: {table: names}: decode only these columns of these tables. The decoder does not read other columns,
             and the schema does not have them. A table is a qualified name or an oid. When the first change of a table
-            arrives, a name that no known version of the table has is a ValueError. A name that only some versions have
-            is not an error.
+            arrives, a name that no known version of the table has is a ValueError.
         extra_columns: what to do with a column that a pinned schema lacks: `"error"` raises, `"drop"` leaves it out.
         metadata_prefix: prefix of the names of the metadata columns.
-        threads: how many threads may decode, including the calling thread. The result is the same for any number.
-        batch_rows: how many rows a record batch may have (from 2 to 2^26: Arrow's offsets have 31 bits).
-        batch_bytes: the decoder closes a record batch when the batch, or its messages, have this many bytes (at most
-            2^30).
-        memory_limit: how many bytes of changes may wait in memory for their commit, with `"committed"`. Further
-            changes go into spill files.
-        spill_directory: the directory of the spill files. The decoder makes it if it does not exist. A saved state
-            names the files, and they stay until a later state replaces it. Without a directory (None), the decoder
-            makes a temporary one and removes it at its end, and a saved state contains all changes that wait.
+        threads: maximum number of decoding threads, including the calling thread. It does not affect the result.
+        batch_rows: maximum rows of a record batch (from 2 to 2^26: Arrow's offsets have 31 bits).
+        batch_bytes: a record batch is closed when it, or its messages, reach this many bytes (at most 2^30).
+        memory_limit: maximum bytes of changes that wait in memory for their commit, with `"committed"`. Further changes
+            go to spill files.
+        spill_directory: the directory of the spill files, created if it does not exist. A saved state names the files,
+            and they are kept until a later state replaces it. Without a directory (None), the decoder uses a temporary
+            one and removes it at its end, and a saved state contains all waiting changes.
 
     Raises:
-        ValueError: for a value that is not allowed.
-        TypeError: for a `spill_directory` that is not a path, and for `tables`, `schemas` or `columns` that are not a
-            list and mappings of this kind.
+        ValueError: for an invalid value.
+        TypeError: for a `spill_directory` that is not a path, and for `tables`, `schemas` or `columns` of another type.
 
     >>> Options(numeric="float64").numeric
     'float64'
@@ -158,15 +154,15 @@ class Options:
     def check_columns(
         self, relation: Relation, known: Iterable[Relation], seen: set[tuple[str | int, str]]
     ) -> None:
-        """Checks that some version of a relation has each column that `columns` names. A missing name is misspelt.
+        """Checks that every name in `columns` is a column of some version of a relation, to detect misspelt names.
 
         Args:
             relation: a version of the relation.
             known: all known versions of all relations.
-            seen: (table, column name) found earlier in other versions. This call adds the names that it finds.
+            seen: (table, column name) known from earlier calls, to which this call adds.
 
         Raises:
-            ValueError: if no version has a column; the error text lists the columns that exist.
+            ValueError: if no version has a column; the error lists the existing columns.
         """
         wanted = self.columns_of(relation)
         if not wanted:
@@ -194,12 +190,12 @@ class Options:
                 )
 
     def pinned(self, table: str | int) -> pa.Schema | Relation | None:
-        """The schema that is pinned for a table, None if none is."""
+        """The pinned schema of a table, or None."""
         return self.schemas.get(_table(table)) if self.schemas is not None else None
 
 
 def _table(table: Any, option: str = "schemas") -> str | int:
-    """The table in the one form that is used as a key: an oid, or a quoted qualified name."""
+    """The table in normalized form, as a key: an oid, or a quoted qualified name."""
     if not isinstance(table, str):
         return operator.index(table)
     parts = parse_qualified_name(table)

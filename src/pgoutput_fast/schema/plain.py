@@ -1,4 +1,4 @@
-"""Converts columns to types that Spark and Parquet have, also where Arrow has no cast."""
+"""Converts columns to types of Spark and Parquet, also where Arrow has no cast."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["plain_schema", "to_types"]
 
 
 def plain_schema(schema: pa.Schema) -> pa.Schema:
-    """The schema with types that Parquet and all of its readers have: times and intervals become strings.
+    """The schema with types that Parquet and all its readers support: times and intervals become strings.
 
     >>> import pyarrow as pa
     >>> plain_schema(pa.schema({"at": pa.time64("us"), "spans": pa.list_(pa.month_day_nano_interval())})).types
@@ -36,9 +36,9 @@ def _plain(kind: pa.DataType) -> pa.DataType:
 def to_types(table: pa.Table, target: pa.Schema) -> pa.Table:
     """The table with the types of `target`, which has the same columns.
 
-    An interval may become a string, also inside of lists and structs. A struct without fields may become a string,
-    too: the one that PostgreSQL prints. Where structs of `target` have more fields at their end, these are null. Where
-    they have fewer, those at the end are left out.
+    Intervals can be converted to strings, also within lists and structs. So can structs without fields, to the text
+    that PostgreSQL prints. Additional trailing fields in structs of `target` are null; missing trailing fields are
+    dropped.
     """
     columns = [
         pa.chunked_array([_to_type(chunk, field.type) for chunk in column.chunks], field.type)

@@ -38,16 +38,17 @@ SchemaMode = Literal["latest", "union", "pinned"]
 
 @dataclass(frozen=True)
 class Resolved:
-    """The plan for one relation: what its rows are decoded into.
+    """The plan for one relation: the schema of its rows.
 
     Attributes:
         table: the relation's qualified name.
-        versions: its versions, in the order of their descriptions.
+        versions: its versions, in order of description.
         catalog: these versions and the known types.
         fingerprint: of the whole catalog that planned the query.
         schema: of the decoded rows.
-        oids: of the relations that had the name. An unknown version with one of these oids is also read, and fails.
-        others: versions with these oids that had another name.
+        oids: of the relations that had the name. A row of an unknown version with one of these oids is read, too, and
+            fails.
+        others: versions with these oids and another name.
     """
 
     table: str
@@ -77,16 +78,16 @@ def mode_of(schema_mode: str | None, has_schema: bool) -> SchemaMode:
 
 
 def resolves_alone(catalog: Catalog | None, schema_mode: SchemaMode) -> bool:
-    """Whether the given catalog alone is sufficient. Otherwise the descriptions in the payloads are added to it."""
+    """Whether the passed catalog is sufficient. Otherwise the descriptions in the payloads are added to it."""
     return catalog is not None and len(catalog) > 0 and schema_mode == "latest"
 
 
 def decoded_schema(relation: Relation, options: Options, types: UserTypes) -> pa.Schema:
-    """Returns the schema that a relation version is decoded into, with metadata columns."""
+    """Returns the schema of a relation version's decoded rows, with metadata columns."""
     column_types = column_types_of(relation.columns, options, types)
     schema = relation_schema(relation, column_types, options)
     if options.plain:
-        # Imported when it is needed: it needs pyarrow.compute, which takes long to import.
+        # Imported lazily: it needs pyarrow.compute, which takes long to import.
         from pgoutput_fast.schema.flat import flat_schema
 
         return flat_schema(schema)
@@ -104,12 +105,12 @@ def with_metadata(resolved: Resolved, names: Sequence[str], prefix: str) -> Reso
 def resolve(
     known: Catalog, table: str | int, options: Options, schema: pa.Schema | Relation | None
 ) -> Resolved:
-    """Determines what the rows of `table` are decoded into. If `schema` is given, the result is pinned to it.
+    """Determines the schema of the decoded rows of `table`, pinned to `schema` if that is not None.
 
     Raises:
         KeyError: if there is no such relation.
-        ValueError: if its versions do not fit into one schema, or if the options leave out the relation or name a
-            column that no version has.
+        ValueError: if its versions do not fit into one schema, or if the options exclude the relation or name a column
+            that no version has.
     """
     versions = known.named(table)
     if not any(map(options.selects, versions)):

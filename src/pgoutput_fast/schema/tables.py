@@ -1,4 +1,4 @@
-"""Arrow schemas of the changes of a relation version, of tagged payloads, and of the tables beside the changes."""
+"""Arrow schemas of the changes of a relation version, of tagged payloads, and of the further result tables."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ TAGGED_SCHEMA = pa.schema(
         ("payload", pa.binary()),
     ]
 )
-"""The columns of tagged payloads: a message and what a decoder must know of it.
+"""The columns of tagged payloads: a message and all that a decoder needs to know about it.
 
-There is one row per message, but a Truncate has one row per relation. Its first row has the message as it came. Each
-further row has a Truncate of its own relation alone. So each row is complete, and a Truncate costs only some bytes per
+There is one row per message, except that a Truncate has one row per relation: the first row has the original message,
+each further row a Truncate of its relation alone. So every row is complete, and a Truncate costs only some bytes per
 relation.
 """
 
