@@ -1,1 +1,1 @@
-"""What is known of relations and types: relation versions, built-in and user-defined types, identifiers."""
+"""Relation versions, built-in and user-defined types, identifiers."""

@@ -1,6 +1,6 @@
-"""PostgreSQL's built-in types as the server's catalog has them. The one place in the sources where their oids stand.
+"""PostgreSQL's built-in types from the server's catalog: the one table of their oids.
 
-What a type becomes in Arrow is decided in `schema/column_types.py`, which refers to this table by name.
+`schema/column_types.py`, which refers to this table by name, maps them to Arrow types.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = [
     "numeric_modifier",
 ]
 
-# FirstGenbkiObjectId of the server: a lower oid means the same on every server.
+# FirstGenbkiObjectId of the server: lower oids are the same on every server.
 FIRST_USER_OID = 10_000
 
 
@@ -30,9 +30,9 @@ class BuiltInType(NamedTuple):
         name: its name in pg_catalog (typname).
         oid: its oid.
         array_oid: oid of the type of its arrays (typarray); 0 if there is none.
-        delimiter: the character between the elements of an array of it in text (typdelim).
-        kind: `base` is a type with code of its own (typtype `b`).
-        of: oid of the bounds' type of a range (rngsubtype), oid of the range of a multirange (rngtypid); else 0.
+        delimiter: the character between the elements of its arrays in text (typdelim).
+        kind: `base` is a type with its own functions (typtype `b`).
+        of: for a range, oid of the type of its bounds (rngsubtype); for a multirange, of its range (rngtypid); else 0.
     """
 
     name: str
@@ -43,8 +43,7 @@ class BuiltInType(NamedTuple):
     of: int = 0
 
 
-# Arrays have no rows of their own. A type that was added in a later version is in the table, too: no earlier server
-# uses its oid for another type.
+# Without array types. Types of later versions are included: no earlier server uses their oids for other types.
 BUILT_IN_TYPES: tuple[BuiltInType, ...] = (
     # begin: written by `python ci/generate_types.py` from PostgreSQL 19
     BuiltInType("bool", 16, 1000),
@@ -144,12 +143,12 @@ NAME_OF_OID = {oid: name for name, oid in OID_OF_NAME.items()}
 
 
 def is_built_in(oid: int) -> bool:
-    """Whether the oid alone says what a column becomes; of other types a Type message or a catalog may tell more."""
+    """Whether the oid alone identifies the type; for other types a Type message or a catalog may do so."""
     return oid in NAME_OF_OID
 
 
 def numeric_modifier(typmod: int) -> tuple[int, int] | None:
-    """Precision and scale of a numeric's typmod, None without one. The scale is an 11-bit signed number."""
+    """Precision and scale from a numeric's typmod, None without one. The scale is an 11-bit signed number."""
     if typmod < 4:
         return None
     packed = typmod - 4

@@ -1,6 +1,6 @@
-"""Databases in another encoding than UTF-8, some bytes of which are no character: in UTF-8 they have no form.
+"""Database encodings in which some bytes are no character, and so have no UTF-8 form.
 
-PostgreSQL stores such a byte, but it cannot send it to a session that asked for UTF-8. Here Python converts instead.
+PostgreSQL stores such a byte, but cannot send it to a UTF-8 session. Python converts the texts here instead.
 """
 
 from __future__ import annotations
@@ -21,18 +21,20 @@ CODECS = {
         "ISO_8859_8": "iso8859-8",
     },
 }
-"""{encoding of a database: codec of Python}: where a byte may lack a form, and Python converts all others as PostgreSQL
-does. That excludes encodings with several bytes per character: for some of these, the two differ."""
+"""{encoding of a database: codec of Python}, for encodings with such bytes.
 
-# Bytes from here on begin a character of UTF-8. So two of them, each of them alone no character, could look like one.
+Python converts all other bytes like PostgreSQL. That excludes multibyte encodings, in some of which the two differ.
+"""
+
+# Bytes from here on begin a UTF-8 character, so consecutive bytes without a form could look like one.
 _FIRST_LEADING = 0xC0
 _NEVER_UTF8 = "\udcff"
-# What `surrogateescape` makes of bytes without a form, and their escapes in a string of JSON.
+# The code points of `surrogateescape` for bytes without a form, and their escapes in a JSON string.
 _IN_JSON = {0xDC00 + byte: f"\\\\x{byte:x}" for byte in range(0x80, 0x100)}
 
 
 def _keep(problem: UnicodeError) -> tuple[str, int]:
-    """An error handler: keeps bytes without a form as they are, and makes sure that the result is not UTF-8."""
+    """An error handler that keeps bytes without a form and ensures that the result is not valid UTF-8."""
     assert isinstance(problem, UnicodeDecodeError)
     kept = problem.object[problem.start : problem.end]
     return "".join(
@@ -44,7 +46,7 @@ codecs.register_error("pgoutput_fast.keep", _keep)
 
 
 def to_utf8(text: bytes, codec: str) -> bytes:
-    r"""A text in UTF-8. A byte without a form stays as it is; then the result is not valid UTF-8.
+    r"""A text in UTF-8. A byte without a form is kept; the result is then not valid UTF-8.
 
     >>> to_utf8(b"caf\xe9 \x81", "cp1252")
     b'caf\xc3\xa9 \x81'
@@ -59,15 +61,15 @@ _KEPT = ", ".join(f"'{name}'" for name in ("SQL_ASCII", *CODECS))
 NAME_BYTES = f"""pg_catalog.convert_to({{}}, (CASE
     WHEN pg_catalog.getdatabaseencoding() OPERATOR(pg_catalog.=) ANY (ARRAY[{_KEPT}]::pg_catalog.name[])
     THEN pg_catalog.getdatabaseencoding() ELSE 'UTF8' END)::pg_catalog.name)"""
-"""An SQL expression for the bytes of a text, which the server always can send, as `read_name` reads them."""
+"""An SQL expression for the bytes of a text, which the server can always send, for `read_name`."""
 
 
 def read_name(text: bytes, encoding: str) -> str:
-    r"""A text out of `NAME_BYTES`, with an escape such as \xe9 for each byte without a form.
+    r"""A text from `NAME_BYTES`, with escapes such as \xe9 for bytes without a form.
 
     Args:
         text: the bytes.
-        encoding: of the database, as `getdatabaseencoding()` says it.
+        encoding: of the database, from `getdatabaseencoding()`.
 
     >>> read_name(b"caf\xe9 \x81", "WIN1252"), read_name(b"caf\xe9", "SQL_ASCII")
     ('café \\x81', 'caf\\xe9')
@@ -76,10 +78,10 @@ def read_name(text: bytes, encoding: str) -> str:
 
 
 def read_json(text: bytes, encoding: str) -> Any:
-    """A JSON document out of `NAME_BYTES`, whose names have such escapes.
+    """A JSON document from `NAME_BYTES`, with such escapes in names.
 
     Raises:
-        ValueError: if it is no JSON.
+        ValueError: if it is not JSON.
     """
     return parsed_json(
         bytes(text).decode(CODECS.get(encoding, "utf-8"), "surrogateescape").translate(_IN_JSON)
@@ -87,7 +89,7 @@ def read_json(text: bytes, encoding: str) -> Any:
 
 
 def has_form(text: bytes, encoding: str) -> bool:
-    """Whether each byte of a text out of `NAME_BYTES` has a form."""
+    """Whether all bytes of a text from `NAME_BYTES` have a form."""
     try:
         bytes(text).decode(CODECS.get(encoding, "utf-8"))
     except UnicodeDecodeError:

@@ -15,14 +15,13 @@ __all__ = [
 
 _LISTED = re.compile(r'\s*(?:"((?:[^"]|"")+)"|([^",\s](?:[^,]*[^,\s])?)?)\s*(?=,|$)')
 
-# quote_ident quotes a name with $ in it, although SQL does not need it.
+# Without $: quote_ident quotes names with $, although SQL does not require it.
 _PLAIN = re.compile(r"[a-z_][a-z0-9_]*")
-# SQL folds only these letters to lower case: É and é are two names.
+# SQL folds only these letters to lower case: É and é differ.
 _FOLDED = {ord(letter): letter.lower() for letter in string.ascii_uppercase}
 _PART = re.compile(r'"((?:[^"]|"")+)"|([^\W\d][\w$]*)')
 
-# All key words of PostgreSQL 18 that quote_ident quotes: the reserved ones, and those that cannot be a type name
-# without quotes.
+# The key words of PostgreSQL 18 that quote_ident quotes: reserved ones, and those that cannot be unquoted type names.
 _KEYWORDS = frozenset(
     [
         "all",
@@ -194,7 +193,7 @@ _KEYWORDS = frozenset(
 
 
 def quote_identifier(name: str) -> str:
-    """The name as an SQL identifier, quoted if needed, as the server's quote_ident does it.
+    """The name as an SQL identifier, quoted if needed, like the server's quote_ident.
 
     >>> quote_identifier("orders"), quote_identifier("Order Lines"), quote_identifier("user")
     ('orders', '"Order Lines"', '"user"')
@@ -207,11 +206,11 @@ def quote_identifier(name: str) -> str:
 def split_names(text: str) -> list[str]:
     """Splits a text into names at its commas.
 
-    A name in double quotes may have commas, and a double quote that is written twice. Any other name is taken as it
-    is, without blanks around it.
+    A name in double quotes may have commas, and double quotes written twice. Any other name is used as written, without
+    surrounding blanks.
 
     Raises:
-        ValueError: for quotes that do not end, or that end within a name.
+        ValueError: for unterminated quotes, or quotes that end within a name.
 
     >>> split_names('shop, "b,c","so ""called"" one"')
     ['shop', 'b,c', 'so "called" one']
@@ -234,12 +233,12 @@ def split_names(text: str) -> list[str]:
 
 
 def quote_qualified_name(namespace: str, name: str) -> str:
-    """Schema and relation with a dot between, each quoted if needed."""
+    """Schema and relation joined by a dot, quoted if needed."""
     return f"{quote_identifier(namespace)}.{quote_identifier(name)}"
 
 
 def qualified_like(text: str) -> str:
-    """The qualified name that was probably meant by a text that is none.
+    """The probable qualified name for a text that is not one.
 
     >>> qualified_like("public.Legacy Data"), qualified_like("orders"), qualified_like('"Order Lines"')
     ('public."Legacy Data"', 'public.orders', 'public."Order Lines"')

@@ -1,4 +1,4 @@
-"""Reads from a live server what the protocol does not send of types: enum labels, composite fields, domains, ranges."""
+"""Reads type details from a live server that the protocol does not send: enum labels, fields, domains, ranges."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pgoutput_fast.catalog.user_types import Kind, TypeField, UserType, UserType
 
 __all__ = ["read_types"]
 
-# Names come as bytes, because the server may have some that it cannot send.
-# One statement, so that all of it is of one moment. pg_range names multiranges from 14 on: as JSON the column may lack.
+# Names as bytes, because the server may be unable to send some as text. One statement, so that all data are from one
+# snapshot. pg_range has multiranges from 14 on: as JSON the column may be missing.
 _QUERY = f"""
 SELECT pg_catalog.getdatabaseencoding()::pg_catalog.text, t.oid::pg_catalog.int8,
        {NAME_BYTES.format("n.nspname::pg_catalog.text")},
@@ -73,14 +73,14 @@ _KINDS: dict[str, Kind] = {
 
 
 def read_types(connection: Any) -> UserTypes:
-    """The types of a live server's database that are not built in, as they are now.
+    """The current types of a live server's database that are not built in.
 
-    These are the types outside of the system's schemas (of tables' row types only the used ones), and all types that
-    the columns of tables refer to. Dropped attributes are left out, as in the protocol.
+    These are the types outside of the system schemas (of row types only those in use), and all types that columns of
+    tables refer to. Dropped attributes are omitted, as in the protocol.
 
     Args:
-        connection: a DB-API connection to the database that the stream comes from, such as psycopg2's. This runs one
-            SELECT in the connection's current transaction, and neither commits nor rolls back.
+        connection: a DB-API connection to the stream's database, such as psycopg2's. One SELECT runs in the
+            connection's current transaction, without commit or rollback.
 
     Raises:
         TypeError: if `connection` is not a connection.
@@ -129,7 +129,7 @@ def _type_of(
 
 
 def _reached(oids: Iterable[int], known: dict[int, UserType]) -> list[UserType]:
-    """The types with these oids and all types that they are made of, without built-in types."""
+    """The types with these oids and all types that they consist of, without built-in types."""
     reached: dict[int, UserType] = {}
     pending = list(oids)
     while pending:

@@ -24,9 +24,9 @@ __all__ = ["Catalog", "Column", "Relation"]
 
 FORMAT = 1
 
-# So many names stand in an error; of more, the nearest ones. Longer names than a server has are not compared.
+# Limits of the names in an error: of more names, only the nearest. Longer names than a server allows are not compared.
 _NAMED, _NEAREST, _LONGEST_NAME = 10, 3, 200
-# How many columns and tables are shown.
+# Limits of shown columns and tables.
 _SHOWN_COLUMNS, _SHOWN_TABLES = 10, 50
 _SHOWN_COLUMNS_OF_HTML = 200
 _IDENTITIES = {"d": "default", "n": "nothing", "f": "full", "i": "index"}
@@ -73,7 +73,7 @@ class Relation:
 
     Attributes:
         oid: the relation's oid on the server it came from.
-        version: first 8 bytes, big-endian and signed, of the SHA-256 of the message's body without tag and xid.
+        version: the first 8 bytes, big-endian and signed, of the SHA-256 of the message's body without tag and xid.
         namespace: its schema; `pg_catalog` if the message leaves it empty.
         name: its name.
         replica_identity: `d` (default), `n` (nothing), `f` (full) or `i` (an index).
@@ -150,7 +150,7 @@ class Relation:
         """As JSON values."""
         return {
             "oid": self.oid,
-            "version": str(self.version),  # more digits than a JSON number promises to keep
+            "version": str(self.version),  # a JSON number may lose digits
             "namespace": self.namespace,
             "name": self.name,
             "replica_identity": self.replica_identity,
@@ -207,7 +207,7 @@ def version_of(body: bytes) -> int:
 
 
 def type_offset(relation: Relation, column: int) -> int:
-    """Where a Relation body names a column's type."""
+    """Offset of a column's type in a Relation body."""
     return (
         len(replace(relation, columns=relation.columns[:column]).wire_body())
         + 2
@@ -216,11 +216,11 @@ def type_offset(relation: Relation, column: int) -> int:
 
 
 class Catalog:
-    """The relation versions of a stream. Small, picklable, and all that a decoder of tagged payloads needs.
+    """The relation versions of a stream: small, picklable, and sufficient to decode tagged payloads.
 
     Args:
-        relations: relation versions. Of versions with the same id the last one counts.
-        types: types of a live server, as `enriched` reads them.
+        relations: relation versions. The last one with an id counts.
+        types: types of a live server, from `enriched`.
 
     >>> catalog = Catalog([Relation(16401, 7, "public", "orders", "d", (Column("id", 23),))])
     >>> Catalog.from_json(catalog.to_json()) == catalog
@@ -239,7 +239,7 @@ class Catalog:
 
     @classmethod
     def lazily(cls, load: Callable[[], dict[int, Relation]], types: UserTypes) -> Catalog:
-        """A catalog that calls `load` for its versions when somebody first reads one of them."""
+        """A catalog that calls `load` for its versions on first access."""
         catalog = cls(types=types)
         catalog._load = load
         return catalog
@@ -256,7 +256,7 @@ class Catalog:
 
     @property
     def relations(self) -> tuple[Relation, ...]:
-        """All versions, in the order in which they were first described."""
+        """All versions, in order of their first description."""
         return tuple(self._by_version.values())
 
     @property
@@ -265,14 +265,14 @@ class Catalog:
         return self._types
 
     def enriched(self, connection: Any) -> Catalog:
-        """The same catalog with the types that a live server knows: see `catalog.read_types`."""
+        """The same catalog with the types of a live server: see `catalog.read_types`."""
         return Catalog(self.relations, self.types.merged(read_types(connection)))
 
     def explained(self, types: UserTypes) -> Catalog:
         """The same catalog with the types of the server that sends the stream.
 
-        There, an oid is enough to know a type. Its name need not be the one that the stream gives: the stream names a
-        type as it was when a row was changed, and `types` as it was when they were read.
+        On that server, the oid identifies a type, even if its name differs: the stream has the name at the time of the
+        change, and `types` the name at the time of the read.
 
         >>> mood = UserType(16400, "public", "mood", "enum", labels=("sad", "ok"))
         >>> table = Relation(16401, 7, "public", "t", "d", (Column("m", 16400, type_namespace="s", type_name="old"),))
@@ -327,10 +327,10 @@ class Catalog:
         return self._by_version.get(version)
 
     def named(self, table: str | int) -> tuple[Relation, ...]:
-        """All versions that bear a qualified name, or that have an oid.
+        """All versions with a qualified name or an oid.
 
         Raises:
-            KeyError: if there is none; the message names what there is.
+            KeyError: if there is none; the message names existing tables.
         """
         if not isinstance(table, str):
             found = tuple(r for r in self.relations if r.oid == operator.index(table))
@@ -342,12 +342,12 @@ class Catalog:
         return found
 
     def merged(self, other: Catalog) -> Catalog:
-        """Both catalogs' versions; where both know one, the other's word counts."""
+        """The versions of both catalogs; for a version in both, that of the other counts."""
         return Catalog.of_all([self, other])
 
     @classmethod
     def of_all(cls, catalogs: Iterable[Catalog]) -> Catalog:
-        """The versions of several catalogs; where two know one, the word of the later counts."""
+        """The versions of several catalogs; for a version in several, that of the last counts."""
         known: dict[int, Relation] = {}
         types = NO_TYPES
         for each in catalogs:
@@ -358,7 +358,7 @@ class Catalog:
         return merged
 
     def fingerprint(self) -> str:
-        """A digest of everything in it (types included, which the version ids leave out)."""
+        """A digest of the catalog, including types, which the version ids do not cover."""
         ordered: list[Any] = [r.to_dict() for r in sorted(self.relations, key=lambda each: each.version)]
         if self.types:
             ordered.append([self.types[oid].to_dict() for oid in sorted(self.types)])
@@ -406,7 +406,7 @@ class Catalog:
 
 
 def no_such_table(table: str | int, relations: Iterable[Relation]) -> str:
-    """The error text for a table that is not there. Of many tables it has the names that are nearest."""
+    """The error text for an unknown table, with the nearest of many names."""
     names = sorted({relation.qualified_name for relation in relations})
     if len(names) <= _NAMED:
         return f"no relation {table!r} here; there is {escaped(', '.join(names)) if names else 'none'}"
@@ -417,7 +417,7 @@ def no_such_table(table: str | int, relations: Iterable[Relation]) -> str:
 
 
 def _nearest(wanted: str, names: Iterable[str]) -> list[str]:
-    """The names that are most like `wanted`: those with this name in any schema first."""
+    """The names most similar to `wanted`: first those with this name in any schema."""
     from difflib import get_close_matches
 
     names = [name for name in names if len(name) <= _LONGEST_NAME]

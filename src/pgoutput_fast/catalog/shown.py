@@ -1,4 +1,4 @@
-"""Names and types as text for a person: as SQL writes them, and without characters that a terminal would obey."""
+"""Names and types as text for people: as in SQL, and without terminal control characters."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ __all__ = ["shown_name", "shown_type"]
 
 _NAME_CHARACTERS = 200
 
-# What the bits of an interval's range mean, from the highest unit to the lowest. Those of month to second are
-# 1 << DTK_MONTH to 1 << DTK_SECOND of the server.
+# The bits of an interval's range, from the highest unit to the lowest: the server's DTK_MONTH to DTK_SECOND.
 _INTERVAL_FIELDS = {2: "year", 1: "month", 3: "day", 10: "hour", 11: "minute", 12: "second"}
 _WHOLE_INTERVAL, _ANY_PRECISION = 0x7FFF, 0xFFFF
 
 
 def shown_name(name: str) -> str:
-    """A name as SQL quotes it, escaped, and cut if it is longer than any name of a server.
+    """A name quoted as in SQL, escaped, and truncated if it is longer than a server allows.
 
     >>> shown_name("orders"), shown_name("Order Lines"), shown_name("")
     ('orders', '"Order Lines"', '""')
@@ -28,7 +27,7 @@ def shown_name(name: str) -> str:
 
 
 def shown_type(oid: int, typmod: int, name: str | None = None) -> str:
-    """A column's type with its modifier in words, as SQL writes it.
+    """A column's type with its modifier, as in SQL.
 
     Args:
         oid: oid of the type.
@@ -50,7 +49,7 @@ def shown_type(oid: int, typmod: int, name: str | None = None) -> str:
 
 
 def _modifier(name: str, typmod: int) -> str:
-    """A type's modifier as SQL writes it behind the name; one that no server makes as a number."""
+    """A type's modifier as SQL writes it after the name; an invalid one as a number."""
     if typmod == -1:
         return ""
     if name == "numeric" and (found := numeric_modifier(typmod)) is not None:

@@ -1,4 +1,4 @@
-"""Types that are not built in, from a server's catalog: enums, domains, composites, ranges, arrays."""
+"""User-defined types from a server's catalog: enums, domains, composites, ranges, arrays."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ class UserType:
     Attributes:
         oid: oid of the type on the server that it was read from.
         namespace, name: its schema and name.
-        kind: kind of the type. `base` is a type with its own input and output code, such as a type of an extension.
-        of: oid of the type below: of a domain the base type, of an array the element type, of a range the type of its
-            bounds, of a multirange the range type; else 0.
-        typmod: of a domain, the type modifier of its base type; -1 for none.
+        kind: kind of the type. `base` is a type with its own input and output functions, such as an extension's.
+        of: oid of the underlying type: for a domain the base type, for an array the element type, for a range the type
+            of its bounds, for a multirange the range type; else 0.
+        typmod: for a domain, the type modifier of its base type; -1 for none.
         labels: labels of an enum, in order.
         fields: fields of a composite, in order.
-        delimiter: the character between the elements of an array of this type, in text format.
-        extension: name of the extension that it belongs to; empty if none.
+        delimiter: the character between the elements of its arrays, in text format.
+        extension: name of its extension; empty if none.
 
     >>> item = UserType(16500, "public", "item", "composite", fields=(TypeField("sku", 25), TypeField("price", 1700)))
     >>> UserType.from_dict(item.to_dict()) == item
@@ -71,7 +71,7 @@ class UserType:
         expect_list("fields", self.fields, "TypeField")
 
     def to_dict(self) -> dict[str, Any]:
-        """The type as JSON values. Default values are left out."""
+        """The type as JSON values, without default values."""
         values: dict[str, Any] = {
             "oid": self.oid,
             "namespace": self.namespace,
@@ -170,7 +170,7 @@ class UserTypes(Mapping[int, UserType]):
         return f"UserTypes({', '.join(f'{each.namespace}.{each.name}' for each in self.values())})"
 
     def merged(self, other: UserTypes) -> UserTypes:
-        """The types of both. If both have an oid, the type of `other` is used."""
+        """The types of both; for an oid in both, the type of `other`."""
         return UserTypes([*self.values(), *other.values()]) if other else self
 
     def base_of(self, oid: int) -> int:
