@@ -1,1 +1,1 @@
-"""Single messages, read field by field: for a person, and where only their content tells where they end."""
+"""Single messages, read field by field: to describe them, and to find their ends."""

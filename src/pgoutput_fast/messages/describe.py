@@ -1,4 +1,4 @@
-"""describe(): one message as text for a person, a damaged one up to the byte that is wrong."""
+"""describe(): one message as text for people, a damaged one up to the wrong byte."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from pgoutput_fast.protocol.reasons import OK, Reason
 
 __all__ = ["Described", "describe", "described"]
 
-# The columns of a table and the relations of a Truncate that are shown. A server's table has no more columns.
+# Limits of shown columns of a table (the server's maximum) and relations of a Truncate.
 _SHOWN_COLUMNS, _SHOWN_RELATIONS = 1600, 100
 
 _IDENTITIES = {
@@ -55,11 +55,11 @@ _CELLS = {
 
 
 class Described(NamedTuple):
-    """One message as text for a person.
+    """One message as text for people.
 
     Attributes:
         text: as `describe` gives it.
-        damaged_at: the byte that is wrong; None if none is.
+        damaged_at: offset of the wrong byte, or None.
     """
 
     text: str
@@ -72,19 +72,19 @@ def describe(
     in_stream: bool | None = None,
     catalog: Catalog | Relation | None = None,
 ) -> str:
-    r"""One message as text for a person: its kind, its fields, and the columns of its tuples.
+    r"""One message as text for people: its kind, its fields, and the columns of its tuples.
 
-    Values are shown in part. Characters that are not printable are escaped, so you can print the text on a terminal.
-    The text may change in any version: do not parse it.
+    Long values are truncated. Characters that are not printable are escaped, so the text is safe for a terminal. Its
+    format may change in any version: do not parse it.
 
     Args:
-        message: one message as the plugin wrote it. Any bytes are allowed. Of a damaged message, the text has what is
-            before the damage. Then a line says which byte is wrong and what was expected there.
-        in_stream: whether the message is from a stream block, where some kinds have an xid in front. The messages
-            around it tell that, the message alone does not always. By default the text takes the form that fits the
-            message's length; if both fit, it takes the plain one, and says so.
+        message: one message as the plugin wrote it. Any bytes are allowed. The text of a damaged message has the part
+            before the damage, and a line about the wrong byte and the expected field.
+        in_stream: whether the message is from a stream block, where some kinds begin with an xid. The message alone
+            does not always tell. By default the text uses the form that fits the message's length; if both fit, the
+            plain one, with a note.
         catalog: relation versions, such as `decoder.catalog`, or the relation itself: for the names of tables and
-            columns. Of several versions of a table it takes the last.
+            columns. The last version of a table counts.
 
     Raises:
         TypeError: if the message is not bytes.
@@ -114,7 +114,7 @@ def described(
     in_stream: bool | None = None,
     catalog: Catalog | Relation | None = None,
 ) -> Described:
-    """As `describe`, with the place of the damage, if there is one.
+    """As `describe`, with the offset of the damage, if any.
 
     >>> described(b"B", in_stream=False).damaged_at
     1
@@ -159,7 +159,7 @@ def _of_unknown_form(data: bytes, tables: dict[int, Relation]) -> Described:
         return Described(f"{plain.text}\n{note}", None)
     if plain.damaged_at is None or streamed.damaged_at is None:
         return plain.result if plain.damaged_at is None else streamed.result
-    # The form that makes sense of more bytes is more likely.
+    # The form that is valid for more bytes is more likely.
     likely, other = (plain, streamed) if plain.damaged_at >= streamed.damaged_at else (streamed, plain)
     form = "a message from a stream block" if other is streamed else "a plain message"
     note = f"  note: as {form} it would be damaged at byte {other.damaged_at}"
@@ -167,11 +167,11 @@ def _of_unknown_form(data: bytes, tables: dict[int, Relation]) -> Described:
 
 
 class _Description:
-    """Reads a message and writes a line for each field.
+    """Reads a message and writes a line per field.
 
     Attributes:
         text: the lines.
-        damaged_at: the byte that is wrong; None if none is.
+        damaged_at: offset of the wrong byte, or None.
     """
 
     def __init__(self, data: bytes, in_stream: bool, tables: dict[int, Relation]) -> None:
@@ -249,7 +249,7 @@ class _Description:
         table = self._tables.get(oid)
         return "" if table is None else f" ({shown_name(table.namespace)}.{shown_name(table.name)})"
 
-    # ---- what follows the fields -----------------------------------------------------------------------------------
+    # ---- after the fields --------------------------------------------------------------------------------------------
 
     def _abort(self, kind: int, oid: int) -> None:
         if self._reader.at < len(self._reader.message):
@@ -298,7 +298,7 @@ class _Description:
         self._and_more(count)
 
     def _column(self, number: int, seen: set[str]) -> None:
-        """Reads a column of a Relation message. `seen` has the names of the columns before it."""
+        """Reads a column of a Relation message. `seen` has the names of the preceding columns."""
         reader = self._reader
         key = ", key" if reader.flags(1, f"the flags of column {number}") else ""
         start = reader.at
@@ -352,7 +352,7 @@ class _Description:
         )
         line = f"{label}: {_CELLS[kind]}"
         if kind == kinds.COLUMN_NULL and tag == kinds.TUPLE_KEY and (column is None or not column.key):
-            # A key tuple has nulls in the place of all other columns.
+            # A key tuple has nulls for all other columns.
             line = f"{label}: {'null or not sent' if column is None else 'not sent'}"
         value = b""
         has_value = kind in (kinds.COLUMN_TEXT, kinds.COLUMN_BINARY)
@@ -387,7 +387,7 @@ _REST: dict[int, Callable[[_Description, int, int], None]] = {
 
 
 def _not_a_message(data: bytes) -> Reason:
-    """Why bytes with an unknown tag are no message: text that shows a message, a frame around one, or anything."""
+    """The reason for an unknown tag: a message in text form, a framed message, or other data."""
     if data.startswith(b"\\x") or (len(data) > 1 and len(data) % 2 == 0 and not data[:64].strip(_HEX_DIGITS)):
         return Reason.TEXT_PAYLOAD
     if (data[0] == ord("w") and len(data) > 25) or (data[0] == ord("k") and len(data) == 18):

@@ -1,7 +1,7 @@
-"""Finds where a message ends, in bytes that go on behind it.
+"""Finds the end of a message in a sequence of bytes.
 
-A message does not say how long it is; its fields do. This reads only what the end depends on: counts, lengths, and the
-letters of tuples and cells. The decoder checks the rest.
+A message has no length of its own. This reads only the fields that determine its end: counts, lengths, and the letters
+of tuples and cells. The decoder checks the rest.
 """
 
 from __future__ import annotations
@@ -26,22 +26,21 @@ _WITHOUT_VALUE = (kinds.COLUMN_NULL, kinds.COLUMN_UNCHANGED)
 
 
 class CutOffError(Exception):
-    """The bytes end within the message."""
+    """The data end within the message."""
 
 
 def end_of_message(data: bytes, at: int, in_stream: bool, behind: int) -> int:
-    """The offset behind the message that begins at `at`.
+    """The offset after the message that begins at `at`.
 
     Args:
-        data: bytes that have the message, and at least one byte behind it.
-        at: where the message begins.
+        data: bytes with the message and at least one byte after it.
+        at: offset of the message.
         in_stream: whether it is from a stream block.
-        behind: the byte that stands behind every message. A Stream Abort has one of two lengths, and nothing else
-            tells which.
+        behind: the byte after every message, which decides between the two lengths of a Stream Abort.
 
     Raises:
         CutOffError: if the message does not end within `data`.
-        DamagedError: if this is no message. `at` of the error counts from the beginning of `data`.
+        DamagedError: if this is not a message. `at` of the error is an offset in `data`.
     """
     try:
         kind = data[at]
@@ -68,7 +67,7 @@ def end_of_message(data: bytes, at: int, in_stream: bool, behind: int) -> int:
 
 
 def _past(data: bytes, at: int, name: str, form: Form) -> int:
-    """The offset behind a field of a fixed size. Flags are checked: they show early that this is no message."""
+    """The offset after a field of fixed size. Flags are checked, to detect early that this is not a message."""
     most = {Form.NO_FLAGS: 0, Form.YES_OR_NO: 1}.get(form)
     if most is not None and data[at] > most:
         raise DamagedError(Reason.BAD_FLAGS, at, name)
@@ -85,7 +84,7 @@ def _text_end(data: bytes, at: int) -> int:
 
 
 def _tuple_end(data: bytes, at: int) -> int:
-    """The offset behind the tuple at `at`, which is behind its letter."""
+    """The offset after a tuple whose letter precedes `at`."""
     (count,) = _count16(data, at)
     at += 2
     for _ in range(count):
@@ -154,11 +153,11 @@ def _content_end(data: bytes, at: int, behind: int) -> int:
 
 
 def _abort_end(data: bytes, at: int, behind: int) -> int:
-    # An LSN does not begin with the byte of a newline before the log has 720 PB.
+    # No LSN begins with a newline byte before the WAL has 720 PB.
     return at if data[at] == behind else at + _ABORT_BYTES
 
 
-# The most frequent kinds have a way of their own, which takes half the time.
+# A fast path for the most frequent kinds, which takes half the time.
 _CHANGES: dict[int, Callable[[bytes, int], int]] = {
     kinds.MSG_INSERT: _insert_end,
     kinds.MSG_UPDATE: _update_end,

@@ -1,7 +1,7 @@
-"""Which fields each kind of message has, and a reader that never leaves the message.
+"""The fields of messages by kind, and a reader that never reads beyond the message.
 
-The compiled core reads the same fields faster, but keeps only what decoding needs. This module is for programs that
-show every field, or that must find the end of a message. Its errors have the codes and places of the core's.
+The compiled core reads the same fields faster, but keeps only those that decoding needs. This module is for displaying
+all fields, and for finding the end of a message. Its errors have the same codes and offsets as the core's.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = [
 
 
 class Form(Enum):
-    """What a field holds. The value is its size in bytes and a word that makes forms of one size differ."""
+    """The form of a field. The value is its size in bytes, and a word that distinguishes forms of one size."""
 
     LSN = 8, "lsn"
     TIME = 8, "time"
@@ -37,7 +37,7 @@ class Form(Enum):
 
     @property
     def size(self) -> int:
-        """Bytes; 0 for a text, which ends with a zero byte."""
+        """Size in bytes; 0 for a text, which ends with a zero byte."""
         return self.value[0]
 
 
@@ -74,12 +74,12 @@ FIELDS: dict[int, tuple[tuple[str, Form], ...]] = {
     kinds.MSG_STREAM_START: (("xid", Form.XID), ("first_segment", Form.YES_OR_NO)),
     kinds.MSG_STREAM_STOP: (),
     kinds.MSG_STREAM_COMMIT: (("xid", Form.XID), *_COMMIT),
-    # Behind these, a server with streaming=parallel sends ABORT_FIELDS. Only the length of the message tells it.
+    # A server with streaming=parallel also sends ABORT_FIELDS. Only the length of the message tells.
     kinds.MSG_STREAM_ABORT: (("xid", Form.XID), ("subxid", Form.XID)),
     kinds.MSG_STREAM_PREPARE: _PREPARE,
     kinds.MSG_ORIGIN: (("origin_lsn", Form.LSN), ("name", Form.TEXT)),
     kinds.MSG_TYPE: (("oid", Form.OID), ("namespace", Form.NAME), ("name", Form.NAME)),
-    # Behind these fields there are others: columns, tuples, relations, the content.
+    # Further parts follow these fields: columns, tuples, relations, the content.
     kinds.MSG_RELATION: (("oid", Form.OID), ("namespace", Form.NAME), ("name", Form.NAME)),
     kinds.MSG_INSERT: (("relation_oid", Form.OID),),
     kinds.MSG_UPDATE: (("relation_oid", Form.OID),),
@@ -87,20 +87,20 @@ FIELDS: dict[int, tuple[tuple[str, Form], ...]] = {
     kinds.MSG_TRUNCATE: (),
     kinds.MSG_MESSAGE: (("transactional", Form.YES_OR_NO), ("lsn", Form.LSN), ("prefix", Form.TEXT)),
 }
-"""The fields behind the tag byte by kind, as far as every message of the kind has them in this order."""
+"""The fields after the tag byte by kind, as far as all messages of the kind have them in this order."""
 
 ABORT_FIELDS = (("abort_lsn", Form.LSN), ("abort_timestamp", Form.TIME))
 COLUMN_BYTES = Form.OID.size + 4
-"""Size of what a Relation message says of a column behind its name: the oid of the type, and its modifier."""
+"""Size of a Relation message's fields after a column's name: the oid of the type, and its modifier."""
 
 PREFIXED = frozenset((*kinds.KEPT_UNTIL_COMMIT, *kinds.DESCRIPTIONS))
-"""The kinds that have an xid before their other fields inside a stream block, and only there."""
+"""The kinds whose messages begin with an xid inside a stream block, and only there."""
 
 
 def is_streamed_message(data: bytes, at: int) -> bool:
-    """Whether the logical message at `at` can be from a stream block; True if the byte that tells it is not there.
+    """Whether the logical message at `at` can be from a stream block; True if the deciding byte is missing.
 
-    Messages that are not transactional are sent between the blocks. So the flags behind the xid must be 1.
+    Non-transactional messages are sent between blocks. So the flags after the xid must be 1.
     """
     return data[at + 5 : at + 6] in (b"\1", b"")
 
@@ -110,12 +110,12 @@ _LAST_TIME = (1 << 63) - 1 - 946_684_800_000_000
 
 
 class DamagedError(Exception):
-    """A message that breaks the protocol.
+    """A message that violates the protocol.
 
     Attributes:
         reason: what is wrong.
-        at: the byte that is wrong, counted from the message's tag byte; the message's length if it ends too early.
-        expected: the name of the field or part that could not be read.
+        at: offset of the wrong byte from the message's tag byte; the message's length if it ends too early.
+        expected: name of the field or part that could not be read.
     """
 
     def __init__(self, reason: Reason, at: int, expected: str) -> None:
@@ -126,14 +126,14 @@ class DamagedError(Exception):
 
 
 class FieldReader:
-    """Reads a message from `at` on. Every read raises DamagedError if the message does not have the field."""
+    """Reads a message from `at` on. Reads raise DamagedError if the message does not have the field."""
 
     def __init__(self, message: bytes, at: int) -> None:
         self.message = message
         self.at = at
 
     def take(self, size: int, field: str) -> int:
-        """Goes past `size` bytes. Returns where they begin."""
+        """Skips `size` bytes and returns their offset."""
         start = self.at
         if len(self.message) - start < size:
             what = f"{field} ({size:,} {'byte' if size == 1 else 'bytes'} from byte {start} on)"
@@ -152,7 +152,7 @@ class FieldReader:
         return int.from_bytes(self.message[start : self.at], signed=True)
 
     def lsn(self, field: str) -> int:
-        """A position of 63 bits."""
+        """An LSN of 63 bits."""
         value = self.unsigned(8, field)
         if value >> 63:
             raise DamagedError(Reason.BAD_POSITION, self.at - 8, f"{field} below 2^63")
@@ -174,7 +174,7 @@ class FieldReader:
         return value
 
     def text(self, field: str) -> str:
-        """A zero-terminated text in UTF-8."""
+        """A zero-terminated UTF-8 text."""
         start, end = self.at, self.message.find(b"\0", self.at)
         if end < 0:
             what = f"{field} (text from byte {start} on, with a zero byte at its end)"

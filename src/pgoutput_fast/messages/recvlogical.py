@@ -1,4 +1,4 @@
-"""read_recvlogical(): the messages of a file that pg_recvlogical wrote."""
+"""read_recvlogical(): the messages of a file written by pg_recvlogical."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["RecvlogicalFile", "read_recvlogical"]
 
 _NEWLINE = ord("\n")
 
-# How files begin that are something else.
+# The first bytes of other kinds of files.
 _OTHERS = {
     b"PAR1": "a Parquet file: if a capture wrote it, read it with pgoutput_fast.segments",
     b"BEGIN": "text, as the plugin test_decoding writes it",
@@ -36,12 +36,12 @@ _HOW = (
 
 
 class RecvlogicalFile:
-    r"""The messages of a file that pg_recvlogical wrote, as bytes, in the order in which they came.
+    r"""The messages of a file written by pg_recvlogical, as bytes, in stream order.
 
-    You can pass it as payloads to `decode` and `tag`, iterate over it as often as you like, and take single messages or
-    slices. Each of these reads the file from its beginning, a few MiB at a time. `len` reads the whole file once.
+    Pass it as payloads to `decode` and `tag`, iterate over it repeatedly, or index and slice it. Each of these reads
+    the file from the beginning, a few MiB at a time. `len` reads the whole file once.
 
-    A damaged or truncated message is a DecodeError when the reading gets there: see `read_recvlogical`.
+    A damaged or truncated message raises a DecodeError when it is read: see `read_recvlogical`.
 
     >>> import pgoutput_fast as pgo, tempfile, pathlib
     >>> from pgoutput_fast.encode import encode_begin, encode_commit
@@ -110,10 +110,11 @@ class RecvlogicalFile:
             del block
 
     def check_beginning(self) -> None:
-        """Reads the first messages. If the file does not end with a newline, its last message is cut off: finds it.
+        """Reads the first messages, or all of them if the file does not end with a newline: its last message is
+        truncated.
 
         Raises:
-            DecodeError: if the file is something else, and for a message that is cut off, unless it is to be dropped.
+            DecodeError: if the file is of another kind, and for a truncated message, unless it is to be dropped.
         """
         with open(self.path, "rb") as file:
             if not file.read(1):
@@ -127,12 +128,12 @@ class RecvlogicalFile:
                 pass
 
     def _blocks(self) -> Iterator[list[bytes]]:
-        """The messages, as many at a time as one read of the file gives."""
+        """The messages, in one list per read of the file."""
         split = _Splitter(self.path, self._in_stream)
         with open(self.path, "rb") as file:
             while True:
-                # A message that is longer than what was read needs more each time: otherwise it would be read anew for
-                # each small piece.
+                # For a message longer than a read, reads grow: otherwise it would be parsed again after every small
+                # read.
                 more = file.read(max(RECEIVED_BYTES, split.waiting))
                 if not more:
                     break
@@ -149,20 +150,20 @@ class _Splitter:
     """Splits bytes into messages.
 
     Attributes:
-        problem: what is wrong behind the messages that `add` gave; None if nothing is.
+        problem: the error after the messages that `add` returned, or None.
     """
 
     def __init__(self, path: str, in_stream: bool) -> None:
         self._path = path
         self._in_stream = in_stream
         self._data = b""
-        self._offset = 0  # of `_data` in the file
+        self._offset = 0  # offset of `_data` in the file
         self._seq = 0
         self.problem: DecodeError | None = None
 
     @property
     def waiting(self) -> int:
-        """How many bytes there are of a message that has not ended."""
+        """Number of bytes of an incomplete message."""
         return len(self._data)
 
     def add(self, more: bytes) -> list[bytes]:
@@ -198,7 +199,7 @@ class _Splitter:
         return block
 
     def cut_off(self) -> DecodeError:
-        """The error for a last message that does not end."""
+        """The error for a truncated last message."""
         if self._seq == 0:
             which = f"first message, if this is one of pgoutput. {_HOW}. If it did, it"
         else:
@@ -229,26 +230,25 @@ def read_recvlogical(
     truncated: Literal["error", "drop"] = "error",
     in_stream: bool = False,
 ) -> RecvlogicalFile:
-    r"""The messages of a file that `pg_recvlogical --start -f file` wrote with the plugin pgoutput.
+    r"""The messages of a file written by `pg_recvlogical --start -f file` with the plugin pgoutput.
 
-    pg_recvlogical writes each message and a newline. Values may have newlines themselves, so this reads the fields of
-    each message to find its end. The file does not have the LSNs of the messages.
+    pg_recvlogical writes a newline after every message. Values may contain newlines, so the fields of the messages are
+    parsed to find their ends. The file does not have the LSNs of the messages.
 
     Args:
-        path: the file. Decompress it first, if it is compressed.
-        truncated: what to do if the file ends within its last message, as after a kill of pg_recvlogical: `"error"`
-            raises, `"drop"` ends before this message.
-        in_stream: whether the file begins inside a stream block. That can be so if pg_recvlogical got a SIGHUP in the
-            block: it then closes its file and opens it again.
+        path: the file, which must not be compressed.
+        truncated: what to do if the file ends within its last message, as after pg_recvlogical was killed: `"error"`
+            raises, `"drop"` drops this message.
+        in_stream: whether the file begins inside a stream block, as after a SIGHUP to pg_recvlogical, which reopens its
+            file.
 
     Raises:
-        DecodeError: if the file is empty or something else, if a message is damaged, or if the last one is truncated.
-            `byte_offset` is the place in the file; of a truncated message, where it begins. What is wrong at the
-            beginning, and a file without a newline at its end, are found at once. The rest is found when it is read.
+        DecodeError: if the file is empty or of another kind, if a message is damaged, or if the last one is truncated.
+            `byte_offset` is the offset in the file; for a truncated message, of its beginning. Errors at the beginning,
+            and a missing newline at the end, are raised at once, others when the message is read.
         OSError: if the file cannot be read.
 
-    If pg_recvlogical lost its connection and made a new one, the server sent again what was not confirmed. The file
-    does not say where that was.
+    If pg_recvlogical reconnected, the server sent unconfirmed transactions again. The file does not mark where.
 
     >>> import pgoutput_fast as pgo, tempfile, pathlib
     >>> from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer

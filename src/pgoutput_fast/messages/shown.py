@@ -1,4 +1,4 @@
-"""Values as text for a person: short, and without characters that a terminal would obey."""
+"""Values as text for people: short, and without terminal control characters."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 __all__ = ["shown_binary", "shown_size", "shown_text", "shown_time"]
 
-# How much of a value is shown.
+# Limits of a shown value.
 _TEXT_CHARACTERS, _BINARY_BYTES = 60, 32
 
 _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
