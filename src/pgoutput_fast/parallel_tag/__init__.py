@@ -1,1 +1,1 @@
-"""Tags payloads that lie in many partitions: each is summarised, and the summaries say how each begins."""
+"""Tags partitioned payloads in parallel: summaries of the partitions give the state at the start of each one."""

@@ -1,4 +1,4 @@
-"""What a range of messages says of relations and types."""
+"""The descriptions of relations and types in a range of messages."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _Key = tuple[int, int, int]  # kind, oid, subxid
 
 
 class Descriptions:
-    """The Relation and Type messages of a range that later messages are read with.
+    """The Relation and Type messages of a range that later messages depend on.
 
-    These are the last message of each oid in each subtransaction, and the first place of each different Type message:
-    Relation messages behind that place are read with it.
+    These are the last message of every oid in every subtransaction, and the first position of every distinct Type
+    message: later Relation messages depend on it.
     """
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class Descriptions:
             self._first_types.pop(key, None)
 
     def add_committed(self, other: Descriptions) -> None:
-        """Adds the messages of a streamed transaction that has committed, as messages outside of stream blocks."""
+        """Adds the messages of a committed streamed transaction, as messages outside of stream blocks."""
         for (kind, oid, _), message in other._in_stream_order():
             self.add(kind, oid, message._replace(payload=bytes([kind]) + message.payload[5:]))
 

@@ -1,4 +1,4 @@
-"""Transactions in a summary: those that are open or prepared at the beginning or at the end of a range of messages."""
+"""The transactions of a summary: open or prepared at the beginning or the end of a range of messages."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ __all__ = ["OpenTransaction", "OpenTransactions", "StreamBlock"]
 
 
 class StreamBlock:
-    """All stream blocks of a streamed transaction, joined into one.
+    """All stream blocks of a streamed transaction, merged into one.
 
     Attributes:
-        start: the first Stream Start; None if only subtransactions were rolled back up to now.
+        start: the first Stream Start; None if only subtransactions were rolled back so far.
         origin: the last Origin message.
         descriptions: the Relation and Type messages.
-        aborts: the first Stream Abort of each subtransaction that may have begun before the range, by subxid.
+        aborts: the first Stream Aborts of subtransactions that may have begun before the range, by subxid.
     """
 
     def __init__(self, start: Message | None) -> None:
@@ -46,13 +46,13 @@ _Unit = StreamBlock | list[Message]
 
 
 class OpenTransaction:
-    """The messages to keep of an open transaction, or of an xid that may have been in use before the range.
+    """The messages to keep for an open transaction, or for an xid that may have been in use before the range.
 
     Attributes:
-        units: the messages to keep, in order: blocks, and lists of messages.
-        block: the block that later stream blocks are added to.
+        units: the messages to keep, in order, as blocks and lists of messages.
+        block: the block that later stream blocks are merged into.
         prepared: (gid, end LSN) once the transaction is prepared, if it began in the range.
-        stream_ended: whether the streamed transaction of this xid is no longer open, if it did not begin in the range.
+        stream_ended: whether the streamed transaction of this xid has ended, if it did not begin in the range.
     """
 
     def __init__(self) -> None:
@@ -62,14 +62,14 @@ class OpenTransaction:
         self.stream_ended = False
 
     def open_block(self, start: Message | None) -> StreamBlock:
-        """The block that later stream blocks are added to. If there is none, it begins with `start`."""
+        """The block that later stream blocks are merged into, or a new one that begins with `start`."""
         if self.block is None:
             self.block = StreamBlock(start)
             self.units.append(self.block)
         return self.block
 
     def add(self, messages: list[Message]) -> None:
-        """Adds messages behind the others. A later stream block begins a new block."""
+        """Appends messages. A later stream block begins a new block."""
         self.units.append(messages)
         self.block = None
 
@@ -87,7 +87,7 @@ class OpenTransaction:
 
 
 class OpenTransactions:
-    """What a range of messages says of open and prepared transactions. It is kept by xid."""
+    """The effects of a range of messages on open and prepared transactions, by xid."""
 
     def __init__(self) -> None:
         self._session_started = False
@@ -96,11 +96,11 @@ class OpenTransactions:
         # Open streams that began in the range, and transactions that were prepared in the range.
         self._streams: dict[int, OpenTransaction] = {}
         self._prepared: dict[int, OpenTransaction] = {}
-        # All messages of xids that may have been open or prepared before the range, without streams that began under
-        # them in the range.
+        # All messages of xids that may have been open or prepared before the range, except streams that began in the
+        # range.
         self._earlier: dict[int, OpenTransaction] = {}
-        # Both are messages. `_replaced`: of xids that were open before the range and began again in it.
-        # `_before_session`: of xids in `_earlier` when the first session of the range started.
+        # Messages of xids that were open before the range and began again in it, and of xids in `_earlier` when the
+        # first session of the range started.
         self._replaced: dict[int, list[_Unit]] = {}
         self._before_session: dict[int, list[_Unit]] = {}
         self._begun_xids = XidSet()
@@ -109,21 +109,21 @@ class OpenTransactions:
     # ---- xids that begin ---------------------------------------------------------------------------------------------
 
     def begin(self, xid: int) -> None:
-        """Notes that an xid begins again. What was open or prepared under it is void."""
+        """Records that an xid begins again, which voids its open or prepared transaction."""
         self._streams.pop(xid, None)
         if not self._void_prepared(xid) and xid not in self._replaced:
             self._begun_xids.add([xid])
 
     def begin_others(self, xids: npt.NDArray[np.uint32]) -> None:
-        """Notes xids that begin again. None of them is in `xids()`."""
+        """Records xids that begin again, none of which is in `xids()`."""
         self._begun_xids.add(xids)
 
     def begin_ranges(self, ranges: Iterable[tuple[int, int]]) -> None:
-        """Notes ranges of xids that begin again. Those in `xids()` were passed to `begin` before."""
+        """Records ranges of xids that begin again. Those in `xids()` were passed to `begin` before."""
         self._begun_xids.update(XidSet(_without(ranges, self._replaced)))
 
     def begin_stream(self, xid: int) -> OpenTransaction:
-        """Notes that a stream begins under an xid. What was streamed under it is void; what was prepared stays."""
+        """Records that a stream begins under an xid: this voids its earlier stream, not its prepared transaction."""
         earlier = self._earlier.get(xid)
         if earlier is not None and not earlier.stream_ended:
             earlier.end_stream(void_stream(xid, _first_seq(earlier.units[-1])))
@@ -133,7 +133,7 @@ class OpenTransactions:
         return stream
 
     def xids(self) -> set[int]:
-        """The xids whose new beginning may change what is known."""
+        """The xids whose new beginning may have an effect."""
         return {
             *self._streams, *self._prepared, *self._earlier, *self._streamed_xids, *self._before_session
         }  # fmt: skip
@@ -143,10 +143,10 @@ class OpenTransactions:
         return self._replaced.keys()
 
     def start_session(self, mark: Message | None) -> None:
-        """Notes that a session starts: open streams are void; what is prepared stays.
+        """Records the start of a session, which voids open streams, but not prepared transactions.
 
         Args:
-            mark: stands for the start of the session; None if part 1 of the summary has it.
+            mark: the message for the start of the session; None if part 1 of the summary has it.
         """
         self._streams.clear()
         if not self._session_started:
@@ -156,16 +156,16 @@ class OpenTransactions:
         self._session_started = True
 
     def _has_begun(self, xid: int) -> bool:
-        """Whether an xid without kept messages has certainly no open stream from before the range."""
+        """Whether an xid without kept messages certainly has no open stream from before the range."""
         return xid in self._begun_xids or xid in self._replaced or xid in self._streamed_xids
 
     def _void_prepared(self, xid: int) -> bool:
-        """Voids what was prepared under an xid, and its earlier messages. Returns whether this had to be noted."""
+        """Voids the prepared transaction and earlier messages of an xid. Returns whether this was recorded."""
         self._prepared.pop(xid, None)
         earlier = self._earlier.pop(xid, None)
         units = earlier.units if earlier is not None else []
         if units or (xid in self._before_session and xid not in self._replaced):
-            # Its end comes behind the kept messages and needs no ordinal of its own.
+            # Its end follows the kept messages and needs no ordinal of its own.
             last = units[-1] if units else self._before_session[xid][-1]
             self._replaced[xid] = [*units, void(xid, _first_seq(last))]
             return True
@@ -182,17 +182,17 @@ class OpenTransactions:
         return self._streams.get(xid)
 
     def drop_stream(self, xid: int) -> None:
-        """Removes an open stream, if there is one: it was rolled back or is void."""
+        """Removes an open stream, if any: it was rolled back or is void."""
         self._streams.pop(xid, None)
 
     def commit_stream(self, xid: int) -> list[Descriptions]:
-        """Ends an open stream. Returns its descriptions: they now hold for all transactions."""
+        """Ends an open stream and returns its descriptions, which now apply to all transactions."""
         stream = self._streams.pop(xid)
         self._void_prepared(xid)
         return stream.descriptions()
 
     def prepare_stream(self, xid: int, message: Message, gid: bytes, end_lsn: int) -> list[Descriptions]:
-        """Prepares an open stream. Returns its descriptions, as `commit_stream`."""
+        """Prepares an open stream and returns its descriptions, as `commit_stream`."""
         stream = self._streams.pop(xid)
         self._void_prepared(xid)
         descriptions = stream.descriptions()
@@ -201,12 +201,12 @@ class OpenTransactions:
         return descriptions
 
     def prepare(self, xid: int, messages: list[Message], gid: bytes, end_lsn: int) -> None:
-        """Notes a transaction that was not streamed and is prepared now. `messages` are those to keep of it."""
+        """Records a prepared transaction that was not streamed, with its messages to keep."""
         transaction = self._prepared[xid] = OpenTransaction()
         transaction.prepare(messages, gid, end_lsn)
 
     def commit_prepared(self, xid: int, message: Message, gid: bytes) -> list[Descriptions]:
-        """Ends a prepared transaction. Returns its descriptions: they now hold for all transactions."""
+        """Ends a prepared transaction and returns its descriptions, which now apply to all transactions."""
         ended = self._end_prepared(xid, message, gid)
         return [] if ended is None else ended.descriptions()
 
@@ -216,9 +216,9 @@ class OpenTransactions:
     def _end_prepared(
         self, xid: int, message: Message, gid: bytes, end_lsn: int | None = None
     ) -> OpenTransaction | None:
-        """Ends a prepared transaction, and with it what was streamed of it a second time.
+        """Ends a prepared transaction, and its second stream if it was streamed again.
 
-        Returns the transaction if it was prepared in the range, under this gid and, if given, with this end LSN.
+        Returns the transaction if it was prepared in the range, with this gid and, if not None, this end LSN.
         """
         self._streams.pop(xid, None)
         known = self._prepared.get(xid)
@@ -236,10 +236,10 @@ class OpenTransactions:
         return xid in self._earlier or not (self._has_begun(xid) or self._session_started)
 
     def earlier(self, xid: int) -> OpenTransaction:
-        """The messages to keep of an xid that may have been in use before the range."""
+        """The messages to keep for an xid that may have been in use before the range."""
         return self._earlier.setdefault(xid, OpenTransaction())
 
-    # ---- what comes out ----------------------------------------------------------------------------------------------
+    # ---- output ------------------------------------------------------------------------------------------------------
 
     def messages(self) -> list[Message]:
         """All messages to keep, in order."""
@@ -263,14 +263,14 @@ class OpenTransactions:
 
 
 def _first_seq(unit: _Unit) -> int:
-    """The ordinal that gives the place of a unit among the units of all xids."""
+    """The ordinal by which to sort a unit among those of all xids."""
     if isinstance(unit, StreamBlock):
         return unit.messages()[0].seq if unit.start is None else unit.start.seq
     return unit[0].seq
 
 
 def _without(ranges: Iterable[tuple[int, int]], xids: Iterable[int]) -> list[tuple[int, int]]:
-    """The ranges without these xids. The ranges are in order and do not touch."""
+    """The ranges without these xids. The ranges are sorted and not adjacent."""
     rest = list(ranges)
     for xid in xids:
         at = bisect_right(rest, (xid, 1 << 33)) - 1

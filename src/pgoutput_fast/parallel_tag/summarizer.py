@@ -1,4 +1,4 @@
-"""Makes summaries of ranges of messages, batch by batch, and composes summaries of adjacent ranges."""
+"""Builds summaries of ranges of messages, batch by batch, and composes summaries of adjacent ranges."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from pgoutput_fast.protocol import kinds
 
 __all__ = ["Summarizer", "compose", "summarize"]
 
-# The messages that change the state: boundaries, and between them descriptions and origins.
+# Messages that change the state without being boundaries: descriptions and origins.
 _NO_BOUNDARIES = (*kinds.DESCRIPTIONS, kinds.MSG_ORIGIN)
 _CONTROL_MESSAGES = (*kinds.BOUNDARIES, *_NO_BOUNDARIES)
-# Both give the oid first.
+# Both return the oid first.
 _PARSERS: dict[int, Callable[[bytes], Any]] = {kinds.MSG_RELATION: fields_of, kinds.MSG_TYPE: parse_type}
-# What is open between two messages, as `control_messages` takes it.
+# The contexts between two messages, as in `control_messages`.
 _UNKNOWN, _OUTSIDE, _PLAIN, _PREPARING, _STREAMING = range(-1, 4)
 _CONTEXT_AFTER = {
     kinds.MSG_BEGIN: _PLAIN,
@@ -35,34 +35,34 @@ _Lsns = tuple[int, ...]
 
 
 class _Effects:
-    """What the control messages behind part 1 of a summary do to the state.
+    """The effects on the state of the control messages after part 1 of a summary.
 
     Attributes:
-        descriptions: Relations and Types that hold for all transactions.
+        descriptions: Relations and Types that apply to all transactions.
         transactions: open and prepared transactions.
-        context: what is open behind the last message. It is also kept up to date in part 1.
+        context: the context after the last message. It is also maintained in part 1.
     """
 
     def __init__(self) -> None:
         self.descriptions = Descriptions()
         self.transactions = OpenTransactions()
         self.context = _UNKNOWN
-        self._opening: Message | None = None  # what opened the open transaction or block
+        self._opening: Message | None = None  # the message that opened the open transaction or block
         self._fields: Any = None  # the fields of a Begin or Begin Prepare in `_opening`
-        self._origin: Message | None = None  # the Origin behind a Begin or Begin Prepare
-        self._block: StreamBlock | None = None  # the block that the open Stream Start belongs to
+        self._origin: Message | None = None  # the Origin after a Begin or Begin Prepare
+        self._block: StreamBlock | None = None  # the block of the open Stream Start
 
     def start_session(self, mark: Message | None) -> None:
         """Starts a session: an unfinished transaction is void.
 
         Args:
-            mark: stands for the start of the session; None if part 1 has it.
+            mark: the message for the start of the session; None if part 1 has it.
         """
         self.transactions.start_session(mark)
         self._open(_OUTSIDE, None)
 
     def take(self, kind: int, message: Message, fields: tuple[Any, ...] | None) -> bool:
-        """Takes the next control message. Returns False if it is an error after any state.
+        """Takes the next control message. Returns False if it is an error in any state.
 
         Args:
             kind: its kind.
@@ -132,14 +132,14 @@ class _Effects:
         elif self.transactions.may_be_earlier(xid):
             self._continue_earlier(kind, message, xid, subxid)
         else:
-            return kind == kinds.MSG_STREAM_ABORT  # no stream is open that did not begin here
+            return kind == kinds.MSG_STREAM_ABORT  # no stream from before the range is open
         return True
 
     def _open(self, context: int, message: Message | None, block: StreamBlock | None = None) -> None:
         self.context, self._opening, self._origin, self._block = context, message, None, block
 
     def _close(self, context: int) -> bool:
-        """Notes that the open transaction or block ends. Returns False if none of this context is open."""
+        """Ends the open transaction or block. Returns False if none of this context is open."""
         if self.context != context:
             return False
         self._open(_OUTSIDE, None)
@@ -153,7 +153,7 @@ class _Effects:
         return self._close(_PREPARING)
 
     def _continue_earlier(self, kind: int, message: Message, xid: int, subxid: int) -> None:
-        """Takes a message of a transaction that was open before the range, or is not known."""
+        """Takes a message of a transaction that was open before the range, or is unknown."""
         earlier = self.transactions.earlier(xid)
         if kind == kinds.MSG_STREAM_START:
             block = earlier.open_block(message)
@@ -185,12 +185,12 @@ class _Effects:
             self.transactions.drop_stream(xid)
 
     def _add_committed(self, committed: list[Descriptions]) -> None:
-        """Adds descriptions of a stream that was committed or prepared: they now hold for all transactions."""
+        """Adds descriptions of a committed or prepared stream, which now apply to all transactions."""
         for each in committed:
             self.descriptions.add_committed(each)
 
     def opening_messages(self) -> Iterator[Message]:
-        """The messages that open what is open behind the range: a transaction or a stream block."""
+        """The messages that open the transaction or stream block that is open after the range."""
         if self._opening is not None and self.context == _STREAMING:
             xid = int.from_bytes(self._opening.payload[1:5], "big")
             yield self._opening._replace(payload=encode_stream_start(xid, False))
@@ -210,14 +210,14 @@ class Summarizer:
         self._session_starts = False  # whether a session starts with the next message
         self._prefix: list[Message] = []
         self._prefix_ended = False
-        self._effects = _Effects()  # of the messages behind the prefix
+        self._effects = _Effects()  # of the messages after the prefix
         self._lsns_before: tuple[_Lsns, _Lsns] = ((), ())
         self._lsns: _Lsns = ()
 
-    # ---- what comes in -------------------------------------------------------------------------------------------
+    # ---- input -------------------------------------------------------------------------------------------------------
 
     def start_session(self) -> None:
-        """Notes that a new decoding session begins with the next message."""
+        """Records that a new decoding session begins with the next message."""
         self._session_starts = True
 
     def add(self, payloads: pa.Array, lsn: pa.Array | None = None) -> None:
@@ -242,7 +242,7 @@ class Summarizer:
                 self._take(each)
             elif not self._failed:
                 self._effects.transactions.begin(each)
-        # Of the other xids that began, nothing else is known.
+        # Nothing else is known of the remaining xids.
         until = np.searchsorted(begins, len(payloads) if self._error is None else self._error.seq - base)
         self._effects.transactions.begin_others(xids[:until])
         self._lsns = _largest(self._lsns, selected["lsns"])
@@ -268,7 +268,7 @@ class Summarizer:
         self._failed = self._failed or other.failed
 
     def _advance(self, count: int) -> int:
-        """Counts the next messages. Returns the ordinal of the first. A new session begins there, if one was noted."""
+        """Counts the next messages and returns the first ordinal. A recorded start of a session takes effect there."""
         base, self._count = self._count, self._count + count
         if count and self._session_starts:
             self._session_starts = False
@@ -276,7 +276,7 @@ class Summarizer:
         return base
 
     def _xids_in_order(self, events: Iterable[tuple[int, Message | int]]) -> set[int]:
-        """The xids whose beginnings must keep their place among the other messages."""
+        """The xids whose beginnings must be processed in order with the other messages."""
         xids = {*self._effects.transactions.xids(), *self._effects.transactions.replaced_xids()}
         for message in (each for _, each in events if isinstance(each, Message)):
             if message.payload[:1] and message.payload[0] in kinds.BOUNDARIES:
@@ -285,7 +285,7 @@ class Summarizer:
         return xids
 
     def _add_lsns_before(self, outside: Sequence[int], inside: Sequence[int]) -> None:
-        """Adds LSNs of logical messages, read both as outside of a stream block and as inside of one."""
+        """Adds LSNs of logical messages, parsed as outside and as inside of a stream block."""
         if self._effects.context == _UNKNOWN:
             before = self._lsns_before
             self._lsns_before = (_largest(before[0], outside), _largest(before[1], inside))
@@ -293,7 +293,7 @@ class Summarizer:
             self._lsns = _largest(self._lsns, inside if self._effects.context == _STREAMING else outside)
 
     def _take_all(self, messages: Iterable[Message], base: int) -> None:
-        """Takes messages of a summary. The first message of its range has the ordinal `base` here."""
+        """Takes messages of a summary whose range begins at ordinal `base`."""
         for message in messages:
             self._take(message._replace(seq=base + message.seq))
 
@@ -325,14 +325,14 @@ class Summarizer:
             self._effects.start_session(None)
 
     def _fail(self, message: Message) -> None:
-        """Notes an error. Messages behind it do not count."""
+        """Records an error, after which messages are ignored."""
         self._failed = True
         self._error = message
 
-    # ---- what comes out --------------------------------------------------------------------------------------------
+    # ---- output ------------------------------------------------------------------------------------------------------
 
     def summary(self) -> Summary:
-        """The summary of everything that was added."""
+        """The summary of all messages so far."""
         errors = [] if self._error is None else [self._error]
         return Summary(
             count=self._count,
@@ -346,7 +346,7 @@ class Summarizer:
                 *self._effects.opening_messages(),
                 *(errors if self._prefix_ended else []),
             ),
-            # A batch also gives LSNs of messages behind an error.
+            # A batch may also have LSNs of messages after an error.
             lsns_before=((), ()) if self._failed else self._lsns_before,
             lsns=() if self._failed else self._lsns,
             streamed_xids=tuple(self._effects.transactions.streamed_xids()),
@@ -354,19 +354,19 @@ class Summarizer:
 
 
 def _largest(lsns: _Lsns, more: Sequence[int]) -> _Lsns:
-    """The largest LSNs of both, as many as a summary keeps, without duplicates, in ascending order."""
+    """The largest LSNs of both up to the limit of a summary, in ascending order without duplicates."""
     return tuple(sorted({*lsns, *more})[-LSNS_KEPT:]) if more else lsns
 
 
 def _shorten(payload: pa.Buffer) -> bytes:
-    """A message's bytes; of a payload that is no message of pgoutput, as many as tell what it may be instead."""
+    """A message's bytes; for any other payload, enough of them to diagnose it."""
     if payload.size and payload[0] not in _CONTROL_MESSAGES and payload.size > 65:
         payload = payload.slice(0, 64 + (payload.size & 1))
     return bytes(payload)
 
 
 def compose(*summaries: Summary) -> Summary:
-    """The summary of adjacent ranges, from the summaries of these ranges in order."""
+    """The summary of adjacent ranges, from their summaries in order."""
     whole = Summarizer()
     for each in summaries:
         whole.append(each)

@@ -1,29 +1,27 @@
-"""Summaries: the effect of a range of messages on the state of the stream, as a small function state -> state.
+"""Summaries: the effect of a range of messages on the state of the stream, as a compact function state -> state.
 
-A range of messages can begin anywhere. The `summarizer` module summarises it without its neighbours, for any state
-before it. Summaries compose associatively. The summaries alone give the state before each range, so ranges can be
-tagged in parallel.
+A range of messages can begin anywhere. The `summarizer` module summarizes it on its own, for any preceding state.
+Summaries compose associatively. They suffice to compute the state before every range, so ranges can be tagged in
+parallel.
 
-A summary is a short stream that changes the state as the range does. It has the boundary, Relation and Type messages
-of the range under their own ordinals, except those whose effect the range itself undoes or overrides. The same tagger
-tags the range and runs over the summary, so there is only one set of rules. A summary has three parts, in this order:
+A summary is a short stream with the same effect on the state as the range. It has the boundary, Relation and Type
+messages of the range with their ordinals, except those that the range itself undoes or overrides. The same tagger
+processes ranges and summaries, so there is only one set of rules. A summary has three parts, in this order:
 
-1. All messages that change the state, up to the first message behind which certainly no transaction is open. They are
-   as they came.
-2. What holds for everything behind part 1. This is the last Relation and Type message of each oid (of a Type also the
-   first place of each different content, because Relations behind it are read with it), and the xids that began,
-   as ranges. An xid that begins again voids what was open under it. Xids that began as streams, and stayed streams,
-   are kept apart: they void what was streamed under them, but not what was prepared.
-3. Transactions that are open or prepared behind the range, or that were open or prepared before it. Each streamed
-   transaction is one block with the last messages of each subtransaction.
+1. All messages that change the state, unmodified, up to the first message after which certainly no transaction is open.
+2. Descriptions and xids after part 1: the last Relation and Type message of every oid (for Types also the first
+   position of every distinct content, because later Relations depend on it), and the xids that began, as ranges. An xid
+   that begins again voids its open or prepared transaction. Xids that began as streams, and stayed streams, are kept
+   apart: they void an earlier stream, but not a prepared transaction.
+3. Transactions that are open or prepared after the range, or that were so before it. A streamed transaction is one
+   block with the last messages of its subtransactions.
 
-A summary also has the LSNs of non-transactional logical messages: the largest ones, one more than a state keeps.
+A summary also has the largest LSNs of non-transactional logical messages, one more than a state keeps.
 
-The size of a summary grows with the number of relations and of open transactions (with their rolled back
-subtransactions), not with the number of all transactions. A streamed transaction that was rolled back, or that was
-prepared and ended, leaves only its xid.
-Changes, Truncates and the contents of logical messages do not change the state, so a summary does not read them.
-Errors in them appear when the range is tagged.
+The size of a summary is proportional to the number of relations and of open transactions (with their rolled-back
+subtransactions), not of all transactions. A streamed transaction that was rolled back, or prepared and ended, leaves
+only its xid. Changes, Truncates and the contents of logical messages do not change the state, so a summary does not
+read them. Errors in them appear when the range is tagged.
 """
 
 from __future__ import annotations
@@ -54,7 +52,7 @@ from pgoutput_fast.schema.options import Options
 
 __all__ = ["SESSION_STARTS", "Message", "Summary", "void", "void_stream"]
 
-# Stands for the start of a session in a list of messages. Such a list never has real logical messages.
+# Marks the start of a session in a list of messages, which never has real logical messages.
 SESSION_STARTS = encode_message(0, "", b"", transactional=False)
 
 
@@ -72,16 +70,16 @@ class Summary:
 
     Attributes:
         count: number of messages in the range.
-        failed: whether its last message is an error after any state.
+        failed: whether its last message is an error in any state.
         prefix_ended: whether part 1 has ended.
         prefix: part 1.
         descriptions: the Relations and Types of part 2.
         begun_xids: the xids of part 2, as half-open ranges (from, until).
         transactions: part 3.
-        lsns_before: two sets of LSNs of logical messages before the first boundary: those if that place is outside of
-            a stream block, and those if it is inside of one.
-        lsns: LSNs of logical messages behind the first boundary, ascending.
-        streamed_xids: xids that began as streams; what was prepared under them before may still be prepared.
+        lsns_before: LSNs of logical messages before the first boundary, parsed as outside and as inside of a stream
+            block.
+        lsns: LSNs of logical messages after the first boundary, ascending.
+        streamed_xids: xids that began as streams; their earlier transactions may still be prepared.
 
     `Summary()` is the identity.
     """
@@ -98,13 +96,13 @@ class Summary:
     streamed_xids: tuple[int, ...] = ()
 
     def apply(self, state: StreamState) -> StreamState:
-        """The state behind the range, from the state before it.
+        """The state after the range, from the state before it.
 
-        The catalog has the relation versions that the new state refers to, not all versions of the range.
+        Its catalog has the relation versions that the new state refers to, not all versions of the range.
 
         Raises:
-            DecodeError: as when the range is tagged, if a boundary, Relation, Type or Origin message is an error. A
-                change, Truncate or logical message before it may be an error, too. If equal Relation messages are an
+            DecodeError: as for tagging the range, if a boundary, Relation, Type or Origin message is an error. An
+                earlier change, Truncate or logical message may be an error, too. If equal Relation messages are an
                 error, this error names the last of them, and tagging names the first.
             ValueError: for the state of a decoder in quarantine that lacks a boundary or a Type.
         """
@@ -185,7 +183,7 @@ class Summary:
         return cls(**{attribute: document[key] for attribute, key in _KEYS.items()})
 
 
-# The key of each attribute of a summary in `Summary.to_bytes`.
+# The keys of a summary's attributes in `Summary.to_bytes`.
 _KEYS = {
     "count": "count",
     "failed": "failed",
@@ -209,28 +207,28 @@ def _values(native: NativeDecoder) -> dict[str, Any]:
 
 
 def _distances(ascending: Sequence[int]) -> list[int]:
-    """The difference of each number to the one before it, of the first to 0."""
+    """The differences between consecutive numbers, from 0 on."""
     return [after - before for before, after in pairwise([0, *ascending])]
 
 
 def _logical_message(lsn: int, xid: int | None) -> Message:
-    """A logical message with an LSN and no content."""
+    """An empty logical message with an LSN."""
     return Message(0, 0, encode_message(lsn, "", b"", transactional=False, xid=xid))
 
 
 def void(xid: int, seq: int) -> list[Message]:
-    """An empty transaction. It voids what was open or prepared under its xid."""
+    """An empty transaction, which voids an open or prepared one with the same xid."""
     return [Message(seq, 0, encode_begin(1, 0, xid)), Message(seq, 0, encode_commit(1, 1, 0))]
 
 
 def void_stream(xid: int, seq: int) -> list[Message]:
-    """An empty stream that is rolled back. It voids what was streamed under its xid, but not what was prepared."""
+    """An empty, rolled-back stream, which voids an earlier stream of its xid, but not a prepared transaction."""
     payloads = encode_stream_start(xid, True), encode_stream_stop(), encode_stream_abort(xid, xid)
     return [Message(seq, 0, payload) for payload in payloads]
 
 
 def _replay(native: NativeDecoder, messages: Iterable[Message], base: int) -> None:
-    """Tags messages, and starts sessions where the messages say so."""
+    """Tags messages, and starts sessions at their marks."""
     pending: list[Message] = []
 
     def tag_pending() -> None:

@@ -1,4 +1,4 @@
-"""Sets of transaction ids, stored as ranges, because most ids are adjacent."""
+"""Sets of transaction ids, stored as ranges, because most are consecutive."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _Array = npt.NDArray[np.int64]
 
 
 class XidSet:
-    """A growing set of 32-bit ids. Added ids are merged into the set when it is read.
+    """A growing set of 32-bit ids. Added ids are merged lazily.
 
     >>> xids = XidSet()
     >>> xids.add([7, 8, 9, 20])
