@@ -1,4 +1,4 @@
-"""Write pgoutput messages: the inverse of the decoder."""
+"""Writes pgoutput messages: the inverse of the decoder."""
 
 from pgoutput_fast.encode.messages import (
     UNCHANGED,

@@ -1,8 +1,8 @@
-"""One pgoutput message at a time: the functions `encode_*` keep no state, so they can also write what no server would.
+"""Single pgoutput messages: the functions `encode_*` are stateless, so they can also write invalid sequences.
 
-LSNs are ints, Decimals or text, as `pgoutput_fast.parse_lsn` takes them; timestamps are ints of microseconds since
-2000-01-01 UTC or timezone-aware datetimes. An argument that its field cannot hold is a `ValueError` naming the
-argument. Cell contents are not interpreted here: `pgoutput_fast.encode.values` makes them for the common types.
+LSNs are ints, Decimals or text, as for `pgoutput_fast.parse_lsn`; timestamps are ints of microseconds since 2000-01-01
+UTC or timezone-aware datetimes. An argument that its field cannot hold raises a `ValueError` with its name. Cell
+contents are not interpreted: `pgoutput_fast.encode.values` encodes values of common types.
 """
 
 from __future__ import annotations
@@ -65,12 +65,12 @@ class _Unchanged(Enum):
 
 
 UNCHANGED: Final = _Unchanged.UNCHANGED
-"""The cell of a TOASTed value that an update did not touch: sent as `u`, without a value."""
+"""The cell of an unchanged TOASTed value in an update: sent as `u`, without a value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Binary:
-    """A cell in binary format: `data` is what the type's send function gives."""
+    """A cell in binary format: `data` is the result of the type's send function."""
 
     data: bytes
 
@@ -84,7 +84,7 @@ Timestamp: TypeAlias = int | datetime
 
 @dataclass(frozen=True, slots=True)
 class ColumnSpec:
-    """A published column; `key` says that it is part of the replica identity."""
+    """A published column; `key`: whether it is part of the replica identity."""
 
     name: str
     type_oid: int
@@ -94,7 +94,7 @@ class ColumnSpec:
 
 @dataclass(frozen=True, slots=True)
 class RelationSpec:
-    """What a Relation message says; two unequal specs of one oid are two versions of the relation.
+    """The contents of a Relation message; two unequal specs of one oid are two versions of the relation.
 
     `replica_identity` is pg_class.relreplident: "d" default, "n" nothing, "f" full, "i" index.
     """
@@ -110,7 +110,7 @@ class RelationSpec:
 
 
 def encode_begin(final_lsn: Lsn, commit_timestamp: Timestamp, xid: int) -> bytes:
-    """`B`: begin of a transaction that is sent whole."""
+    """`B`: begin of a transaction that is not streamed."""
     return b"".join(
         (
             _TAG[kinds.MSG_BEGIN],
@@ -127,15 +127,14 @@ def encode_commit(commit_lsn: Lsn, end_lsn: Lsn, commit_timestamp: Timestamp) ->
 
 
 def encode_origin(origin_lsn: Lsn, name: str) -> bytes:
-    """`O`: where the transaction was first committed."""
+    """`O`: the origin at which the transaction was first committed."""
     return _TAG[kinds.MSG_ORIGIN] + _lsn("origin_lsn", origin_lsn) + _string("name", name)
 
 
 def encode_relation(relation: RelationSpec, *, xid: int | None = None) -> bytes:
     """`R`: a version of a relation.
 
-    As servers do, flags every column as part of the identity where the replica identity is full, and writes
-    pg_catalog as an empty namespace.
+    Like servers, flags every column as key for replica identity full, and writes pg_catalog as an empty namespace.
     """
     if relation.replica_identity not in ("d", "n", "f", "i"):
         raise ValueError('replica_identity must be "d", "n", "f" or "i"')
@@ -238,7 +237,7 @@ def encode_truncate(
     restart_identity: bool = False,
     xid: int | None = None,
 ) -> bytes:
-    """`T`: truncate of relations, at least one on a real server."""
+    """`T`: truncate of relations; servers send at least one."""
     expect_list("relation_oids", relation_oids, "oids")
     return b"".join(
         (
@@ -290,7 +289,7 @@ def encode_stream_commit(xid: int, commit_lsn: Lsn, end_lsn: Lsn, commit_timesta
 def encode_stream_abort(
     xid: int, subxid: int, abort_lsn: Lsn | None = None, abort_timestamp: Timestamp | None = None
 ) -> bytes:
-    """`A`; position and time come both (streaming=parallel) or not at all."""
+    """`A`, with position and time (streaming=parallel) or without both."""
     payload = _TAG[kinds.MSG_STREAM_ABORT] + _uint32("xid", xid) + _uint32("subxid", subxid)
     if abort_lsn is None and abort_timestamp is None:
         return payload
@@ -361,7 +360,7 @@ def encode_rollback_prepared(
 
 
 def encode_tuple(cells: Sequence[Cell]) -> bytes:
-    """A TupleData: the number of cells and each cell with its format letter."""
+    """A TupleData: the number of cells, and the cells with their format letters."""
     expect_list("cells", cells, "cells")
     parts = [_int16("cells", len(cells))]
     for cell in cells:
@@ -390,7 +389,7 @@ def _old_tuple(old: Sequence[Cell] | None, key: Sequence[Cell] | None) -> bytes:
 
 
 def _commit_fields(commit_lsn: Lsn, end_lsn: Lsn, commit_timestamp: Timestamp) -> bytes:
-    # The first byte is the flags, of which none is in use.
+    # The first byte is the unused flags.
     return b"".join(
         (
             b"\0",
@@ -422,7 +421,7 @@ def _pack(format: str, argument: str, value: int, lowest: int, highest: int) -> 
 
 
 def _int16(argument: str, value: int) -> bytes:
-    """A count: never negative."""
+    """A count, which is never negative."""
     return _pack(">h", argument, value, 0, 2**15 - 1)
 
 

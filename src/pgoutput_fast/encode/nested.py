@@ -1,7 +1,7 @@
-"""Values with values inside, in text and in binary, byte for byte as a server sends them.
+"""Nested values, in text and in binary, byte for byte as a server sends them.
 
-What is inside is given as it is on the wire, from `encode.values` or from here: a str in text, bytes in binary, None
-for null. So everything nests: an array of composites with ranges is made from the inside out.
+Inner values are passed in encoded form, from `encode.values` or this module: a str in text, bytes in binary, None for
+null. So values of any depth are built from the inside out.
 
 >>> from pgoutput_fast.encode.values import array_to_text
 >>> array_to_text([record_to_text(["1", range_to_text("a b", None)]), None])
@@ -93,7 +93,7 @@ def record_to_text(fields: Sequence[str | None]) -> str:
 
 
 def record_to_binary(fields: Sequence[tuple[int, bytes | None]]) -> bytes:
-    """A composite of these fields, each an oid and a value."""
+    """A composite of these fields, as (oid, value)."""
     expect_list("fields", fields, "fields")
     parts = [struct.pack(">i", len(fields))]
     for oid, value in fields:

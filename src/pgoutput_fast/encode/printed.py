@@ -1,4 +1,4 @@
-"""Binary forms of types that are decoded to what the server prints, from just that: the inverse of decoding.
+"""Binary forms from the server's text output, for types that are decoded to this text: the inverse of decoding.
 
 `PRINTED` maps a type's name to its two writers, value -> binary and value -> text.
 """
@@ -71,7 +71,7 @@ def _xid8(text: str) -> bytes:
 
 
 def _oid(text: str) -> bytes:
-    """Of a reg*: a name needs the server's catalogs."""
+    """Of a reg*: only digits, because names need the server's catalogs."""
     return struct.pack(">I", 0 if text == "-" else int(_match("[0-9]+", text)[0]))
 
 
@@ -90,7 +90,7 @@ def _vector(element_oid: int, code: str) -> Callable[[str], bytes]:
     return parse
 
 
-# The one zone that has no opposite of 32 bits: how servers from 14 on print it, and how 10 does.
+# The one zone without a 32-bit opposite, as servers from 14 on print it, and as 10 does.
 _ZONE_OF_MINIMUM = ("+4294370773:4294967282:4294967288", "+-596523:-14:-8")
 
 
@@ -104,7 +104,7 @@ def _timetz(text: str) -> bytes:
 
 
 def _seconds_west(zone: str) -> int:
-    """Of a zone as it is printed: any number of 32 bits."""
+    """Of a printed zone: any 32-bit number."""
     if zone in _ZONE_OF_MINIMUM:
         return -(1 << 31)
     match = _match(r"([+-])([0-9]{2}|[1-9][0-9]{2,5})(?::([0-5][0-9]))?(?::([0-5][0-9]))?", zone)
@@ -147,7 +147,7 @@ _FLOAT = re.compile(r"-?(?:[0-9]+(?:\.[0-9]+)?(?:e[+-][0-9]+)?|Infinity)|NaN")
 
 
 def _numbers(text: str, shape: str) -> bytes:
-    """The numbers of a text whose shape is the pattern `shape`, in which # stands for a number."""
+    """The numbers in a text that matches `shape`, in which # stands for a number."""
     _match(shape, _FLOAT.sub("#", text))
     numbers = [float(number) for number in _FLOAT.findall(text)]
     return struct.pack(f">{len(numbers)}d", *numbers)
@@ -194,7 +194,7 @@ _PRIORITY = {"|": 1, "&": 2, "<": 3}
 
 
 def _tsquery(text: str) -> bytes:
-    """Operators of one priority bind from the left; an item is written behind its operator, the right operand first."""
+    """Operators of equal priority are left-associative. The output is in prefix order, right operand first."""
     operands: list[list[bytes]] = []
     operators: list[str] = []
 
@@ -299,7 +299,7 @@ def _interval_text(value: object) -> str:
     months, days, micros = _interval_parts(value)
     years = abs(months) // 12 * (-1 if months < 0 else 1)
     shown = ""
-    sign = ""  # of a positive field behind a negative one
+    sign = ""  # of a positive field after a negative one
     for amount, unit in ((years, "year"), (months - 12 * years, "mon"), (days, "day")):
         if amount:
             shown += f"{' ' if shown else ''}{sign if amount > 0 else ''}{amount} {unit}{'s' * (amount != 1)}"

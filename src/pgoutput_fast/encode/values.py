@@ -1,7 +1,7 @@
 """Values in the binary and the text format of PostgreSQL's types, byte for byte as a server sends them.
 
-`to_binary` gives what the type's send function gives and `to_text` what its output function gives, on
-PostgreSQL 12 or newer with DateStyle ISO, TimeZone UTC, bytea_output hex and extra_float_digits above 0.
+`to_binary` returns the result of the type's send function, and `to_text` that of its output function, on PostgreSQL 12
+or newer with DateStyle ISO, TimeZone UTC, bytea_output hex and extra_float_digits above 0.
 
 | type | Python values |
 |---|---|
@@ -24,11 +24,11 @@ PostgreSQL 12 or newer with DateStyle ISO, TimeZone UTC, bytea_output hex and ex
 | line, lseg, box, path, polygon, circle | likewise |
 | regclass and the other reg* | str, the oid's digits or "-" for 0 |
 
-Ints reach the dates and timestamps that datetime cannot hold, years BC included. Infinity is the str
-"infinity" or "-infinity", or the int that stands for it on the wire (the greatest and least of its width).
+Ints cover the dates and timestamps that datetime cannot hold, including years BC. Infinity is the str "infinity" or
+"-infinity", or the int that encodes it (the maximum or minimum of its width).
 
-A Python type that is not in the table is a `TypeError`, a value that the type cannot hold is a `ValueError`.
-Both name the PostgreSQL type, never the value.
+A Python type that is not in the table raises a `TypeError`, a value that the type cannot hold a `ValueError`. Both name
+the PostgreSQL type, never the value.
 """
 
 import math
@@ -69,7 +69,7 @@ def array_to_binary(
 ) -> bytes:
     """A one-dimensional array of `elem_type_name`, whose oid is `elem_oid`; None is a null element.
 
-    An empty array has no dimension, and so no lower bound.
+    An empty array has no dimensions, and so no lower bound.
     """
     expect_list("items", items, "items")
     if not 0 <= elem_oid < 2**32:
@@ -105,7 +105,7 @@ def array_to_text(items: Sequence[str | None], lower_bound: int = 1, delimiter: 
 
 
 def to_microseconds(moment: datetime) -> int:
-    """Microseconds from 2000-01-01, in UTC if `moment` has a time zone and by its own clock if not."""
+    """Microseconds from 2000-01-01: in UTC if `moment` has a time zone, otherwise in local time."""
     epoch = datetime(2000, 1, 1, tzinfo=None if moment.utcoffset() is None else UTC)
     return (moment - epoch) // timedelta(microseconds=1)
 
@@ -190,7 +190,7 @@ def _float(type_name: str, format: str, bits_format: str, fixed_below: int) -> _
             return sign + "0"
         magnitude_bits = bits & ~(1 << (8 * struct.calcsize(format) - 1))
         below, above = from_bits(magnitude_bits - 1), from_bits(magnitude_bits + 1)
-        # Excluding the bounds can only add digits to those of repr, which is about doubles.
+        # Excluding the bounds can only add digits to those of repr, which is for doubles.
         fewest = len(Decimal(repr(number)).normalize().as_tuple().digits) if format == ">d" else 1
         digits, exponent = _shortest_digits(below, abs(number), above, fewest)
         return sign + _positional(digits, exponent, fixed_below)
@@ -201,8 +201,8 @@ def _float(type_name: str, format: str, bits_format: str, fixed_below: int) -> _
 def _shortest_digits(below: float, number: float, above: float, fewest: int) -> tuple[str, int]:
     """The fewest decimal digits that read back as `number`, and the decimal exponent of the first.
 
-    The bounds of the rounding interval are excluded, as in PostgreSQL and unlike repr: 1e23 has 16 digits. No
-    less than `fewest` digits are tried.
+    The bounds of the rounding interval are excluded, as in PostgreSQL and unlike repr: 1e23 has 16 digits. The search
+    begins at `fewest` digits.
     """
     exact = Fraction(number)
     low = (Fraction(below) + exact) / 2
@@ -231,7 +231,7 @@ def _positional(digits: str, exponent: int, fixed_below: int) -> str:
 _NUMERIC_NEGATIVE = 0x4000
 _NUMERIC_MAX_SCALE = 16383
 _NUMERIC_MAX_WHOLE_DIGITS = 131072
-# The server takes the display scale of a special value from bits that mean something else: 32 for infinities.
+# The server reads the display scale of a special value from bits with another meaning: 32 for infinities.
 _NUMERIC_SPECIAL = {
     "NaN": struct.pack(">hhHH", 0, 0, 0xC000, 0),
     "Infinity": struct.pack(">hhHH", 0, 0, 0xD000, 32),

@@ -1,7 +1,7 @@
-"""Write pgoutput messages: the inverse of the decoder.
+"""A stateful writer of pgoutput messages: the inverse of the decoder.
 
-`Writer` acts as the output plugin. It has one method per callback, and each method returns the payloads that a
-server would send for it. `encode.messages` has the single messages and the types for rows and relations.
+`Writer` acts as the output plugin. It has one method per callback, which returns the payloads that a server would send
+for it. `encode.messages` has the single messages and the types for rows and relations.
 """
 
 from __future__ import annotations
@@ -43,23 +43,20 @@ __all__ = ["Writer"]
 class Writer:
     """One decoding session of the plugin, callback by callback.
 
-    Each method returns the payloads that the server would send for that callback, in order. The writer knows which
-    transaction or stream block is open, and which relations it has described:
+    A method returns the payloads that the server would send for that callback, in order. The writer tracks the open
+    transaction or stream block and the described relations:
 
     * The Type messages of a relation (for columns whose type has an oid >= 10000 and a name in `types`) and its
-      Relation message precede the first change that needs them. This is once per session in plain transactions,
-      once per top-level transaction in streamed ones, and again after an abort of a subtransaction. When a
-      streamed transaction commits, its descriptions count for the session. If you pass another spec for a known
-      oid, it is described again everywhere.
-    * Inside a stream block, changes, relations, types and messages carry an xid. Outside they never do, even if
-      you pass `xid`. The default is the top-level xid of the block; pass the xid of the subtransaction if that
-      made the change.
+      Relation message precede the first change that needs them: once per session in plain transactions, once per
+      top-level transaction in streamed ones, and again after an abort of a subtransaction. When a streamed transaction
+      commits, its descriptions count for the session. Another spec for a known oid is described again everywhere.
+    * Inside a stream block, changes, relations, types and messages have an xid; outside never, even if you pass `xid`.
+      The default is the top-level xid of the block; pass that of the subtransaction for its changes.
 
-    `streaming` needs proto_version 2 ("on") or 4 ("parallel"). Prepared transactions need `two_phase`, and work
-    with any proto_version, because servers from 15 on send them with any. `types` maps the oid of a type to its
-    (namespace, name).
+    `streaming` needs proto_version 2 ("on") or 4 ("parallel"). Prepared transactions need `two_phase`, with any
+    proto_version, as on servers from 15 on. `types` maps the oid of a type to its (namespace, name).
 
-    Callbacks in an order that no server produces raise a `ValueError`. A call that raises changes nothing.
+    Callbacks in an impossible order raise a `ValueError`. A call that raises changes nothing.
 
     >>> from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
     >>> columns = (ColumnSpec("id", 23, key=True), ColumnSpec("note", 25))
@@ -101,14 +98,14 @@ class Writer:
         self._described_in_stream: dict[int, set[int]] = {}
 
     def begin(self, xid: int, final_lsn: Lsn, commit_timestamp: Timestamp) -> list[bytes]:
-        """Begin of a transaction that is sent whole; `final_lsn` is the start of its commit record."""
+        """Begin of a transaction that is not streamed; `final_lsn` is the start of its commit record."""
         self._require("begin", None)
         payload = encode_begin(final_lsn, commit_timestamp, xid)
         self._enter("transaction", origin_may_follow=True)
         return [payload]
 
     def commit(self, commit_lsn: Lsn, end_lsn: Lsn, commit_timestamp: Timestamp) -> list[bytes]:
-        """Commit; `end_lsn` is the end of the commit record. A server sends position and time as in `begin`."""
+        """Commit; `end_lsn` is the end of the commit record. Servers repeat the position and time of `begin`."""
         self._require("commit", "transaction")
         payload = encode_commit(commit_lsn, end_lsn, commit_timestamp)
         self._enter(None)
@@ -123,7 +120,7 @@ class Writer:
         return [payload]
 
     def relation(self, relation: RelationSpec, *, xid: int | None = None) -> list[bytes]:
-        """Describe `relation` with its types, even if it is known, as servers do after a cache invalidation."""
+        """Describes `relation` with its types, even if it is known, as servers do after a cache invalidation."""
         prefix = self._xid_prefix("relation", xid)
         payloads = self._schema_payloads(relation, prefix)
         self._remember(relation)
@@ -131,7 +128,7 @@ class Writer:
         return payloads
 
     def type(self, oid: int, namespace: str, name: str, *, xid: int | None = None) -> list[bytes]:
-        """Name a type, now and with every later relation that has a column of this type.
+        """Names a type, now and with every later relation that has a column of this type.
 
         For a domain, pass its own oid and the namespace and name of its base type.
         """
@@ -153,9 +150,9 @@ class Writer:
     ) -> list[bytes]:
         """A row change, after the relation if it is not known yet.
 
-        Each tuple has one cell per column of `relation`. An insert has `new`. An update has `new`, and may have `old`
-        (the whole row, for replica identity full) or `key` (the columns of the identity, null elsewhere). A delete has
-        `old` or `key`.
+        Tuples have one cell per column of `relation`. An insert has `new`. An update has `new`, and may have `old` (the
+        whole row, for replica identity full) or `key` (the columns of the identity, null elsewhere). A delete has `old`
+        or `key`.
         """
         for argument, cells in (("new", new), ("old", old), ("key", key)):
             expect_list(argument, cells, "cells")
@@ -197,9 +194,8 @@ class Writer:
     def message(self, lsn: Lsn, prefix: str, content: bytes, *, transactional: bool = True) -> list[bytes]:
         """The message of a pg_logical_emit_message call.
 
-        A transactional message belongs to the open transaction. In a stream block it carries the top-level xid, even
-        if a subtransaction wrote it. Other messages are sent at once, so they stand between transactions and stream
-        blocks.
+        A transactional message belongs to the open transaction. In a stream block it has the top-level xid, even if a
+        subtransaction wrote it. Other messages are sent at once, between transactions and stream blocks.
         """
         if transactional:
             xid = self._xid_prefix("message", None)
@@ -211,7 +207,7 @@ class Writer:
         return [payload]
 
     def stream_start(self, xid: int) -> list[bytes]:
-        """Open a block of the top-level transaction `xid`: its first segment if `xid` is not open yet."""
+        """Opens a block of the top-level transaction `xid`: its first segment if `xid` is not open yet."""
         if self._streaming == "off":
             raise ValueError('stream_start: needs streaming="on" or "parallel"')
         self._require("stream_start", None)
@@ -223,7 +219,7 @@ class Writer:
         return [payload]
 
     def stream_stop(self) -> list[bytes]:
-        """Close the block; the transaction stays open."""
+        """Closes the block; the transaction stays open."""
         self._require("stream_stop", "stream block")
         self._enter(None)
         return [encode_stream_stop()]
@@ -236,10 +232,10 @@ class Writer:
         abort_lsn: Lsn | None = None,
         abort_timestamp: Timestamp | None = None,
     ) -> list[bytes]:
-        """Abort subtransaction `subxid` of the streamed transaction `xid`, or by default the whole transaction.
+        """Aborts subtransaction `subxid` of the streamed transaction `xid`, or by default the whole transaction.
 
-        With streaming="parallel", and only then, position and time are sent, and you must pass them. After a crash the
-        position can be 0.
+        Position and time are sent with streaming="parallel" only, and are then required. After a crash the position can
+        be 0.
         """
         self._require_stream("stream_abort", xid)
         if subxid is None:
@@ -278,7 +274,7 @@ class Writer:
     def begin_prepare(
         self, xid: int, prepare_lsn: Lsn, end_lsn: Lsn, prepare_timestamp: Timestamp, gid: str
     ) -> list[bytes]:
-        """Begin of a transaction that is sent whole at PREPARE TRANSACTION."""
+        """Begin of a transaction that is sent at PREPARE TRANSACTION and not streamed."""
         self._require_two_phase("begin_prepare")
         self._require("begin_prepare", None)
         payload = encode_begin_prepare(prepare_lsn, end_lsn, prepare_timestamp, xid, gid)
@@ -344,13 +340,13 @@ class Writer:
         self._origin_may_follow = origin_may_follow
 
     def _xid_prefix(self, callback: str, xid: int | None) -> int | None:
-        """The xid to write: inside a stream block the xid of the change, outside None."""
+        """The xid to write: that of the change inside a stream block, None outside."""
         if self._open is None:
             raise ValueError(f"{callback}: a transaction or stream block must be open")
         return xid if self._block_xid is not None and xid is not None else self._block_xid
 
     def _scope(self) -> set[int]:
-        """The oids of the relations that a reader of the next change already knows."""
+        """The oids of the relations already described for the next change."""
         return self._described if self._block_xid is None else self._described_in_stream[self._block_xid]
 
     def _describe(self, relations: Iterable[RelationSpec], xid: int | None) -> list[bytes]:
