@@ -1,15 +1,15 @@
 """PostgreSQL's logical replication bytes as typed columns.
 
-`decode` turns pgoutput messages into Arrow record batches; `Decoder` does it call by call; `tag` and `decode_tagged`
-split the work so that it can be done anywhere and in any order; `unframe` takes messages out of a walsender's frames,
-and `read_recvlogical` out of a file of pg_recvlogical. `follow` decodes what a slot sends. `describe` shows one message
-to a person. `pgoutput_fast.spark` is the API for PySpark. `pgoutput_fast.encode` writes messages. The import of this
-package imports neither PySpark nor psycopg2.
+`decode` converts pgoutput messages to Arrow record batches, and `Decoder` does so incrementally. `tag` and
+`decode_tagged` split the work into parts that run anywhere and in any order. `unframe` extracts messages from a
+walsender's frames, and `read_recvlogical` from a file of pg_recvlogical. `follow` decodes the changes of a slot.
+`describe` shows one message as text. `pgoutput_fast.spark` is the API for PySpark. `pgoutput_fast.encode` writes
+messages. Importing this package imports neither PySpark nor psycopg2.
 """
 
 from pgoutput_fast.stopping import expect_program as _expect_program
 
-# The other imports take a part of a second, in which somebody may press Ctrl-C.
+# Ctrl-C may be pressed during the other imports, which take a fraction of a second.
 _expect_program()
 
 # ruff: noqa: E402

@@ -1,4 +1,4 @@
-"""`python -m pgoutput_fast`: the same as the command `pgoutput-fast`."""
+"""`python -m pgoutput_fast`: the command `pgoutput-fast`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Refuses arguments that cannot be meant: a text in place of a list, and nothing where a command needs a value."""
+"""Rejects mistaken arguments: a text in place of a list, or a missing value of a command."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ __all__ = ["UsageError", "expect_count", "expect_given", "expect_kind", "expect_
 
 
 class UsageError(ValueError):
-    """The arguments of a command cannot be used."""
+    """The arguments of a command are invalid."""
 
 
 class _NotAListError(TypeError, ValueError):
-    """A text in place of a list. It is a ValueError, too, because several callers have always raised that."""
+    """A text in place of a list. It is also a ValueError, because several callers have always raised that."""
 
 
 def expect_list(argument: str, value: object, of: str = "names") -> None:
@@ -21,7 +21,7 @@ def expect_list(argument: str, value: object, of: str = "names") -> None:
 
     Args:
         argument: name of the argument.
-        value: its value. Only text and bytes are refused here.
+        value: its value. Only text and bytes are rejected here.
         of: what the list must contain.
 
     Raises:
@@ -43,7 +43,7 @@ def expect_list(argument: str, value: object, of: str = "names") -> None:
 
 
 def kind_of(value: object) -> str:
-    """The type of a value as it stands in an error.
+    """The type of a value for errors.
 
     >>> kind_of(None), kind_of([]), kind_of(1)
     ('None', 'a list', 'an int')
@@ -53,10 +53,10 @@ def kind_of(value: object) -> str:
 
 
 def expect_count(argument: str, value: Any) -> None:
-    """Checks that an argument is a positive whole number.
+    """Checks that an argument is a positive integer.
 
     Raises:
-        TypeError: if it is no whole number.
+        TypeError: if it is not an integer.
         ValueError: if it is less than 1.
     """
     if isinstance(value, bool) or not isinstance(value, int):
@@ -72,7 +72,7 @@ def expect_kind(argument: str, value: object, kind: type, what: str) -> None:
         argument: name of the argument.
         value: its value.
         kind: the class.
-        what: the class in words.
+        what: description of the class.
 
     Raises:
         TypeError: if it is neither.
@@ -88,13 +88,13 @@ def expect_kind(argument: str, value: object, kind: type, what: str) -> None:
 
 
 def expect_given(values: Mapping[str, object]) -> None:
-    """Checks that no argument of a command is missing, and names all that are.
+    """Checks that no argument of a command is missing.
 
     Args:
-        values: {how the argument is written: its value}; None and empty values are missing.
+        values: {argument as written: its value}; None and empty values are missing.
 
     Raises:
-        UsageError: if some are missing.
+        UsageError: if some are missing, with their names.
 
     >>> expect_given({"--slot": "orders"})
     >>> expect_given({"--slot": None, "--publication": []})

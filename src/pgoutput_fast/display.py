@@ -1,4 +1,4 @@
-"""What a person sees of an object: short texts and tables of HTML, whatever the names in them are."""
+"""Objects for people: short texts and HTML tables, safe for any names in them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["error_text", "escaped", "html_table", "nearest", "no_such_name", "so
 
 
 def escaped(text: str) -> str:
-    r"""The text with an escape such as \x1b for each character that is not printable, and with \\ for a backslash.
+    r"""The text with unprintable characters as escapes such as \x1b, and a backslash as \\.
 
     >>> escaped("caf\u00e9 \x1b[31m"), escaped("a\u202eb\\")
     ('café \\x1b[31m', 'a\\u202eb\\\\')
@@ -21,14 +21,14 @@ def escaped(text: str) -> str:
 
 
 def error_text(problem: BaseException) -> str:
-    """What an error says, with its notes, as sentences; its type, if it says nothing.
+    """The text of an error and its notes as sentences; its type, if it has no text.
 
     >>> problem = OSError("no space")
     >>> problem.add_note("Free some.")
     >>> error_text(problem), error_text(KeyError("no table t")), error_text(ValueError())
     ('no space. Free some.', 'no table t', 'ValueError')
     """
-    # str() of a KeyError has quotes around the text.
+    # str() of a KeyError puts its text in quotes.
     shown = problem.args[0] if isinstance(problem, KeyError) and problem.args else problem
     text = str(shown).strip() or type(problem).__name__
     for note in getattr(problem, "__notes__", []):
@@ -37,7 +37,7 @@ def error_text(problem: BaseException) -> str:
 
 
 def some_of(names: Collection[str], most: int = 5) -> str:
-    """The first names, and how many others there are.
+    """The first names, and the number of the others.
 
     >>> some_of(["a", "b"]), some_of([]), some_of([str(each) for each in range(10_000)])
     ('a, b', 'none', '0, 1, 2, 3, 4 and 9,995 more')
@@ -47,7 +47,7 @@ def some_of(names: Collection[str], most: int = 5) -> str:
 
 
 def nearest(wanted: str, names: Iterable[str]) -> list[str]:
-    """The names that are most like one that is not there; at most three.
+    """The names most similar to an unknown one; at most three.
 
     >>> nearest("to_lak", ["other", "to_lake"]), nearest("x", ["other"])
     (['to_lake'], [])
@@ -58,7 +58,7 @@ def nearest(wanted: str, names: Iterable[str]) -> list[str]:
 
 
 def no_such_name(what: str, wanted: str, names: Collection[str]) -> str:
-    """The error text for a name that is not there. It has the nearest names, or else some of them.
+    """The error text for an unknown name, with the nearest existing names, or else some of them.
 
     >>> no_such_name("slot", "to_lak", ["other", "to_lake"]), no_such_name("slot", "x", [])
     ('there is no slot to_lak; the nearest: to_lake', 'there is no slot x, and no other one')
@@ -77,18 +77,18 @@ def html_table(title: str, head: Sequence[str], rows: Iterable[Sequence[object]]
     """A table for a notebook. Every text is escaped.
 
     Args:
-        title: the line above it.
+        title: the line above the table.
         head: names of the columns.
-        rows: the cells. Integers are written with commas, and on the right.
-        left_out: how many rows there are that are not shown.
+        rows: the cells. Integers get thousands separators and are right-aligned.
+        left_out: number of further rows that are not shown.
 
     >>> html_table("one <table>", ["name"], [["<b>"]]).partition("<tbody>")[2]
     '<tr><td style="text-align: left">&lt;b&gt;</td></tr></tbody></table></div>'
     """
-    from html import escape  # its table of names takes a millisecond to load
+    from html import escape  # takes a millisecond to import
 
     shown = list(rows)
-    # Without a style, notebooks write everything on the right, as it is good for numbers.
+    # Without a style, notebooks right-align all cells.
     styles = [
         "" if shown and isinstance(shown[0][n], int) else ' style="text-align: left"'
         for n in range(len(head))

@@ -1,4 +1,4 @@
-"""JSON that somebody else may have written: files beside the data, footers, options."""
+"""Untrusted JSON: files beside the data, footers, options."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def parsed_json(text: str | bytes, what: str = "document") -> Any:
     """The values of a JSON document.
 
     Raises:
-        ValueError: if it is not JSON, or nested deeper than any `what` is.
+        ValueError: if it is not JSON, or nested too deeply for any `what`.
 
     >>> parsed_json(b'{"lsn": 7}')
     {'lsn': 7}

@@ -1,4 +1,4 @@
-"""DecodeError, and the one place where codes become sentences."""
+"""DecodeError, SpillError, and the sentences for reason codes."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from pgoutput_fast.protocol.reasons import Reason
 
 __all__ = ["LOAD", "LOAD_TABLES", "MESSAGE_KINDS", "DecodeError", "SpillError", "reason_text"]
 
-# What the program calls, and the command that does the same.
+# A name of the API, and the equivalent command.
 LOAD = "Snapshot (pgoutput-fast snapshot)"
 LOAD_TABLES = f"load the tables again with {LOAD}"
 
 
 class DecodeError(ValueError):
-    """A message that cannot be decoded. Never contains a value.
+    """A message that cannot be decoded. The error never contains a value.
 
     Attributes:
         seq: ordinal of the message in the stream; None for the rows of a snapshot.
-        row: the ordinal of a snapshot's row in its COPY; None for a message.
-        lsn: the LSN of the message's frame, None if not known.
-        byte_offset: the place in the message, counted from its tag byte; for a snapshot's row the place in its COPY.
-        relation: the relation's qualified name, None if not known.
+        row: ordinal of a snapshot's row in its COPY; None for a message.
+        lsn: LSN of the message's frame, None if unknown.
+        byte_offset: offset in the message, from its tag byte on; for a snapshot's row, offset in its COPY.
+        relation: the relation's qualified name, None if unknown.
         column: the column's name, None if no single column is concerned.
-        kind: what the protocol calls the message, such as `Insert` or `Stream Start`; None if its tag byte is unknown.
+        kind: the message's name in the protocol, such as `Insert` or `Stream Start`; None if its tag byte is unknown.
         reason: what is wrong.
 
     >>> import pgoutput_fast as pgo
@@ -85,11 +85,11 @@ def _with_article(kind: str) -> str:
 
 
 class SpillError(RuntimeError):
-    """A spill file is missing or damaged. The decoder cannot give the changes in it.
+    """A spill file is missing or damaged, and with it the changes in it.
 
     Attributes:
         path: the file.
-        txn: the transaction whose rows the file has: the ordinal of the message that began it.
+        txn: the transaction of its rows: the ordinal of the message that began it.
 
     >>> import pgoutput_fast as pgo, tempfile
     >>> from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
@@ -137,17 +137,17 @@ _HINTS = {
 
 
 def reason_text(code: int, column_type: Any = None, sent: int = -1, described: int = -1) -> str:
-    """The sentence for a code; `column_type` is the types.ColumnType of the column concerned, if one is."""
+    """The sentence for a code; `column_type` is the ColumnType of the affected column, if any."""
     name = column_type.name if column_type is not None and column_type.name else "its type"
     hint = _HINTS.get(name.removesuffix("[]"), "")
     if not hint and name.endswith("[]") and "." in name:
-        # The name is all that the wire says of an array.
+        # The protocol only sends the name of an array type.
         hint = " (its type has the name of an array, _...; if it is not one, read the types with Catalog.enriched())"
     elif not hint and column_type is not None and column_type.has("composite"):
         hint = " (if a composite type was altered, read the types again with Catalog.enriched())"
     arrow = str(column_type.arrow) if column_type is not None else "Arrow"
     if len(arrow) > _LONGEST_TYPE:
-        # A composite's can have thousands of fields, and each reject would name them all.
+        # The type of a composite can have thousands of fields, and every reject would list them.
         arrow = f"{arrow[:_LONGEST_TYPE]}..."
     return Reason(code).sentence.format(
         sent=sent,

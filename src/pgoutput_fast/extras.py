@@ -1,4 +1,4 @@
-"""Packages that not every installation has, and the extras of `pgoutput_fast` that bring them."""
+"""Optional packages, and the extras of `pgoutput_fast` that install them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _EXTRAS = {
 
 
 def what_is_missing(problem: BaseException) -> str | None:
-    """What to install after this error, None if no extra brings what is missing.
+    """The install command for a missing package, None if no extra has the package.
 
     >>> what_is_missing(ModuleNotFoundError("No module named 'duckdb'", name="duckdb"))
     "duckdb is missing: pip install 'pgoutput_fast[duckdb]'"
@@ -30,7 +30,7 @@ def what_is_missing(problem: BaseException) -> str | None:
 
 
 def explained(problem: ModuleNotFoundError) -> ModuleNotFoundError:
-    """The error of an import, with a text that says what to install.
+    """The error of an import, with the install command as its text.
 
     >>> explained(ModuleNotFoundError("No module named 'pyspark'", name="pyspark")).msg
     "pyspark is missing: pip install 'pgoutput_fast[spark]'"
