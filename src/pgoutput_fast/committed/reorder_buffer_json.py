@@ -131,7 +131,7 @@ def _integer(value: Any, most: int = LAST_INT64, least: int = 0) -> int:
 
 
 def _split_by_txn(rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
-    """(txn, rows) of each transaction. `rows` are sorted by transaction."""
+    """Splits rows that are sorted by transaction into (txn, rows)."""
     txns = rows.column("txn").to_numpy()
     starts = [0, *((txns[1:] != txns[:-1]).nonzero()[0] + 1).tolist(), len(txns)]
     for start, end in pairwise(starts):

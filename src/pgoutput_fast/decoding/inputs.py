@@ -58,7 +58,7 @@ def as_binary_arrays(payloads: Any, what: str = "payloads") -> list[pa.Array]:
         raise TypeError(f"{what} {_EXPECTED}; not {type(payloads).__name__}")
     if not isinstance(payloads, Iterable):
         raise TypeError(f"{what} {_EXPECTED}; not {type(payloads).__name__}")
-    # list() of an iterator does not call `len`, which would read a whole pg_recvlogical file.
+    # Through an iterator, because list() would also call `len`, which reads a whole pg_recvlogical file.
     items = payloads if isinstance(payloads, list) else list(iter(payloads))
     for kind in set(map(type, items)):
         if kind is type(None):

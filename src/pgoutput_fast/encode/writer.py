@@ -360,7 +360,7 @@ class Writer:
         return payloads
 
     def _schema_payloads(self, relation: RelationSpec, xid: int | None) -> list[bytes]:
-        # The server writes a Type message for each column, even if two columns share a type.
+        # The server writes a Type message per column, even if two columns share a type.
         types = [
             encode_type(column.type_oid, *self._types[column.type_oid], xid=xid)
             for column in relation.columns

@@ -58,7 +58,7 @@ class Described(NamedTuple):
     """One message as text for people.
 
     Attributes:
-        text: as `describe` gives it.
+        text: as from `describe`.
         damaged_at: offset of the wrong byte, or None.
     """
 

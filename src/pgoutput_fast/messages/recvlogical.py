@@ -103,7 +103,7 @@ class RecvlogicalFile:
         """The messages as Arrow arrays of a few MiB, for `Decoder.stream`: binary, without nulls.
 
         Raises:
-            DecodeError: as `read_recvlogical` says.
+            DecodeError: as `read_recvlogical`.
         """
         for block in self._blocks():
             yield pa.array(block, pa.binary())

@@ -1,1 +1,1 @@
-"""Tags partitioned payloads in parallel: summaries of the partitions give the state at the start of each one."""
+"""Tags partitioned payloads in parallel: summaries of the partitions provide the state at their beginnings."""

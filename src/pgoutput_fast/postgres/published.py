@@ -116,7 +116,7 @@ _UNLOCKED = f" AND r.prrelid OPERATOR(pg_catalog.<>) ALL ({LOCKED})"
 
 
 def published(major: int) -> str:
-    """The beginning of a query: `WITH RECURSIVE ... published`, with a row for each table of each publication.
+    """The beginning of a query: `WITH RECURSIVE ... published`, with a row per publication and table.
 
     The first parameter is the list of the publications' names. The columns of `published`: `pubname`; `publication`
     (its oid); `nspname`, `relname` and `oid` of the table; `attnames` (the published columns, null for all that are not

@@ -91,7 +91,7 @@ class Slot:
         temporary: whether it ends with its session.
         active_pid: the server process that uses it, None if none does.
         restart_lsn: start of the WAL that it retains, None if it was invalidated.
-        confirmed_flush_lsn: the confirmed LSN; the slot sends what commits later.
+        confirmed_flush_lsn: the confirmed LSN; the slot sends later commits.
         kept_bytes: bytes of WAL that it retains, None if it retains none.
         wal_status: `reserved`, `extended`, `unreserved` or `lost` (13 and later, else None).
         safe_bytes: bytes of WAL that can be written until the slot may be invalidated; None without a limit or before

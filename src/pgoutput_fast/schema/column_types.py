@@ -92,7 +92,7 @@ class ColumnType:
 
 @dataclass(frozen=True)
 class FieldType:
-    """A field of a struct: its name, the oid that a binary composite gives it (0 for none), and its type."""
+    """A field of a struct: its name, its oid in a binary composite (0 for none), and its type."""
 
     name: str
     oid: int

@@ -37,8 +37,8 @@ def to_types(table: pa.Table, target: pa.Schema) -> pa.Table:
     """The table with the types of `target`, which has the same columns.
 
     Intervals can be converted to strings, also within lists and structs. So can structs without fields, to the text
-    that PostgreSQL prints. Additional trailing fields in structs of `target` are null; missing trailing fields are
-    dropped.
+    that PostgreSQL prints. Where structs of `target` have more fields at the end, these are null; where they have
+    fewer, the surplus ones are dropped.
     """
     columns = [
         pa.chunked_array([_to_type(chunk, field.type) for chunk in column.chunks], field.type)

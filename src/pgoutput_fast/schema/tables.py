@@ -47,7 +47,7 @@ TAGGED_SCHEMA = pa.schema(
 """The columns of tagged payloads: a message and all that a decoder needs to know about it.
 
 There is one row per message, except that a Truncate has one row per relation: the first row has the original message,
-each further row a Truncate of its relation alone. So every row is complete, and a Truncate costs only some bytes per
+further rows a Truncate of their relation alone. So every row is complete, and a Truncate costs only some bytes per
 relation.
 """
 

@@ -56,7 +56,7 @@ class ReadRange:
 def ranges_of(table: SnapshotTable, major: int, block_size: int, range_bytes: int) -> list[ReadRange]:
     """Returns the table's ranges of about `range_bytes`.
 
-    The last range of each part has no end, because tables grow.
+    The last range of a part has no end, because tables grow.
 
     Before PostgreSQL 14 the server cannot scan a range of pages alone, so a part is one range.
 

@@ -82,7 +82,7 @@ class Entry:
 class Store(ABC):
     """A place for files."""
 
-    # : Whether the store is a local directory.
+    #: Whether the store is a local directory.
     local: bool
 
     @abstractmethod
@@ -209,7 +209,7 @@ def name_target(problem: BaseException, target: Path) -> None:
 
 
 def is_unfinished(name: str) -> bool:
-    """Whether `hidden_name` made this name."""
+    """Whether the name is from `hidden_name`."""
     return _UNFINISHED.fullmatch(name) is not None
 
 
