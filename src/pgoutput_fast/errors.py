@@ -85,7 +85,7 @@ def _with_article(kind: str) -> str:
 
 
 class SpillError(RuntimeError):
-    """A spill file is missing or damaged, and with it the changes in it.
+    """A spill file is missing or damaged, so its changes are lost to the decoder.
 
     Attributes:
         path: the file.
