@@ -104,7 +104,7 @@ class Place:
             **self.environment,
             "PYTHONPATH": os.pathsep.join([str(ROOT / "tests"), *filter(None, sys.path)]),
         }
-        job["arguments"] = self.arguments("--until", "now", *more)[3:]
+        job["arguments"] = self.arguments("--until", "now", *more)[4:]
         return subprocess.Popen(
             [sys.executable, "-m", "support.mirror_process", json.dumps(job)],
             stdout=subprocess.PIPE,
