@@ -13,6 +13,8 @@ import pytest
 
 from pgoutput_fast.capture.own_process import own_allocator
 
+pytestmark = pytest.mark.unsanitized
+
 SCRIPT = """
 import json, sys
 import pgoutput_fast.capture, pgoutput_fast.mirror

@@ -131,6 +131,7 @@ def test_a_slot_that_sends_to_somebody_else(database: pg.Database, slot: str, tm
         thread.join()
 
 
+@pytest.mark.unsanitized
 def test_inspect_reads_nothing_from_a_slot(database: pg.Database, slot: str, tmp_path: Path) -> None:
     """So a capture may begin behind it, and the changes come again."""
     database.execute("INSERT INTO counted VALUES (1, 1)")

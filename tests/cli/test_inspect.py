@@ -26,6 +26,8 @@ from support.mirrors import Place, place
 
 __all__ = ["place"]
 
+pytestmark = pytest.mark.unsanitized
+
 Shown = pytest.CaptureFixture[str]
 
 KINDS = [

@@ -18,6 +18,8 @@ from pgoutput_fast.cli.main import main
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
 from support.paths import DOCS
 
+pytestmark = pytest.mark.unsanitized
+
 COMMAND = [sys.executable, "-m", "pgoutput_fast"]
 
 

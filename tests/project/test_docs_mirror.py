@@ -75,14 +75,18 @@ def _shell(commands: str, dsn: str) -> None:
         if line.startswith("export"):
             continue  # another database
         words = line.split()
-        assert words.pop(0) == "python"
+        assert words.pop(0) == "pgoutput-fast"
         environment = {
             **os.environ,
             "PGOUTPUT_FAST_DSN": dsn,
             "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
         }
         done = subprocess.run(
-            [sys.executable, *words], env=environment, capture_output=True, text=True, timeout=600
+            [sys.executable, "-m", "pgoutput_fast", *words],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=600,
         )
         assert done.returncode == 0, done.stderr
 

@@ -572,9 +572,9 @@ def test_the_page_says_what_is_so(shop: Shop, spark: Any, tmp_path: Path) -> Non
     finally:
         values["query"].stop()
     wait_until(lambda: not find_slot(shop.database.dsn, shop.slot).active_pid)
-    (command,) = re.findall(r"    (python -m pgoutput_fast\.capture .*)", page)
+    (command,) = re.findall(r"    (pgoutput-fast capture .*)", page)
     arguments = [
-        sys.executable,
+        *(sys.executable, "-m", "pgoutput_fast"),
         *command.split()[1:],
         "--dsn",
         shop.dsn,
