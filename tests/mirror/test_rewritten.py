@@ -12,7 +12,7 @@ from pgoutput_fast.demo.servers import Server
 from pgoutput_fast.postgres.repacks import running_repacks
 from support import pg
 from support.forms import and_slow
-from support.mirrors import Place, expect_equal, loads_of, opened
+from support.mirrors import Place, current_of, expect_equal, loads_of, opened
 from support.repack import repacking
 
 _ROOT = "WITH (publish_via_partition_root)"
@@ -162,3 +162,21 @@ def test_any_user_sees_which_tables_are_repacked(place: Place) -> None:
             assert running_repacks(cursor) == {}
     finally:
         database.execute(f"DROP ROLE {role}")
+
+
+def test_a_rewrite_after_which_no_toast_table_is_needed(servers: pg.Servers, tmp_path: Path) -> None:
+    """Only another TOAST table tells ALTER TABLE from VACUUM FULL. Here there is none any more."""
+    if not servers:
+        pytest.skip(f"no PostgreSQL found: {pg.HOW_TO_GET_SERVERS}")
+    with opened(servers[max(servers)], tmp_path) as place:
+        place.database.execute(
+            "CREATE TABLE t (id int PRIMARY KEY, big text)",
+            "INSERT INTO t SELECT g, 'n' FROM generate_series(1, 3) g",
+            "CREATE PUBLICATION mirrored FOR TABLE t",
+        )
+        place.run()
+        place.database.execute("ALTER TABLE t ADD x int DEFAULT 5")
+        _run_twice(place)
+        place.database.execute("ALTER TABLE t DROP big, ALTER x TYPE int USING x + 1")
+        _run_twice(place)
+        assert current_of(place.target, "public.t")["x"].to_pylist() == [6, 6, 6]

@@ -206,6 +206,22 @@ def test_changes_without_their_publication_are_not_missed_behind_such_a_value(
         Capture(dsn, _SLOT, ["pé"], tmp_path).run(until_lsn="now")
 
 
+@pytest.mark.parametrize("through", ["walsender", "sql"])
+def test_such_a_byte_in_a_prefix(
+    dsn: str, database: pg.Database, tmp_path: Path, through: Literal["walsender", "sql"]
+) -> None:
+    """A prefix has no rejects: an escape stands for the byte."""
+    if database.version < 14:
+        pytest.skip("logical messages are sent since 14")
+    create_slot(dsn, _SLOT)
+    message = b"SELECT pg_logical_emit_message(true, 'a\x81', 'content')"
+    _execute(dsn, message, b"INSERT INTO good VALUES (2, 'na\xefve')")
+    Capture(dsn, _SLOT, ["p"], tmp_path, through=through).run(until_lsn="now", retry_seconds=0)
+    decoded = committed(tmp_path)
+    assert decoded.messages.column("prefix").to_pylist() == [r"a\x81"]
+    assert decoded.table("public.good").column("v").to_pylist() == ["naïve"]
+
+
 def test_a_look_at_the_slot(dsn: str) -> None:
     create_slot(dsn, _SLOT)
     _execute(dsn, *_CHANGES)

@@ -266,7 +266,7 @@ def _rewritten(before: Fingerprint, now: Fingerprint) -> str | None:
         old = known.get(each.number)
         # VACUUM FULL writes the value from the catalog into the rows. So does ALTER TABLE, and only its new TOAST table
         # tells the two apart.
-        is_packable = is_repacked or (before.toast != 0 and not is_other_toast)
+        is_packable = is_repacked or (before.toast != 0 and before.toast == now.toast)
         is_packed = is_packable and old is not None and old.is_missing and not each.is_missing
         if old is None or (old.xmin != each.xmin and not is_packed):
             return "its rows were written again, and its columns were altered"

@@ -12,6 +12,7 @@ from pgoutput_fast.catalog.identifiers import quote_qualified_name
 from pgoutput_fast.catalog.read_types import read_types
 from pgoutput_fast.catalog.user_types import NO_TYPES, UserTypes
 from pgoutput_fast.mirror.fingerprint import NAMED, CatalogColumn, Fingerprint, Leaf
+from pgoutput_fast.mirror.unseen import Marker
 from pgoutput_fast.postgres.names import expect_sendable_names
 from pgoutput_fast.postgres.publications import OPERATIONS, partitions_below
 from pgoutput_fast.postgres.published import published, unlocked_filters
@@ -134,7 +135,7 @@ def read_fingerprints(
     cursor: Any,
     publications: Sequence[str],
     unseen: int = 0,
-    marks: Mapping[str, str] = _NONE,
+    marker: Marker | None = None,
     repacks: Mapping[int, int] = _NONE,
 ) -> tuple[dict[str, Fingerprint], UserTypes | None]:
     """The fingerprints of the published tables in the cursor's transaction, which must keep its snapshot.
@@ -143,7 +144,7 @@ def read_fingerprints(
         cursor: of the transaction.
         publications: their names.
         unseen: how many entries of publications appeared and disappeared, as `UnseenEntries` counts them.
-        marks: of publications, by oid as text, from `AlteredPublications`.
+        marker: from `AlteredPublications`; None for marks that change with every alteration.
         repacks: from `running_repacks` before the transaction began.
 
     Returns:
@@ -164,7 +165,7 @@ def read_fingerprints(
     oids = list(rows)
     entries = {row[8] for each in rows.values() for row in each}
     filters = unlocked_filters(cursor, entries - {None})
-    operations, members = _published(cursor, publications, rows, unseen, marks)
+    operations, members = _published(cursor, publications, rows, unseen, marker)
     columns, generated = _columns(cursor, oids)
     leaves = _leaves(cursor, oids, repacks)
     cursor.execute(_HORIZON)
@@ -210,7 +211,7 @@ def _published(
     publications: Sequence[str],
     rows: Mapping[int, Sequence[Any]],
     unseen: int,
-    marks: Mapping[str, str],
+    marker: Marker | None,
 ) -> tuple[dict[int, set[str]], dict[int, set[str]]]:
     """The published operations of the tables, and the catalog entries that publish them."""
     cursor.execute(_PUBLICATIONS, (list(publications),))
@@ -221,7 +222,7 @@ def _published(
     for oid, each in rows.items():
         for name, *_ in each:
             pub, xmin, *sent, has_all = known[name]
-            members[oid].add(f"publication {pub} {marks.get(str(pub), xmin)}")
+            members[oid].add(f"publication {pub} {xmin if marker is None else marker(str(pub), xmin)}")
             if has_all and cursor.connection.server_version >= EXCEPT_SINCE:
                 members[oid].add(f"exceptions {pub} {unseen}")
             operations[oid] |= {what for what, is_sent in zip(OPERATIONS, sent, strict=True) if is_sent}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -13,7 +13,7 @@ from pgoutput_fast.catalog.user_types import NO_TYPES, UserTypes
 from pgoutput_fast.mirror.fingerprint import CatalogColumn, Doubt, Fingerprint
 from pgoutput_fast.mirror.memory import Memory
 from pgoutput_fast.mirror.read_fingerprints import EXCEPT_SINCE, read_columns, read_fingerprints
-from pgoutput_fast.mirror.unseen import AlteredPublications, UnseenEntries
+from pgoutput_fast.mirror.unseen import AlteredPublications, Marker, UnseenEntries
 from pgoutput_fast.postgres.repacks import running_repacks
 from pgoutput_fast.postgres.row_age import has_row
 from pgoutput_fast.postgres.session import read_position, session
@@ -60,7 +60,7 @@ class ServerView:
             self._note_unseen(cursor)
             repacks = running_repacks(cursor)
             cursor.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-            found, types = read_fingerprints(cursor, self.publications, self._number, self._marks, repacks)
+            found, types = read_fingerprints(cursor, self.publications, self._number, self._marker(), repacks)
             cursor.execute("COMMIT")
         if types is not None and (merged := self._types.merged(types)) != self._types:
             self._types, self._typed = merged, None
@@ -74,9 +74,10 @@ class ServerView:
         """
         if self._loaded is None or self._loaded[0] is not snapshot:
             with session(self.dsn) as cursor, in_snapshot(cursor, snapshot.name):
+                marker = self._marker(is_past=True)
                 self._loaded = (
                     snapshot,
-                    read_fingerprints(cursor, self.publications, self._number, self._marks)[0],
+                    read_fingerprints(cursor, self.publications, self._number, marker)[0],
                 )
         found = self._loaded[1].get(table)
         if found is not None and found.filters is None:
@@ -101,9 +102,8 @@ class ServerView:
     def _number(self) -> int:
         return 0 if self._unseen is None else self._unseen.number
 
-    @property
-    def _marks(self) -> Mapping[str, str]:
-        return {} if self._altered is None else self._altered.marks
+    def _marker(self, *, is_past: bool = False) -> Marker | None:
+        return None if self._altered is None else self._altered.marker(is_past=is_past)
 
     def answer(self, doubt: Doubt) -> bool | None:
         """Whether the partition of a doubt has such a row; None if unknown."""

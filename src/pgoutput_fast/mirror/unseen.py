@@ -14,13 +14,15 @@ and the new row show the change.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from pgoutput_fast.mirror.memory import Memory, SeenEntries, SeenPublication, SeenPublications
 
-__all__ = ["AlteredPublications", "UnseenEntries"]
+__all__ = ["AlteredPublications", "Marker", "UnseenEntries"]
+
+Marker: TypeAlias = Callable[[str, str], str]
 
 _UPDATES = """
 SELECT pg_catalog.pg_stat_get_tuples_updated('pg_catalog.pg_publication'::pg_catalog.regclass),
@@ -115,11 +117,21 @@ class AlteredPublications:
         if now != before:
             self._memory.set_publications(now)
 
-    @property
-    def marks(self) -> Mapping[str, str]:
-        """{oid: a mark, which changes if what the server sends may have changed meanwhile}."""
-        found = self._memory.publications()
-        return {} if found is None else {oid: each.mark for oid, each in found.rows.items()}
+    def marker(self, *, is_past: bool = False) -> Marker:
+        """(oid, xmin of its row) of a publication -> a mark, which changes if what the server sends may have changed.
+
+        Args:
+            is_past: whether the row is of a snapshot, which may be older than the last check. If that has seen another
+                row, its mark says nothing of the snapshot.
+        """
+        seen = self._memory.publications()
+        rows = {} if seen is None else seen.rows
+
+        def mark(oid: str, xmin: str) -> str:
+            known = rows.get(oid)
+            return xmin if known is None or (is_past and known.xmin != xmin) else known.mark
+
+        return mark
 
 
 def _compared(
@@ -132,7 +144,8 @@ def _compared(
         # A server counts some seconds after a commit. The next check decides.
         return replace(before, waits=True)
     is_explained = since == before.since and counted == len(altered)
-    is_late = since == before.since and counted > len(altered)
+    # A crash ends what the server would have counted late.
+    is_late = since != before.since or counted > len(altered)
 
     def seen(oid: str, now: SeenPublication) -> SeenPublication:
         known = before.rows.get(oid)

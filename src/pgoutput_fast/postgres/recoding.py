@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 import pyarrow as pa
 
 from pgoutput_fast.catalog.encodings import to_utf8
-from pgoutput_fast.messages.fields import COLUMN_BYTES, FIELDS, PREFIXED, Form
+from pgoutput_fast.messages.fields import COLUMN_BYTES, FIELDS, PREFIXED
 from pgoutput_fast.protocol import kinds
 
 __all__ = ["CopyRecoder", "Recoder", "text_options"]
@@ -118,7 +118,7 @@ class _Message:
             if form.size:
                 self._copy(form.size)
             else:
-                self._text(is_name=form is Form.NAME)
+                self._text()
         if kind == kinds.MSG_RELATION:
             self._columns()
         elif kind in kinds.ROW_CHANGES:
@@ -131,13 +131,12 @@ class _Message:
         self._parts.append(self._message[self._at : self._at + size])
         self._at += size
 
-    def _text(self, *, is_name: bool) -> None:
+    def _text(self) -> None:
         """Converts a text that ends with a zero byte."""
         end = self._message.index(b"\0", self._at)
         text = self._message[self._at : end]
-        self._parts.append(
-            text.decode(self._codec, "backslashreplace").encode() if is_name else to_utf8(text, self._codec)
-        )
+        # A decoder rejects values that are not UTF-8. For a name, a prefix or a gid, it has no rejects.
+        self._parts.append(text.decode(self._codec, "backslashreplace").encode())
         self._at = end
         self._copy(1)
 
@@ -147,7 +146,7 @@ class _Message:
         self._copy(2)
         for _ in range(count):
             self._copy(_COLUMN_FLAG_BYTES)
-            self._text(is_name=True)
+            self._text()
             self._copy(COLUMN_BYTES)
 
     def _tuple(self) -> None:
