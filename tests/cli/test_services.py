@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import io
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -74,6 +75,14 @@ def test_formats_of_a_mirror() -> None:
             ["demo", "--orders", "x"],
             "Invalid value for '--orders': ",
         ),
+        (
+            ["capture", "-s", "s", "-p", "p", "--path", "t", "--seconds", "nan"],
+            "the limits of a segment must be positive",
+        ),
+        (
+            ["mirror", "-s", "s", "-p", "p", "--target", "t", "--dsn", "-"],
+            "the standard input, which is empty",
+        ),
         (["mirror", "--slot", "s", "-p", "p", "--target", "t", "--format", "csv"], "not 'csv'"),
         (
             ["mirror", "-s", "s", "-p", "p", "--target", "t", "--iceberg-catalog", "=1"],
@@ -81,7 +90,10 @@ def test_formats_of_a_mirror() -> None:
         ),
     ],
 )
-def test_wrong_usage(given: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_usage(
+    given: list[str], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO())
     assert main(given) == 2
     shown = capsys.readouterr()
     assert shown.out == ""

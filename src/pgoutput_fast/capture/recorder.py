@@ -48,7 +48,7 @@ class Limits:
     seconds: float = 10.0
 
     def __post_init__(self) -> None:
-        if self.rows < 1 or self.nbytes < 1 or self.seconds <= 0:
+        if self.rows < 1 or self.nbytes < 1 or not self.seconds > 0:
             raise ValueError("the limits of a segment must be positive")
 
 

@@ -185,7 +185,7 @@ def _service(given: Mapping[str, Any]) -> Mirror:
     )
     try:
         return Mirror(
-            sys.stdin.readline().strip() if given["dsn"] == "-" else given["dsn"],
+            _read_dsn() if given["dsn"] == "-" else given["dsn"],
             given["slot"],
             given["publication"],
             given["target"],
@@ -196,6 +196,14 @@ def _service(given: Mapping[str, Any]) -> Mirror:
         )
     except ValueError as problem:
         raise UsageError(str(problem)) from problem
+
+
+def _read_dsn() -> str:
+    """The connection string from the standard input. An empty one would stand for libpq's defaults."""
+    dsn = sys.stdin.readline().strip()
+    if not dsn:
+        raise UsageError("--dsn - reads the connection string from the standard input, which is empty")
+    return dsn
 
 
 def _expect_finished(mirror: Mirror, until: str | None, *, stopped: bool, quiet: bool) -> None:

@@ -32,7 +32,7 @@ _log = logging.getLogger("pgoutput_fast.mirror")
 
 # Time limit for the server to notice that the client of a slot is gone.
 _DROP_SECONDS = 60.0
-# Placeholder for table names in an advice.
+# Placeholder for table names in advice.
 _TABLES = "{tables}"
 
 
