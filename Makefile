@@ -111,7 +111,7 @@ fuzz: $(VENV)/.dev  ## fuzz with mutated streams for TIME=300 seconds, then with
 SANITIZER := -fsanitize=address,undefined
 UNSANITIZED := spark demo project/test_import.py project/test_benchmarks.py project/test_peers.py \
     decoding/test_memory.py decoding/test_memory_failures.py decoding/test_foreign.py decoding/test_resume.py \
-    oracle/test_sessions.py committed/test_soak.py snapshot/test_holder.py snapshot/test_killed.py \
+    oracle/test_sessions.py transactions/test_soak.py snapshot/test_holder.py snapshot/test_killed.py \
     $(patsubst tests/%,%,$(wildcard tests/mirror/test_*.py)) mirror/view \
     $(addprefix project/,test_docs_mirror.py test_docs_operating.py test_docs_prerequisites.py test_observability.py test_site.py) \
     $(addprefix capture/,test_faults.py test_flow.py test_process.py test_store.py)

@@ -27,7 +27,7 @@ LAYERS: tuple[dict[str, tuple[str, ...]], ...] = (
     {"capture": ("capture", "capture.*")},
     {
         "snapshot": ("snapshot", "snapshot.*"),
-        "lake": ("lake", "lake.*"),
+        "tables": ("tables", "tables.*", "merge", "merge.*"),
     },
     {
         "segments": ("segments", "segments.*"),
@@ -35,24 +35,13 @@ LAYERS: tuple[dict[str, tuple[str, ...]], ...] = (
         "parallel_tag": ("parallel_tag", "parallel_tag.*"),
     },
     {
-        "decoding": ("decoding", "decoding.*", "committed", "committed.*"),
+        "decoding": ("decoding", "decoding.*", "transactions", "transactions.*"),
         "messages": ("messages", "messages.*"),
     },
     {"_core": ("_core", "_core.*")},
     {"schema": ("schema", "schema.*"), "encode": ("encode", "encode.*")},
     {"catalog": ("catalog", "catalog.*"), "storage": ("storage", "storage.*")},
-    {
-        "base": (
-            "arguments",
-            "display",
-            "documents",
-            "errors",
-            "extras",
-            "stopping",
-            "protocol",
-            "protocol.*",
-        )
-    },
+    {"base": ("base", "base.*", "protocol", "protocol.*")},
 )
 
 _IMPORT = re.compile(

@@ -57,7 +57,7 @@ FILES = [
         "capture": "service segment_directory",
         "catalog": "relations identifiers versions",
         "decoding": "columns decoder differential framing",
-        "committed": "view spill",
+        "transactions": "view spill",
         "storage": "fsync paths stores table_directories",
         "encode": "writer",
         "project": "fetch import",

@@ -22,9 +22,9 @@ import pgoutput_fast as pgo
 from benchmarks import corpora
 from benchmarks.report import README, Section, machine, rewrite
 from benchmarks.timing import interleaved
-from pgoutput_fast.mirror.effect.column_names import with_names
-from pgoutput_fast.mirror.effect.effect import Effect
-from pgoutput_fast.mirror.effect.net_effect import effect_of
+from pgoutput_fast.merge.effect.column_names import with_names
+from pgoutput_fast.merge.effect.effect import Effect
+from pgoutput_fast.merge.effect.net_effect import effect_of
 from pgoutput_fast.schema.metadata_columns import metadata_fields
 from pgoutput_fast.schema.plain import plain_schema, to_types
 

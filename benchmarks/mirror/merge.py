@@ -25,10 +25,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from benchmarks.report import README, Section, machine, rewrite
-from pgoutput_fast.mirror.current.delta import DeltaCurrent
-from pgoutput_fast.mirror.current.duckdb import DuckDBCurrent
-from pgoutput_fast.mirror.current.iceberg import IcebergCurrent
-from pgoutput_fast.mirror.effect.effect import Effect, current_schema
+from pgoutput_fast.merge.effect.effect import Effect, current_schema
+from pgoutput_fast.tables.delta.current import DeltaCurrent
+from pgoutput_fast.tables.duckdb import DuckDBCurrent
+from pgoutput_fast.tables.iceberg.current import IcebergCurrent
 
 __all__ = ["SIZES", "section"]
 

@@ -21,7 +21,7 @@ from deltalake import DeltaTable
 from benchmarks.mirror.processes import ProcessTree
 from benchmarks.peers import installations
 from pgoutput_fast.capture import create_slot, plugin_options
-from pgoutput_fast.mirror.memory import Memory
+from pgoutput_fast.mirror.state.memory import Memory
 from pgoutput_fast.storage.stores import open_store
 
 __all__ = ["DebeziumSystem", "Mirrored", "OurSystem", "System", "Walsender", "wait"]

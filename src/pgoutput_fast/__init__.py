@@ -7,12 +7,13 @@ walsender's frames, and `read_recvlogical` from a file of pg_recvlogical. `follo
 messages. Importing this package imports neither PySpark nor psycopg2.
 """
 
-from pgoutput_fast.stopping import expect_program as _expect_program
+from pgoutput_fast.base.stopping import expect_program as _expect_program
 
 # Ctrl-C may be pressed during the other imports, which take a fraction of a second.
 _expect_program()
 
 # ruff: noqa: E402
+from pgoutput_fast.base.errors import DecodeError, SpillError
 from pgoutput_fast.catalog.relations import Catalog, Column, Relation
 from pgoutput_fast.catalog.user_types import TypeField, UserType, UserTypes
 from pgoutput_fast.decoding.decoder import Decoder, decode, decode_tagged, tag
@@ -20,7 +21,6 @@ from pgoutput_fast.decoding.framing import Unframed, unframe
 from pgoutput_fast.decoding.position import Position
 from pgoutput_fast.decoding.result import Decoded, RelationBatch
 from pgoutput_fast.decoding.state import StreamState
-from pgoutput_fast.errors import DecodeError, SpillError
 from pgoutput_fast.live.follow import follow
 from pgoutput_fast.messages.describe import describe
 from pgoutput_fast.messages.recvlogical import RecvlogicalFile, read_recvlogical

@@ -20,7 +20,7 @@ from pgoutput_fast.cli.main import main
 from pgoutput_fast.cli.mirror import mirror
 from pgoutput_fast.demo import run as demo
 from pgoutput_fast.mirror import Mirror
-from pgoutput_fast.mirror.formats import FORMATS
+from pgoutput_fast.tables.current_formats import FORMATS
 
 
 @pytest.fixture(autouse=True)

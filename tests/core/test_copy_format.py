@@ -11,7 +11,7 @@ import pgoutput_fast as pgo
 from pgoutput_fast._core.copy.slot_rows import CopiedRows
 from pgoutput_fast._core.copy.table_rows import CopyRows
 from pgoutput_fast._core.protocol.relations import Malformed
-from pgoutput_fast.errors import DecodeError, reason_text
+from pgoutput_fast.base.errors import DecodeError, reason_text
 from support.copying import SIGNATURE, TRAILER, copied_row, relation_of
 
 # Rows of a slot: a position and a payload. For a table they are two binary values, too.

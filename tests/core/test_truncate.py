@@ -17,11 +17,11 @@ from pgoutput_fast.capture import Capture, Limits, create_slot, drop_slot, recor
 from pgoutput_fast.capture.errors import UnstorableError
 from pgoutput_fast.capture.recorder import Recorder
 from pgoutput_fast.capture.segment_directory import SegmentDirectory
-from pgoutput_fast.committed import reorder_buffer as reorder_buffer
-from pgoutput_fast.committed import view as transactions
 from pgoutput_fast.encode import ColumnSpec, RelationSpec
 from pgoutput_fast.postgres.walsender import Received
 from pgoutput_fast.segments import Source, list_segments, read_segment
+from pgoutput_fast.transactions import reorder_buffer as reorder_buffer
+from pgoutput_fast.transactions import view as transactions
 from support import pg
 from support.capturing import now
 

@@ -8,8 +8,8 @@ import pytest
 import pgoutput_fast as pgo
 from pgoutput_fast._core.rows.decode import NativeDecoder
 from pgoutput_fast._core.tagging.waiting import WaitingRows
-from pgoutput_fast.committed.reorder_buffer import ReorderBuffer
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
+from pgoutput_fast.transactions.reorder_buffer import ReorderBuffer
 
 ORDERS = RelationSpec(16401, "public", "orders", (ColumnSpec("id", 23, key=True), ColumnSpec("v", 25)))
 

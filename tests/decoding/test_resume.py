@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from pgoutput_fast import DecodeError, Decoder, Options, encode
-from pgoutput_fast.committed import reorder_buffer as reorder_buffer
-from pgoutput_fast.committed import view as transactions
+from pgoutput_fast.transactions import reorder_buffer as reorder_buffer
+from pgoutput_fast.transactions import view as transactions
 from support.forms import and_exhaustive, and_slow
 from support.interleaved import STOP, T, everything, insert, plain, relation, start
 from support.resuming import WAYS, Given, OtherProcess, go_on_in_a_new_process, options_of, saved

@@ -225,7 +225,7 @@ def test_a_large_transaction_is_acknowledged_by_its_last_piece(
     own: tuple[Server, pg.Database, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, database, slot = own
-    monkeypatch.setattr("pgoutput_fast.committed.view._PIECE_ROWS", 1000)
+    monkeypatch.setattr("pgoutput_fast.transactions.view._PIECE_ROWS", 1000)
     monkeypatch.setattr("pgoutput_fast.live.reader.RECEIVED_BYTES", 1 << 16)
     _insert(database, 1, 5000)
     begin = _confirmed(database, slot)

@@ -149,8 +149,8 @@ def test_after_each_position_comes_the_rest(
     overrides = {"messages": "true"} if database.version >= 14 else {}
 
     def follow(rows: int, streams: bool, after: str | None = None) -> list[pgo.Decoded]:
-        monkeypatch.setattr("pgoutput_fast.committed.view._PIECE_ROWS", rows)
-        monkeypatch.setattr("pgoutput_fast.committed.reorder_buffer._SMALL_ROWS", rows // 2)
+        monkeypatch.setattr("pgoutput_fast.transactions.view._PIECE_ROWS", rows)
+        monkeypatch.setattr("pgoutput_fast.transactions.reorder_buffer._SMALL_ROWS", rows // 2)
         monkeypatch.setattr("pgoutput_fast.live.reader.RECEIVED_BYTES", 100 * rows)
         more = {} if streams or database.version < 14 else {"streaming": None}
         dsn = streaming_dsn(database) if streams else database.dsn
@@ -298,10 +298,10 @@ def test_small_transactions_in_the_batch_of_a_large_one(
     own: pg.Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They end in later pieces than the large one; a prepared one is not confirmed away."""
-    monkeypatch.setattr("pgoutput_fast.committed.view._PIECE_ROWS", 200)
-    monkeypatch.setattr("pgoutput_fast.committed.view._LEAST_COMPLETE", 8)
-    monkeypatch.setattr("pgoutput_fast.committed.view._SHORT_MESSAGES", 100)
-    monkeypatch.setattr("pgoutput_fast.committed.reorder_buffer._SMALL_ROWS", 100)
+    monkeypatch.setattr("pgoutput_fast.transactions.view._PIECE_ROWS", 200)
+    monkeypatch.setattr("pgoutput_fast.transactions.view._LEAST_COMPLETE", 8)
+    monkeypatch.setattr("pgoutput_fast.transactions.view._SHORT_MESSAGES", 100)
+    monkeypatch.setattr("pgoutput_fast.transactions.reorder_buffer._SMALL_ROWS", 100)
     monkeypatch.setattr("pgoutput_fast.live.reader.RECEIVED_BYTES", 1 << 16)
     create_slot(own.dsn, "two", two_phase=True)
     own.execute("INSERT INTO counted SELECT g, 1, repeat('y', 100) FROM generate_series(1, 3000) g")
@@ -329,8 +329,8 @@ def test_small_transactions_in_the_batch_of_a_large_one(
 
 def test_a_large_transaction_first(own: pg.Database, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its last piece acknowledges it, also if it has nothing for the reader, and its position is not too old."""
-    monkeypatch.setattr("pgoutput_fast.committed.view._PIECE_ROWS", 200)
-    monkeypatch.setattr("pgoutput_fast.committed.reorder_buffer._SMALL_ROWS", 100)
+    monkeypatch.setattr("pgoutput_fast.transactions.view._PIECE_ROWS", 200)
+    monkeypatch.setattr("pgoutput_fast.transactions.reorder_buffer._SMALL_ROWS", 100)
     options = pgo.Options(transactions="committed", tables=["public.noted"])
     own.execute(
         "BEGIN; INSERT INTO noted SELECT g, 'v' FROM generate_series(1, 1000) g; "

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 import pgoutput_fast as pgo
 from pgoutput_fast import encode
+from pgoutput_fast.base.errors import reason_text
 from pgoutput_fast.catalog.shown import shown_type
 from pgoutput_fast.encode import UNCHANGED, Binary, ColumnSpec, RelationSpec
-from pgoutput_fast.errors import reason_text
 from pgoutput_fast.protocol import kinds
 from pgoutput_fast.protocol.reasons import Reason
 from support import fixtures, pg

@@ -7,7 +7,7 @@ import random
 import pyarrow as pa
 import pytest
 
-from pgoutput_fast.mirror.apply_order import in_order
+from pgoutput_fast.mirror.follow.apply_order import in_order
 from support.changes import Changes
 
 

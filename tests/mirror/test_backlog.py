@@ -13,7 +13,7 @@ from pgoutput_fast.capture import find_slot
 from pgoutput_fast.capture.segment_directory import SegmentDirectory
 from pgoutput_fast.demo.servers import Server
 from pgoutput_fast.mirror import Mirror, status_of
-from pgoutput_fast.mirror.follow import Follower
+from pgoutput_fast.mirror.follow.follow import Follower
 from pgoutput_fast.segments.names import bytes_behind
 from pgoutput_fast.storage.stores import open_store
 from support import pg

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 import pytest
 
 from pgoutput_fast.mirror import Mirror, MirrorError
-from pgoutput_fast.mirror.formats import open_current
 from pgoutput_fast.storage.stores import open_store
+from pgoutput_fast.tables.current_formats import open_current
 from support import pg
 from support.capturing import drop_when_free, wait_until
 from support.mirrors import Place, current_of, expect_equal, loads_of, mirrored_rows, opened, place, rows_of
@@ -282,7 +282,7 @@ def test_a_column_that_is_dropped_and_comes_back_while_the_mirror_runs(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a row in between. Rows alone show it: nobody looks at the publications meanwhile."""
-    monkeypatch.setattr("pgoutput_fast.mirror.run._LOOK_SECONDS", 1e6)
+    monkeypatch.setattr("pgoutput_fast.mirror.service.run._LOOK_SECONDS", 1e6)
     place.database.execute(
         f"CREATE TABLE t {_PLAIN}",
         "INSERT INTO t SELECT g, 'a', 'b' FROM generate_series(1, 3) g",

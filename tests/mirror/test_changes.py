@@ -6,7 +6,7 @@ import pyarrow as pa
 
 import pgoutput_fast as pgo
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
-from pgoutput_fast.mirror.changes import ambiguous_change, behind, decoded_runs, key_of
+from pgoutput_fast.mirror.follow.changes import ambiguous_change, behind, decoded_runs, key_of
 
 NARROW = RelationSpec(16401, "public", "t", (ColumnSpec("id", 23, key=True),))
 WIDE = RelationSpec(16401, "public", "t", (ColumnSpec("id", 23, key=True), ColumnSpec("at", 1083)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from pgoutput_fast.mirror.memory import Memory
+from pgoutput_fast.mirror.state.memory import Memory
 from pgoutput_fast.storage.stores import open_store
 from support.mirrors import Place, expect_equal, place
 

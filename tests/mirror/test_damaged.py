@@ -11,9 +11,9 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from pgoutput_fast.lake.iceberg import iceberg_root, open_catalog
 from pgoutput_fast.mirror import Mirror, MirrorError
 from pgoutput_fast.storage.stores import open_store
+from pgoutput_fast.tables.iceberg.appended import iceberg_root, open_catalog
 from support.current_tables import KINDS
 from support.forms import and_slow
 from support.mirrors import Place, expect_equal, expect_replayed, history_of, place

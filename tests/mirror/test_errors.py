@@ -24,7 +24,7 @@ from pgoutput_fast.mirror import (
     points,
     status_of,
 )
-from pgoutput_fast.mirror.memory import Memory
+from pgoutput_fast.mirror.state.memory import Memory
 from pgoutput_fast.postgres.walsender import Walsender
 from pgoutput_fast.storage.stores import open_store
 from support import pg

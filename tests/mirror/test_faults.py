@@ -23,9 +23,9 @@ __all__ = ["place"]
 KILLS = int(os.environ.get("PGOUTPUT_FAST_KILLS", "3"))
 SOAK = pytest.mark.skipif(KILLS < 4, reason="make soak does this")
 TABLES = ["public.left_accounts", "public.right_accounts"]
-_MEMORY, _HISTORY = "pgoutput_fast.mirror.memory", "pgoutput_fast.mirror.history"
-_CURRENT, _POINTS = "pgoutput_fast.mirror.current.file_table", "pgoutput_fast.mirror.points"
-_LOAD, _RETENTION = "pgoutput_fast.mirror.load", "pgoutput_fast.capture.retention"
+_MEMORY, _HISTORY = "pgoutput_fast.mirror.state.memory", "pgoutput_fast.mirror.follow.history"
+_CURRENT, _POINTS = "pgoutput_fast.tables.file_table", "pgoutput_fast.mirror.state.points"
+_LOAD, _RETENTION = "pgoutput_fast.mirror.load.load", "pgoutput_fast.capture.retention"
 
 # (module, function, call): at that call, or when it returns (a number below 0).
 LOADING = [

@@ -7,8 +7,8 @@ from typing import Any
 import polars as pl
 import pytest
 
-from pgoutput_fast.mirror.formats import open_current
 from pgoutput_fast.storage.stores import open_store
+from pgoutput_fast.tables.current_formats import open_current
 from support.iceberg_files import files_of, forget_ids, has_ids, open_table, read_by_ids
 from support.mirrors import Place, place
 

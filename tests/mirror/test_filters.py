@@ -8,7 +8,7 @@ import deltalake
 import pyarrow.compute as pc
 import pytest
 
-from pgoutput_fast.lake.delta import DeltaTarget
+from pgoutput_fast.tables.delta.appended import DeltaTarget
 from support.filters import CREATE, EXTREMES, ORDINARY, expect_filters, forget_bounds
 from support.mirrors import Place, place
 

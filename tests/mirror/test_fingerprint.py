@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from pgoutput_fast.mirror.fingerprint import (
+from pgoutput_fast.mirror.schema_changes.fingerprint import (
     NAMED,
     CatalogColumn,
     Doubt,

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from pgoutput_fast.mirror import MirrorBusyError, history
-from pgoutput_fast.mirror.history import AppendTable, HistoryFiles
+from pgoutput_fast.mirror.follow.history import AppendTable, HistoryFiles
 from pgoutput_fast.storage.stores import open_store
 
 DIRECTORY = "history/public.t"

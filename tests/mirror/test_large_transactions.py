@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from pgoutput_fast.mirror import at, points
-from pgoutput_fast.mirror.formats import open_current
 from pgoutput_fast.storage.stores import open_store
+from pgoutput_fast.tables.current_formats import open_current
 from support.forms import and_exhaustive, and_slow
 from support.mirrors import Place, current_of, expect_equal, expect_replayed, place
 
@@ -18,8 +18,8 @@ __all__ = ["place"]
 TABLES = {"public.keyed": ["id"], "public.whole": []}
 # So even a small transaction is too large.
 LIMITS: dict[str, dict[str, Any]] = {
-    "pgoutput_fast.mirror.run": {"_MOST_ROWS": 150},
-    "pgoutput_fast.mirror.waiting": {"_PART_BYTES": 20_000},
+    "pgoutput_fast.mirror.service.run": {"_MOST_ROWS": 150},
+    "pgoutput_fast.mirror.follow.waiting": {"_PART_BYTES": 20_000},
     "pgoutput_fast.segments.committed": {"_PIECE_ROWS": 64},
 }
 TOTAL = 500 * 100
@@ -93,7 +93,7 @@ def test_killed_in_the_middle(place: Place) -> None:
     _prepare(place)
     place.run()
     _in_one(place, *LARGE)
-    place.killed(["pgoutput_fast.mirror.current.file_table", "FileTable._write", 4], limits=LIMITS)
+    place.killed(["pgoutput_fast.tables.file_table", "FileTable._write", 4], limits=LIMITS)
     for table, version in at(place.target).items():
         assert open_current("delta", open_store(place.target), table, {}).version() == version
     place.run()
@@ -107,10 +107,10 @@ def test_memory(place: Place) -> None:
     """What the mirror and its capture need does not follow the size of a transaction."""
     most = 8 << 20
     limits = {
-        "pgoutput_fast.mirror.run": {"_MOST_BYTES": most},
-        "pgoutput_fast.mirror.waiting": {"_PART_BYTES": most},
-        "pgoutput_fast.lake.files": {"_MOST_WAITING": most},
-        "pgoutput_fast.mirror.current.files": {"_WAITING_BYTES": most},
+        "pgoutput_fast.mirror.service.run": {"_MOST_BYTES": most},
+        "pgoutput_fast.mirror.follow.waiting": {"_PART_BYTES": most},
+        "pgoutput_fast.tables.files": {"_MOST_WAITING": most},
+        "pgoutput_fast.tables.data_files": {"_WAITING_BYTES": most},
         "pgoutput_fast.segments.committed": {"PIECE_BYTES": most},
     }
     place.database.execute(

@@ -13,13 +13,13 @@ from collections.abc import Iterator
 import pytest
 
 from pgoutput_fast.mirror import MirrorBusyError
-from pgoutput_fast.mirror.lease import Lease
+from pgoutput_fast.mirror.service.lease import Lease
 from pgoutput_fast.storage.stores import Store, open_store
 from support.buckets import Bucket, opened_bucket
 
 _HOLDER = """
 import sys, time
-from pgoutput_fast.mirror.lease import Lease
+from pgoutput_fast.mirror.service.lease import Lease
 from pgoutput_fast.storage.stores import open_store
 Lease(open_store(sys.argv[1]), 2.0).claim()
 print("claimed", flush=True)

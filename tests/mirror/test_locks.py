@@ -18,7 +18,7 @@ import pytest
 
 from pgoutput_fast.capture import Snapshot, check
 from pgoutput_fast.demo.servers import Server
-from pgoutput_fast.mirror.layout import directory_of
+from pgoutput_fast.tables.directories import directory_of
 from support import pg
 from support.capturing import wait_until
 from support.forms import and_slow
@@ -68,7 +68,7 @@ def _rows(place: Place, table: str) -> int:
 def test_other_tables_go_on(
     place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("pgoutput_fast.mirror.run._LOOK_SECONDS", 0.5)
+    monkeypatch.setattr("pgoutput_fast.mirror.service.run._LOOK_SECONDS", 0.5)
     place.run()
     database = place.database
     with place.mirror() as mirror, Following(mirror) as following:
@@ -198,7 +198,7 @@ def test_a_server_that_has_no_more(
     take: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A table that cannot be loaded now is loaded later. The others go on, also in the next run."""
-    monkeypatch.setattr("pgoutput_fast.mirror.run._LOOK_SECONDS", 0.5)
+    monkeypatch.setattr("pgoutput_fast.mirror.service.run._LOOK_SECONDS", 0.5)
     caplog.set_level(logging.INFO)
     settings = {"max_replication_slots": 4, "max_wal_senders": 4, "max_connections": 20}
     newest = pg.installations()[max(pg.installations())]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pgoutput_fast.mirror.follow import Pace
+from pgoutput_fast.mirror.follow.follow import Pace
 
 _MIB = 1 << 20
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pgoutput_fast.mirror.points import Point, Points, at, points
+from pgoutput_fast.mirror.state.points import Point, Points, at, points
 from pgoutput_fast.storage.stores import open_store
 
 DAY = datetime(2026, 3, 1, tzinfo=UTC)

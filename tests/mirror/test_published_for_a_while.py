@@ -12,8 +12,8 @@ import pytest
 
 from pgoutput_fast.demo.servers import Server
 from pgoutput_fast.mirror import Mirror
-from pgoutput_fast.mirror.memory import Memory
-from pgoutput_fast.mirror.unseen import AlteredPublications, UnseenEntries
+from pgoutput_fast.mirror.schema_changes.unseen import AlteredPublications, UnseenEntries
+from pgoutput_fast.mirror.state.memory import Memory
 from pgoutput_fast.storage.stores import open_store
 from support import pg
 from support.capturing import wait_until

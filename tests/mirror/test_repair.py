@@ -20,12 +20,12 @@ import pytest
 from pgoutput_fast.capture import Retention, create_slot, drop_slot, find_slot
 from pgoutput_fast.demo.servers import Server
 from pgoutput_fast.mirror import MirrorError, SlotLostError, TableRepair, at, fresh, memory, points
-from pgoutput_fast.mirror.compare.divisions import Ranges
-from pgoutput_fast.mirror.current.delta import DeltaCurrent
-from pgoutput_fast.mirror.layout import directory_of
+from pgoutput_fast.mirror.repair.compare.divisions import Ranges
 from pgoutput_fast.protocol.lsn import parse_lsn
 from pgoutput_fast.snapshot import LoadProgress
 from pgoutput_fast.storage.stores import open_store
+from pgoutput_fast.tables.delta.current import DeltaCurrent
+from pgoutput_fast.tables.directories import directory_of
 from reference.current import CurrentRows
 from support import pg, transfers
 from support.buckets import opened_bucket
@@ -183,8 +183,8 @@ def _expect_all(place: Place) -> None:
         expect_replayed(place, f"public.{name}", key)
 
 
-_MEMORY, _HISTORY = "pgoutput_fast.mirror.memory", "pgoutput_fast.mirror.history"
-_CURRENT = "pgoutput_fast.mirror.current.file_table"
+_MEMORY, _HISTORY = "pgoutput_fast.mirror.state.memory", "pgoutput_fast.mirror.follow.history"
+_CURRENT = "pgoutput_fast.tables.file_table"
 # (module, function, call): at that call, or when it returns (a number below 0).
 KILLED = [
     [_MEMORY, "Memory.set_beginning", 2],  # the slot, and nobody knows
@@ -360,7 +360,7 @@ def test_a_target_in_a_store(place: Place) -> None:
         place.run()
         drop_slot(place.database.dsn, place.slot)
         _change(place, 1)
-        place.killed(["pgoutput_fast.mirror.history", "AppendTable.commit", -1], "--repair")
+        place.killed(["pgoutput_fast.mirror.follow.history", "AppendTable.commit", -1], "--repair")
         _change(place, 2)
         done = _repaired(place)
         assert _counts(done["public.a"]) == (None, 1, 3, 1)
@@ -578,7 +578,7 @@ def test_a_slot_that_somebody_made_again(place: Place) -> None:
 def test_a_slot_that_somebody_made_again_before_its_first_segment(place: Place, behind: str) -> None:
     _make(place)
     if behind == "first load":
-        place.killed(["pgoutput_fast.mirror.follow", "Follower.mark", 1])
+        place.killed(["pgoutput_fast.mirror.follow.follow", "Follower.mark", 1])
     else:
         place.run()
         drop_slot(place.database.dsn, place.slot)

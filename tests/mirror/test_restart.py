@@ -14,8 +14,8 @@ from pgoutput_fast.capture.confirmed_position import ConfirmedPosition
 from pgoutput_fast.capture.segment_directory import SegmentDirectory
 from pgoutput_fast.mirror import Mirror, MirrorError, points
 from pgoutput_fast.mirror.errors import SegmentsGoneError
-from pgoutput_fast.mirror.expect_segments import expect_segments
-from pgoutput_fast.mirror.memory import Progress
+from pgoutput_fast.mirror.follow.expect_segments import expect_segments
+from pgoutput_fast.mirror.state.memory import Progress
 from pgoutput_fast.segments import compact, list_segments
 from pgoutput_fast.storage.stores import open_store
 from support.capturing import drop_when_free

@@ -8,8 +8,8 @@ import subprocess
 import pytest
 
 from pgoutput_fast.mirror import status_of
-from pgoutput_fast.mirror.formats import open_current
 from pgoutput_fast.storage.stores import open_store
+from pgoutput_fast.tables.current_formats import open_current
 from support.capturing import wait_until
 from support.fresh import ahead, position_now
 from support.mirrors import Place, expect_equal, history_of, place
@@ -98,7 +98,7 @@ def test_tables_that_are_dropped_and_renamed(place: Place) -> None:
 @pytest.mark.slow
 def test_changes_that_wait_when_a_table_is_dropped(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its current table gets them."""
-    monkeypatch.setattr("pgoutput_fast.mirror.run._LOOK_SECONDS", 0.3)
+    monkeypatch.setattr("pgoutput_fast.mirror.service.run._LOOK_SECONDS", 0.3)
     place.database.execute(
         "CREATE TABLE t (id int PRIMARY KEY)", "CREATE PUBLICATION mirrored FOR ALL TABLES"
     )

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from pgoutput_fast.mirror import waiting
-from pgoutput_fast.mirror.waiting import WaitingRows
+from pgoutput_fast.mirror.follow.waiting import WaitingRows
 
 
 def _changes(lsn: int, *ids: int, **more: pa.Array) -> pa.Table:

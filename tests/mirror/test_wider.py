@@ -71,7 +71,7 @@ def test_wider_columns(place: Place, is_killed: bool) -> None:
     place.run()
     _changes_in_one_segment(place, names)
     if is_killed:
-        place.killed(["pgoutput_fast.mirror.history", "AppendTable.commit", 2])
+        place.killed(["pgoutput_fast.mirror.follow.history", "AppendTable.commit", 2])
     with place.mirror() as mirror:
         mirror.run(until_lsn="now")
         _expect_wider(place, mirror, names)

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pytest
 
 import pgoutput_fast as pgo
-from pgoutput_fast.mirror.effect.net_effect import net_effect
+from pgoutput_fast.merge.effect.net_effect import net_effect
 from pgoutput_fast.schema.plain import plain_schema, to_types
 from reference.current import CurrentRows
 from support import pg

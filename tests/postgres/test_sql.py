@@ -16,7 +16,7 @@ HAS_OWN_PATH = {"pgoutput_fast/demo/shop.py": "SET search_path = pg_catalog"}
 FOR_OTHERS = {
     "pgoutput_fast/cli/targets.py",
     "pgoutput_fast/demo/mirrored.py",
-    "pgoutput_fast/mirror/current/duckdb.py",
+    "pgoutput_fast/tables/duckdb.py",
 }
 
 _TOKEN = re.compile(

@@ -55,8 +55,8 @@ BLOCKS: dict[str, dict[str, tuple[int | str, ...]]] = {
     "current-tables.md": {
         "Formats": (
             2,
-            "mirror/current/test_duckdb.py::test_the_page_reads_the_rows",
-            "mirror/current/test_iceberg.py::test_the_page_reads_the_rows",
+            "tables/current/test_duckdb.py::test_the_page_reads_the_rows",
+            "tables/current/test_iceberg.py::test_the_page_reads_the_rows",
         ),
     },
     "decoding.md": {

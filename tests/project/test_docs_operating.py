@@ -203,7 +203,7 @@ def test_messages_that_the_page_quotes_exist() -> None:
 
 
 def _texts() -> Iterator[Any]:
-    for folder in ("capture", "lake", "mirror", "postgres"):
+    for folder in ("base", "capture", "mirror", "postgres", "tables"):
         for path in (SOURCE / "pgoutput_fast" / folder).rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text())):
                 if isinstance(node, ast.Constant) and isinstance(node.value, str):

@@ -93,7 +93,7 @@ def test_what_is_wrong_with_a_wheel_is_said(tmp_path: Path, monkeypatch: pytest.
     files = _wheel_files()
     del files[FIRST]
     files["pgoutput_fast/_core/bench.cpp"] = b""
-    files["pgoutput_fast/errors.py"] += b"\n"
+    files["pgoutput_fast/base/errors.py"] += b"\n"
     wheel = _write_wheel(tmp_path / "pgoutput_fast-0.1.0-cp311-cp311-linux_x86_64.whl", files)
     monkeypatch.setattr(wheels, "MOST_PACKED", wheel.stat().st_size - 1)
     monkeypatch.setattr(wheels, "MOST_UNPACKED", wheels.sizes(wheel)[1])
@@ -103,7 +103,7 @@ def test_what_is_wrong_with_a_wheel_is_said(tmp_path: Path, monkeypatch: pytest.
     assert others == [
         f"it lacks {FIRST}",
         "it should not have pgoutput_fast/_core/bench.cpp",
-        "pgoutput_fast/errors.py is not that of this tree",
+        "pgoutput_fast/base/errors.py is not that of this tree",
     ]
 
 
@@ -118,7 +118,7 @@ def test_a_wheel_of_other_sources_or_another_system_is_not_used(tmp_path: Path) 
     assert wheels.find_wheel(tmp_path) == wheel
     os.utime(wheel, (1, 1))
     assert wheels.find_wheel(tmp_path) is None
-    files["pgoutput_fast/errors.py"] += b"\n"
+    files["pgoutput_fast/base/errors.py"] += b"\n"
     _write_wheel(wheel, files)
     assert wheels.find_wheel(tmp_path) is None
 

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pgoutput_fast.errors import reason_text
+from pgoutput_fast.base.errors import reason_text
 from pgoutput_fast.protocol.reasons import FIRST_NOTED, FIRST_UNREPRESENTABLE, OK, Reason
 from pgoutput_fast.schema.column_types import ColumnType
 from support.paths import ROOT

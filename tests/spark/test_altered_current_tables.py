@@ -14,8 +14,8 @@ import pgoutput_fast as pgo
 from pgoutput_fast import spark as pgspark
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
 from pgoutput_fast.mirror import at
-from pgoutput_fast.mirror.current.file_table import FileTable
 from pgoutput_fast.segments import Source, list_segments, write_segment
+from pgoutput_fast.tables.file_table import FileTable
 from support.current_streams import batch_of
 from support.mirrors import current_of
 

@@ -21,10 +21,10 @@ import pgoutput_fast as pgo
 from pgoutput_fast import spark as pgspark
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
 from pgoutput_fast.mirror import at
-from pgoutput_fast.mirror.formats import open_current
 from pgoutput_fast.segments import Source, list_segments, read_segment, write_segment
 from pgoutput_fast.spark import sessions
 from pgoutput_fast.storage.stores import open_store
+from pgoutput_fast.tables.current_formats import open_current
 from support.forms import and_exhaustive, and_slow
 from support.fresh import make_target
 from support.plans import is_sorted

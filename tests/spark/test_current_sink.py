@@ -24,13 +24,13 @@ from pgoutput_fast import spark as pgspark
 from pgoutput_fast.capture import Capture, drop_slot
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
 from pgoutput_fast.mirror import at, points
-from pgoutput_fast.mirror.current.file_table import FileTable
-from pgoutput_fast.mirror.formats import open_current
-from pgoutput_fast.mirror.memory import Memory
+from pgoutput_fast.mirror.state.memory import Memory
 from pgoutput_fast.protocol.lsn import parse_lsn
 from pgoutput_fast.segments import Source, list_segments, write_segment
 from pgoutput_fast.spark.current import merge
 from pgoutput_fast.storage.stores import open_store
+from pgoutput_fast.tables.current_formats import open_current
+from pgoutput_fast.tables.file_table import FileTable
 from support import pg
 from support.buckets import opened_bucket
 from support.current_streams import Sent, assert_as_reference, batch_of, rows_of
@@ -97,11 +97,11 @@ def _versions(sent: Sent, target: Path, format: str) -> dict[str, int | None]:
     ("format", "kill"),
     [
         pytest.param(  # files, and one commit
-            *("delta", ("pgoutput_fast.mirror.current.file_table", "FileTable.commit", 2)),
+            *("delta", ("pgoutput_fast.tables.file_table", "FileTable.commit", 2)),
             marks=pytest.mark.exhaustive,
         ),
         pytest.param(
-            *("iceberg", ("pgoutput_fast.mirror.current.file_table", "FileTable.commit", -9)),
+            *("iceberg", ("pgoutput_fast.tables.file_table", "FileTable.commit", -9)),
             marks=pytest.mark.exhaustive,
         ),
         ("delta", ("pgoutput_fast.spark.current.sink", "write_notes", 4)),  # between commits and notes

@@ -9,13 +9,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pgoutput_fast.mirror.current.file_table import FileTable
-from pgoutput_fast.mirror.current.files import leading_bounds
-from pgoutput_fast.mirror.effect.effect import COMMIT_LSN, Effect
+from pgoutput_fast.merge.effect.effect import COMMIT_LSN, Effect
 from pgoutput_fast.spark.tasks.current.fresh import WriteFresh
 from pgoutput_fast.spark.tasks.current.jobs import packed, unpacked
 from pgoutput_fast.spark.tasks.current.reduce import effect_files
 from pgoutput_fast.spark.tasks.current.rewrite import RewriteFiles
+from pgoutput_fast.tables.data_files import leading_bounds
+from pgoutput_fast.tables.file_table import FileTable
 from support.current_tables import KEYS, RandomEffects, open_table
 
 

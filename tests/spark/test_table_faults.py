@@ -23,8 +23,8 @@ import pytest
 
 import pgoutput_fast as pgo
 from pgoutput_fast import spark as pgspark
-from pgoutput_fast.lake.manifest import ParquetTarget
 from pgoutput_fast.spark.tables import run as runs
+from pgoutput_fast.tables.manifest import ParquetTarget
 from support.disks import small_disk
 from support.lake_driver import write_stream
 from support.lakes import (
@@ -45,7 +45,7 @@ DRIVER = pytest.mark.classic("a driver of its own, on a classic Spark")
 SOAK = pytest.mark.skipif(KILLS < 2, reason="make soak does this")
 FORMATS = ["parquet", "delta"]
 BOUNDED = ["parquet", pytest.param("delta", marks=SOAK)]
-_RUN, _MANIFEST = "pgoutput_fast.spark.tables.run", "pgoutput_fast.lake.manifest"
+_RUN, _MANIFEST = "pgoutput_fast.spark.tables.run", "pgoutput_fast.tables.manifest"
 _STORES = "pgoutput_fast.storage.stores"
 
 

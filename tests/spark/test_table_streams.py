@@ -13,12 +13,12 @@ import pytest
 import pgoutput_fast as pgo
 from pgoutput_fast import spark as pgspark
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
-from pgoutput_fast.lake.manifest import ParquetTarget
-from pgoutput_fast.lake.stream import Stream
 from pgoutput_fast.segments import Source, compact, list_segments, newest_segment, write_segment
 from pgoutput_fast.spark.tables.run import begin_run
 from pgoutput_fast.spark.tables.streams import StreamCheck, stream_at
 from pgoutput_fast.storage.stores import open_store
+from pgoutput_fast.tables.manifest import ParquetTarget
+from pgoutput_fast.tables.stream import Stream
 
 SOURCE = Source("7300000000000000001", "shop", "slot")
 ORDERS = RelationSpec(16401, "public", "orders", (ColumnSpec("id", 23, key=True), ColumnSpec("note", 25)))

@@ -27,13 +27,13 @@ from pgoutput_fast import spark as pgspark
 from pgoutput_fast.catalog.builtin_types import BUILT_IN_TYPES
 from pgoutput_fast.decoding.result import Decoded
 from pgoutput_fast.encode.values import to_text
-from pgoutput_fast.lake.files import TableFiles
-from pgoutput_fast.lake.target import plain_types
 from pgoutput_fast.schema.column_types import column_type_of
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.segments import Source, write_segment
 from pgoutput_fast.spark.types import spark_schema
 from pgoutput_fast.storage.stores import open_store
+from pgoutput_fast.tables.files import TableFiles
+from pgoutput_fast.tables.target import plain_types
 from support import pg
 from support.forms import and_slow
 from support.oracle import plain_records

@@ -25,13 +25,13 @@ import pgoutput_fast as pgo
 from pgoutput_fast import spark as pgspark
 from pgoutput_fast.catalog.user_types import UserType, UserTypes
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
-from pgoutput_fast.lake import manifest
-from pgoutput_fast.lake.files import TableFiles
-from pgoutput_fast.lake.partitions import Partitioning
 from pgoutput_fast.segments import Source, write_segment
 from pgoutput_fast.spark.tables import run as runs
 from pgoutput_fast.storage.stores import open_store
 from pgoutput_fast.storage.table_directories import table_directory
+from pgoutput_fast.tables import manifest
+from pgoutput_fast.tables.files import TableFiles
+from pgoutput_fast.tables.partitions import Partitioning
 from support.forms import and_exhaustive, and_slow
 from support.lakes import running, settled
 

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import pgoutput_fast as pgo
-from pgoutput_fast.mirror.formats import open_current
 from pgoutput_fast.schema.plain import plain_schema, to_types
 from pgoutput_fast.segments import Source, write_segment
 from pgoutput_fast.storage.stores import open_store
+from pgoutput_fast.tables.current_formats import open_current
 from reference.current import CurrentRows
 
 __all__ = ["Sent", "assert_as_reference", "batch_of", "rows_of"]

@@ -13,11 +13,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from pgoutput_fast.mirror.current.delta import DeltaCurrent
-from pgoutput_fast.mirror.current.duckdb import DuckDBCurrent
-from pgoutput_fast.mirror.current.iceberg import IcebergCurrent
-from pgoutput_fast.mirror.current.table import CurrentTable
-from pgoutput_fast.mirror.effect.effect import COMMIT_LSN, UNREPRESENTABLE, Effect, current_schema
+from pgoutput_fast.merge.effect.effect import COMMIT_LSN, UNREPRESENTABLE, Effect, current_schema
+from pgoutput_fast.tables.delta.current import DeltaCurrent
+from pgoutput_fast.tables.duckdb import DuckDBCurrent
+from pgoutput_fast.tables.iceberg.current import IcebergCurrent
+from pgoutput_fast.tables.table import CurrentTable
 
 __all__ = ["KEYS", "KINDS", "Model", "RandomEffects", "canonical", "open_table"]
 

@@ -22,9 +22,9 @@ import pyarrow as pa
 
 import pgoutput_fast as pgo
 from pgoutput_fast import encode
-from pgoutput_fast.committed import spill
 from pgoutput_fast.decoding.framing import unframe
 from pgoutput_fast.encode import ColumnSpec, RelationSpec
+from pgoutput_fast.transactions import spill
 from support.guarded import array_of, batch_of, guarded
 
 T = RelationSpec(16384, "public", "t", (ColumnSpec("id", 23, key=True), ColumnSpec("note", 25)))

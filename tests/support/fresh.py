@@ -11,14 +11,14 @@ import pyarrow as pa
 
 import pgoutput_fast as pgo
 from pgoutput_fast.encode import UNCHANGED, ColumnSpec, RelationSpec, Writer
+from pgoutput_fast.merge.effect.effect import current_schema
 from pgoutput_fast.mirror import Mirror, MirrorError, fresh
-from pgoutput_fast.mirror.effect.effect import current_schema
-from pgoutput_fast.mirror.formats import open_current
-from pgoutput_fast.mirror.history import AppendTable, HistoryFiles
-from pgoutput_fast.mirror.memory import Beginning, KnownColumn, Memory, TableFacts
-from pgoutput_fast.mirror.tables import relation_columns
+from pgoutput_fast.mirror.follow.history import AppendTable, HistoryFiles
+from pgoutput_fast.mirror.follow.tables import relation_columns
+from pgoutput_fast.mirror.state.memory import Beginning, KnownColumn, Memory, TableFacts
 from pgoutput_fast.protocol.lsn import parse_lsn
 from pgoutput_fast.storage.stores import open_store
+from pgoutput_fast.tables.current_formats import open_current
 from support.capturing import wait_until
 from support.mirrors import Following, Place, mirrored_rows, rows_of
 

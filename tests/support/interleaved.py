@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from pgoutput_fast import encode
-from pgoutput_fast.committed import reorder_buffer as reorder_buffer
 from pgoutput_fast.encode import ColumnSpec, RelationSpec
+from pgoutput_fast.transactions import reorder_buffer as reorder_buffer
 from support.streams import Stream
 
 T = RelationSpec(16384, "public", "t", (ColumnSpec("id", 23),))

@@ -19,11 +19,11 @@ import psycopg2
 import pyarrow as pa
 import pytest
 
-from pgoutput_fast.lake.delta import reached
 from pgoutput_fast.mirror import Mirror, Point, at, points
-from pgoutput_fast.mirror.formats import open_current
-from pgoutput_fast.mirror.layout import directory_of
 from pgoutput_fast.storage.stores import open_store
+from pgoutput_fast.tables.current_formats import open_current
+from pgoutput_fast.tables.delta.appended import reached
+from pgoutput_fast.tables.directories import directory_of
 from reference.current import CurrentRows
 from support import pg
 from support.background import Background

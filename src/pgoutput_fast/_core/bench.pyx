@@ -19,7 +19,7 @@ from pgoutput_fast._core.tagging.window_tags cimport Tags
 from pgoutput_fast._core.protocol.wire cimport CELL_NULL, Cell
 
 from pgoutput_fast._core.rows.rows import make_rows
-from pgoutput_fast.errors import reason_text
+from pgoutput_fast.base.errors import reason_text
 from pgoutput_fast.catalog.user_types import NO_TYPES
 
 

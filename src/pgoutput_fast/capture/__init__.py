@@ -3,7 +3,7 @@
 Needs psycopg2: `pgoutput_fast[capture]`.
 """
 
-from pgoutput_fast.extras import explained as _explained
+from pgoutput_fast.base.extras import explained as _explained
 
 try:
     from pgoutput_fast.capture.metrics import Metrics

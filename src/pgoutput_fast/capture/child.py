@@ -13,13 +13,13 @@ import signal
 import sys
 import threading
 
+from pgoutput_fast.base.display import error_text
+from pgoutput_fast.base.documents import parsed_json
+from pgoutput_fast.base.stopping import leave
 from pgoutput_fast.capture.own_process import interrupt_nobody, leave_out_pandas
 from pgoutput_fast.capture.process import Settings
 from pgoutput_fast.capture.retries import is_outage
 from pgoutput_fast.capture.service import run_in_turn
-from pgoutput_fast.display import error_text
-from pgoutput_fast.documents import parsed_json
-from pgoutput_fast.stopping import leave
 from pgoutput_fast.storage.stores import open_store
 
 # How long a capture may take to end after its parent.

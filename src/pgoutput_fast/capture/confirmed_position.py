@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import time
 
-from pgoutput_fast.documents import parsed_json
+from pgoutput_fast.base.documents import parsed_json
 from pgoutput_fast.storage.stores import Store
 
 __all__ = ["ConfirmedPosition"]

@@ -17,8 +17,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from pgoutput_fast.base.documents import parsed_json
 from pgoutput_fast.capture.errors import CaptureBusyError, CaptureError
-from pgoutput_fast.documents import parsed_json
 from pgoutput_fast.storage.locks import try_lock
 from pgoutput_fast.storage.stores import Store, remove_directories
 

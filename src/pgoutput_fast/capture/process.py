@@ -16,13 +16,13 @@ from typing import Any
 
 import psycopg2
 
+from pgoutput_fast.base.documents import parsed_json
 from pgoutput_fast.capture.errors import AwayError
 from pgoutput_fast.capture.own_process import own_allocator
 from pgoutput_fast.capture.recorder import Limits
 from pgoutput_fast.capture.retention import Retention
 from pgoutput_fast.capture.segment_directory import SegmentDirectory
 from pgoutput_fast.capture.service import Capture, CaptureError
-from pgoutput_fast.documents import parsed_json
 from pgoutput_fast.postgres.slots import find_slot
 from pgoutput_fast.protocol.lsn import Lsn, parse_lsn
 from pgoutput_fast.storage.paths import shown

@@ -14,13 +14,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pgoutput_fast.base.errors import DecodeError
 from pgoutput_fast.capture.errors import START_OVER, CaptureError, UnstorableError
 from pgoutput_fast.capture.segment_directory import SegmentDirectory
 from pgoutput_fast.catalog.relations import Catalog
 from pgoutput_fast.decoding.decoder import decode_tagged
 from pgoutput_fast.decoding.inputs import as_binary_arrays
 from pgoutput_fast.decoding.state import StreamState, native_decoder, state_of
-from pgoutput_fast.errors import DecodeError
 from pgoutput_fast.postgres.walsender import Received
 from pgoutput_fast.protocol.kinds import BOUNDARIES, MSG_MESSAGE, OPENINGS, SENT_IN_FULL, SESSION_MARK
 from pgoutput_fast.schema.options import Options

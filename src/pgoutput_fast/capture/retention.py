@@ -12,7 +12,7 @@ from os import PathLike
 from pathlib import Path
 from urllib.parse import quote, unquote
 
-from pgoutput_fast.documents import parsed_json
+from pgoutput_fast.base.documents import parsed_json
 from pgoutput_fast.segments.joined import removal_lock
 from pgoutput_fast.segments.known import sweep_unused
 from pgoutput_fast.segments.names import Named, cover, dated_segments

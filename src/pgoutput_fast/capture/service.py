@@ -9,7 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
-from pgoutput_fast.arguments import expect_list
+from pgoutput_fast.base.arguments import expect_list
+from pgoutput_fast.base.display import escaped, html_table, some_of
 from pgoutput_fast.capture.connection import Connection
 from pgoutput_fast.capture.errors import CaptureBusyError, CaptureError
 from pgoutput_fast.capture.metrics import Meter, Metrics, reporting
@@ -19,7 +20,6 @@ from pgoutput_fast.capture.retention import Retention
 from pgoutput_fast.capture.retries import RETRY_SECONDS, Retries
 from pgoutput_fast.capture.segment_directory import SegmentDirectory
 from pgoutput_fast.capture.watch import Watch
-from pgoutput_fast.display import escaped, html_table, some_of
 from pgoutput_fast.postgres.answers import stopping
 from pgoutput_fast.postgres.errors import StoppedError
 from pgoutput_fast.postgres.session import position_of, shown_database

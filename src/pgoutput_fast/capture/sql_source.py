@@ -14,9 +14,9 @@ import psycopg2.errors
 
 from pgoutput_fast._core.copy.slot_rows import CopiedRows
 from pgoutput_fast._core.protocol.relations import Malformed
+from pgoutput_fast.base.errors import DecodeError, reason_text
 from pgoutput_fast.capture.recorder import Limits, Recorder
 from pgoutput_fast.capture.watch import Watch
-from pgoutput_fast.errors import DecodeError, reason_text
 from pgoutput_fast.postgres.copy_stream import CopyLink
 from pgoutput_fast.postgres.recoding import Recoder, text_options
 from pgoutput_fast.postgres.refusals import converted_here

@@ -20,6 +20,7 @@ from typing import Any
 
 import psycopg2.errors
 
+from pgoutput_fast.base.documents import parsed_json
 from pgoutput_fast.capture.errors import (
     CANNOT_GO_ON,
     NEW_SLOT,
@@ -30,7 +31,6 @@ from pgoutput_fast.capture.errors import (
 )
 from pgoutput_fast.catalog.encodings import NAME_BYTES, read_name
 from pgoutput_fast.catalog.identifiers import quote_identifier
-from pgoutput_fast.documents import parsed_json
 from pgoutput_fast.postgres.copy_stream import CopyLink
 from pgoutput_fast.postgres.refusals import converted_here, find_unsendable
 from pgoutput_fast.postgres.session import codec_of, connect

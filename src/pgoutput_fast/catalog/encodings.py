@@ -8,7 +8,7 @@ from __future__ import annotations
 import codecs
 from typing import Any
 
-from pgoutput_fast.documents import parsed_json
+from pgoutput_fast.base.documents import parsed_json
 
 __all__ = ["CODECS", "NAME_BYTES", "has_form", "read_json", "read_name", "to_utf8"]
 

@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
-from pgoutput_fast.arguments import expect_list
+from pgoutput_fast.base.arguments import expect_list
+from pgoutput_fast.base.display import escaped, html_table, some_of
+from pgoutput_fast.base.documents import parsed_json
 from pgoutput_fast.catalog.identifiers import parse_qualified_name, quote_qualified_name
 from pgoutput_fast.catalog.read_types import read_types
 from pgoutput_fast.catalog.shown import shown_name, shown_type
 from pgoutput_fast.catalog.user_types import NO_TYPES, UserType, UserTypes
-from pgoutput_fast.display import escaped, html_table, some_of
-from pgoutput_fast.documents import parsed_json
 from pgoutput_fast.protocol.limits import LAST_UINT32
 
 __all__ = ["Catalog", "Column", "Relation"]

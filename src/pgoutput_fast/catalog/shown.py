@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from pgoutput_fast.base.display import escaped
 from pgoutput_fast.catalog.builtin_types import ELEMENT_OF_ARRAY, NAME_OF_OID, numeric_modifier
 from pgoutput_fast.catalog.identifiers import quote_identifier
-from pgoutput_fast.display import escaped
 
 __all__ = ["shown_name", "shown_type"]
 

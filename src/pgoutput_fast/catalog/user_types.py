@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from pgoutput_fast.arguments import expect_list
+from pgoutput_fast.base.arguments import expect_list
 from pgoutput_fast.protocol.limits import LAST_UINT32
 
 __all__ = ["NO_TYPES", "TypeField", "UserType", "UserTypes"]

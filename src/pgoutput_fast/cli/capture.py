@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from pgoutput_fast.arguments import UsageError, expect_given
+from pgoutput_fast.base.arguments import UsageError, expect_given
 from pgoutput_fast.cli.arguments import DSN, Publications, SlotName
 from pgoutput_fast.cli.services import (
     RETRY_SECONDS,

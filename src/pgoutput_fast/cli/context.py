@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from pgoutput_fast._core.protocol.headers import headers
+from pgoutput_fast.base.errors import DecodeError
 from pgoutput_fast.catalog.relations import Catalog, Relation
 from pgoutput_fast.decoding.decoder import tag
 from pgoutput_fast.encode import encode_begin
-from pgoutput_fast.errors import DecodeError
 from pgoutput_fast.messages.fields import PREFIXED
 from pgoutput_fast.protocol import kinds
 

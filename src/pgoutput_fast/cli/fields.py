@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from pgoutput_fast.base.errors import reason_text
 from pgoutput_fast.catalog.relations import Relation
-from pgoutput_fast.errors import reason_text
 from pgoutput_fast.messages.fields import ABORT_FIELDS, FIELDS, PREFIXED, DamagedError, FieldReader, Form
 from pgoutput_fast.messages.shown import shown_time
 from pgoutput_fast.protocol import kinds

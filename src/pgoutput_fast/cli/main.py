@@ -11,9 +11,9 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from pgoutput_fast.base.stopping import leave, stop_by_exception, stop_no_more
 from pgoutput_fast.cli.passwords import passwords_in, without_passwords
 from pgoutput_fast.cli.problems import DONE, INTERRUPTED, PROBLEM, WRONG_USAGE, UsageError, said
-from pgoutput_fast.stopping import leave, stop_by_exception, stop_no_more
 
 __all__ = ["main"]
 

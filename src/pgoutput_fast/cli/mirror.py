@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from pgoutput_fast.arguments import UsageError, expect_given
+from pgoutput_fast.base.arguments import UsageError, expect_given
+from pgoutput_fast.base.display import some_of
 from pgoutput_fast.cli.arguments import DSN, IcebergCatalog, Publications, SlotName
 from pgoutput_fast.cli.services import (
     RETRY_SECONDS,
@@ -22,7 +23,6 @@ from pgoutput_fast.cli.services import (
     prepare_process,
     stop_on_signals,
 )
-from pgoutput_fast.display import some_of
 
 if TYPE_CHECKING:
     from pgoutput_fast.mirror import Mirror, TableStatus

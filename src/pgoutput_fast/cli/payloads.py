@@ -13,8 +13,8 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pgoutput_fast.base.errors import DecodeError, reason_text
 from pgoutput_fast.decoding.inputs import as_lsns
-from pgoutput_fast.errors import DecodeError, reason_text
 from pgoutput_fast.messages.ends import CutOffError, end_of_message
 from pgoutput_fast.messages.fields import DamagedError
 from pgoutput_fast.messages.recvlogical import RecvlogicalFile

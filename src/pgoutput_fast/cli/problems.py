@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from pgoutput_fast.arguments import UsageError, expect_given
-from pgoutput_fast.display import error_text
-from pgoutput_fast.extras import what_is_missing
-from pgoutput_fast.stopping import STOPPED
+from pgoutput_fast.base.arguments import UsageError, expect_given
+from pgoutput_fast.base.display import error_text
+from pgoutput_fast.base.extras import what_is_missing
+from pgoutput_fast.base.stopping import STOPPED
 
 __all__ = ["DONE", "INTERRUPTED", "PROBLEM", "WRONG_USAGE", "UsageError", "expect_given", "said"]
 

@@ -9,9 +9,9 @@ from typing import Annotated, Literal, TypeAlias
 
 import typer
 
-from pgoutput_fast.arguments import UsageError
+from pgoutput_fast.base.arguments import UsageError
+from pgoutput_fast.base.stopping import stop_at_once
 from pgoutput_fast.protocol.lsn import parse_lsn
-from pgoutput_fast.stopping import stop_at_once
 
 __all__ = [
     "RETRY_SECONDS",

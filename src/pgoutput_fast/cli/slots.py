@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pgoutput_fast.base.display import escaped, no_such_name
 from pgoutput_fast.cli.arguments import DSN, Json, Publications
 from pgoutput_fast.cli.problems import DONE, PROBLEM, UsageError, expect_given
 from pgoutput_fast.cli.screen import line, objects, size, table
-from pgoutput_fast.display import escaped, no_such_name
 from pgoutput_fast.protocol.lsn import format_lsn
 
 if TYPE_CHECKING:

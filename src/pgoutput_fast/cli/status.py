@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pgoutput_fast.base.display import escaped
 from pgoutput_fast.cli.arguments import DSN, IcebergCatalog, Json
 from pgoutput_fast.cli.messages import counted
 from pgoutput_fast.cli.problems import PROBLEM, expect_given
 from pgoutput_fast.cli.screen import line, objects, size, table
 from pgoutput_fast.cli.services import name_value_pairs
-from pgoutput_fast.display import escaped
 from pgoutput_fast.protocol.lsn import format_lsn
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def status(
 def _show_slot(target: str, dsn: str) -> None:
     """Reports whether the slot has a reader, if the server answers."""
     from pgoutput_fast.capture import find_slot
-    from pgoutput_fast.mirror.stored import slot_of
+    from pgoutput_fast.mirror.service.stored import slot_of
 
     name = slot_of(target)
     try:

@@ -14,11 +14,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from pgoutput_fast.base.display import escaped
 from pgoutput_fast.catalog.identifiers import quote_qualified_name
 from pgoutput_fast.cli.parts import Collected
 from pgoutput_fast.cli.payloads import InputError
 from pgoutput_fast.cli.problems import UsageError
-from pgoutput_fast.display import escaped
 from pgoutput_fast.storage.parquet import rows_writer
 from pgoutput_fast.storage.stores import hidden_name, name_target
 from pgoutput_fast.storage.table_directories import table_directory

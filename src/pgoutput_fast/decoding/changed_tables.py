@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Mapping
 
 import pyarrow as pa
 
+from pgoutput_fast.base.display import escaped, html_table, some_of
 from pgoutput_fast.catalog.identifiers import parse_qualified_name
 from pgoutput_fast.catalog.relations import Relation, no_such_table
-from pgoutput_fast.display import escaped, html_table, some_of
 
 __all__ = ["ChangedTables"]
 

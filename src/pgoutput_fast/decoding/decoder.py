@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from pgoutput_fast.arguments import expect_list
+from pgoutput_fast.base.arguments import expect_list
+from pgoutput_fast.base.display import html_table
 from pgoutput_fast.catalog.relations import Catalog
 from pgoutput_fast.decoding.inputs import as_binary_arrays, as_int64, as_lsns
 from pgoutput_fast.decoding.position import Position
 from pgoutput_fast.decoding.result import Decoded, RelationBatch
 from pgoutput_fast.decoding.state import StreamState, native_decoder, state_of, without_changes
-from pgoutput_fast.display import html_table
 from pgoutput_fast.protocol.limits import LAST_INT64
 from pgoutput_fast.schema.foreign import cast, checked_table
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.schema.tables import OUTCOMES_SCHEMA, TAGGED_SCHEMA
 
 if TYPE_CHECKING:
-    from pgoutput_fast.committed.view import CommittedView
+    from pgoutput_fast.transactions.view import CommittedView
 
 __all__ = ["Decoder", "decode", "decode_tagged", "tag"]
 
@@ -373,7 +373,7 @@ def _expect(name: str, value: object, kind: type) -> None:
 
 def _committed_view() -> type[CommittedView]:
     # Imported lazily: it needs pyarrow.compute, which takes longer to import than this whole package.
-    from pgoutput_fast.committed.view import CommittedView
+    from pgoutput_fast.transactions.view import CommittedView
 
     return CommittedView
 

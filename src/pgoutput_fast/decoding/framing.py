@@ -8,8 +8,8 @@ import pyarrow as pa
 
 from pgoutput_fast._core.protocol.frames import unframe_arrays
 from pgoutput_fast._core.protocol.relations import Malformed
+from pgoutput_fast.base.errors import DecodeError, reason_text
 from pgoutput_fast.decoding.inputs import as_binary_arrays
-from pgoutput_fast.errors import DecodeError, reason_text
 from pgoutput_fast.schema.tables import KEEPALIVES_SCHEMA
 
 __all__ = ["Unframed", "unframe"]

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
+from pgoutput_fast.base.display import escaped, html_table, some_of
 from pgoutput_fast.catalog.identifiers import parse_qualified_name
 from pgoutput_fast.catalog.relations import Relation, no_such_table
 from pgoutput_fast.catalog.user_types import UserTypes
 from pgoutput_fast.decoding.changed_tables import ChangedTables
 from pgoutput_fast.decoding.position import Position
-from pgoutput_fast.display import escaped, html_table, some_of
 from pgoutput_fast.schema.evolution import EXTRA_COLUMNS, check_nulls, pin_schema, unify_schemas
 from pgoutput_fast.schema.metadata_columns import metadata_fields
 from pgoutput_fast.schema.resolve import decoded_schema

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pgoutput_fast._core.rows.decode import NativeDecoder
+from pgoutput_fast.base.documents import parsed_json
 from pgoutput_fast.catalog.relations import Catalog, Relation
-from pgoutput_fast.committed import reorder_buffer_json
-from pgoutput_fast.committed.reorder_buffer import ReorderBuffer
-from pgoutput_fast.documents import parsed_json
 from pgoutput_fast.schema.options import Options
+from pgoutput_fast.transactions import reorder_buffer_json
+from pgoutput_fast.transactions.reorder_buffer import ReorderBuffer
 
 if TYPE_CHECKING:
     from pgoutput_fast._core.tagging.state_json import Described

@@ -20,7 +20,7 @@ from rich.table import Table
 from pgoutput_fast.demo import rebuild, shop
 from pgoutput_fast.demo.servers import Server
 from pgoutput_fast.mirror import fresh
-from pgoutput_fast.mirror.layout import directory_of
+from pgoutput_fast.tables.directories import directory_of
 
 __all__ = ["mirror_shop"]
 

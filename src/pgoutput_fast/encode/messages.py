@@ -14,7 +14,7 @@ from datetime import datetime
 from enum import Enum
 from typing import Final, Literal, TypeAlias
 
-from pgoutput_fast.arguments import expect_list
+from pgoutput_fast.base.arguments import expect_list
 from pgoutput_fast.encode.values import to_microseconds
 from pgoutput_fast.protocol import kinds
 from pgoutput_fast.protocol.lsn import Lsn, parse_lsn

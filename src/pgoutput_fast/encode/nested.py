@@ -12,7 +12,7 @@ import struct
 from collections.abc import Sequence
 from typing import Literal
 
-from pgoutput_fast.arguments import expect_list
+from pgoutput_fast.base.arguments import expect_list
 from pgoutput_fast.encode.values import to_binary, to_text
 
 __all__ = [

@@ -40,7 +40,7 @@ from fractions import Fraction
 from typing import NamedTuple, NoReturn
 from uuid import UUID
 
-from pgoutput_fast.arguments import expect_list
+from pgoutput_fast.base.arguments import expect_list
 from pgoutput_fast.encode.printed import PRINTED
 
 __all__ = ["array_to_binary", "array_to_text", "to_binary", "to_microseconds", "to_text"]

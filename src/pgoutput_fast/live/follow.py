@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
-from pgoutput_fast.arguments import expect_list
+from pgoutput_fast.base.arguments import expect_list
 from pgoutput_fast.decoding.decoder import Decoder
 from pgoutput_fast.decoding.position import Position, PositionError
 from pgoutput_fast.decoding.result import Decoded
@@ -97,7 +97,7 @@ def follow(
     >>> follow("dbname=shop", "cache", "orders")
     Traceback (most recent call last):
         ...
-    pgoutput_fast.arguments._NotAListError: publications must be a list of names, not a str; for a single one put \
+    pgoutput_fast.base.arguments._NotAListError: publications must be a list of names, not a str; for a single one put \
 brackets around it: ["..."]
     """
     expect_list("publications", publications)

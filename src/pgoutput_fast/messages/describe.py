@@ -8,9 +8,9 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from pgoutput_fast._core.protocol.headers import headers
+from pgoutput_fast.base.errors import reason_text
 from pgoutput_fast.catalog.relations import Catalog, Column, Relation
 from pgoutput_fast.catalog.shown import shown_name, shown_type
-from pgoutput_fast.errors import reason_text
 from pgoutput_fast.messages.fields import (
     ABORT_FIELDS,
     FIELDS,

@@ -10,7 +10,7 @@ from typing import Literal, overload
 
 import pyarrow as pa
 
-from pgoutput_fast.errors import DecodeError, reason_text
+from pgoutput_fast.base.errors import DecodeError, reason_text
 from pgoutput_fast.messages.ends import CutOffError, end_of_message
 from pgoutput_fast.messages.fields import DamagedError, is_streamed_message
 from pgoutput_fast.protocol import kinds

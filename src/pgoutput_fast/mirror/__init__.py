@@ -5,18 +5,19 @@
 
 import typing
 
-from pgoutput_fast.extras import explained as _explained
-from pgoutput_fast.mirror.effect.net_effect import net_effect
-from pgoutput_fast.mirror.errors import MirrorBusyError, MirrorError, SlotLostError
-from pgoutput_fast.mirror.metrics import MirrorMetrics
-from pgoutput_fast.mirror.points import Point, at, points
-from pgoutput_fast.mirror.status import TableStatus
+from pgoutput_fast.base.extras import explained as _explained
+from pgoutput_fast.merge.effect.net_effect import net_effect
+from pgoutput_fast.mirror.errors import SlotLostError
+from pgoutput_fast.mirror.service.metrics import MirrorMetrics
+from pgoutput_fast.mirror.service.status import TableStatus
+from pgoutput_fast.mirror.state.points import Point, at, points
 from pgoutput_fast.mirror.view.read import fresh, fresh_batches
+from pgoutput_fast.tables.errors import MirrorBusyError, MirrorError
 
 if typing.TYPE_CHECKING:
-    from pgoutput_fast.mirror.repair_table import TableRepair
-    from pgoutput_fast.mirror.service import Mirror
-    from pgoutput_fast.mirror.stored import status_of
+    from pgoutput_fast.mirror.repair.repair_table import TableRepair
+    from pgoutput_fast.mirror.service.service import Mirror
+    from pgoutput_fast.mirror.service.stored import status_of
 
 __all__ = [
     "Mirror",
@@ -40,15 +41,15 @@ def __getattr__(name: str) -> typing.Any:
     # Spark executors import modules of this package and have no psycopg2.
     try:
         if name == "Mirror":
-            from pgoutput_fast.mirror.service import Mirror
+            from pgoutput_fast.mirror.service.service import Mirror
 
             return Mirror
         if name == "TableRepair":
-            from pgoutput_fast.mirror.repair_table import TableRepair
+            from pgoutput_fast.mirror.repair.repair_table import TableRepair
 
             return TableRepair
         if name == "status_of":
-            from pgoutput_fast.mirror.stored import status_of
+            from pgoutput_fast.mirror.service.stored import status_of
 
             return status_of
     except ModuleNotFoundError as problem:

@@ -2,39 +2,13 @@
 
 from __future__ import annotations
 
-from pgoutput_fast.errors import LOAD
+from pgoutput_fast.tables.errors import MirrorError
 
-__all__ = [
-    "LOAD_AGAIN",
-    "LOAD_ANY_AGAIN",
-    "RELOAD",
-    "LoadStoppedError",
-    "MirrorBusyError",
-    "MirrorError",
-    "SegmentsGoneError",
-    "SlotLostError",
-]
-
-# The method, and the command that does the same.
-RELOAD = "Mirror.reload (pgoutput-fast mirror ... --reload)"
-LOAD_AGAIN = f"load the table again with {RELOAD}"
-# The same if the owner of the table is unknown.
-LOAD_ANY_AGAIN = (
-    f"load the table again (in a mirror: {RELOAD}; with current_sink: a new checkpoint and another target; a table of "
-    f"your own: {LOAD})"
-)
-
-
-class MirrorError(RuntimeError):
-    """A mirror cannot begin or go on; the message says why and what to do."""
+__all__ = ["LoadStoppedError", "SegmentsGoneError", "SlotLostError"]
 
 
 class LoadStoppedError(MirrorError):
     """A load was told to stop. It must begin again."""
-
-
-class MirrorBusyError(MirrorError):
-    """Another process mirrors into the target."""
 
 
 class SlotLostError(MirrorError):

@@ -10,10 +10,14 @@ from pgoutput_fast.catalog.builtin_types import FIRST_USER_OID
 from pgoutput_fast.catalog.read_types import read_types
 from pgoutput_fast.catalog.relations import Catalog
 from pgoutput_fast.catalog.user_types import NO_TYPES, UserTypes
-from pgoutput_fast.mirror.fingerprint import CatalogColumn, Doubt, Fingerprint
-from pgoutput_fast.mirror.memory import Memory
-from pgoutput_fast.mirror.read_fingerprints import EXCEPT_SINCE, read_columns, read_fingerprints
-from pgoutput_fast.mirror.unseen import AlteredPublications, Marker, UnseenEntries
+from pgoutput_fast.mirror.schema_changes.fingerprint import CatalogColumn, Doubt, Fingerprint
+from pgoutput_fast.mirror.schema_changes.read_fingerprints import (
+    EXCEPT_SINCE,
+    read_columns,
+    read_fingerprints,
+)
+from pgoutput_fast.mirror.schema_changes.unseen import AlteredPublications, Marker, UnseenEntries
+from pgoutput_fast.mirror.state.memory import Memory
 from pgoutput_fast.postgres.repacks import running_repacks
 from pgoutput_fast.postgres.row_age import has_row
 from pgoutput_fast.postgres.session import read_position, session

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from pgoutput_fast.capture.retention import Retention
 from pgoutput_fast.capture.retries import RETRY_SECONDS
-from pgoutput_fast.mirror.backlog import BACKLOG_BYTES
+from pgoutput_fast.mirror.follow.backlog import BACKLOG_BYTES
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.snapshot.progress import LoadProgress
 from pgoutput_fast.snapshot.snapshot import Snapshot

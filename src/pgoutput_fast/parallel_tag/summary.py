@@ -38,8 +38,8 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from pgoutput_fast._core.rows.decode import NativeDecoder
+from pgoutput_fast.base.documents import parsed_json
 from pgoutput_fast.decoding.state import StreamState, native_decoder, state_of
-from pgoutput_fast.documents import parsed_json
 from pgoutput_fast.encode.messages import (
     encode_begin,
     encode_commit,

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pgoutput_fast.arguments import expect_list
+from pgoutput_fast.base.arguments import expect_list
 from pgoutput_fast.catalog.identifiers import quote_identifier
 from pgoutput_fast.postgres.errors import LOAD_TABLES, CaptureError
 from pgoutput_fast.postgres.findings import Finding

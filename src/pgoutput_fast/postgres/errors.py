@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import psycopg2
 
-from pgoutput_fast.errors import LOAD_TABLES
+from pgoutput_fast.base.errors import LOAD_TABLES
 
 __all__ = ["LOAD_TABLES", "CaptureError", "SilentError", "StoppedError"]
 

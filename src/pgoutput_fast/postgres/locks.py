@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pgoutput_fast.display import escaped
+from pgoutput_fast.base.display import escaped
 
 __all__ = ["LOCKED", "holders", "open_transactions", "unlocked_rows"]
 

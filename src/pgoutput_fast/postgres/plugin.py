@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from pgoutput_fast.arguments import expect_list
+from pgoutput_fast.base.arguments import expect_list
 
 __all__ = ["expect_publications", "plugin_options"]
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pgoutput_fast.base.display import escaped, nearest
 from pgoutput_fast.catalog.encodings import NAME_BYTES, read_name
 from pgoutput_fast.catalog.identifiers import quote_identifier, quote_qualified_name
-from pgoutput_fast.display import escaped, nearest
 from pgoutput_fast.postgres.findings import Finding
 from pgoutput_fast.postgres.published import published
 

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pgoutput_fast.base.display import no_such_name
 from pgoutput_fast.catalog.builtin_types import FIRST_USER_OID
 from pgoutput_fast.catalog.encodings import NAME_BYTES, read_name
 from pgoutput_fast.catalog.identifiers import quote_qualified_name
 from pgoutput_fast.catalog.read_types import read_types
 from pgoutput_fast.catalog.relations import Catalog, Column, Relation, version_of
-from pgoutput_fast.display import no_such_name
 from pgoutput_fast.postgres.locks import LOCKED, unlocked_rows
 from pgoutput_fast.postgres.names import expect_sendable_names
 from pgoutput_fast.postgres.plugin import expect_publications

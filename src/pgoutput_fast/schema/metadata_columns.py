@@ -8,7 +8,7 @@ from typing import Literal
 
 import pyarrow as pa
 
-from pgoutput_fast.arguments import expect_list, kind_of
+from pgoutput_fast.base.arguments import expect_list, kind_of
 
 __all__ = [
     "CHANGE_TYPES",
@@ -30,8 +30,8 @@ CHANGE_TYPES = ("insert", "update_preimage", "update_postimage", "delete", "trun
 # `stream_state.hpp`, `stream_state.pxd`, `stream_tracker.pxd` (`set_scope`, and who calls it) and `tagged.pyx` of
 # `_core/tagging/`, `row_blocks.pyx` of `_core/copy/` (rows of a snapshot), and `TAGGED_SCHEMA` in `schema/tables.py`.
 # If it is known only at the commit, like `commit_lsn`, it also passes through `outcomes.py`, `release.py` and
-# `reorder_buffer_json.py` of `committed/`, and through `spark/dataframes/outcomes.py`. Spark's tasks name such columns
-# in `spark/tasks/changes.py` and `payloads.py`.
+# `reorder_buffer_json.py` of `transactions/`, and through `spark/dataframes/outcomes.py`. Spark's tasks name such
+# columns in `spark/tasks/changes.py` and `payloads.py`.
 METADATA_COLUMNS: tuple[tuple[str, pa.DataType], ...] = (
     ("change_type", pa.string()),
     ("seq", pa.int64()),

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from pgoutput_fast.arguments import expect_list
+from pgoutput_fast.base.arguments import expect_list
 from pgoutput_fast.catalog.identifiers import parse_qualified_name, qualified_like, quote_qualified_name
 from pgoutput_fast.catalog.relations import Relation
 

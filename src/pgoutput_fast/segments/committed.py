@@ -11,10 +11,6 @@ import numpy as np
 import pyarrow as pa
 
 from pgoutput_fast.catalog.relations import Catalog, Relation
-from pgoutput_fast.committed.outcomes import Outcomes, chosen_rows, values_of
-from pgoutput_fast.committed.release import Releaser
-from pgoutput_fast.committed.reorder_buffer import ReorderBuffer
-from pgoutput_fast.committed.spill import Spiller
 from pgoutput_fast.decoding.decoder import decode_tagged
 from pgoutput_fast.decoding.state import StreamState
 from pgoutput_fast.protocol.kinds import CHANGES, OUTCOMES
@@ -23,6 +19,10 @@ from pgoutput_fast.schema.options import Options
 from pgoutput_fast.segments.names import Named
 from pgoutput_fast.segments.read import in_stream_order, open_segment, read_segment
 from pgoutput_fast.storage.stores import Store
+from pgoutput_fast.transactions.outcomes import Outcomes, chosen_rows, values_of
+from pgoutput_fast.transactions.release import Releaser
+from pgoutput_fast.transactions.reorder_buffer import ReorderBuffer
+from pgoutput_fast.transactions.spill import Spiller
 
 __all__ = ["CommittedChanges"]
 

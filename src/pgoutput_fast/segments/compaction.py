@@ -24,8 +24,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from pgoutput_fast.arguments import expect_count
-from pgoutput_fast.documents import parsed_json
+from pgoutput_fast.base.arguments import expect_count
+from pgoutput_fast.base.documents import parsed_json
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 from pgoutput_fast.segments.footer import OUTCOMES, WRITER, footer_texts, seal, segment_of
 from pgoutput_fast.segments.join import Member, count_rows, opened, write_joined

@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from pgoutput_fast._core.files.crc32 import crc32
-from pgoutput_fast.documents import parsed_json
+from pgoutput_fast.base.documents import parsed_json
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 from pgoutput_fast.segments.joined import Joined
 from pgoutput_fast.segments.known import Footing, Known, Part

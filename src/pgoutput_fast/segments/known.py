@@ -34,10 +34,10 @@ from weakref import WeakValueDictionary
 
 import pyarrow as pa
 
+from pgoutput_fast.base.documents import parsed_json
 from pgoutput_fast.catalog.relations import Catalog, Relation
 from pgoutput_fast.catalog.user_types import NO_TYPES, UserType, UserTypes
 from pgoutput_fast.decoding.state import News, StreamState
-from pgoutput_fast.documents import parsed_json
 from pgoutput_fast.storage.stores import Store
 
 __all__ = [

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from pgoutput_fast.arguments import expect_list
+from pgoutput_fast.base.arguments import expect_list
+from pgoutput_fast.base.documents import parsed_json
+from pgoutput_fast.base.errors import DecodeError
 from pgoutput_fast.catalog.relations import Catalog
 from pgoutput_fast.decoding.decoder import decode_tagged
-from pgoutput_fast.documents import parsed_json
-from pgoutput_fast.errors import DecodeError
 from pgoutput_fast.protocol.kinds import OUTCOMES
 from pgoutput_fast.schema.tables import OUTCOMES_SCHEMA, TAGGED_SCHEMA
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pgoutput_fast.arguments import expect_list
+from pgoutput_fast.base.arguments import expect_list
 from pgoutput_fast.catalog.relations import Catalog
 from pgoutput_fast.decoding.state import StreamState
 from pgoutput_fast.segments.joined import Joined

@@ -1,6 +1,6 @@
 """The initial load: a slot, the snapshot at which it begins, and tables read in it. Needs psycopg2."""
 
-from pgoutput_fast.extras import explained as _explained
+from pgoutput_fast.base.extras import explained as _explained
 
 try:
     from pgoutput_fast.snapshot.export import SnapshotError

@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pgoutput_fast.documents import parsed_json
+from pgoutput_fast.base.documents import parsed_json
 from pgoutput_fast.postgres.tables import SnapshotTable
 from pgoutput_fast.protocol.lsn import format_lsn
 from pgoutput_fast.schema.plain import plain_schema, to_types

@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from pgoutput_fast.documents import parsed_json
+from pgoutput_fast.base.documents import parsed_json
 from pgoutput_fast.snapshot.export import SnapshotError, export_snapshot
 
 __all__ = ["OpenSnapshot", "hold_snapshot"]

@@ -13,10 +13,10 @@ from types import TracebackType
 import pyarrow as pa
 
 from pgoutput_fast._core.copy.table_rows import CopyRows
-from pgoutput_fast.arguments import expect_list
+from pgoutput_fast.base.arguments import expect_list
+from pgoutput_fast.base.display import escaped, html_table, some_of
 from pgoutput_fast.catalog.identifiers import parse_qualified_name, quote_identifier, quote_qualified_name
 from pgoutput_fast.catalog.relations import Catalog
-from pgoutput_fast.display import escaped, html_table, some_of
 from pgoutput_fast.postgres.money import expect_cents
 from pgoutput_fast.postgres.session import session, shown_database
 from pgoutput_fast.postgres.tables import describe_tables

@@ -8,7 +8,7 @@ These functions register nothing and need no jar: decoding runs in `mapInArrow`.
 itself. If Spark uses another Python than this one, call `register(spark)` for the format.
 """
 
-from pgoutput_fast.extras import explained as _explained
+from pgoutput_fast.base.extras import explained as _explained
 
 try:
     from pgoutput_fast.spark import udf

@@ -11,11 +11,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pgoutput_fast.mirror.compare import compare
-from pgoutput_fast.mirror.compare.compare import Comparison, Differences, UncomparableError
-from pgoutput_fast.mirror.compare.divisions import Ranges, divided
-from pgoutput_fast.mirror.current.delta import DeltaCurrent
-from pgoutput_fast.mirror.effect.effect import current_schema
+from pgoutput_fast.merge.effect.effect import current_schema
+from pgoutput_fast.mirror.repair.compare import compare
+from pgoutput_fast.mirror.repair.compare.compare import Comparison, Differences, UncomparableError
+from pgoutput_fast.mirror.repair.compare.divisions import Ranges, divided
+from pgoutput_fast.tables.delta.current import DeltaCurrent
 
 _VALUES = pa.schema([("v", pa.string()), ("n", pa.float64())])
 _KEYS: dict[str, list[tuple[str, pa.DataType, Any]]] = {

@@ -14,13 +14,13 @@ import pytest
 from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
 
-from pgoutput_fast.mirror.current.table import HeldVersion
-from pgoutput_fast.mirror.effect.effect import current_schema
-from pgoutput_fast.mirror.memory import KnownColumn, TableFacts
+from pgoutput_fast.merge.effect.effect import current_schema
+from pgoutput_fast.mirror.state.memory import KnownColumn, TableFacts
 from pgoutput_fast.mirror.view.changes import Changes
 from pgoutput_fast.mirror.view.moment import Moment
 from pgoutput_fast.mirror.view.read import rows_of
 from pgoutput_fast.spark.dataframes.fresh import frame_at
+from pgoutput_fast.tables.table import HeldVersion
 from reference.current import CurrentRows
 from support.histories import Change, History, histories
 

@@ -9,13 +9,13 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
+from pgoutput_fast.merge.effect.effect import Effect
 from pgoutput_fast.mirror import MirrorError, Point, at, fresh, fresh_batches, points
-from pgoutput_fast.mirror.effect.effect import Effect
-from pgoutput_fast.mirror.formats import open_current
-from pgoutput_fast.mirror.memory import Memory
-from pgoutput_fast.mirror.points import Points
+from pgoutput_fast.mirror.state.memory import Memory
+from pgoutput_fast.mirror.state.points import Points
 from pgoutput_fast.protocol.lsn import format_lsn
 from pgoutput_fast.storage.stores import open_store
+from pgoutput_fast.tables.current_formats import open_current
 from support import transfers
 from support.forms import and_exhaustive
 from support.fresh import (

@@ -12,9 +12,9 @@ import pytest
 import pgoutput_fast as pgo
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
 from pgoutput_fast.mirror import fresh
-from pgoutput_fast.mirror.history import AppendTable, HistoryFiles
-from pgoutput_fast.mirror.memory import Gap, TableFacts
-from pgoutput_fast.mirror.points import Point
+from pgoutput_fast.mirror.follow.history import AppendTable, HistoryFiles
+from pgoutput_fast.mirror.state.memory import Gap, TableFacts
+from pgoutput_fast.mirror.state.points import Point
 from pgoutput_fast.mirror.view.changes import read_changes
 from pgoutput_fast.mirror.view.times import position_at
 from pgoutput_fast.storage.stores import open_store

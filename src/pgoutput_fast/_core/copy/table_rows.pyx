@@ -21,7 +21,7 @@ from pgoutput_fast._core.rows.scratch cimport ROWS_DONE, ROWS_FAILED, RowError
 from pgoutput_fast._core.tagging.records cimport take_records
 from pgoutput_fast._core.tagging.stream_state cimport Records
 
-from pgoutput_fast.errors import DecodeError, reason_text
+from pgoutput_fast.base.errors import DecodeError, reason_text
 from pgoutput_fast.schema.column_types import column_type_of
 
 # So many bytes are gathered before they are decoded. They are several blocks, and still in the cache.

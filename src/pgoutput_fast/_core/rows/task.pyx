@@ -12,7 +12,7 @@ from pgoutput_fast._core.tagging.stream_state cimport NONE64
 
 from _thread import allocate_lock
 
-from pgoutput_fast.errors import DecodeError, reason_text
+from pgoutput_fast.base.errors import DecodeError, reason_text
 from pgoutput_fast.protocol.kinds import MESSAGE_KINDS
 from pgoutput_fast.schema.column_types import column_type_of
 

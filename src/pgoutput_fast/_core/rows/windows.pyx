@@ -13,7 +13,7 @@ from pgoutput_fast._core.tagging.waiting cimport WaitingRows, waiting_rows
 
 import pyarrow as pa
 
-from pgoutput_fast.errors import DecodeError, reason_text
+from pgoutput_fast.base.errors import DecodeError, reason_text
 from pgoutput_fast.protocol.kinds import MESSAGE_KINDS
 from pgoutput_fast.schema.column_types import column_type_of
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA

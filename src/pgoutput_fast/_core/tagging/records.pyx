@@ -35,7 +35,7 @@ from pgoutput_fast._core.tagging.stream_state cimport (
 import pyarrow as pa
 
 from pgoutput_fast.schema.metadata_columns import CHANGE_TYPES
-from pgoutput_fast.errors import reason_text
+from pgoutput_fast.base.errors import reason_text
 from pgoutput_fast.protocol.kinds import BOUNDARIES, KIND_NAMES
 from pgoutput_fast.schema.tables import (
     MESSAGES_SCHEMA,

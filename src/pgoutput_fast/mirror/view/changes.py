@@ -9,13 +9,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pgoutput_fast.lake.delta import reached
-from pgoutput_fast.lake.target import plain_types
-from pgoutput_fast.mirror.apply_order import in_order
-from pgoutput_fast.mirror.current.columns import in_schema
+from pgoutput_fast.mirror.follow.apply_order import in_order
 from pgoutput_fast.schema.evolution import widen
 from pgoutput_fast.storage.paths import open_file
 from pgoutput_fast.storage.stores import Store
+from pgoutput_fast.tables.columns import in_schema
+from pgoutput_fast.tables.delta.appended import reached
+from pgoutput_fast.tables.target import plain_types
 
 __all__ = ["Changes", "read_changes"]
 

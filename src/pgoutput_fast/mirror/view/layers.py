@@ -8,10 +8,10 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
-from pgoutput_fast.mirror.current.columns import fitted, in_schema, merged
-from pgoutput_fast.mirror.current.matching import Finder, check_all_gone, chosen
-from pgoutput_fast.mirror.current.table import HeldVersion
-from pgoutput_fast.mirror.effect.effect import Effect
+from pgoutput_fast.merge.effect.effect import Effect
+from pgoutput_fast.merge.matching import Finder, check_all_gone, chosen
+from pgoutput_fast.tables.columns import fitted, in_schema, merged
+from pgoutput_fast.tables.table import HeldVersion
 
 __all__ = ["Base", "Changed", "Rows"]
 

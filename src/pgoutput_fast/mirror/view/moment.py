@@ -13,18 +13,19 @@ import numpy as np
 import pyarrow as pa
 
 from pgoutput_fast.catalog.identifiers import parse_qualified_name, quote_qualified_name
-from pgoutput_fast.mirror.current.columns import merged
-from pgoutput_fast.mirror.current.table import HeldVersion
-from pgoutput_fast.mirror.effect.effect import COMMIT_LSN, UNREPRESENTABLE
-from pgoutput_fast.mirror.errors import LOAD_AGAIN, RELOAD, MirrorError
-from pgoutput_fast.mirror.formats import open_current
-from pgoutput_fast.mirror.layout import HISTORY, directory_of
-from pgoutput_fast.mirror.memory import Memory, TableFacts
-from pgoutput_fast.mirror.points import Point, Points, lsn_of
+from pgoutput_fast.merge.effect.effect import COMMIT_LSN, UNREPRESENTABLE
+from pgoutput_fast.mirror.state.layout import HISTORY
+from pgoutput_fast.mirror.state.memory import Memory, TableFacts
+from pgoutput_fast.mirror.state.points import Point, Points, lsn_of
 from pgoutput_fast.mirror.view.changes import Changes, read_changes
 from pgoutput_fast.mirror.view.times import position_at
 from pgoutput_fast.protocol.lsn import Lsn, format_lsn
 from pgoutput_fast.storage.stores import Store, open_store
+from pgoutput_fast.tables.columns import merged
+from pgoutput_fast.tables.current_formats import open_current
+from pgoutput_fast.tables.directories import directory_of
+from pgoutput_fast.tables.errors import LOAD_AGAIN, RELOAD, MirrorError
+from pgoutput_fast.tables.table import HeldVersion
 
 __all__ = ["Moment", "Position", "open_moment"]
 

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
-from pgoutput_fast.arguments import expect_list
+from pgoutput_fast.base.arguments import expect_list
 from pgoutput_fast.catalog.identifiers import parse_qualified_name
-from pgoutput_fast.mirror.apply_order import ORDER
-from pgoutput_fast.mirror.effect.effect import COMMIT_LSN, UNREPRESENTABLE, Effect
-from pgoutput_fast.mirror.effect.net_effect import effect_of
+from pgoutput_fast.merge.effect.effect import COMMIT_LSN, UNREPRESENTABLE, Effect
+from pgoutput_fast.merge.effect.net_effect import effect_of
+from pgoutput_fast.mirror.follow.apply_order import ORDER
 from pgoutput_fast.mirror.view.layers import Base, Changed, Rows
 from pgoutput_fast.mirror.view.moment import Moment, Position, open_moment
 from pgoutput_fast.protocol.lsn import format_lsn

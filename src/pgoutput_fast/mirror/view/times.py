@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pgoutput_fast.mirror.effect.effect import COMMIT_LSN
-from pgoutput_fast.mirror.memory import Gap, TableFacts
-from pgoutput_fast.mirror.points import Point, end_of, expect_until, microseconds_of, point_before
+from pgoutput_fast.merge.effect.effect import COMMIT_LSN
+from pgoutput_fast.mirror.state.memory import Gap, TableFacts
+from pgoutput_fast.mirror.state.points import Point, end_of, expect_until, microseconds_of, point_before
 from pgoutput_fast.mirror.view.changes import Changes
 from pgoutput_fast.protocol.lsn import format_lsn
 from pgoutput_fast.storage.paths import open_file

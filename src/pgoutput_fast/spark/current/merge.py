@@ -11,10 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
-from pgoutput_fast.lake.files import WrittenFile
-from pgoutput_fast.mirror.current.file_table import ChangedError, FileTable
-from pgoutput_fast.mirror.current.files import DataFile, Version, leading_bounds
-from pgoutput_fast.mirror.effect.schema import COMMIT_LSN
+from pgoutput_fast.merge.effect.schema import COMMIT_LSN
 from pgoutput_fast.spark.current.jobs import run_jobs
 from pgoutput_fast.spark.current.stretches import Stretch, groups_of
 from pgoutput_fast.spark.sessions import cores_of
@@ -23,6 +20,9 @@ from pgoutput_fast.spark.tasks.current.reduce import NetEffect, Place, ReduceCha
 from pgoutput_fast.spark.tasks.current.rewrite import RewriteFiles, Rewritten
 from pgoutput_fast.spark.tasks.current.scratch import ordered
 from pgoutput_fast.storage.stores import open_store
+from pgoutput_fast.tables.data_files import DataFile, Version, leading_bounds
+from pgoutput_fast.tables.file_table import ChangedError, FileTable
+from pgoutput_fast.tables.files import WrittenFile
 
 __all__ = ["Merger"]
 

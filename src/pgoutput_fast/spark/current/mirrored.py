@@ -6,11 +6,11 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from pgoutput_fast.mirror.errors import RELOAD
-from pgoutput_fast.mirror.layout import SEGMENTS, stream_directory
-from pgoutput_fast.mirror.memory import Memory, TableFacts
+from pgoutput_fast.mirror.state.layout import SEGMENTS, stream_directory
+from pgoutput_fast.mirror.state.memory import Memory, TableFacts
 from pgoutput_fast.storage.paths import is_uri, shown, split_uri
 from pgoutput_fast.storage.stores import Store, open_store
+from pgoutput_fast.tables.errors import RELOAD
 
 __all__ = ["Mirrored", "read_mirrored"]
 

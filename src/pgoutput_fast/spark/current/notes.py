@@ -6,8 +6,8 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
-from pgoutput_fast.documents import parsed_json
-from pgoutput_fast.mirror.layout import OWN
+from pgoutput_fast.base.documents import parsed_json
+from pgoutput_fast.mirror.state.layout import OWN
 from pgoutput_fast.storage.stores import Store
 
 __all__ = ["NOTES_FILE", "Notes", "read_notes", "write_notes"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pgoutput_fast.mirror.errors import RELOAD
+from pgoutput_fast.tables.errors import RELOAD
 
 __all__ = ["LOAD_AGAIN", "START_AGAIN"]
 

@@ -12,16 +12,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
-from pgoutput_fast.arguments import expect_list
+from pgoutput_fast.base.arguments import expect_list
 from pgoutput_fast.catalog.identifiers import parse_qualified_name, qualified_like, quote_qualified_name
 from pgoutput_fast.catalog.relations import Catalog
-from pgoutput_fast.mirror.current.file_table import FileTable
-from pgoutput_fast.mirror.current.files import FILE_BYTES
-from pgoutput_fast.mirror.errors import RELOAD
-from pgoutput_fast.mirror.formats import check_format, open_current
-from pgoutput_fast.mirror.layout import CURRENT, OWN
-from pgoutput_fast.mirror.lock import locked
-from pgoutput_fast.mirror.points import MOST_POINTS, Point, Points
+from pgoutput_fast.mirror.service.lock import locked
+from pgoutput_fast.mirror.state.layout import OWN
+from pgoutput_fast.mirror.state.points import MOST_POINTS, Point, Points
 from pgoutput_fast.protocol.limits import SPARK_BATCH_BYTES, SPARK_BATCH_ROWS
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.segments.listing import SegmentList, catalog_of
@@ -43,6 +39,11 @@ from pgoutput_fast.spark.tasks.current.divide import DivideChanges, Divided, Tak
 from pgoutput_fast.spark.tasks.current.reduce import Place
 from pgoutput_fast.storage.paths import absolute, shown
 from pgoutput_fast.storage.stores import open_store
+from pgoutput_fast.tables.current_formats import check_format, open_current
+from pgoutput_fast.tables.data_files import FILE_BYTES
+from pgoutput_fast.tables.directories import CURRENT
+from pgoutput_fast.tables.errors import RELOAD
+from pgoutput_fast.tables.file_table import FileTable
 
 __all__ = ["current_sink"]
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from pgoutput_fast.catalog.relations import Catalog
-from pgoutput_fast.mirror.changes import check_key, key_of, unchecked_array
-from pgoutput_fast.mirror.effect.schema import current_schema
+from pgoutput_fast.merge.effect.schema import current_schema
+from pgoutput_fast.mirror.follow.changes import check_key, key_of, unchecked_array
 from pgoutput_fast.schema.evolution import widest
 from pgoutput_fast.schema.metadata_columns import metadata_names
 from pgoutput_fast.spark.current.remedies import LOAD_AGAIN

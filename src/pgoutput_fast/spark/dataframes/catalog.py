@@ -8,9 +8,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from pgoutput_fast._core.protocol.relations import Malformed, parse_type, relation_of
+from pgoutput_fast.base.errors import DecodeError, reason_text
 from pgoutput_fast.catalog.relations import Catalog, Relation
 from pgoutput_fast.decoding.state import StreamState
-from pgoutput_fast.errors import DecodeError, reason_text
 from pgoutput_fast.protocol.kinds import DESCRIPTIONS, MESSAGE_KINDS, MSG_TYPE
 from pgoutput_fast.spark.dataframes.tagged import ends_of, expect_tagged
 

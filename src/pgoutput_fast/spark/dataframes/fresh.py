@@ -12,16 +12,16 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from pgoutput_fast.arguments import expect_list
-from pgoutput_fast.mirror.current.columns import fitted, in_schema, merged
-from pgoutput_fast.mirror.current.matching import is_plain
-from pgoutput_fast.mirror.effect.effect import Effect
+from pgoutput_fast.base.arguments import expect_list
+from pgoutput_fast.merge.effect.effect import Effect
+from pgoutput_fast.merge.matching import is_plain
 from pgoutput_fast.mirror.view.layers import Changed
 from pgoutput_fast.mirror.view.moment import Moment, open_moment
 from pgoutput_fast.mirror.view.read import chosen_columns, effects_of, fresh, needed_columns
 from pgoutput_fast.protocol.lsn import Lsn
 from pgoutput_fast.spark.places import spark_path
 from pgoutput_fast.spark.types import spark_schema
+from pgoutput_fast.tables.columns import fitted, in_schema, merged
 
 __all__ = ["frame_at", "read_fresh"]
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from pgoutput_fast.arguments import expect_kind
+from pgoutput_fast.base.arguments import expect_kind
 from pgoutput_fast.catalog.relations import Catalog, Relation
 from pgoutput_fast.protocol.kinds import CHANGES
 from pgoutput_fast.schema.options import Options, Transactions

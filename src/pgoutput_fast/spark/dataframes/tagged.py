@@ -9,7 +9,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql.types import BinaryType
 
-from pgoutput_fast.arguments import kind_of
+from pgoutput_fast.base.arguments import kind_of
 from pgoutput_fast.decoding.state import StreamState
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 

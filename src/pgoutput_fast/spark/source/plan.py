@@ -16,8 +16,8 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
+from pgoutput_fast.base.documents import parsed_json
 from pgoutput_fast.catalog.relations import Catalog
-from pgoutput_fast.documents import parsed_json
 from pgoutput_fast.protocol.limits import SPARK_BATCH_BYTES, SPARK_BATCH_ROWS, SPARK_PARTITION_BYTES
 from pgoutput_fast.schema.metadata_columns import choose_metadata, metadata_fields
 from pgoutput_fast.schema.options import Options

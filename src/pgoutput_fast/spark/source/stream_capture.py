@@ -6,10 +6,10 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
 
+from pgoutput_fast.base.documents import parsed_json
 from pgoutput_fast.capture.process import CaptureProcess, Settings
 from pgoutput_fast.catalog.identifiers import split_names
 from pgoutput_fast.catalog.relations import Catalog
-from pgoutput_fast.documents import parsed_json
 from pgoutput_fast.postgres.describe import describe_missing
 from pgoutput_fast.postgres.session import current_lsn
 from pgoutput_fast.segments.listing import catalog_of

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pgoutput_fast.lake.target import Mode, TableTarget
 from pgoutput_fast.schema.evolution import differ_in_case
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.spark.source.stream_files import Emitted
@@ -13,6 +12,7 @@ from pgoutput_fast.spark.tables.plan import DescribedTable
 from pgoutput_fast.spark.tables.run import Run
 from pgoutput_fast.spark.tables.sources import SegmentSource, Source, TaggedSource
 from pgoutput_fast.spark.tasks.tables import TablePart, rejects_of
+from pgoutput_fast.tables.target import Mode, TableTarget
 
 __all__ = ["begun_with_query", "check_columns", "checked_targets", "with_rows"]
 

@@ -11,8 +11,6 @@ import pyarrow.compute as pc
 
 from pgoutput_fast.catalog.identifiers import parse_qualified_name
 from pgoutput_fast.catalog.relations import Catalog, Relation
-from pgoutput_fast.lake.partitions import Partitioning, check_partition_columns
-from pgoutput_fast.lake.target import Mode
 from pgoutput_fast.protocol.limits import SPARK_PARTITION_BYTES
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.schema.plain import plain_schema
@@ -28,6 +26,8 @@ from pgoutput_fast.spark.tasks.rows import pack_batch
 from pgoutput_fast.spark.tasks.tables import SegmentPiece, SegmentTask, TablePart, rejects_of
 from pgoutput_fast.spark.types import spark_arrow_schema
 from pgoutput_fast.storage.paths import absolute
+from pgoutput_fast.tables.partitions import Partitioning, check_partition_columns
+from pgoutput_fast.tables.target import Mode
 
 __all__ = [
     "PartitionBy",

@@ -11,25 +11,26 @@ from typing import Any
 
 import pyarrow as pa
 
-from pgoutput_fast.lake.advice import advised
-from pgoutput_fast.lake.delta import DeltaTarget, delta_directory
-from pgoutput_fast.lake.files import WrittenFile, file_prefix
-from pgoutput_fast.lake.formats import check_path, formats_of
-from pgoutput_fast.lake.iceberg import IcebergTarget, may_be_committed, open_catalog
-from pgoutput_fast.lake.manifest import ParquetTarget, visible_name
-from pgoutput_fast.lake.marker import (
+from pgoutput_fast.schema.options import Transactions
+from pgoutput_fast.storage.locks import try_lock
+from pgoutput_fast.storage.stores import Store, make_target, open_store
+from pgoutput_fast.storage.table_directories import table_directory
+from pgoutput_fast.tables.advice import advised
+from pgoutput_fast.tables.delta.appended import DeltaTarget
+from pgoutput_fast.tables.directories import delta_directory
+from pgoutput_fast.tables.files import WrittenFile, file_prefix
+from pgoutput_fast.tables.formats import check_path, formats_of
+from pgoutput_fast.tables.iceberg.appended import IcebergTarget, may_be_committed, open_catalog
+from pgoutput_fast.tables.manifest import ParquetTarget, visible_name
+from pgoutput_fast.tables.marker import (
     check_marker,
     end_marker,
     left_runs,
     put_marker,
     remove_marker,
 )
-from pgoutput_fast.lake.stream import Stream
-from pgoutput_fast.lake.target import Mode, TableTarget
-from pgoutput_fast.schema.options import Transactions
-from pgoutput_fast.storage.locks import try_lock
-from pgoutput_fast.storage.stores import Store, make_target, open_store
-from pgoutput_fast.storage.table_directories import table_directory
+from pgoutput_fast.tables.stream import Stream
+from pgoutput_fast.tables.target import Mode, TableTarget
 
 __all__ = ["Run", "begin_run"]
 

@@ -10,8 +10,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pgoutput_fast.catalog.relations import Catalog
-from pgoutput_fast.lake.files import WrittenFile
-from pgoutput_fast.lake.stream import Stream
 from pgoutput_fast.protocol.kinds import CHANGES
 from pgoutput_fast.schema.options import Options, Transactions
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
@@ -30,6 +28,8 @@ from pgoutput_fast.spark.tasks.rows import pack_batch
 from pgoutput_fast.spark.tasks.tables import FILES_SCHEMA, SegmentTask, TablePart, WriteSegments, WriteTables
 from pgoutput_fast.spark.types import spark_schema
 from pgoutput_fast.spark.workers import check_workers
+from pgoutput_fast.tables.files import WrittenFile
+from pgoutput_fast.tables.stream import Stream
 
 __all__ = ["SegmentSource", "Source", "TaggedSource"]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from pgoutput_fast.lake.stream import Stream
-from pgoutput_fast.lake.target import TableTarget
 from pgoutput_fast.protocol.lsn import format_lsn
 from pgoutput_fast.segments.segment import Segment
+from pgoutput_fast.tables.stream import Stream
+from pgoutput_fast.tables.target import TableTarget
 
 __all__ = ["StreamCheck", "stream_at"]
 

@@ -12,11 +12,8 @@ import pyarrow as pa
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from pgoutput_fast.arguments import expect_count, expect_kind, expect_list, kind_of
+from pgoutput_fast.base.arguments import expect_count, expect_kind, expect_list, kind_of
 from pgoutput_fast.catalog.relations import Catalog
-from pgoutput_fast.lake.files import FILE_BYTES, WrittenFile
-from pgoutput_fast.lake.formats import FORMATS
-from pgoutput_fast.lake.target import Mode, TableTarget
 from pgoutput_fast.protocol.limits import SPARK_BATCH_BYTES, SPARK_BATCH_ROWS
 from pgoutput_fast.schema.options import Options, Transactions
 from pgoutput_fast.schema.tables import REJECTS_SCHEMA
@@ -31,6 +28,9 @@ from pgoutput_fast.spark.tasks.tables import TablePart, WriteTables, rejects_of
 from pgoutput_fast.storage.parquet import COMPRESSIONS, Compression
 from pgoutput_fast.storage.paths import Paths, absolute
 from pgoutput_fast.storage.stores import open_store
+from pgoutput_fast.tables.files import FILE_BYTES, WrittenFile
+from pgoutput_fast.tables.formats import FORMATS
+from pgoutput_fast.tables.target import Mode, TableTarget
 
 __all__ = ["table_sink", "write_tables"]
 

@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 from pyspark.sql import DataFrame
 
+from pgoutput_fast.base.documents import parsed_json
 from pgoutput_fast.decoding.state import StreamState
-from pgoutput_fast.documents import parsed_json
 from pgoutput_fast.spark.dataframes.tagged import Ends, ends_of
 from pgoutput_fast.spark.tagging.states import given_state
 from pgoutput_fast.spark.tagging.tag import tag

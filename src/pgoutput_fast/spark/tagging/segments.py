@@ -12,9 +12,9 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from pgoutput_fast.arguments import expect_count
+from pgoutput_fast.base.arguments import expect_count
+from pgoutput_fast.base.documents import parsed_json
 from pgoutput_fast.decoding.state import StreamState
-from pgoutput_fast.documents import parsed_json
 from pgoutput_fast.protocol.kinds import SESSION_MARK
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 from pgoutput_fast.segments.names import named_segments

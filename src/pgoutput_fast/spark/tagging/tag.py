@@ -11,8 +11,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import IntegralType, StructField, StructType
 
+from pgoutput_fast.base.errors import DecodeError
 from pgoutput_fast.decoding.state import StreamState
-from pgoutput_fast.errors import DecodeError
 from pgoutput_fast.parallel_tag.summary import Summary
 from pgoutput_fast.protocol.kinds import CHANGES, MSG_MESSAGE
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA

@@ -10,10 +10,10 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
+from pgoutput_fast.base.errors import DecodeError, reason_text
 from pgoutput_fast.catalog.relations import Catalog
 from pgoutput_fast.decoding.decoder import decode_tagged
 from pgoutput_fast.decoding.result import Decoded, fit
-from pgoutput_fast.errors import DecodeError, reason_text
 from pgoutput_fast.protocol.reasons import Reason
 from pgoutput_fast.schema.evolution import check_nulls
 from pgoutput_fast.schema.options import Options

@@ -9,10 +9,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pgoutput_fast._core.protocol.headers import headers
+from pgoutput_fast.base.errors import DecodeError, reason_text
 from pgoutput_fast.catalog.relations import Catalog
 from pgoutput_fast.decoding.decoder import decode_tagged
 from pgoutput_fast.decoding.result import fit
-from pgoutput_fast.errors import DecodeError, reason_text
 from pgoutput_fast.protocol.kinds import KIND_NAMES, ROW_CHANGES
 from pgoutput_fast.protocol.reasons import OK
 from pgoutput_fast.schema.metadata_columns import metadata_fields

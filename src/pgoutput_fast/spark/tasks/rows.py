@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pgoutput_fast.committed.view import CommittedView
 from pgoutput_fast.protocol.kinds import CHANGES
 from pgoutput_fast.schema.foreign import checked_table
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 from pgoutput_fast.storage.paths import open_file, shown
+from pgoutput_fast.transactions.view import CommittedView
 
 __all__ = ["Bounds", "chosen_rows", "pack_batch", "rows_of_relations", "rows_of_segment", "unpack_batch"]
 

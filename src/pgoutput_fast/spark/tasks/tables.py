@@ -15,13 +15,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pgoutput_fast.catalog.relations import Catalog
-from pgoutput_fast.lake.files import TableFiles, WrittenFile
-from pgoutput_fast.lake.partitions import Partitioning
 from pgoutput_fast.schema.tables import REJECTS_SCHEMA, TAGGED_SCHEMA
 from pgoutput_fast.spark.tasks.changes import DecodeChanges
 from pgoutput_fast.spark.tasks.rows import chosen_rows, rows_of_relations, rows_of_segment, unpack_batch
 from pgoutput_fast.storage.parquet import Compression
 from pgoutput_fast.storage.stores import open_store
+from pgoutput_fast.tables.files import TableFiles, WrittenFile
+from pgoutput_fast.tables.partitions import Partitioning
 
 __all__ = [
     "FILES_SCHEMA",

@@ -17,10 +17,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pgoutput_fast._core.rows.decode import NativeDecoder
+from pgoutput_fast.base.documents import parsed_json
+from pgoutput_fast.base.errors import DecodeError
 from pgoutput_fast.catalog.relations import Catalog
 from pgoutput_fast.decoding.state import StreamState, native_decoder
-from pgoutput_fast.documents import parsed_json
-from pgoutput_fast.errors import DecodeError
 from pgoutput_fast.parallel_tag.summarizer import Summarizer
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.spark.tasks.order import ascending, runs_of, text_at

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from pgoutput_fast.catalog.relations import Catalog, Relation
 from pgoutput_fast.decoding.decoder import decode_tagged
-from pgoutput_fast.mirror.changes import ambiguous_change, key_of
+from pgoutput_fast.mirror.follow.changes import ambiguous_change, key_of
 from pgoutput_fast.schema.metadata_columns import metadata_names
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.schema.plain import plain_schema, to_types

@@ -9,13 +9,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pgoutput_fast.lake.files import WrittenFile
-from pgoutput_fast.mirror.current.columns import in_schema
-from pgoutput_fast.mirror.current.file_table import in_key_order
-from pgoutput_fast.mirror.current.files import NewFiles
 from pgoutput_fast.spark.tasks.current.reduce import NetEffect
 from pgoutput_fast.spark.tasks.current.rewrite import batches_between
 from pgoutput_fast.storage.stores import open_store
+from pgoutput_fast.tables.columns import in_schema
+from pgoutput_fast.tables.data_files import NewFiles
+from pgoutput_fast.tables.file_table import in_key_order
+from pgoutput_fast.tables.files import WrittenFile
 
 __all__ = ["WriteFresh"]
 

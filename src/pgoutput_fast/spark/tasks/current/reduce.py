@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from pgoutput_fast.mirror.apply_order import in_order
-from pgoutput_fast.mirror.current.columns import in_schema, joined
-from pgoutput_fast.mirror.current.file_table import in_key_order
-from pgoutput_fast.mirror.effect.effect import Effect
-from pgoutput_fast.mirror.effect.net_effect import effect_of
-from pgoutput_fast.mirror.formats import open_current
+from pgoutput_fast.merge.effect.effect import Effect
+from pgoutput_fast.merge.effect.net_effect import effect_of
+from pgoutput_fast.mirror.follow.apply_order import in_order
 from pgoutput_fast.spark.tasks.current.scratch import Piece, read_piece, write_piece
 from pgoutput_fast.storage.stores import open_store
+from pgoutput_fast.tables.columns import in_schema, joined
+from pgoutput_fast.tables.current_formats import open_current
+from pgoutput_fast.tables.file_table import in_key_order
 
 __all__ = ["NetEffect", "Place", "ReduceChanges", "effect_files"]
 

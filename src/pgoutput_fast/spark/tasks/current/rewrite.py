@@ -9,13 +9,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pgoutput_fast.lake.files import WrittenFile
-from pgoutput_fast.mirror.current.columns import in_schema
-from pgoutput_fast.mirror.current.files import DataFile, NewFiles, Version, candidates
-from pgoutput_fast.mirror.current.rewriting import Found, Numbers, Search, rewritten
+from pgoutput_fast.merge.rewriting import Found, Numbers, Search, rewritten
 from pgoutput_fast.spark.tasks.current.reduce import NetEffect
 from pgoutput_fast.spark.tasks.current.scratch import Piece, read_piece
 from pgoutput_fast.storage.stores import open_store
+from pgoutput_fast.tables.columns import in_schema
+from pgoutput_fast.tables.data_files import DataFile, NewFiles, Version, candidates
+from pgoutput_fast.tables.files import WrittenFile
 
 __all__ = ["RewriteFiles", "Rewritten", "batches_between"]
 

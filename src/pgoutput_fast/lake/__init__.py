@@ -1,1 +1,0 @@
-"""Tables in a lake: files of other processes become rows of a table in one commit."""

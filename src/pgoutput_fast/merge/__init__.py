@@ -1,0 +1,1 @@
+"""Applies changes to tables: their net effect, and the files that it rewrites."""

@@ -1,1 +1,0 @@
-"""Tables with the current rows of the server's tables."""

@@ -1,0 +1,1 @@
+"""Applies committed changes to histories and current tables."""

@@ -1,0 +1,286 @@
+"""History tables: every committed change of a table of the server, appended to a Delta table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from types import TracebackType
+
+import pyarrow as pa
+
+from pgoutput_fast.mirror.view.changes import read_changes
+from pgoutput_fast.schema.evolution import widest
+from pgoutput_fast.schema.plain import to_types
+from pgoutput_fast.storage.stores import Store
+from pgoutput_fast.tables.data_files import row_groups
+from pgoutput_fast.tables.delta.appended import DeltaTarget, columns_error
+from pgoutput_fast.tables.errors import LOAD_AGAIN, MirrorBusyError
+from pgoutput_fast.tables.files import TableFiles, WrittenFile, file_prefix
+from pgoutput_fast.tables.target import fitted_types, plain_types
+
+__all__ = ["AppendTable", "HistoryFiles"]
+
+# Small files are joined after this many commits.
+_MOST_COMMITS = 100
+_LAST_LSN = (1 << 63) - 1
+
+
+class AppendTable:
+    """A Delta table that only grows. Its position is the LSN up to which it has all commits.
+
+    Args:
+        store: the target.
+        directory: of the table, in the target.
+        storage_options: options of delta-rs for the store, besides the URI.
+        check: called before each commit.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        directory: str,
+        storage_options: Mapping[str, str],
+        check: Callable[[], object] | None = None,
+    ) -> None:
+        self.directory = directory
+        self._store, self._check = store, check
+        self._place = str(store.at(directory)), storage_options
+        self._target = DeltaTarget(*self._place)
+        self._position = self._target.position()
+        self._commits = 0
+
+    def position(self) -> int | None:
+        """The table's position; None if there is no table."""
+        return self._position
+
+    def count(self) -> int:
+        """How many rows the table has."""
+        return self._target.count()
+
+    def expect_own(self, *, known: bool) -> None:
+        """Checks that the mirror would not write into a table that it did not make.
+
+        Args:
+            known: whether this mirror has made a table here.
+
+        Raises:
+            ValueError: if it would.
+        """
+        self._target = DeltaTarget(*self._place)  # the table may have been removed
+        self._position = self._target.position()
+        if not self._target.exists():
+            return
+        what = f"the table in {self._store}/{self.directory}"
+        if self._position is None:
+            raise ValueError(f"{what} is not a table of a mirror: use another target, or remove it")
+        if not known:
+            raise ValueError(
+                f"{what} is the history of a mirror that is not known here any more: restore _mirror, use another "
+                "target, or remove the history or move it away"
+            )
+
+    def fitted(self, schema: pa.Schema) -> pa.Schema:
+        """The types that rows need to be added. Some may be wider than those of the table: see `widened`.
+
+        Raises:
+            ValueError: if a column has a type that does not fit.
+        """
+        try:
+            there, place = self._target.columns(), f"the Delta table {self.directory}"
+            return fitted_types(there, plain_types(schema), place, lambda *_: True, more_fields=True)
+        except ValueError as problem:
+            what = str(problem).partition(": write to another target")[0]
+            raise ValueError(f"{what}. L{LOAD_AGAIN[1:]}: then a new history begins") from None
+
+    def widened(self, schema: pa.Schema) -> pa.Schema:
+        """The columns of the table after rows of a schema are added, in types that hold the values of both."""
+        return widest([self._target.columns(), schema], self.directory, more_fields=True)
+
+    def is_narrower(self, schema: pa.Schema) -> bool:
+        """Whether a column must become wider before rows of a schema can be added."""
+        there, wide = self._target.columns(), self.widened(schema)
+        return any(not field.type.equals(wide.field(field.name).type) for field in there)
+
+    def files(self) -> list[str]:
+        """The names of all files of the table."""
+        return sorted(self._target.committed())
+
+    def commit(
+        self, files: list[WrittenFile], position: int, schema: pa.Schema, *, replace: bool = False
+    ) -> None:
+        """Adds files in one step, and sets the position.
+
+        Args:
+            files: the files.
+            position: the new position.
+            schema: the columns of all rows.
+            replace: whether the files replace all existing ones.
+
+        Raises:
+            ValueError: if the schema does not fit.
+            MirrorBusyError: if another process has changed the table.
+        """
+        from deltalake.exceptions import CommitFailedError, DeltaError
+
+        if self._check is not None:
+            self._check()
+        try:
+            self._expect_alone()
+            self._target.commit(files, position, schema, "overwrite" if replace else "append")
+        except CommitFailedError:
+            if not self._has(files):
+                self._expect_alone()
+                raise
+        except DeltaError:
+            self._target = DeltaTarget(*self._place)
+            self._expect_alone()  # another process has made the table
+            raise
+        except Exception as problem:
+            if type(problem) is not Exception and not isinstance(problem, ValueError):
+                raise
+            for each in files:
+                self._store.remove(f"{each.directory}/{each.name}")
+            raise columns_error(problem, self.directory) from problem
+        self._position = position
+        self._commits += 1
+        if self._commits >= _MOST_COMMITS:
+            try:
+                self._target.compact()
+            except CommitFailedError:  # another process joins them at the same time
+                self._target = DeltaTarget(*self._place)
+            self._commits = 0
+
+    def mend(self) -> None:
+        """Makes all rows visible to every reader, as `CurrentTable.mend`."""
+        if self._check is not None:
+            self._check()
+        self._target.mend()
+
+    def behind(self, position: int) -> pa.Table:
+        """The changes that committed after a position, in the order of application."""
+        changes = read_changes(self._store, self.directory, self._place[1], position, _LAST_LSN)
+        return changes.read(changes.schema.names)
+
+    def _expect_alone(self) -> None:
+        """Checks that the table is where this mirror left it. If it moves after this check, Delta refuses the commit.
+
+        Raises:
+            MirrorBusyError: if another process has changed it.
+        """
+        if self._target.position() != self._position:
+            raise MirrorBusyError(
+                f"{self._store}/{self.directory} has another position than this mirror left it at: another process "
+                "mirrors into it. Stop one of them, and run the other one again"
+            )
+
+    def _has(self, files: list[WrittenFile]) -> bool:
+        """Whether the table has these files. If the answer to a commit was lost, delta-rs meets its own commit."""
+        self._target = DeltaTarget(*self._place)
+        return bool(files) and {each.name for each in files} <= set(self._target.committed())
+
+    def remove_orphans(self, run: str) -> None:
+        """Removes the files that a killed run wrote and did not commit."""
+        committed = set(self._target.committed())
+        for name in self._store.names(self.directory):
+            base = name.rpartition("/")[2]
+            if base.startswith(file_prefix(run, False)) and base not in committed:
+                self._store.remove(name)
+
+
+class HistoryFiles:
+    """Files of rows for several tables, which are committed later. A context manager: after an error they are removed.
+
+    Args:
+        store: the target.
+        run: names the process that will commit the files.
+        replace: whether the files will replace all rows of the tables. Then rows need not fit into these.
+    """
+
+    def __init__(self, store: Store, run: str, *, replace: bool = False) -> None:
+        self._store = store
+        self._replace = replace
+        self._run = run
+        self._open: dict[str, TableFiles] = {}
+        self._types: dict[str, pa.Schema] = {}
+        self._schemas: dict[str, pa.Schema] = {}
+        self._written: dict[str, list[WrittenFile]] = {}
+        # Directories of tables whose files do not have the same types.
+        self._mixed: set[str] = set()
+
+    def __enter__(self) -> HistoryFiles:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for files in self._open.values():
+            files.__exit__(kind, error, trace)
+        self._open.clear()
+        if kind is not None:
+            for each in [file for written in self._written.values() for file in written]:
+                with suppress(Exception):
+                    self._store.remove(f"{each.directory}/{each.name}")
+
+    def add(self, table: AppendTable, rows: pa.Table) -> None:
+        """Adds rows of a table.
+
+        Raises:
+            ValueError: if they do not fit into the table. Earlier rows stay.
+        """
+        if not rows.num_rows:
+            return
+        schema = plain_types(rows.schema if self._replace else table.fitted(rows.schema))
+        directory = table.directory
+        before = self._schemas.get(directory, schema)
+        whole = widest([before, schema], directory, more_fields=True)
+        if any(
+            not part.field(name).type.equals(whole.field(name).type)
+            for part in (before, schema)
+            for name in part.names
+        ):
+            self._mixed.add(directory)
+        if directory in self._open and not self._types[directory].equals(schema):
+            self._close(directory)
+        if directory not in self._open:
+            self._open[directory] = TableFiles(self._store, self._run, False)
+        self._types[directory], self._schemas[directory] = schema, whole
+        for batch in to_types(rows, schema).combine_chunks().to_batches():
+            self._open[directory].add(directory, batch)
+
+    def of(self, table: AppendTable) -> tuple[list[WrittenFile], pa.Schema | None]:
+        """(the files of a table, the columns of all their rows). After an error, these files are no longer removed."""
+        self._close(table.directory)
+        return self._written.pop(table.directory, []), self._schemas.pop(table.directory, None)
+
+    def must_widen(self, table: AppendTable, schema: pa.Schema) -> bool:
+        """Whether files of a table, or those added to it, have narrower types than all rows together."""
+        return table.directory in self._mixed or table.is_narrower(schema)
+
+    def widened(
+        self, table: AppendTable, written: list[WrittenFile], schema: pa.Schema
+    ) -> tuple[list[WrittenFile], pa.Schema]:
+        """Rewrites all rows of a table and those added to it, in types that hold the values of both.
+
+        Args:
+            table: the table.
+            written: the files that were added. They are removed.
+            schema: the columns of their rows.
+
+        Returns:
+            Files that replace all of the table, and their columns.
+        """
+        whole = table.widened(schema)
+        with TableFiles(self._store, self._run, False) as files:
+            for name in [*table.files(), *(each.name for each in written)]:
+                for _, rows in row_groups(self._store, f"{table.directory}/{name}", whole, whole.names):
+                    for batch in rows.combine_chunks().to_batches():
+                        files.add(table.directory, batch)
+        for each in written:
+            self._store.remove(f"{each.directory}/{each.name}")
+        return files.written, whole
+
+    def _close(self, directory: str) -> None:
+        files = self._open.pop(directory, None)
+        if files is not None:
+            files.__exit__(None, None, None)
+            self._written.setdefault(directory, []).extend(files.written)

@@ -1,0 +1,40 @@
+"""Tables in step: current tables get changes only if all of them can reach the same position."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pgoutput_fast.mirror.follow.tables import MirroredTable
+from pgoutput_fast.tables.errors import MirrorError
+
+__all__ = ["expect_in_step", "prepare"]
+
+
+def expect_in_step(tables: Iterable[MirroredTable]) -> None:
+    """Checks that no table is stopped: the others would get ahead of it.
+
+    Raises:
+        MirrorError: if one is.
+    """
+    stopped = [each for each in tables if each.facts.stage == "stopped" and not each.facts.is_unpublished]
+    if stopped:
+        said = "; ".join(f"{each.facts.table}: {each.facts.error}" for each in stopped)
+        names = " ".join(f"--reload {each.facts.table}" for each in stopped)
+        raise MirrorError(
+            f"the tables are in step, so none goes on while one is stopped: {said}. Load it again with Mirror.reload "
+            f"(pgoutput-fast mirror ... {names}), or run the mirror without in_step"
+        )
+
+
+def prepare(tables: Iterable[MirroredTable]) -> None:
+    """Computes the effect of waiting changes on all tables, before the first table gets them.
+
+    A table that cannot take its changes, and was altered on the server, must then be loaded.
+
+    Raises:
+        MirrorError: if a table is stopped because it cannot take its changes. No table has got any then.
+    """
+    tables = list(tables)
+    for each in tables:
+        each.prepare()
+    expect_in_step(tables)

@@ -1,0 +1,37 @@
+"""Tables that were renamed or moved: the stream sends their changes under another name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pgoutput_fast.mirror.follow.changes import Run, behind
+from pgoutput_fast.mirror.follow.tables import MirroredTable
+
+__all__ = ["OtherNames"]
+
+
+class OtherNames:
+    """Finds changes of tables under another name than the mirror knows.
+
+    Such a change goes into the history of the other name. The table may get its name back before the catalogs are
+    checked. So it must be loaded again: otherwise the loss of the change would go unnoticed.
+
+    Args:
+        tables: the tables. Their oids do not change while this object is used.
+    """
+
+    def __init__(self, tables: Iterable[MirroredTable]) -> None:
+        self._by_oid: dict[int, list[MirroredTable]] = {}
+        for each in tables:
+            if each.follows:
+                self._by_oid.setdefault(each.facts.oid, []).append(each)
+
+    def look_at(self, run: Run) -> None:
+        """Notes that tables with changes under another name must be loaded."""
+        name = run.relation.qualified_name
+        for table in self._by_oid.get(run.relation.oid, ()):
+            if not table.follows or table.facts.table == name or table.position is None:
+                continue
+            # A load after these changes has them.
+            if behind(run.rows, table.position).num_rows:
+                table.want_load(f"its name was {name} when rows changed")

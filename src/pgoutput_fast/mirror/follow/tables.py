@@ -1,0 +1,434 @@
+"""One table of a mirror: the changes that wait for its current table, and how they are applied."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pgoutput_fast.catalog.relations import Relation
+from pgoutput_fast.merge.effect.effect import Effect
+from pgoutput_fast.merge.effect.net_effect import effect_of
+from pgoutput_fast.mirror.follow.changes import Run, behind, commits_of, key_of, unchecked_array
+from pgoutput_fast.mirror.follow.history import AppendTable, HistoryFiles
+from pgoutput_fast.mirror.follow.waiting import WaitingRows
+from pgoutput_fast.mirror.schema_changes.fingerprint import CatalogColumn, Fingerprint
+from pgoutput_fast.mirror.schema_changes.versions import columns_of
+from pgoutput_fast.mirror.state.memory import UNPUBLISHED, Gap, KnownColumn, Memory, TableFacts
+from pgoutput_fast.schema.metadata_columns import metadata_names
+from pgoutput_fast.tables.errors import LOAD_AGAIN, RELOAD
+from pgoutput_fast.tables.file_table import FileTable
+from pgoutput_fast.tables.table import CurrentTable
+
+__all__ = ["MirroredTable", "relation_columns"]
+
+_log = logging.getLogger("pgoutput_fast.mirror")
+
+_ALTERED = "its replica identity was altered in a transaction that changed rows, too"
+_DROPPED = "it has no key, and a column was dropped in a transaction that changed rows, too"
+# Another history would start in the middle unnoticed.
+_NO_HISTORY = f"it is gone: somebody removed it. L{LOAD_AGAIN[1:]}: then a new history begins"
+_STOPPED = f"%s is stopped: %s. Its current table stays as it is. {RELOAD} loads it again"
+_METADATA = metadata_names("_")
+
+
+@dataclass
+class _Stretch:
+    """Waiting changes under one key. Without a key, they also have the same columns, which identify the rows."""
+
+    key: tuple[str, ...]
+    # The LSN since which changes have these columns; 0 with a key.
+    since: int
+    rows: WaitingRows = field(default_factory=WaitingRows)
+    # The effect of the changes, if computed already.
+    effect: Effect | None = None
+
+
+def relation_columns(schema: pa.Schema) -> pa.Schema:
+    """The columns of a relation without the metadata columns."""
+    return pa.schema([field for field in schema if field.name not in _METADATA])
+
+
+class MirroredTable:
+    """A mirrored table.
+
+    Args:
+        directory: the name of its directories.
+        facts: its remembered state.
+        current: its current table.
+        history: its history table.
+        rejects: opens the table of its rejects.
+        memory: keeps the facts.
+            columns_now: {name: column} of the relation with an oid, as the server has it now.
+            ask: asks the server whether the table must be loaded, and records the answer in the table.
+
+        Problems of the table are in `facts`. They are durable only after `settle`.
+
+    Attributes:
+        position: all commits up to this LSN are in the current table; None before the first load.
+        version: the version of the current table.
+        applied: how many changes were applied by this process.
+        merges: how often this process has changed the current table.
+        merge_seconds: the time for that.
+        horizon: of the last check that saw the file of the fingerprint.
+    """
+
+    def __init__(
+        self,
+        directory: str,
+        facts: TableFacts,
+        current: CurrentTable,
+        history: AppendTable,
+        rejects: Callable[[], AppendTable],
+        memory: Memory,
+        columns_now: Callable[[int], dict[str, CatalogColumn]],
+        ask: Callable[[MirroredTable], object],
+    ) -> None:
+        self.directory = directory
+        self.facts = facts
+        self.current = current
+        self.history = history
+        self._open_rejects = rejects
+        self._memory = memory
+        self._columns_now = columns_now
+        self._ask = ask
+        self._waiting: list[_Stretch] = []
+        # The relation version of the last changes.
+        self._version: int | None = None
+        self.applied = self.merges = 0
+        self.merge_seconds = 0.0
+        self.horizon = None if facts.fingerprint is None else facts.fingerprint.horizon
+        self.position: int | None = None
+        self.version: int | None = None
+        try:
+            self.look()
+        except ValueError as problem:
+            if facts.stage != "stopped":
+                self.facts = replace(facts, stage="stopped", error=str(problem))
+        if self.follows and self.position is None:
+            self.facts = replace(facts, stage="load", error="its current table is gone")
+        if self.follows and facts.history_error is None and history.position() is None:
+            self.facts = replace(self.facts, history_error=_NO_HISTORY)
+        self._settled = facts
+
+    def settle(self) -> None:
+        """Makes problems durable that were seen when the table and its history were opened."""
+        found, before = self.facts, self._settled
+        self._settled = found
+        if found.history_error != before.history_error:
+            self._stop_history(ValueError(found.history_error))
+        if (found.stage, found.error) != (before.stage, before.error):
+            (self.want_load if self.wants_load else self.stop)(found.error or "")
+
+    def look(self) -> None:
+        """Reads the position and version of the current table.
+
+        Raises:
+            ValueError: if the table is damaged, or was not made by a mirror.
+        """
+        self.position, self.version = self.current.reached()
+
+    def mend(self) -> None:
+        """Makes all rows of the table and its history visible to every reader, as `CurrentTable.mend`."""
+        if self.follows and self.facts.history_error is None:
+            self.history.mend()
+        if self.follows:
+            self.current.mend()
+            self.look()
+
+    @property
+    def rejects(self) -> AppendTable:
+        """The table of values and changes that could not be decoded or have no Arrow form."""
+        return self._open_rejects()
+
+    @property
+    def follows(self) -> bool:
+        """Whether changes are applied."""
+        return self.facts.stage == "follow"
+
+    @property
+    def wants_load(self) -> bool:
+        """Whether it must be loaded before it can go on."""
+        return self.facts.stage == "load"
+
+    @property
+    def waiting_rows(self) -> int:
+        """The number of waiting changes."""
+        return sum(each.rows.num_rows for each in self._waiting)
+
+    @property
+    def waiting_bytes(self) -> int:
+        """The bytes of waiting changes."""
+        return sum(each.rows.nbytes for each in self._waiting)
+
+    @property
+    def held(self) -> tuple[int, int]:
+        """(rows, bytes) of the changes that wait in memory."""
+        found = [each.rows.held for each in self._waiting]
+        return sum(rows for rows, _ in found), sum(nbytes for _, nbytes in found)
+
+    def to_file(self, directory: str | os.PathLike[str] | None) -> None:
+        """Spills the waiting changes to a file.
+
+        Args:
+            directory: of the file; None for the directory of temporary files.
+        """
+        for each in self._waiting:
+            each.effect = None
+            each.rows.to_file(directory)
+
+    def remember(self, **changed: object) -> None:
+        """Changes the facts durably."""
+        self._set(replace(self.facts, **changed))  # type: ignore[arg-type]
+
+    def _set(self, facts: TableFacts) -> None:
+        self.facts = facts
+        self._memory.set_table(self.directory, facts)
+
+    def want_load(self, why: str) -> None:
+        """Stops the current table until the mirror loads it again, which happens soon."""
+        _log.warning("%s must be loaded: %s", self.facts.table, why)
+        self._waiting = []
+        self.remember(stage="load", error=why)
+
+    def stop(self, why: str) -> None:
+        """Stops the current table until it is loaded again."""
+        _log.error(_STOPPED, self.facts.table, why)
+        self._waiting = []
+        self.remember(stage="stopped", error=why)
+
+    def leave(self) -> None:
+        """Stops following a table that is no longer published, after its waiting changes are applied."""
+        if self.facts.is_unpublished:
+            return
+        if self._waiting:
+            self.apply(self._waiting[-1].rows.last)
+        _log.warning(
+            "%s is not published any more: its current table and its history stay as they are. If it is published "
+            "again, the mirror loads it",
+            self.facts.table,
+        )
+        self.remember(stage="stopped", error=UNPUBLISHED)
+
+    def stop_all(self, why: str) -> None:
+        """Stops the current table and the history."""
+        if self.facts.history_error is None:
+            self.remember(history_error=why)
+        if self.facts.stage != "stopped":
+            self.stop(why)
+
+    def loaded(
+        self,
+        oid: int,
+        columns: dict[str, KnownColumn],
+        gap: Gap,
+        fingerprint: Fingerprint | None,
+    ) -> None:
+        """Notes a complete load: the table follows the changes from its position on.
+
+        Args:
+            oid: of the relation.
+            columns: its columns.
+            gap: the LSNs between which the content of the table is unknown.
+            fingerprint: of the table in the snapshot.
+        """
+        self._waiting, self._version = [], None
+        self._set(self.facts.loaded(oid, columns, gap, fingerprint))
+        self.horizon = None if fingerprint is None else fingerprint.horizon
+
+    def note_gap(self, gap: Gap) -> None:
+        """Records for readers of the history that the content of the table is unknown between two LSNs."""
+        self.remember(gaps=(*self.facts.gaps, gap))
+
+    def clean(self, oldest: int | None) -> None:
+        """Removes files that only versions before `oldest` have, and files of unfinished commits."""
+        if not isinstance(self.current, FileTable) or self.version is None:
+            return
+        try:
+            self.current.vacuum(1 if oldest is None else max(1, self.version - oldest + 1))
+            if self.facts.gaps or len(self.facts.keys) > 1:
+                self._forget(self.current, oldest)
+        except ValueError as problem:
+            if self.facts.stage != "stopped":
+                self.stop(str(problem))
+
+    def _forget(self, current: FileTable, oldest: int | None) -> None:
+        """Forgets gaps and keys that end before the oldest readable version of the current table."""
+        try:
+            begin = current.held(oldest).position
+        except FileNotFoundError:  # the next point has an existing version
+            return
+        gaps, keys = self.facts.gaps_and_keys_since(begin)
+        if (gaps, keys) != (tuple(self.facts.gaps), tuple(self.facts.keys)):
+            self.remember(gaps=gaps, keys=keys)
+
+    # ---- changes -------------------------------------------------------------------------------------------------
+
+    def take(self, run: Run, files: HistoryFiles) -> None:
+        """Takes changes: into files of the history, and into the queue of the current table."""
+        self._take_history(run, files)
+        if not self.follows:
+            return
+        assert self.position is not None
+        key, known = key_of(run.relation), self.facts.keys[-1][1] if self.facts.keys else None
+        is_behind = run.rows.num_rows and int(commits_of(run.rows)[-1]) > self.position
+        if (
+            is_behind
+            and known is not None
+            and (why := unchecked_array(run.rows.schema, key, known)) is not None
+        ):
+            self.want_load(why)
+            return
+        # Readers of the history need the key even if another process has advanced the current table.
+        if run.rows.num_rows and (first := int(commits_of(run.rows)[0])) > self.facts.last_key:
+            self.note_key(key, first)
+        if not (rows := behind(run.rows, self.position)).num_rows:
+            return
+        # Before the commit of the history: its readers apply it to any table that is not stopped.
+        if run.unclear is not None and run.unclear[1] > self.position:
+            return self.stop(run.unclear[0])
+        if not self.facts.truncated and pc.any(pc.equal(rows["_change_type"], "truncate")).as_py():
+            self.remember(truncated=True)
+        first = int(commits_of(rows)[0])
+        # An earlier version that comes back may have another column with an old name. So only the last one is
+        # remembered.
+        if run.relation.version != self._version:
+            try:
+                found = self._columns_of(run.relation, rows.schema)
+            except ValueError as problem:
+                return self.stop(str(problem))
+            if isinstance(found, str):
+                self.want_load(found)
+                return
+            if found != self.facts.columns:
+                self.remember(columns=found, shapes=self.facts.shapes_with(found, first))
+            self._version = run.relation.version
+        since = 0 if key else self.facts.shape_at(first)[0]
+        last = self._waiting[-1] if self._waiting else None
+        if last is None or (last.key, last.since) != (key, since):
+            if last is not None and first <= last.rows.last:
+                self.want_load(_ALTERED if last.key != key else _DROPPED)
+                return
+            self.note_key(key, first)
+            self._waiting.append(_Stretch(key, since))
+        self._waiting[-1].rows.add(rows)
+        self._waiting[-1].effect = None
+
+    def _columns_of(self, relation: Relation, schema: pa.Schema) -> dict[str, KnownColumn] | str:
+        """The columns of the relation for this version, or why the table must be loaded before it takes changes."""
+        there = self.current.schema()
+        assert there is not None
+        columns = relation_columns(schema)
+        is_first = self._version is None
+        return columns_of(self.facts, relation, columns, there.names, self._columns_now, is_first=is_first)
+
+    def note_key(self, key: tuple[str, ...], lsn: int) -> None:
+        """Records for readers of the history the key of the changes that commit at an LSN or later."""
+        if self.facts.key_at(lsn) != key:
+            self.remember(keys=(*self.facts.keys, (lsn, key)))
+
+    def _take_history(self, run: Run, files: HistoryFiles) -> None:
+        position = self.history.position()
+        self.add_history(run.rows if position is None else behind(run.rows, position), files)
+
+    def add_history(self, rows: pa.Table, files: HistoryFiles) -> None:
+        """Adds rows to the files of the history, unless it is stopped. It is stopped if it cannot take them."""
+        if self.facts.history_error is not None:
+            return
+        try:
+            files.add(self.history, rows)
+        except ValueError as problem:
+            self._stop_history(problem)
+
+    def commit_history(
+        self, files: HistoryFiles, position: int, empty: pa.Schema | None = None, *, replace: bool = False
+    ) -> None:
+        """Commits the files of the history, unless it is stopped.
+
+        Args:
+            files: has the files.
+            position: the new position of the history.
+            empty: the columns of a history without rows. None: without rows there is no commit.
+            replace: whether the files replace all rows of the history.
+        """
+        written, schema = files.of(self.history)
+        schema = empty if schema is None else schema
+        if schema is None or self.facts.history_error is not None:
+            return
+        try:
+            if not replace and files.must_widen(self.history, schema):
+                _log.info("%s has a wider column: its history is written again", self.facts.table)
+                written, schema = files.widened(self.history, written, schema)
+                replace = True
+            self.history.commit(written, position, schema, replace=replace)
+        except ValueError as problem:
+            self._stop_history(problem)
+
+    def _stop_history(self, problem: ValueError) -> None:
+        _log.error("the history of %s does not go on: %s", self.facts.table, problem)
+        self.remember(history_error=str(problem))
+
+    # ---- current -------------------------------------------------------------------------------------------------
+
+    def apply(self, position: int) -> None:
+        """Applies the waiting changes: the current table then has all commits up to a position."""
+        waiting, self._waiting = self._waiting, []
+        for n, each in enumerate(waiting):
+            try:
+                self._apply(each, position if n + 1 == len(waiting) else each.rows.last)
+            except (ValueError, LookupError, pa.ArrowException) as problem:
+                return self._cannot_apply(problem)
+
+    def prepare(self) -> None:
+        """Computes the effect of the waiting changes. If that fails, the table is stopped, or must be loaded."""
+        # A later stretch can be computed only after the one before is applied; one in a file, only part by part.
+        for each in self._waiting[:1]:
+            if each.rows.in_file:
+                return
+            try:
+                each.effect = each.effect or self._effect(each)
+            except (ValueError, LookupError, pa.ArrowException) as problem:
+                return self._cannot_apply(problem)
+
+    def _cannot_apply(self, problem: Exception) -> None:
+        """Stops the table, unless it was altered on the server and must be loaded.
+
+        The stream does not show how types and tables were altered. So a change may name a row as the server has it now,
+        while the mirror has it in its old form. The next check of the catalogs would be too late: it ignores stopped
+        tables.
+        """
+        _log.warning("%s cannot take its changes: %s", self.facts.table, problem)
+        self._ask(self)
+        if self.follows:
+            self.stop(str(problem))
+
+    def _effect(self, stretch: _Stretch) -> Effect:
+        (rows,) = stretch.rows.parts()
+        return effect_of(rows, stretch.key).filled_by(self.current.find)
+
+    def _apply(self, stretch: _Stretch, position: int) -> None:
+        began = time.monotonic()
+        self.current.apply_parts(_Effects(stretch), position, self.position)
+        self.applied += stretch.rows.num_rows
+        self.merges += 1
+        self.merge_seconds += time.monotonic() - began
+        self.look()
+
+
+class _Effects:
+    """The effects of a stretch, part by part. They are computed on demand."""
+
+    def __init__(self, stretch: _Stretch) -> None:
+        self._stretch = stretch
+
+    def __iter__(self) -> Iterator[Effect]:
+        if self._stretch.effect is not None:
+            yield self._stretch.effect
+            return
+        for rows in self._stretch.rows.parts():
+            yield effect_of(rows, self._stretch.key)

@@ -1,0 +1,91 @@
+"""Changes that wait for a current table: in memory, or, if they are too many, in a file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from pgoutput_fast.mirror.follow.changes import commits_of
+from pgoutput_fast.storage.rows_file import RowsFile
+from pgoutput_fast.tables.columns import joined
+
+__all__ = ["WaitingRows"]
+
+# About this many bytes of a file are in memory at a time.
+_PART_BYTES = 64 << 20
+_BATCH_ROWS = 1 << 16
+
+
+class WaitingRows:
+    """Changes of one table, in commit order.
+
+    Attributes:
+        num_rows, nbytes: how many there are.
+        last: the LSN of the last commit.
+    """
+
+    def __init__(self) -> None:
+        self.num_rows = self.nbytes = 0
+        self.last = -1
+        self._held: list[pa.Table] = []
+        self._file: RowsFile | None = None
+        # The positions of the parts in the file.
+        self._places: list[int] = []
+
+    def add(self, rows: pa.Table) -> None:
+        """Adds later changes. The two rows of an update are added together."""
+        self._held.append(rows)
+        self.num_rows += rows.num_rows
+        self.nbytes += rows.nbytes
+        self.last = int(commits_of(rows)[-1])
+
+    @property
+    def held(self) -> tuple[int, int]:
+        """(rows, bytes) in memory."""
+        return sum(each.num_rows for each in self._held), sum(each.nbytes for each in self._held)
+
+    @property
+    def in_file(self) -> bool:
+        """Whether some changes are in a file."""
+        return bool(self._places)
+
+    def to_file(self, directory: str | os.PathLike[str] | None) -> None:
+        """Moves the changes in memory to a file.
+
+        Args:
+            directory: of the file; None for the directory of temporary files.
+
+        Raises:
+            OSError: if there is no space.
+        """
+        file = self._file = self._file or RowsFile(directory)
+        for part in self._parts_in_memory():
+            batches = part.combine_chunks().to_batches(_BATCH_ROWS)
+            self._places.append(file.write(part.schema, batches))
+        self._held = []
+
+    def parts(self) -> Iterator[pa.Table]:
+        """All changes, in order: one part, or several if some are in a file. No update is divided."""
+        if self._file is None:
+            yield _joined(self._held)
+            return
+        for place in self._places:
+            yield pa.Table.from_batches(list(self._file.read(place)))
+        if self._held:
+            yield _joined(self._held)
+
+    def _parts_in_memory(self) -> Iterator[pa.Table]:
+        found: list[pa.Table] = []
+        for each in self._held:
+            if found and sum(part.nbytes for part in found) + each.nbytes > _PART_BYTES:
+                yield _joined(found)
+                found = []
+            found.append(each)
+        if found:
+            yield _joined(found)
+
+
+def _joined(rows: list[pa.Table]) -> pa.Table:
+    return joined(rows, "the changes that wait")

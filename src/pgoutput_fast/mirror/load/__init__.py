@@ -1,0 +1,1 @@
+"""Loads of tables from snapshots of the server."""

@@ -1,0 +1,303 @@
+"""Starts a mirror: its slot and the first load. An interrupted start begins again."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+
+from pgoutput_fast.capture.confirmed_position import ConfirmedPosition
+from pgoutput_fast.mirror.errors import LoadStoppedError
+from pgoutput_fast.mirror.load.load import load_table, logged
+from pgoutput_fast.mirror.server import ServerView
+from pgoutput_fast.mirror.service.identity import read_source
+from pgoutput_fast.mirror.service.registry import Tables
+from pgoutput_fast.mirror.settings import MirrorSettings
+from pgoutput_fast.mirror.state.memory import Beginning, Memory, Progress
+from pgoutput_fast.mirror.state.points import Points
+from pgoutput_fast.postgres.check import check
+from pgoutput_fast.postgres.findings import Finding
+from pgoutput_fast.postgres.slots import Slot, drop_slot, end_making, find_slot, is_physical, keep_decoding
+from pgoutput_fast.protocol.lsn import format_lsn
+from pgoutput_fast.segments.names import named_segments, newest_named
+from pgoutput_fast.segments.read import newest_segment
+from pgoutput_fast.snapshot.export import SnapshotError
+from pgoutput_fast.snapshot.snapshot import Snapshot
+from pgoutput_fast.storage.paths import shown
+from pgoutput_fast.storage.stores import Store, open_store
+from pgoutput_fast.tables.errors import MirrorError
+
+__all__ = ["begin", "check_server", "drop_own", "save_start"]
+
+_log = logging.getLogger("pgoutput_fast.mirror")
+
+# Time limit for the server to notice that the client of a slot is gone.
+_DROP_SECONDS = 60.0
+# Placeholder for table names in advice.
+_TABLES = "{tables}"
+
+
+def begin(
+    settings: MirrorSettings,
+    store: Store,
+    memory: Memory,
+    points: Points,
+    server: ServerView,
+    tables: Callable[[], Tables],
+    run: str,
+    wanted: Callable[[], bool],
+) -> Progress:
+    """Makes the slot and loads all tables, unless that is done already.
+
+    Args:
+        settings: of the mirror.
+        store: the target.
+        memory, points, server: of the mirror.
+        tables: opens the tables. Called after those of an interrupted load are forgotten.
+        run: names the process.
+        wanted: called during the load: whether to go on.
+
+    Returns:
+        The progress of all tables.
+
+    Raises:
+        MirrorError: if the slot belongs to somebody else.
+        LoadStoppedError: if `wanted` became false. The next call begins again.
+        SnapshotError, ValueError, psycopg2.Error: if the load fails. The next call begins again.
+    """
+    known = memory.beginning()
+    if known is None:
+        beginning, taken = _begin(settings, memory, server, wanted)
+    elif known.stage in ("slot", "load"):
+        with keep_decoding(settings.dsn, known.slot):
+            _undo(settings, known, memory, points)
+            beginning, taken = _begin(settings, memory, server, wanted)
+    else:
+        return memory.progress() or Progress(-1, 0, known.lsn)
+    with taken as snapshot:
+        position = snapshot.consistent_lsn - 1
+        memory.set_beginning(beginning := beginning.at("load", position))
+        _load(settings, snapshot, tables(), server, store, run, wanted)
+        time_now, _ = server.now()
+    segments = open_store(settings.segments)
+    # An adopted slot may have segments, the oldest of which are already removed.
+    first = next((each.first_seq for each in named_segments(segments)), None)
+    if first is None and beginning.made:
+        save_start(segments, snapshot.consistent_lsn)
+    first = first or 0
+    progress = Progress(first - 1, first, position, time_now)
+    memory.set_progress(progress)
+    memory.set_beginning(beginning.at("done", position))
+    _log.info("the first load is complete up to %s", format_lsn(position))
+    return progress
+
+
+def _begin(
+    settings: MirrorSettings, memory: Memory, server: ServerView, wanted: Callable[[], bool]
+) -> tuple[Beginning, Snapshot]:
+    """Makes the slot, or adopts it. Returns how the mirror begins, and the snapshot for the first load."""
+    check_server(settings, settings.slot)
+    source = read_source(settings.dsn)
+    made = _expect_free(settings, source)
+    _, lsn = server.now()
+    server.look()
+    beginning = Beginning(
+        settings.slot,
+        settings.publications,
+        settings.format,
+        settings.given_segments and shown(settings.given_segments),
+        "slot",
+        made,
+        lsn,
+        settings.iceberg_place,
+        source,
+    )
+    memory.set_beginning(beginning)
+    try:
+        return beginning, settings.snapshot(settings.slot if made else None, wanted)
+    except Exception as problem:
+        memory.set_beginning(None)  # the slot was not made, or is dropped again
+        if isinstance(problem, SnapshotError) and not wanted():
+            raise LoadStoppedError from problem
+        raise
+
+
+def save_start(segments: Store, lsn: int) -> None:
+    """Saves the start of a new slot. Until the first segment exists, it tells whether the slot was replaced.
+
+    Args:
+        segments: the directory of the slot's segments.
+        lsn: the consistent point of the slot.
+    """
+    segments.make()
+    ConfirmedPosition(segments).save(lsn, now=True)
+
+
+def _load(
+    settings: MirrorSettings,
+    snapshot: Snapshot,
+    tables: Tables,
+    server: ServerView,
+    store: Store,
+    run: str,
+    wanted: Callable[[], bool],
+) -> None:
+    names = list(snapshot.tables)
+    progress = settings.progress or logged(names)
+    _log.info("the first load begins: %d tables", len(names))
+    for name in names:
+        table = tables.named(name)
+        if table.facts.stage == "stopped":  # the data in the target is not the mirror's
+            continue
+        try:
+            load_table(
+                table, snapshot, server, store, run, settings, fresh=True, wanted=wanted, progress=progress
+            )
+            _log.info("%s is loaded", name)
+        except SnapshotError as problem:
+            if name not in str(problem):
+                raise
+            table.want_load(str(problem))  # altered or dropped meanwhile: it gets a load of its own
+        except ValueError as problem:
+            table.stop(str(problem))
+
+
+def _undo(settings: MirrorSettings, known: Beginning, memory: Memory, points: Points) -> None:
+    """Forgets an interrupted first load, and drops the slot that the mirror made for it."""
+    _log.warning("the first load was interrupted: it begins again")
+    drop_own(settings.dsn, known)
+    memory.begin_again()
+    points.forget()
+    memory.set_beginning(None)
+
+
+def drop_own(dsn: str, known: Beginning) -> None:
+    """Drops the slot of an interrupted first load or repair, if the mirror made it for that."""
+    slot = find_slot(dsn, known.slot)
+    # A process killed while it made the slot does not know the outcome. A slot without a position is still being
+    # created: while the server waits for open transactions, it does not notice that the client is gone.
+    is_old = (
+        known.stage in ("slot", "new slot")
+        and slot is not None
+        and slot.confirmed_flush_lsn is not None
+        and slot.confirmed_flush_lsn < known.lsn
+    )
+    if slot is not None and known.made and not is_old:
+        _drop(dsn, known.slot)
+
+
+def _drop(dsn: str, name: str) -> None:
+    deadline = time.monotonic() + _DROP_SECONDS
+    while (slot := find_slot(dsn, name)) is not None:
+        if slot.active_pid is None:
+            drop_slot(dsn, name)
+        elif slot.confirmed_flush_lsn is None:
+            end_making(dsn, name, slot.active_pid)
+            time.sleep(0.1)
+        elif time.monotonic() > deadline:
+            raise MirrorError(
+                f"slot {name} of an interrupted load is in use by process {slot.active_pid} of the server: end "
+                "that process, and run the mirror again"
+            )
+        else:
+            time.sleep(0.1)
+
+
+def check_server(settings: MirrorSettings, slot: str | None) -> None:
+    """Checks the server, the publications and the tables.
+
+    Args:
+        settings: of the mirror.
+        slot: the slot to check, too; None for none.
+
+    Raises:
+        MirrorError: if something prevents the load, or changes would be missed silently.
+    """
+    report = check(settings.dsn, settings.publications, slot)
+    for each in _joined([each for each in report.findings if each.level == "note"]):
+        _log.info("%s: %s. %s", each.subject, each.problem, each.advice)
+    # If DELETE is not published, for example, the mirror would keep deleted rows for ever.
+    stops = [
+        each
+        for each in report.findings
+        if each.stops or "SELECT" in each.advice or "does not publish" in each.problem
+    ]
+    if stops:
+        # Alone it is no reason to stop: some hosts let users without the attribute replicate.
+        stops += [each for each in report.findings if "REPLICATION" in each.advice and each not in stops]
+        said = " ".join(f"{each.subject}: {each.problem}. {each.advice}." for each in _joined(stops))
+        raise MirrorError(f"the mirror cannot begin: {said}")
+
+
+def _joined(findings: Sequence[Finding]) -> list[Finding]:
+    """Merges the findings of all tables with the same problem and advice into one."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for each in findings:
+        found.setdefault((each.problem, each.advice.replace(each.subject, _TABLES)), []).append(each.subject)
+    return [
+        Finding("error", ", ".join(subjects), problem, advice.replace(_TABLES, ", ".join(subjects)))
+        for (problem, advice), subjects in found.items()
+    ]
+
+
+def _expect_free(settings: MirrorSettings, source: tuple[str, str]) -> bool:
+    """Whether the mirror must make the slot.
+
+    Args:
+        settings: of the mirror.
+        source: the server's identifier, and the name of the database.
+
+    Raises:
+        MirrorError: if slot or segments belong to somebody else and are not adopted, or cannot be.
+    """
+    slot = find_slot(settings.dsn, settings.slot)
+    if slot is None and is_physical(settings.dsn, settings.slot):
+        raise MirrorError(
+            f"slot {settings.slot} is a physical slot, perhaps that of a standby. Choose another name for the slot of "
+            "the mirror"
+        )
+    if slot is not None:
+        _expect_suitable(slot, source)
+    if settings.adopt:
+        _expect_adoptable(settings, slot, source)
+        return slot is None
+    if slot is not None:
+        raise MirrorError(
+            f"slot {settings.slot} exists, and this mirror did not make it. Choose another name. If nobody else reads "
+            "the slot, drop it with drop_slot, or let the mirror adopt it (adopt=True, or --adopt)"
+        )
+    if newest_named(open_store(settings.segments)) is not None:
+        raise MirrorError(
+            f"{shown(settings.segments)} has segments that this mirror did not write. Use another target or another "
+            "directory for the segments. If a capture of this slot wrote them, adopt both (adopt=True, or --adopt)"
+        )
+    return True
+
+
+def _expect_suitable(slot: Slot, source: tuple[str, str]) -> None:
+    """Checks that a mirror of this database can read an existing slot."""
+    if (slot.plugin, slot.database) != ("pgoutput", source[1]):
+        raise MirrorError(
+            f"slot {slot.name} exists. It has plugin {slot.plugin} and decodes database {slot.database}, but a mirror "
+            f"of database {source[1]} needs a slot of this database with plugin pgoutput. Choose another name for the "
+            "slot"
+        )
+
+
+def _expect_adoptable(settings: MirrorSettings, slot: Slot | None, source: tuple[str, str]) -> None:
+    """Checks that a mirror of this database can go on with a slot and its segments."""
+    if slot is not None and slot.active_pid is not None:
+        raise MirrorError(
+            f"slot {slot.name} cannot be adopted now: process {slot.active_pid} of the server sends its changes to "
+            "another client. Stop that client first: a slot has one reader"
+        )
+    newest = newest_segment(settings.segments)
+    if newest is None:
+        return
+    theirs = newest.source
+    if (theirs.system_identifier, theirs.database, theirs.slot) != (*source, settings.slot):
+        raise MirrorError(
+            f"the segments in {shown(settings.segments)} cannot be adopted: they are of slot {theirs.slot} of database "
+            f"{theirs.database} of the server {theirs.system_identifier}, not of slot {settings.slot} of database "
+            f"{source[1]} of the server {source[0]}. Use another directory for the segments"
+        )

@@ -1,0 +1,1 @@
+"""Repairs a mirror that lost its slot."""

@@ -1,0 +1,1 @@
+"""Detects altered tables and publications."""

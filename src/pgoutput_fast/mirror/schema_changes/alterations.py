@@ -1,0 +1,112 @@
+"""Detects in the server's catalogs that a table was altered so that the mirror's rows may differ."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+from pgoutput_fast.capture.retries import is_outage
+from pgoutput_fast.mirror.follow.tables import MirroredTable
+from pgoutput_fast.mirror.schema_changes.fingerprint import (
+    LACKING,
+    Fingerprint,
+    difference,
+    doubts,
+    is_only_repacked,
+    lacking,
+)
+from pgoutput_fast.mirror.server import ServerView
+from pgoutput_fast.postgres.publications import OPERATIONS
+from pgoutput_fast.postgres.row_age import RowAgeError
+
+__all__ = ["ask_for_alterations", "note_alterations"]
+
+_log = logging.getLogger("pgoutput_fast.mirror")
+
+
+def ask_for_alterations(table: MirroredTable, server: ServerView) -> None:
+    """Asks the server whether a table that cannot take its changes was altered. If so, it must be loaded.
+
+    Raises:
+        psycopg2.Error: if the server cannot be reached.
+    """
+    try:
+        now = server.fingerprints().get(table.facts.table)
+    except Exception as problem:
+        if is_outage(problem, local=True):
+            raise
+        # The table then stops for its own reason; the other tables go on.
+        return _log.warning("%s: the catalogs cannot be read: %s", table.facts.table, str(problem).strip())
+    if now is None:
+        return table.want_load("it is not published now")  # the load leaves the table if that is still so
+    try:
+        note_alterations(table, now, server)
+    except RowAgeError as problem:  # undecidable, and a load is always correct
+        table.want_load(f"its partitions cannot be read now: {str(problem).strip()}")
+
+
+def note_alterations(
+    table: MirroredTable, now: Fingerprint, server: ServerView, through: int | None = None
+) -> None:
+    """Compares the catalogs with their previous state. If rows may differ, the table stops following.
+
+    Args:
+        table: the table. If it was stopped because its publications lacked an operation, it may be loaded now.
+        now: the current state of the catalogs.
+        server: answers doubts.
+        through: the table has the commits up to this LSN. None: decide now.
+
+    Raises:
+        RowAgeError: if a partition cannot be read now, such as a locked one.
+    """
+    before = table.facts.fingerprint
+    if now.filters is None:  # a changed filter also changes `members`
+        now = replace(now, filters=() if before is None else before.filters)
+    if not table.follows:
+        if (table.facts.error or "").startswith(LACKING) and lacking(OPERATIONS, now) is None:
+            table.want_load("its publications publish every operation again")
+        return
+    if before is None:
+        # The mirror is older than fingerprints: this is its first.
+        if now.oid != table.facts.oid:
+            return table.want_load("the server has another table of this name now")
+        return table.remember(fingerprint=now)
+    if (why := lacking(before.operations, now)) is not None:
+        return table.stop(why)
+    why = difference(before, now)
+    for doubt in () if why is not None else doubts(before, now):
+        why = why or doubt.why(server.answer(doubt))
+    # SET LOGGED writes a new file, too: the changes of an unlogged table are not sent.
+    is_another = now.filenode != before.filenode and not is_only_repacked(before, now)
+    if why is None and is_another and not before.stays_logged:
+        if not _is_decidable(table, now, server, through):
+            return  # the next check asks again
+        why = _why_rewritten(table, server)
+    if why is not None:
+        table.want_load(why)
+    elif (found := now.behind(before)) != before:
+        table.remember(fingerprint=found, truncated=False, new_file=None)
+    table.horizon = now.horizon
+
+
+def _is_decidable(table: MirroredTable, now: Fingerprint, server: ServerView, through: int | None) -> bool:
+    """Whether the stream is far enough to tell if TRUNCATE gave a table its new file."""
+    known = table.facts.new_file
+    if known is None or known[0] != now.filenode:
+        horizon = now.horizon if table.horizon is None else table.horizon
+        table.remember(new_file=(now.filenode, server.now()[1], horizon))
+        return through is None
+    return through is None or through >= known[1]
+
+
+def _why_rewritten(table: MirroredTable, server: ServerView) -> str | None:
+    """Why a table with a new file must be loaded; None if it need not.
+
+    VACUUM FULL and CLUSTER keep the xmin of the rows. ALTER TABLE, such as SET LOGGED, does not.
+    """
+    assert table.facts.new_file is not None
+    if table.facts.truncated or server.has_row(table.facts.table, table.facts.new_file[2]) is not False:
+        return None
+    return (
+        "its rows were written again by ALTER TABLE, or it was emptied in a way that the server does not send"
+    )

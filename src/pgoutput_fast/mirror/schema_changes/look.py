@@ -1,0 +1,61 @@
+"""Checks which tables the publications publish, and whether the rows of the mirror may differ from theirs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection
+
+from pgoutput_fast.mirror.schema_changes.alterations import note_alterations
+from pgoutput_fast.mirror.server import ServerView
+from pgoutput_fast.mirror.service.registry import Tables
+from pgoutput_fast.postgres.row_age import RowAgeError
+
+__all__ = ["look_at_publications"]
+
+_log = logging.getLogger("pgoutput_fast.mirror")
+
+
+def look_at_publications(
+    tables: Tables,
+    server: ServerView,
+    missing: Collection[str],
+    through: int,
+    wanted: Callable[[], bool],
+) -> set[str]:
+    """Notes published tables that are not mirrored, and those whose rows may differ: they are loaded soon.
+
+    A table that is no longer published stays as it is.
+
+    Args:
+        tables: of the mirror.
+        server: tells what is published.
+        missing: the tables that were not published at the last check.
+        through: the tables have the commits up to this LSN.
+        wanted: whether to go on. A table with locked partitions takes seconds.
+
+    Returns:
+        The tables that are not published now.
+
+    Raises:
+        psycopg2.Error: if the server cannot be asked.
+    """
+    published = server.fingerprints()
+    for name, now in published.items():
+        if not wanted():
+            return set(missing)
+        if name not in tables:
+            tables.named(name)
+        elif (table := tables.named(name)).facts.is_unpublished:
+            table.want_load("it is published again")
+        elif name in missing and table.follows:
+            table.want_load("it was not published for a while")
+        else:
+            try:
+                note_alterations(table, now, server, through)
+            except RowAgeError as problem:  # such as locked ones: the next check asks again
+                _log.warning("%s: its partitions cannot be read now: %s", name, str(problem).strip())
+    gone = {each.facts.table for each in tables if not each.facts.is_unpublished} - set(published)
+    # Earlier changes are applied first. So the mirror leaves a table only when it is missing for the second time.
+    for name in sorted(gone.intersection(missing)):
+        tables.named(name).leave()
+    return gone

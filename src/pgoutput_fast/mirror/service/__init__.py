@@ -1,0 +1,1 @@
+"""A running mirror: arguments, life cycle, status and metrics."""

@@ -1,0 +1,64 @@
+"""Removes files that no point needs, and those that a killed mirror left."""
+
+from __future__ import annotations
+
+import time
+
+from pgoutput_fast.mirror.service.registry import Tables
+from pgoutput_fast.mirror.state.layout import SPILL
+from pgoutput_fast.mirror.state.memory import Memory
+from pgoutput_fast.mirror.state.points import Points
+from pgoutput_fast.storage.stores import Store
+
+__all__ = ["Cleaning"]
+
+# Seconds between removals of files that no point needs.
+_CLEAN_SECONDS = 600.0
+
+
+class Cleaning:
+    """Decides which files are removed, and when.
+
+    Short runs, one after the other, clean as often as one long run.
+
+    Args:
+        store: the target.
+        memory: remembers when files were last removed.
+        points: the points that must stay.
+    """
+
+    def __init__(self, store: Store, memory: Memory, points: Points) -> None:
+        self._store, self._memory, self._points = store, memory, points
+        cleaned = memory.cleaned()
+        past = 0.0 if cleaned is None else time.time() - cleaned
+        self._next = time.monotonic() + min(max(0.0, _CLEAN_SECONDS - past), _CLEAN_SECONDS)
+
+    def begin(self) -> None:
+        """Starts the clock in the first run."""
+        if self._memory.cleaned() is None:
+            self._memory.set_cleaned(time.time())
+
+    def behind_killed(self, tables: Tables) -> None:
+        """Removes what a killed mirror left."""
+        before = self._memory.run()
+        if before is not None:
+            tables.remove_orphans(before)
+            self._clean(tables)
+        self.remove_spilled()
+
+    def remove_spilled(self) -> None:
+        """Removes the parts of open transactions that were written to disk."""
+        for name in self._store.names(SPILL):
+            self._store.remove(name)
+
+    def clean_if_due(self, tables: Tables) -> None:
+        """Removes files of current tables that no point needs, if due."""
+        if time.monotonic() >= self._next:
+            self._clean(tables)
+
+    def _clean(self, tables: Tables) -> None:
+        oldest = self._points.oldest()
+        for each in tables:
+            each.clean(oldest.get(each.facts.table))
+        self._memory.set_cleaned(time.time())
+        self._next = time.monotonic() + _CLEAN_SECONDS

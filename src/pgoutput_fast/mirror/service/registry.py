@@ -1,0 +1,127 @@
+"""The tables of a mirror."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from pgoutput_fast.mirror.follow.history import AppendTable
+from pgoutput_fast.mirror.follow.rejects import count_rejects
+from pgoutput_fast.mirror.follow.tables import MirroredTable
+from pgoutput_fast.mirror.schema_changes.alterations import ask_for_alterations
+from pgoutput_fast.mirror.server import ServerView
+from pgoutput_fast.mirror.state.layout import HISTORY, REJECTS
+from pgoutput_fast.mirror.state.memory import Memory, TableFacts
+from pgoutput_fast.storage.stores import Store
+from pgoutput_fast.tables.current_formats import open_current
+from pgoutput_fast.tables.directories import directory_of
+from pgoutput_fast.tables.file_table import FileTable
+
+__all__ = ["Tables"]
+
+# The rejects of changes of unknown tables.
+_UNKNOWN = "_unknown"
+
+
+class Tables:
+    """The tables of a target, opened when they are first needed.
+
+    Args:
+        store: the target.
+        format: of the current tables.
+        storage_options: options of delta-rs for the store, besides the URI.
+        memory: of the mirror.
+        server: gives the columns of a table, and how it was altered.
+        check: called before each commit to a table.
+        iceberg_catalog: of the current tables; None for the one in the target.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        format: str,
+        storage_options: Mapping[str, str],
+        memory: Memory,
+        server: ServerView,
+        check: Callable[[], object] | None = None,
+        iceberg_catalog: Mapping[str, str] | None = None,
+    ) -> None:
+        self._check, self._iceberg_catalog = check, iceberg_catalog
+        self._store, self._format, self._storage_options = store, format, storage_options
+        self._memory, self._server = memory, server
+        self._tables: dict[str, MirroredTable] = {}
+        self._rejects: dict[str, AppendTable] = {}
+        for directory, facts in memory.tables().items():
+            self._tables[facts.table] = self._open(directory, facts)
+
+    def __iter__(self) -> Iterator[MirroredTable]:
+        return iter(sorted(self._tables.values(), key=lambda each: each.facts.table))
+
+    def __contains__(self, table: object) -> bool:
+        return table in self._tables
+
+    def named(self, table: str) -> MirroredTable:
+        """The table with a qualified name, quoted as in SQL. A new table must be loaded."""
+        if table not in self._tables:
+            directory, why = directory_of(table), None
+            try:
+                self._appended(f"{HISTORY}/{directory}").expect_own(known=False)
+            except ValueError as problem:
+                why = str(problem)
+            facts = TableFacts(table, error="it is new", history_error=why, owns_history=why is None)
+            self._memory.set_table(directory, facts)
+            found = self._tables[table] = self._open(directory, facts)
+            found.settle()
+            if why is not None:
+                found.stop_all(why)
+        return self._tables[table]
+
+    def settle(self) -> None:
+        """Records the problems seen when the current tables were opened."""
+        for each in self:
+            each.settle()
+
+    def rejects(self, table: str | None) -> AppendTable:
+        """The rejects of a table; None for those of unknown tables."""
+        directory = _UNKNOWN if table is None else directory_of(table)
+        if directory not in self._rejects:
+            self._rejects[directory] = self._appended(f"{REJECTS}/{directory}")
+        return self._rejects[directory]
+
+    def mend(self) -> None:
+        """Makes all rows visible to every reader, also in files of an earlier version of this package."""
+        for each in self:
+            each.mend()
+            self.rejects(each.facts.table).mend()
+
+    def remove_orphans(self, run: str) -> None:
+        """Removes the files of histories and rejects that a killed process wrote and did not commit."""
+        for each in self:
+            each.history.remove_orphans(run)
+            each.rejects.remove_orphans(run)
+            count_rejects(each)
+
+    def _open(self, directory: str, facts: TableFacts) -> MirroredTable:
+        current = open_current(
+            self._format,
+            self._store,
+            facts.table,
+            self._storage_options,
+            iceberg_catalog=self._iceberg_catalog,
+        )
+        if isinstance(current, FileTable):
+            current.check = self._check
+        history = self._appended(f"{HISTORY}/{directory}")
+        server = self._server
+        return MirroredTable(
+            directory,
+            facts,
+            current,
+            history,
+            lambda: self.rejects(facts.table),
+            self._memory,
+            server.columns,
+            lambda table: ask_for_alterations(table, server),
+        )
+
+    def _appended(self, directory: str) -> AppendTable:
+        return AppendTable(self._store, directory, self._storage_options, self._check)

@@ -1,0 +1,1 @@
+"""What a mirror has stored beside its tables."""

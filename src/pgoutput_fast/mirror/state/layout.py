@@ -1,0 +1,39 @@
+"""The names of the files and directories of a mirror in its target."""
+
+from __future__ import annotations
+
+import os
+
+from pgoutput_fast.storage.stores import open_store
+from pgoutput_fast.storage.table_directories import MIRROR
+
+__all__ = [
+    "CONSUMER",
+    "HISTORY",
+    "OWN",
+    "REJECTS",
+    "SEGMENTS",
+    "SPILL",
+    "stream_directory",
+]
+
+HISTORY, REJECTS, SEGMENTS = "history", "_rejects", "_segments"
+# The name of the mirror among the consumers of the segments.
+CONSUMER = "mirror"
+# The state of the mirror.
+OWN = MIRROR
+# Rows of open transactions are spilled here.
+SPILL = f"{OWN}/spill"
+
+
+def stream_directory(segments: str, stream: int) -> str:
+    """The directory of the segments of one slot.
+
+    Args:
+        segments: the directory of all segments.
+        stream: how many slots were lost before.
+
+    >>> stream_directory("s3://lake/_segments", 0), stream_directory("s3://lake/_segments", 1)
+    ('s3://lake/_segments', 's3://lake/_segments/stream-1')
+    """
+    return os.fspath(open_store(segments).at(f"stream-{stream}")) if stream else segments

@@ -1,0 +1,526 @@
+"""The state of a mirror outside its tables, in small files that are replaced whole.
+
+Tables store their own positions. These files store the rest: how the mirror began, where to begin to read the segments,
+and the errors of tables.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+from pgoutput_fast.base.documents import parsed_json
+from pgoutput_fast.mirror.schema_changes.fingerprint import Fingerprint
+from pgoutput_fast.mirror.state.layout import OWN
+from pgoutput_fast.storage.stores import Store
+from pgoutput_fast.tables.current_formats import expect_format
+
+__all__ = [
+    "UNPUBLISHED",
+    "Beginning",
+    "KnownColumn",
+    "Memory",
+    "Progress",
+    "SeenEntries",
+    "SeenPublication",
+    "SeenPublications",
+    "TableFacts",
+]
+
+# Why a table that is no longer published is stopped. If it is published again, it is loaded.
+UNPUBLISHED = "it is not published any more"
+
+_BEGINNING, _PROGRESS, _TABLES = f"{OWN}/beginning.json", f"{OWN}/progress.json", f"{OWN}/tables"
+_RUN, _REACHED, _CLEANED = (f"{OWN}/{name}.json" for name in ("run", "reached", "cleaned"))
+_ENTRIES, _PUBLICATIONS = f"{OWN}/entries.json", f"{OWN}/publications.json"
+
+Stage: TypeAlias = Literal["slot", "load", "done", "new slot", "repair"]
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """How a mirror began.
+
+    Attributes:
+        slot: the slot's name.
+        publications: their names, sorted.
+        format: of the current tables.
+        segments: the directory of the segments, if it is not the one in the target.
+        stage: `slot` while the slot is created, `load` during the first load, `done` after it. `new slot` while a slot
+            is created in place of a lost one, `repair` while the tables are compared with the server.
+        made: whether the mirror made the slot.
+        lsn: `slot`, `new slot`: the end of the server's WAL before. Else the position of the first load or the repair.
+        iceberg_catalog: the catalog of the current tables, without credentials; None for none, or the one in the
+            target.
+        source: the system identifier of the server, and the name of the database; None if the mirror is older than this
+            field.
+        lost: why the slot can never go on, as reported by a capture; None if it can, as far as is known.
+    """
+
+    slot: str
+    publications: tuple[str, ...]
+    format: str
+    segments: str | None
+    stage: Stage
+    made: bool
+    lsn: int
+    iceberg_catalog: str | None = None
+    source: tuple[str, str] | None = None
+    lost: str | None = None
+
+    def at(self, stage: Stage, lsn: int) -> Beginning:
+        """The same mirror at another stage."""
+        return replace(self, stage=stage, lsn=lsn)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The progress of all tables.
+
+    Attributes:
+        last_seq: ordinal of the last message of the last segment that all tables have; -1 for none.
+        next_seq: ordinal of the next message.
+        lsn: all commits up to this LSN are in all tables.
+        time: of the last of these commits, in microseconds since 1970; None if no commit is known.
+        stream: how many slots were lost before. The segments of every slot have their own directory and their own
+            ordinals.
+    """
+
+    last_seq: int
+    next_seq: int
+    lsn: int
+    time: int | None = None
+    stream: int = 0
+
+
+@dataclass(frozen=True)
+class SeenEntries:
+    """The entries of all publications of the database at a check.
+
+    Attributes:
+        oids: of the entries.
+        count: how many were ever inserted, by the server's statistics, plus those of `oids` not counted there yet.
+        since: the start of these statistics.
+        unseen: how many entries no check has seen.
+    """
+
+    oids: tuple[int, ...]
+    count: int
+    since: str
+    unseen: int
+
+
+@dataclass(frozen=True)
+class SeenPublication:
+    """A publication at a check.
+
+    Attributes:
+        xmin: the transaction that last altered it.
+        sends: what it sends, without its tables.
+        mark: stands for it in fingerprints. It stays if an alteration changed nothing of what is sent.
+        is_single: whether `mark` stayed because the server counted a single alteration. It may count another one later.
+    """
+
+    xmin: str
+    sends: str
+    mark: str
+    is_single: bool = False
+
+
+@dataclass(frozen=True)
+class SeenPublications:
+    """All publications of the database at a check.
+
+    Attributes:
+        rows: of the publications, by oid as text.
+        count: how many alterations the server has counted.
+        since: the start of these statistics.
+        waits: whether a later check saw more alterations than the server had counted. The next one decides.
+    """
+
+    rows: Mapping[str, SeenPublication]
+    count: int
+    since: str
+    waits: bool = False
+
+
+@dataclass(frozen=True)
+class KnownColumn:
+    """A column of a current table.
+
+    Attributes:
+        number: its number in the server's catalog; None if unknown.
+        type: its Arrow type, as text.
+    """
+
+    number: int | None
+    type: str
+
+
+class Gap(NamedTuple):
+    """A range of LSNs in which the content of a table is unknown, because it was loaded or repaired.
+
+    Attributes:
+        begin, end: the LSNs.
+        time: the server's time when it was at `end` or later, in microseconds since 1970; None if unknown.
+    """
+
+    begin: int
+    end: int
+    time: int | None = None
+
+
+@dataclass(frozen=True)
+class TableFacts:
+    """The state of one table of a mirror.
+
+    Attributes:
+        table: qualified name, quoted as in SQL.
+        oid: of the relation that was loaded; 0 before the first load.
+        columns: the columns of the relation, as far as the current table has them, by name.
+        stage: `load` until a load is complete, `follow` after it, `stopped` after an error.
+        error: why it is stopped.
+        history_error: why its history is stopped.
+        keys: (LSN, key) for every change of the key: transactions that commit at this LSN or later have this key, up to
+            the next entry. The key is empty if only whole rows identify rows.
+        shapes: (LSN, names of the columns) for every removal of columns: transactions that commit at this LSN or later
+            have these columns, up to the next entry. Columns that were only added are in the entry before, too. Empty
+            if no column was ever removed.
+        gaps: of all loads and repairs: inside them, history and current tables do not give the table.
+        fingerprint: the table in the server's catalogs at its load, with later differences that change no row; None if
+            the mirror is older than fingerprints.
+        owns_history: whether this mirror starts, or has started, the history of the table. If not, an unknown one may
+            exist.
+        rejects: how many values and changes its rejects have.
+        truncated: whether the stream had a TRUNCATE of it since the fingerprint.
+        new_file: (the new file, the end of the server's WAL, a horizon) when a check first saw another file than that
+            of the fingerprint. A TRUNCATE that made the file is in the stream up to that LSN. Rows of transactions
+            before the horizon were in the old file.
+    """
+
+    table: str
+    oid: int = 0
+    columns: Mapping[str, KnownColumn] = field(default_factory=dict)
+    stage: Literal["load", "follow", "stopped"] = "load"
+    error: str | None = None
+    history_error: str | None = None
+    keys: Sequence[tuple[int, tuple[str, ...]]] = ()
+    gaps: Sequence[Gap] = ()
+    shapes: Sequence[tuple[int, tuple[str, ...]]] = ()
+    fingerprint: Fingerprint | None = None
+    owns_history: bool = False
+    rejects: int = 0
+    truncated: bool = False
+    new_file: tuple[int, int, int] | None = None
+
+    @property
+    def knows_history(self) -> bool:
+        """Whether an existing history belongs to this mirror."""
+        return self.owns_history or self.oid != 0
+
+    @property
+    def is_unpublished(self) -> bool:
+        """Whether it is stopped only because it is no longer published: nothing is wrong with it."""
+        return self.stage == "stopped" and self.error == UNPUBLISHED
+
+    def key_at(self, lsn: int) -> tuple[str, ...] | None:
+        """The key of the changes that commit at an LSN; None if unknown.
+
+        >>> facts = TableFacts("public.orders", keys=[(10, ("id",)), (20, ())])
+        >>> facts.key_at(9), facts.key_at(19), facts.key_at(20)
+        (None, ('id',), ())
+        """
+        return next((key for begin, key in reversed(self.keys) if begin <= lsn), None)
+
+    @property
+    def last_key(self) -> int:
+        """The LSN from which on the newest key is known; -1 without a key.
+
+        >>> TableFacts("public.orders", keys=[(10, ("id",)), (20, ())]).last_key
+        20
+        """
+        return self.keys[-1][0] if self.keys else -1
+
+    def gaps_and_keys_since(
+        self, lsn: int
+    ) -> tuple[tuple[Gap, ...], tuple[tuple[int, tuple[str, ...]], ...]]:
+        """`gaps` that end after an LSN, and the `keys` of the changes that commit at this LSN or later.
+
+        >>> keys = [(10, ("id",)), (20, ()), (40, ("id",))]
+        >>> facts = TableFacts("public.orders", gaps=[Gap(1, 5), Gap(15, 30)], keys=keys)
+        >>> facts.gaps_and_keys_since(25)
+        ((Gap(begin=15, end=30, time=None),), ((20, ()), (40, ('id',))))
+        """
+        before = [each for each in self.keys if each[0] <= lsn]
+        keys = (*before[-1:], *(each for each in self.keys if each[0] > lsn))
+        return tuple(each for each in self.gaps if each.end > lsn), keys
+
+    def shape_at(self, lsn: int) -> tuple[int, tuple[str, ...]]:
+        """The entry of `shapes`, (LSN, columns), for changes that commit at an LSN.
+
+        >>> facts = TableFacts("public.orders", shapes=[(-1, ("id", "note")), (20, ("id",))])
+        >>> facts.shape_at(19), facts.shape_at(20)
+        ((-1, ('id', 'note')), (20, ('id',)))
+        """
+        shapes = self.shapes or [(-1, tuple(self.columns))]
+        return next((each for each in reversed(shapes) if each[0] <= lsn), shapes[0])
+
+    def shapes_with(self, columns: Iterable[str], lsn: int) -> Sequence[tuple[int, tuple[str, ...]]]:
+        """`shapes` if the relation has other columns from an LSN on.
+
+        >>> facts = TableFacts("public.orders", shapes=[(-1, ("id", "note")), (20, ("id",))])
+        >>> facts.shapes_with(["id", "at"], 30)
+        ((-1, ('id', 'note')), (20, ('id', 'at')))
+        >>> facts.shapes_with(["id", "note"], 30)
+        ((-1, ('id', 'note')), (20, ('id',)), (30, ('id', 'note')))
+        """
+        shapes = tuple(self.shapes) or ((-1, tuple(self.columns)),)
+        names, known = tuple(columns), {name for _, each in shapes for name in each}
+        begin, last = shapes[-1]
+        new = set(names) - set(last)
+        # A new column is null in all older rows, so it makes no difference for them.
+        if set(last) <= set(names) and not new & known:
+            return (*shapes[:-1], (begin, names)) if self.shapes else ()
+        return (*shapes, (lsn, names))
+
+    def loaded(
+        self, oid: int, columns: dict[str, KnownColumn], gap: Gap, fingerprint: Fingerprint | None
+    ) -> TableFacts:
+        """The facts after a load, as for `MirroredTable.loaded`."""
+        return replace(
+            self,
+            oid=oid,
+            columns=columns,
+            stage="follow",
+            error=None,
+            gaps=(*self.gaps, gap),
+            shapes=self.shapes_with(columns, gap.end) if self.columns else self.shapes,
+            fingerprint=fingerprint,
+            truncated=False,
+            new_file=None,
+        )
+
+
+class Memory:
+    """The files of a mirror.
+
+    Args:
+        store: the target.
+        check: called before each change.
+    """
+
+    def __init__(self, store: Store, check: Callable[[], object] | None = None) -> None:
+        self._store, self._check = store, check
+
+    def beginning(self) -> Beginning | None:
+        """How the mirror began, None if it has not.
+
+        Raises:
+            ValueError: if the file is damaged, as in the other methods.
+            MirrorError: if this version of the package lacks the format of the current tables.
+        """
+        values = self._read(_BEGINNING)
+        if values is None:
+            return None
+        with _damaged(self._store, _BEGINNING):
+            source = values.get("source")
+            names = {"publications": tuple(values["publications"]), "source": source and tuple(source)}
+            beginning = Beginning(**{**values, **names})
+        expect_format(beginning.format, self._store)
+        return beginning
+
+    def begun(self, iceberg_catalog: Mapping[str, str] | None) -> Beginning:
+        """How the mirror began, for readers of its tables.
+
+        Args:
+            iceberg_catalog: the properties of the catalog that the reader was given.
+
+        Raises:
+            LookupError: if it has not begun.
+            ValueError: if the reader needs a catalog, or if the file is damaged.
+        """
+        found = self.beginning()
+        if found is None:
+            raise LookupError(f"{self._store} is not the target of a mirror, or its first load has not begun")
+        if found.iceberg_catalog is not None and not iceberg_catalog:
+            raise ValueError(
+                f"the current tables of {self._store} are in the catalog {found.iceberg_catalog}: pass "
+                "iceberg_catalog= with its properties"
+            )
+        return found
+
+    def set_beginning(self, beginning: Beginning | None) -> None:
+        """Remembers how the mirror began; None forgets it."""
+        if beginning is None:
+            self._store.remove(_BEGINNING)
+        else:
+            self._put(_BEGINNING, asdict(beginning))
+
+    def progress(self) -> Progress | None:
+        """The progress of all tables, None before the end of the first load."""
+        values = self._read(_PROGRESS)
+        if values is None:
+            return None
+        with _damaged(self._store, _PROGRESS):
+            return Progress(**values)
+
+    def set_progress(self, progress: Progress) -> None:
+        """Remembers the progress of all tables."""
+        self._put(_PROGRESS, asdict(progress))
+
+    def tables(self) -> dict[str, TableFacts]:
+        """{directory: state of the table}."""
+        found = {}
+        for name in sorted(self._store.names(_TABLES)):
+            base = name.rpartition("/")[2]
+            values = self._read(name) if base.endswith(".json") and not base.startswith(".") else None
+            if values is not None:
+                with _damaged(self._store, name):
+                    found[base.removesuffix(".json")] = _facts(values)
+        return found
+
+    def table(self, directory: str) -> TableFacts | None:
+        """The state of one table, None if it is not mirrored."""
+        name = _table(directory)
+        values = self._read(name)
+        if values is None:
+            return None
+        with _damaged(self._store, name):
+            return _facts(values)
+
+    def set_table(self, directory: str, facts: TableFacts) -> None:
+        """Remembers the state of a table."""
+        self._put(_table(directory), asdict(facts))
+
+    def forget_table(self, directory: str) -> None:
+        """Forgets one table."""
+        self._store.remove(_table(directory))
+
+    def reached(self) -> int | None:
+        """The LSN up to which all histories have all commits. None if unknown."""
+        values = self._read(_REACHED)
+        if values is None:
+            return None
+        with _damaged(self._store, _REACHED):
+            return int(values["lsn"])
+
+    def set_reached(self, lsn: int) -> None:
+        """Remembers this LSN."""
+        self._put(_REACHED, {"lsn": lsn})
+
+    def entries(self) -> SeenEntries | None:
+        """The entries of publications at the last check; None if there was none."""
+        values = self._read(_ENTRIES)
+        if values is None:
+            return None
+        with _damaged(self._store, _ENTRIES):
+            return SeenEntries(**{**values, "oids": tuple(values["oids"])})
+
+    def set_entries(self, entries: SeenEntries) -> None:
+        """Remembers the entries of publications at a check."""
+        self._put(_ENTRIES, asdict(entries))
+
+    def publications(self) -> SeenPublications | None:
+        """The publications at the last check; None if there was none."""
+        values = self._read(_PUBLICATIONS)
+        if values is None:
+            return None
+        with _damaged(self._store, _PUBLICATIONS):
+            rows = {oid: SeenPublication(**each) for oid, each in values["rows"].items()}
+            return SeenPublications(**{**values, "rows": rows})
+
+    def set_publications(self, publications: SeenPublications) -> None:
+        """Remembers the publications at a check."""
+        self._put(_PUBLICATIONS, asdict(publications))
+
+    def run(self) -> str | None:
+        """The name of the last process that mirrored here: it may have left files."""
+        values = self._read(_RUN)
+        return None if values is None else str(values.get("run", ""))
+
+    def set_run(self, run: str | None) -> None:
+        """Notes the name of this process; None if it left nothing."""
+        if run is None:
+            self._store.remove(_RUN)
+        else:
+            self._put(_RUN, {"run": run})
+
+    def cleaned(self) -> float | None:
+        """When files that no point needs were last removed, in seconds since 1970. None if unknown."""
+        values = self._read(_CLEANED)
+        if values is None:
+            return None
+        with _damaged(self._store, _CLEANED):
+            return float(values["time"])
+
+    def set_cleaned(self, time: float) -> None:
+        """Remembers when files that no point needs were removed."""
+        self._put(_CLEANED, {"time": time})
+
+    def begin_again(self) -> None:
+        """Forgets tables and progress, but not which histories belong to this mirror."""
+        for directory, facts in self.tables().items():
+            if facts.knows_history:
+                self.set_table(
+                    directory, TableFacts(facts.table, error="its load was interrupted", owns_history=True)
+                )
+            else:
+                self.forget_table(directory)
+        self._store.remove(_PROGRESS)
+        self._store.remove(_REACHED)
+
+    def _put(self, name: str, values: Mapping[str, Any]) -> None:
+        if self._check is not None:
+            self._check()
+        self._store.put(name, json.dumps(values).encode())
+
+    def _read(self, name: str) -> dict[str, Any] | None:
+        try:
+            content = self._store.read(name)
+        except FileNotFoundError:
+            return None
+        with _damaged(self._store, name):
+            values = parsed_json(content)
+            if not isinstance(values, dict):
+                raise ValueError
+            return values
+
+
+def _table(directory: str) -> str:
+    return f"{_TABLES}/{directory}.json"
+
+
+def _facts(values: Mapping[str, Any]) -> TableFacts:
+    columns = {key: KnownColumn(**each) for key, each in values["columns"].items()}
+    keys = tuple((int(lsn), tuple(key)) for lsn, key in values.get("keys", ()))
+    gaps = tuple(Gap(*each) for each in values.get("gaps", ()))
+    shapes = tuple((int(lsn), tuple(names)) for lsn, names in values.get("shapes", ()))
+    known, new_file = values.get("fingerprint"), values.get("new_file")
+    fingerprint = None if known is None else Fingerprint.from_dict(known)
+    return TableFacts(
+        **{
+            **values,
+            "columns": columns,
+            "keys": keys,
+            "gaps": gaps,
+            "shapes": shapes,
+            "fingerprint": fingerprint,
+            "new_file": new_file and tuple(new_file),
+        }
+    )
+
+
+class _damaged:  # noqa: N801  (used like a function)
+    """Explains an error of the block: the file is damaged."""
+
+    def __init__(self, store: Store, name: str) -> None:
+        self._what = f"{store}/{name} is damaged: restore it, or mirror into another target"
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None and issubclass(kind, ValueError | KeyError | TypeError):
+            raise ValueError(self._what) from None

@@ -1,0 +1,307 @@
+"""Points in time: which versions of the current tables belong together.
+
+A point is recorded when all tables are at the same position. Readers who use the versions of one point never see part
+of a transaction.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal
+
+from pgoutput_fast.base.documents import parsed_json
+from pgoutput_fast.mirror.state.layout import OWN
+from pgoutput_fast.protocol.lsn import Lsn, format_lsn, parse_lsn
+from pgoutput_fast.storage.stores import Store, open_store
+
+__all__ = [
+    "MOST_POINTS",
+    "Point",
+    "Points",
+    "at",
+    "at_time",
+    "end_of",
+    "expect_until",
+    "lsn_of",
+    "microseconds_of",
+    "point_before",
+    "points",
+]
+
+# The number of points that are kept.
+MOST_POINTS = 100
+
+_FILE = f"{OWN}/points.json"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True)
+class Point:
+    """A moment at which the versions of all tables are known.
+
+    Attributes:
+        position: the tables have all commits up to this LSN, and no later ones.
+        time: of the last of these commits, in microseconds since 1970; None if the mirror saw no commit yet.
+        versions: {qualified name of a table: version of its current table}.
+        through: no transaction committed between `position` and this LSN.
+        through_time: no transaction committed between `time` and this time, in microseconds since 1970; None if
+            unknown.
+    """
+
+    position: int
+    time: int | None
+    versions: Mapping[str, int]
+    through: int
+    through_time: int | None = None
+
+    @property
+    def lsn(self) -> str:
+        """The position as PostgreSQL shows it."""
+        return format_lsn(self.position)
+
+    @property
+    def committed(self) -> datetime | None:
+        """`time` as a datetime in UTC."""
+        return None if self.time is None else _EPOCH + timedelta(microseconds=self.time)
+
+
+class Points:
+    """The points of a target. Only the mirror adds any.
+
+    Args:
+        store: the target.
+        most: how many points are kept.
+        check: called before each change.
+    """
+
+    def __init__(
+        self, store: Store, most: int = MOST_POINTS, check: Callable[[], object] | None = None
+    ) -> None:
+        self._store, self._check = store, check
+        self._most = most
+        self._known: list[Point] | None = None
+
+    def read(self) -> list[Point]:
+        """All points, the oldest first.
+
+        Raises:
+            ValueError: if the file is damaged.
+        """
+        try:
+            values = parsed_json(self._store.read(_FILE))
+            return _unpacked(values["points"])
+        except FileNotFoundError:
+            return []
+        except (ValueError, KeyError, TypeError):
+            raise ValueError(
+                f"{self._store}/{_FILE} is damaged: remove it. The mirror then records new points"
+            ) from None
+
+    def add(self, point: Point) -> None:
+        """Records a point. It replaces the last one if position and versions are the same."""
+        known = self.read() if self._known is None else self._known
+        last = known[-1] if known else None
+        if last is not None and (last.position, last.versions) == (point.position, point.versions):
+            point = replace(
+                point,
+                through=max(last.through, point.through),
+                through_time=max(last.through_time or 0, point.through_time or 0) or None,
+            )
+            if last == point:
+                self._known = known
+                return
+        # After a load of all tables, or without the progress file, the mirror may pass a position again.
+        known = [*(each for each in known if each.position < point.position), point][-self._most :]
+        if self._check is not None:
+            self._check()
+        self._store.put(_FILE, json.dumps({"points": _packed(known)}).encode())
+        self._known = known
+
+    def oldest(self) -> Mapping[str, int]:
+        """{qualified name of a table: the oldest version in a point}."""
+        found: dict[str, int] = {}
+        for point in self.read():
+            for table, version in point.versions.items():
+                found.setdefault(table, version)
+        return found
+
+    def forget(self) -> None:
+        """Removes all points."""
+        self._store.remove(_FILE)
+        self._known = None
+
+
+def points(target: str | os.PathLike[str]) -> list[Point]:
+    """The points of a mirror's target, the oldest first. The mirror need not run.
+
+    Args:
+        target: of the mirror: a path or a URI.
+
+    Returns:
+        The points; none until the first load is complete.
+
+    Raises:
+        LookupError: if the target has no mirror.
+        ValueError: if the file of the points is damaged.
+    """
+    store = open_store(target)
+    known = Points(store).read()
+    if not known and not store.names(OWN):
+        raise LookupError(f"{store} has no recorded point: run the mirror until its first load is complete")
+    return known
+
+
+def at(
+    target: str | os.PathLike[str], position: Lsn | datetime | Literal["latest"] = "latest"
+) -> dict[str, int]:
+    """The versions of the current tables at one position.
+
+    Args:
+        target: of the mirror: a path or a URI.
+        position: `"latest"`; an LSN, as for `parse_lsn`; or a datetime with a time zone. The result is that of the
+            newest point that is not later.
+
+    Returns:
+        {qualified name of a table: version of its current table}.
+
+    Raises:
+        LookupError: if the points are all newer or older than that; the message gives their range.
+        ValueError, TypeError: if `position` is none of these.
+    """
+    place = open_store(target)
+    known = Points(place).read()
+    if position == "latest":
+        if not known:
+            raise LookupError(
+                f"{place} has no recorded point: run the mirror until its first load is complete"
+            )
+        return dict(known[-1].versions)
+    if isinstance(position, datetime):
+        return dict(at_time(known, position, str(place)).versions)
+    return dict(_at_lsn(known, lsn_of(position), str(place)).versions)
+
+
+def lsn_of(position: Lsn) -> int:
+    """Parses a position that is an LSN.
+
+    Raises:
+        ValueError, TypeError: if it is not one.
+    """
+    try:
+        return parse_lsn(position)
+    except ValueError as problem:
+        raise ValueError(f"{problem}; or give 'latest' or a datetime") from None
+
+
+def _at_lsn(known: list[Point], lsn: int, place: str) -> Point:
+    index = bisect_right(known, lsn, key=lambda each: each.position) - 1
+    if index < 0:
+        raise LookupError(_too_old(known, format_lsn(lsn), place))
+    if index == len(known) - 1 and lsn > known[-1].through:
+        raise LookupError(
+            f"{place} goes up to {format_lsn(known[-1].through)}, and not to {format_lsn(lsn)}: run the mirror, or "
+            "take 'latest'"
+        )
+    return known[index]
+
+
+def at_time(known: list[Point], time: datetime, place: str) -> Point:
+    """The newest point that is not later than a time.
+
+    Args:
+        known: the points, the oldest first.
+        time: with a time zone.
+        place: names the target, for errors.
+
+    Raises:
+        LookupError: if the points are all newer or older than that; the message gives their range.
+        ValueError: if `time` has no time zone.
+    """
+    found = point_before(known, time, place)
+    expect_until(known, time, place)
+    return found
+
+
+def microseconds_of(time: datetime) -> int:
+    """A time in microseconds since 1970.
+
+    Raises:
+        ValueError: if it has no time zone.
+    """
+    if time.tzinfo is None:
+        raise ValueError("a datetime needs a time zone, such as datetime.now(timezone.utc)")
+    return (time - _EPOCH) // timedelta(microseconds=1)
+
+
+def point_before(known: list[Point], time: datetime, place: str) -> Point:
+    """As `at_time`, but the time may be later than the end of the points."""
+    dated = [each for each in known if each.time is not None]
+    index = bisect_right(dated, microseconds_of(time), key=lambda each: each.time or 0) - 1
+    if index < 0:
+        raise LookupError(_too_old(dated, time.isoformat(), place))
+    return dated[index]
+
+
+def end_of(known: Sequence[Point]) -> int:
+    """The time up to which the last of the points has all commits, in microseconds since 1970."""
+    return max(known[-1].time or 0, known[-1].through_time or 0)
+
+
+def expect_until(known: list[Point], time: datetime, place: str) -> None:
+    """Checks that the points go up to a time.
+
+    Raises:
+        LookupError: if they do not.
+    """
+    if microseconds_of(time) > (end := end_of(known)):
+        shown = (_EPOCH + timedelta(microseconds=end)).isoformat()
+        raise LookupError(
+            f"{place} goes up to {shown}, and not to {time.isoformat()}: run the mirror, or take 'latest'"
+        )
+
+
+def _too_old(known: list[Point], wanted: str, place: str) -> str:
+    if not known:
+        return f"{place} has no recorded point for {wanted}: run the mirror until it has applied a commit"
+    oldest = known[0]
+    return (
+        f"{place} has no point as old as {wanted}: the oldest is {oldest.lsn}"
+        f"{'' if oldest.committed is None else f', committed at {oldest.committed.isoformat()}'}"
+    )
+
+
+def _packed(known: list[Point]) -> list[dict[str, Any]]:
+    """Points as JSON values, with only the versions that differ from the point before."""
+    packed, before = [], dict[str, int]()
+    for each in known:
+        changed = {name: version for name, version in each.versions.items() if before.get(name) != version}
+        packed.append(
+            {
+                "position": each.position,
+                "lsn": each.lsn,
+                "time": each.time,
+                "through": each.through,
+                "through_time": each.through_time,
+                "versions": changed,
+                "gone": sorted(before.keys() - each.versions.keys()),
+            }
+        )
+        before = dict(each.versions)
+    return packed
+
+
+def _unpacked(packed: list[dict[str, Any]]) -> list[Point]:
+    known, versions = [], dict[str, int]()
+    for each in packed:
+        versions = {name: version for name, version in versions.items() if name not in each["gone"]} | each[
+            "versions"
+        ]
+        known.append(
+            Point(int(each["position"]), each["time"], versions, int(each["through"]), each["through_time"])
+        )
+    return known

@@ -1,0 +1,1 @@
+"""Tables in a lake: their formats, files, positions and commits."""

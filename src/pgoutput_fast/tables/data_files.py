@@ -1,0 +1,243 @@
+"""The files of a current table: those that may have certain rows, their content, and new ones."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import date, datetime
+from decimal import Decimal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from pgoutput_fast.storage.paths import open_file
+from pgoutput_fast.storage.stores import Store
+from pgoutput_fast.tables.columns import in_schema
+from pgoutput_fast.tables.files import TableFiles, WrittenFile
+
+__all__ = [
+    "FILE_BYTES",
+    "RUN",
+    "DataFile",
+    "NewFiles",
+    "Version",
+    "by_bounds",
+    "candidates",
+    "leading_bounds",
+    "row_groups",
+]
+
+# The largest size of a file, roughly. An effect rewrites whole files: it costs as much as the files with the changed
+# keys, however large the table is.
+FILE_BYTES = 32 << 20
+# Takes the place of a run in the names of files of the mirror.
+RUN = "current"
+# No name in PostgreSQL has a zero byte. So no column is the ordinal of a message.
+_NO_PREFIX = "\0"
+# The bytes of rows in a row group, roughly. A search for a key reads at least one.
+_WAITING_BYTES = 32 << 20
+# The types whose bounds are used, and their Python types in pyarrow's statistics. Not floats: NaN has no place in their
+# order. Some programs store a decimal as an integer, which pyarrow then returns.
+_BOUNDS: Sequence[tuple[Callable[[pa.DataType], bool], type]] = (
+    (pa.types.is_integer, int),
+    (pa.types.is_string, str),
+    (pa.types.is_date32, date),
+    (pa.types.is_timestamp, datetime),
+    (pa.types.is_binary, bytes),
+    (pa.types.is_decimal128, Decimal),
+)
+# JSON has no exact form of these, so only row groups have their bounds.
+_INEXACT = (pa.types.is_binary, pa.types.is_decimal128)
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """A file of a table.
+
+    Attributes:
+        name: its name in the table's directory.
+        rows: how many rows it has.
+        nbytes: its size in bytes.
+    """
+
+    name: str
+    rows: int
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class Version:
+    """A version of a table.
+
+    Attributes:
+        number: the version in the format.
+        position: its LSN.
+        schema: its columns.
+        files: its files.
+        bounds: column -> (least values, largest values) of the column in all files; null if unknown. Nulls do not
+            count.
+    """
+
+    number: int
+    position: int
+    schema: pa.Schema
+    files: Sequence[DataFile]
+    bounds: Callable[[str], tuple[pa.Array, pa.Array]]
+
+
+def _form(kind: pa.DataType) -> type | None:
+    """The Python type of bounds of a column of this type; None if bounds cannot select files by such a column."""
+    return next((form for test, form in _BOUNDS if test(kind)), None)
+
+
+def _leading(wanted: pa.Table, has: Callable[[pa.DataType], bool]) -> tuple[str, pa.Array] | None:
+    """The column whose bounds select files or row groups, and its values; None if there is none."""
+    for field in wanted.schema:
+        if has(field.type):
+            values = pc.unique(wanted.column(field.name))
+            if not values.null_count:
+                return field.name, values
+    return None
+
+
+def _in_group(kind: pa.DataType) -> bool:
+    """Whether row groups have bounds of this type."""
+    return _form(kind) is not None
+
+
+def _in_log(kind: pa.DataType) -> bool:
+    """Whether the bounds of files have this type."""
+    return _in_group(kind) and not any(test(kind) for test in _INEXACT)
+
+
+def by_bounds(version: Version, files: Sequence[int]) -> list[int]:
+    """Files sorted by their least values in the first column with bounds."""
+    for field in version.schema:
+        if _in_log(field.type):
+            lows = version.bounds(field.name)[0].take(pa.array(files, pa.int64()))
+            return [files[k] for k in pc.sort_indices(lows).to_pylist()]
+    return list(files)
+
+
+def candidates(version: Version, wanted: pa.Table) -> list[int]:
+    """The files that may have any of these rows, by their bounds: indexes of `version.files`."""
+    leading = _leading(wanted, _in_log)
+    if leading is None or leading[0] not in version.schema.names:
+        return list(range(len(version.files)))
+    name, values = leading
+    lows, highs = version.bounds(name)
+    return [k for k, (low, high) in enumerate(zip(lows, highs, strict=True)) if _between(values, low, high)]
+
+
+def leading_bounds(version: Version, names: Sequence[str]) -> tuple[str, pa.Array, pa.Array] | None:
+    """The first of these columns whose bounds select files, with its least and largest values in all files.
+
+    None if there is no such column.
+    """
+    for name in names:
+        if name in version.schema.names and _in_log(version.schema.field(name).type):
+            return name, *version.bounds(name)
+    return None
+
+
+def _between(values: pa.Array, low: pa.Scalar, high: pa.Scalar) -> bool:
+    if not low.is_valid or not high.is_valid:
+        return True
+    if pa.types.is_timestamp(high.type):
+        # Delta's bounds have milliseconds. Some programs round the upper bound down.
+        try:
+            high = pc.add_checked(high, pa.scalar(1000, pa.duration("us")))
+        except pa.ArrowInvalid:  # the end of time
+            return True
+    return bool(pc.any(pc.and_(pc.greater_equal(values, low), pc.less_equal(values, high))).as_py())
+
+
+def row_groups(
+    store: Store, name: str, schema: pa.Schema, columns: Sequence[str], wanted: pa.Table | None = None
+) -> Iterator[tuple[int, pa.Table]]:
+    """Yields (ordinal of the first row, rows) for the row groups of a file.
+
+    Args:
+        store: the store of the file.
+        name: its name in the store.
+        schema: the columns of the table. A column that the file lacks is null.
+        columns: the columns to read.
+        wanted: skips row groups that have none of these rows, by their bounds.
+    """
+    types = pa.schema([schema.field(each) for each in columns])
+    leading = None if wanted is None else _leading(wanted, _in_group)
+    begin = 0
+    # Spark may write timestamps of 96 bits. Object stores are read with many columns at once.
+    more = {"coerce_int96_timestamp_unit": "us", "pre_buffer": not store.local}
+    with pq.ParquetFile(open_file(os.fspath(store.at(name))), **more) as file:
+        there = set(file.schema_arrow.names)
+        named = [each for each in columns if each in there]
+        for k in range(file.num_row_groups):
+            group = file.metadata.row_group(k)
+            if leading is None or _may_have(group, *leading):
+                rows = (
+                    file.read_row_group(k, columns=named)
+                    if named
+                    else pa.table({"": pa.nulls(group.num_rows)})
+                )
+                yield begin, in_schema(rows, types)
+            begin += group.num_rows
+
+
+def _may_have(group: pq.RowGroupMetaData, name: str, values: pa.Array) -> bool:
+    for at in range(group.num_columns):
+        column = group.column(at)
+        if column.path_in_schema != name:
+            continue
+        with suppress(ValueError, OverflowError, TypeError, pa.ArrowException):
+            found = column.statistics
+            if found is not None and found.has_min_max and type(found.min) is _form(values.type):
+                low, high = (pa.scalar(each, values.type) for each in (found.min, found.max))
+                return _between(values, low, high)
+    return True
+
+
+class NewFiles:
+    """Writes the new files of a table. A context manager: after an error, all of them are removed.
+
+    Args:
+        store: the store with all tables.
+        directory: the directory of the files in it.
+        file_bytes: the largest size of a file, roughly.
+
+    Attributes:
+        written: the files.
+    """
+
+    def __init__(self, store: Store, directory: str, file_bytes: int) -> None:
+        self._store, self._directory, self._file_bytes = store, directory, file_bytes
+        self.written: list[WrittenFile] = []
+
+    def __enter__(self) -> NewFiles:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if error[0] is not None:
+            self.remove()
+
+    def write(self, rows: Iterable[pa.Table | pa.RecordBatch]) -> None:
+        """Writes rows into files of their own."""
+        waiting = min(_WAITING_BYTES, self._file_bytes)
+        with TableFiles(
+            self._store, RUN, False, file_bytes=self._file_bytes, waiting_bytes=waiting, prefix=_NO_PREFIX
+        ) as files:
+            for each in rows:
+                for batch in each.to_batches() if isinstance(each, pa.Table) else (each,):
+                    files.add(self._directory, batch)
+        self.written += files.written
+
+    def remove(self, files: Sequence[WrittenFile] | None = None) -> None:
+        """Removes some of the files, by default all."""
+        gone = self.written if files is None else list(files)
+        for each in gone:
+            with suppress(Exception):
+                self._store.remove(f"{self._directory}/{each.name}")
+        self.written = [each for each in self.written if each not in gone]

@@ -1,0 +1,255 @@
+"""Writes the rows of several tables as Parquet files of limited size, with bounded memory.
+
+The files belong to a table, and are visible to readers, only after a commit adds them.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from typing import IO, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pgoutput_fast.storage.parquet import Compression, rows_writer
+from pgoutput_fast.storage.stores import Store
+from pgoutput_fast.tables.advice import advised
+from pgoutput_fast.tables.marker import check_marker
+from pgoutput_fast.tables.partitions import MOST_PARTITIONS, Partitioning, divide
+from pgoutput_fast.tables.statistics import Measured, measured, statistics_of
+
+__all__ = ["FILE_BYTES", "TableFiles", "WrittenFile", "file_prefix"]
+
+# The size of files that engines read best.
+FILE_BYTES = 128 << 20
+# Above this many waiting bytes, the rows of the largest table are written.
+_MOST_WAITING = 64 << 20
+# Above this many open files, the largest one is closed. A process may open some 1,000 files.
+_MOST_OPEN = 100
+_SEQ = "seq"
+
+_Values = tuple[str | None, ...]
+
+
+@dataclass(frozen=True)
+class WrittenFile:
+    """A file that a task wrote.
+
+    Attributes:
+        directory: the table's directory in the target.
+        name: the file's name in that directory, with the directory of its partition.
+        rows: how many rows it has.
+        nbytes: its size in bytes.
+        first: the smallest ordinal of a message in it; None if its rows have none.
+        last: the largest one.
+        statistics: JSON, as `statistics_of` makes it.
+        partition: JSON, the list of the values of the partition columns, as texts or nulls.
+    """
+
+    directory: str
+    name: str
+    rows: int
+    nbytes: int
+    first: int | None
+    last: int | None
+    statistics: str
+    partition: str = "[]"
+
+
+def file_prefix(run: str, hidden: bool) -> str:
+    """The prefix of the names of a run's files. Readers of directories skip hidden names."""
+    return f"{'.' if hidden else ''}part-{run}-"
+
+
+class TableFiles:
+    """Collects rows and writes them into files. A context manager: after an error, it leaves no open file.
+
+    Args:
+        store: the target.
+        run: names the run that will commit the files.
+        hidden: whether the names are hidden until the commit.
+        file_bytes: the largest size of a file, roughly.
+        waiting_bytes: the most bytes of rows that wait in memory, roughly; 64 MiB by default.
+        prefix: the prefix of the metadata columns.
+        checked: whether the run has a marker, without which no file may stay.
+        partitioning: directory -> partitioning of the table. Other tables are not partitioned.
+        compression: how pages of the files are compressed.
+
+    Raises:
+        RuntimeError: at the end of a file, if the run may no longer write.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        run: str,
+        hidden: bool,
+        *,
+        file_bytes: int = FILE_BYTES,
+        waiting_bytes: int | None = None,
+        prefix: str = "_",
+        checked: bool = False,
+        partitioning: Mapping[str, Partitioning] | None = None,
+        compression: Compression = "zstd",
+    ) -> None:
+        self._store, self._file_bytes = store, file_bytes
+        self._waiting_bytes = _MOST_WAITING if waiting_bytes is None else waiting_bytes
+        self._run, self._checked = run, checked
+        self._partitioning = partitioning or {}
+        self._compression = compression
+        self._partitions: dict[str, set[_Values]] = {}
+        # Every attempt of a task has its own names.
+        self._stem = f"{file_prefix(run, hidden)}{secrets.token_hex(8)}"
+        self._seq = prefix + _SEQ
+        self._count = 0
+        self._waiting: dict[str, list[pa.RecordBatch]] = {}
+        self._nbytes: dict[str, int] = {}
+        self._open: dict[tuple[str, _Values], _OpenFile] = {}
+        self.written: list[WrittenFile] = []
+
+    def __enter__(self) -> TableFiles:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if error[0] is None:
+            try:
+                with advised(self._store):
+                    self._finish()
+            except BaseException as problem:
+                self._abandon(problem)
+                raise
+        else:
+            self._abandon(error[1])
+
+    def add(self, directory: str, batch: pa.RecordBatch) -> None:
+        """Adds rows of a table. All batches of a table have the same schema."""
+        if batch.num_rows == 0:
+            return
+        self._waiting.setdefault(directory, []).append(batch)
+        self._nbytes[directory] = self._nbytes.get(directory, 0) + batch.nbytes
+        with advised(self._store):
+            while sum(self._nbytes.values()) > self._waiting_bytes:
+                self._flush(max(self._nbytes, key=lambda each: self._nbytes[each]))
+
+    def _flush(self, directory: str) -> None:
+        """Writes the waiting rows of a table, a row group per partition. Closes files that are large enough."""
+        rows = pa.Table.from_batches(self._waiting.pop(directory))
+        del self._nbytes[directory]
+        for values, part in divide(rows, self._partitioning.get(directory), directory):
+            file = self._open.get((directory, values))
+            if file is None:
+                while len(self._open) >= _MOST_OPEN:
+                    self._close(max(self._open, key=lambda each: self._open[each].nbytes))
+                name = self._new_name(directory, values)
+                file = _OpenFile(
+                    self._store, directory, name, part.schema, self._seq, values, self._compression
+                )
+                self._open[directory, values] = file
+            file.write(part)
+            if file.nbytes >= self._file_bytes:
+                self._close((directory, values))
+
+    def _new_name(self, directory: str, values: _Values) -> str:
+        """A name for a file of a partition.
+
+        Raises:
+            ValueError: if this task has too many partitions of the table.
+        """
+        self._count += 1
+        name = f"{self._stem}-{self._count:05d}.parquet"
+        partitioning = self._partitioning.get(directory)
+        if partitioning is None or not partitioning.columns:
+            return name
+        known = self._partitions.setdefault(directory, set())
+        known.add(values)
+        if len(known) > MOST_PARTITIONS:
+            raise ValueError(
+                f"{directory}: one task has rows of more than {MOST_PARTITIONS:,} partitions: choose columns with "
+                "fewer values for partition_by"
+            )
+        return partitioning.directory(values) + name
+
+    def _close(self, key: tuple[str, _Values]) -> None:
+        self.written.append(self._open[key].close())
+        del self._open[key]
+        if self._checked:
+            check_marker(self._store, self._run)
+
+    def _finish(self) -> None:
+        # Tables with open files first: their rows go to these files, which no other table then closes early.
+        opened = dict.fromkeys(directory for directory, _ in self._open)
+        for directory in [*opened, *(each for each in self._waiting if each not in opened)]:
+            if directory in self._waiting:
+                self._flush(directory)
+            for key in [each for each in self._open if each[0] == directory]:
+                self._close(key)
+
+    def _abandon(self, error: Any) -> None:
+        for file in self._open.values():
+            file.abandon(error)
+        self._open.clear()
+        for each in self.written:
+            with suppress(Exception):
+                self._store.remove(f"{each.directory}/{each.name}")
+
+
+class _OpenFile:
+    """An unfinished file. It appears when it is closed."""
+
+    def __init__(
+        self,
+        store: Store,
+        directory: str,
+        name: str,
+        schema: pa.Schema,
+        seq: str,
+        values: _Values,
+        compression: Compression,
+    ) -> None:
+        self._directory, self._name, self._seq, self._values = directory, name, seq, values
+        self._rows = 0
+        self._first: int | None = None
+        self._last: int | None = None
+        self._metadata: list[Any] = []
+        self._measured: list[Mapping[str, Measured]] = []
+        self._stack = ExitStack()
+        self._file: IO[bytes] = self._stack.enter_context(store.write(f"{directory}/{name}"))
+        self._writer = rows_writer(self._file, schema, compression, metadata_collector=self._metadata)
+
+    @property
+    def nbytes(self) -> int:
+        return self._file.tell()
+
+    def write(self, rows: pa.Table) -> None:
+        self._writer.write_table(rows, row_group_size=max(rows.num_rows, 1))
+        self._measured.append(measured(rows))
+        self._rows += rows.num_rows
+        if self._seq in rows.schema.names:
+            ends = pc.min_max(rows.column(self._seq)).as_py()
+            known = [each for each in (self._first, self._last, ends["min"], ends["max"]) if each is not None]
+            self._first, self._last = min(known, default=None), max(known, default=None)
+
+    def close(self) -> WrittenFile:
+        self._writer.close()
+        nbytes = self._file.tell()
+        self._stack.close()
+        return WrittenFile(
+            self._directory,
+            self._name,
+            self._rows,
+            nbytes,
+            self._first,
+            self._last,
+            statistics_of(self._metadata[0], self._measured),
+            json.dumps(self._values),
+        )
+
+    def abandon(self, error: BaseException | None) -> None:
+        with suppress(Exception):
+            self._writer.close()
+        with suppress(BaseException):
+            self._stack.__exit__(None if error is None else type(error), error, None)

@@ -1,0 +1,259 @@
+"""Outcomes of transactions, and their effect on tagged rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pgoutput_fast.protocol.kinds import MSG_MESSAGE
+from pgoutput_fast.schema.own_memory import in_own_memory
+from pgoutput_fast.schema.tables import TAGGED_SCHEMA
+from pgoutput_fast.transactions.reorder_buffer import Due
+
+__all__ = [
+    "NO_OUTCOMES",
+    "Outcomes",
+    "by_transaction",
+    "chosen_rows",
+    "committed_rows",
+    "values_of",
+    "without_rolled_back",
+]
+
+
+def values_of(rows: pa.Table, name: str, null: int | None = None) -> np.ndarray[Any, Any]:
+    """The values of a column, with nulls replaced by `null`."""
+    column = rows.column(name)
+    if null is not None and column.null_count:
+        column = column.fill_null(null)
+    return column.to_numpy()  # type: ignore[no-any-return]
+
+
+def chosen_rows(rows: pa.Table, chosen: np.ndarray[Any, Any]) -> pa.Table:
+    """The rows that a boolean mask selects: a slice without a copy if they are consecutive."""
+    places = np.flatnonzero(chosen)
+    if len(places) and places[-1] - places[0] + 1 == len(places):
+        return rows.slice(int(places[0]), len(places))
+    return rows.filter(pa.array(chosen))
+
+
+def by_transaction(
+    rows: pa.Table, txns: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any]
+) -> Iterator[tuple[int, pa.Table]]:
+    """The wanted rows as (txn, its rows in stream order).
+
+    The rows of a transaction are copied, unless all rows are wanted and belong to one transaction.
+
+    Args:
+        rows: tagged rows.
+        txns: transaction keys of the rows.
+        wanted: boolean mask of the wanted rows.
+    """
+    places = np.flatnonzero(wanted)
+    if len(places) == 0:
+        return
+    txns = txns[places]
+    mixed = bool(np.any(txns[1:] != txns[:-1]))
+    if not mixed and len(places) == rows.num_rows:
+        yield int(txns[0]), rows
+        return
+    if mixed:
+        order = np.argsort(txns, kind="stable")
+        places, txns = places[order], txns[order]
+    starts = np.flatnonzero(np.concatenate([[True], txns[1:] != txns[:-1]])).tolist()
+    for begin, end in zip(starts, [*starts[1:], len(txns)], strict=True):
+        yield int(txns[begin]), _copied(rows, places[begin:end])
+
+
+def _copied(rows: pa.Table, places: np.ndarray[Any, Any]) -> pa.Table:
+    """A copy of the rows at these ascending indices."""
+    if places[-1] - places[0] + 1 == len(places):
+        return in_own_memory(rows.slice(int(places[0]), len(places)))
+    return rows.take(pa.array(places))
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """Outcomes of transactions, ordered by txn, and the rolled-back subtransactions.
+
+    All arrays have a value per transaction. `aborts` is {txn: [(subxid, at_seq)]}.
+    """
+
+    txns: np.ndarray[Any, Any]
+    at_seq: np.ndarray[Any, Any]
+    commit_lsn: np.ndarray[Any, Any]
+    commit_timestamp: np.ndarray[Any, Any]
+    committed: np.ndarray[Any, Any]
+    lost: np.ndarray[Any, Any]
+    aborts: dict[int, list[tuple[int, int]]]
+
+    @classmethod
+    def of_records(cls, records: Any) -> Outcomes:
+        """The outcomes of the transactions of one call; those with an unknown outcome are included as lost."""
+        columns, rolled_back = records.outcome_columns()
+        if not columns[0] and not records.unknown_outcomes:
+            return NO_OUTCOMES if not rolled_back else replace(NO_OUTCOMES, aborts=_group_by_txn(rolled_back))
+        return cls._from(
+            [np.frombuffer(each, np.int64) for each in columns], records.unknown_outcomes, rolled_back
+        )
+
+    @classmethod
+    def of_outcomes(cls, outcomes: pa.RecordBatch) -> Outcomes:
+        """The outcomes of a batch with OUTCOMES_SCHEMA."""
+        table = pa.Table.from_batches([outcomes])
+        whole = table.column("subxid").is_null().to_numpy()
+        committed = pc.equal(table.column("outcome"), "committed").to_numpy()
+        parts = table.filter(pa.array(~whole & ~committed))
+        rolled_back = zip(
+            *(values_of(parts, name).tolist() for name in ("txn", "subxid", "at_seq")), strict=True
+        )
+        columns = [values_of(table, name, 0)[whole] for name in ("txn", "at_seq", "commit_lsn")]
+        times = table.column("commit_timestamp").cast(pa.int64()).fill_null(0).to_numpy()
+        return cls._from([*columns, times[whole], committed[whole]], (), rolled_back)
+
+    @classmethod
+    def of_due(cls, due: Iterable[Due]) -> Outcomes:
+        due = list(due)
+        ended = [d for d in due if not d.lost]
+        columns = zip(*((d.txn, d.at_seq, d.commit_lsn, d.commit_timestamp, 1) for d in ended), strict=True)
+        known = [np.array(each, np.int64) for each in columns] or [np.zeros(0, np.int64)] * 5
+        return cls._from(known, [d.txn for d in due if d.lost], ())
+
+    @classmethod
+    def _from(
+        cls,
+        columns: Sequence[np.ndarray[Any, Any]],
+        lost: Sequence[int],
+        rolled_back: Iterable[tuple[int, int, int]],
+    ) -> Outcomes:
+        """`columns` are txn, at_seq, commit_lsn, commit_timestamp, committed of transactions with a known outcome."""
+        is_lost = np.zeros(len(columns[0]), np.bool_)
+        if lost:
+            nothing = np.zeros(len(lost), np.int64)
+            columns = [np.concatenate([columns[0], np.array(lost, np.int64)])] + [
+                np.concatenate([each, nothing]) for each in columns[1:]
+            ]
+            is_lost = np.concatenate([is_lost, nothing == 0])
+        txns, at_seq, lsn, timestamp, committed = columns
+        if len(txns) > 1:
+            order = np.argsort(txns, kind="stable")
+            txns, at_seq, lsn, timestamp = txns[order], at_seq[order], lsn[order], timestamp[order]
+            committed, is_lost = committed[order], is_lost[order]
+        return cls(
+            txns, at_seq, lsn, timestamp, committed.astype(np.bool_), is_lost, _group_by_txn(rolled_back)
+        )
+
+    @property
+    def rolled_back(self) -> list[tuple[int, int, int]]:
+        """(txn, subxid, at_seq) of `aborts`."""
+        return [(txn, *abort) for txn, aborts in self.aborts.items() for abort in aborts]
+
+    def due(self, waiting: Iterable[int]) -> tuple[Due, ...]:
+        """The transactions of `waiting` that were committed or lost, in order of their ends."""
+        waiting = set(waiting)
+        columns = (self.at_seq, self.txns, self.commit_lsn, self.commit_timestamp, self.lost, self.committed)
+        in_order = sorted(zip(*(column.tolist() for column in columns), strict=True))
+        return tuple(
+            Due(txn, at_seq, lsn, time, lost)
+            for at_seq, txn, lsn, time, lost, committed in in_order
+            if (committed or lost) and txn in waiting
+        )
+
+
+def _group_by_txn(rolled_back: Iterable[tuple[int, int, int]]) -> dict[int, list[tuple[int, int]]]:
+    """{txn: [(subxid, at_seq)]}."""
+    by_txn: dict[int, list[tuple[int, int]]] = {}
+    for txn, subxid, at_seq in rolled_back:
+        by_txn.setdefault(txn, []).append((subxid, at_seq))
+    return by_txn
+
+
+_NOTHING = np.zeros(0, np.int64)
+NO_OUTCOMES = Outcomes(_NOTHING, _NOTHING, _NOTHING, _NOTHING, _NOTHING > 0, _NOTHING > 0, {})
+
+
+def without_rolled_back(rows: pa.Table, aborts: list[tuple[int, int, int]]) -> pa.Table:
+    """Drops the rows of rolled-back subtransactions.
+
+    For (txn, subxid, at_seq) of `aborts`, these are the rows of the subtransaction before at_seq. A transactional
+    message stays: the server sends it with the xid of the top-level transaction, whatever its savepoint.
+    """
+    if not aborts or rows.num_rows == 0:
+        return rows
+    txns, subxids, seqs = np.array(aborts, np.int64).T
+    names = np.unique(txns)
+    # Both fit into one integer: a subxid has 32 bits, and a call has fewer than 2^31 transactions.
+    keys = np.searchsorted(names, txns) << 32 | subxids
+    order = np.lexsort((seqs, keys))
+    keys, seqs = keys[order], seqs[order]
+    last = np.append(keys[1:] != keys[:-1], True)
+    keys, seqs = keys[last], seqs[last]
+    of_rows = values_of(rows, "txn", -1)
+    place = np.searchsorted(names, of_rows)
+    known = names[np.minimum(place, len(names) - 1)] == of_rows
+    wanted = place << 32 | values_of(rows, "subxid", -1) & 0x1FFFFFFFF
+    place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+    gone = (
+        known
+        & (keys[place] == wanted)
+        & rows.column("subxid").is_valid().to_numpy()
+        & (values_of(rows, "seq") < seqs[place])
+        & (values_of(rows, "kind") != MSG_MESSAGE)
+    )
+    return rows.filter(pa.array(~gone)) if bool(gone.any()) else rows
+
+
+def committed_rows(rows: pa.Table, outcomes: Outcomes) -> pa.Table:
+    """The rows of committed transactions and rows outside of transactions, with commit position and time.
+
+    They are in commit order.
+    """
+    txns = values_of(rows, "txn", -1)
+    if (
+        len(outcomes.txns) == 1
+        and outcomes.committed[0]
+        and bool(np.all(txns == outcomes.txns[0]))
+        and _have_commit_position(rows, outcomes)
+    ):
+        return rows
+    if len(outcomes.txns):
+        at = np.minimum(np.searchsorted(outcomes.txns, txns), len(outcomes.txns) - 1)
+        ended = (outcomes.txns[at] == txns) & outcomes.committed[at]
+    else:
+        at, ended = np.zeros(len(txns), np.int64), np.zeros(len(txns), np.bool_)
+    alone = txns < 0
+    chosen = ended | alone
+    if not chosen.all():
+        rows = rows.filter(pa.array(chosen))
+        at, ended, alone = at[chosen], ended[chosen], alone[chosen]
+    seqs = values_of(rows, "seq")
+    ends = seqs if not len(outcomes.txns) else np.where(alone, seqs, outcomes.at_seq[at])
+    order = np.lexsort((seqs, ends))
+    if bool(np.any(order[1:] < order[:-1])):
+        rows, at, alone = rows.take(pa.array(order)), at[order], alone[order]
+    for name, values in (
+        ("commit_lsn", outcomes.commit_lsn),
+        ("commit_timestamp", outcomes.commit_timestamp),
+    ):
+        field = TAGGED_SCHEMA.field(name)
+        if len(values):
+            column = pa.array(values[at], pa.int64(), mask=alone).view(field.type)
+        else:
+            column = pa.nulls(rows.num_rows, field.type)
+        rows = rows.set_column(TAGGED_SCHEMA.get_field_index(name), field, column)
+    return rows
+
+
+def _have_commit_position(rows: pa.Table, outcomes: Outcomes) -> bool:
+    """Whether the rows already have the commit's position and time, from the Begin of a plain transaction."""
+    if rows.num_rows == 0 or rows.column("commit_lsn").null_count:
+        return False
+    lsn, timestamp = (
+        values_of(rows.slice(0, 1), name).view(np.int64)[0] for name in ("commit_lsn", "commit_timestamp")
+    )
+    return bool(lsn == outcomes.commit_lsn[0] and timestamp == outcomes.commit_timestamp[0])

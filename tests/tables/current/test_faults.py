@@ -1,0 +1,202 @@
+"""Current tables whose process is killed, and whose disk is full: they have the rows of one position, and go on.
+
+`PGOUTPUT_FAST_KILLS` says how often the tests of random moments kill; `make soak` does so many times.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from pgoutput_fast.merge.effect.effect import Effect, current_schema
+from pgoutput_fast.storage.stores import is_unfinished
+from support.current_tables import KINDS, RandomEffects, open_table
+from support.disks import small_disk
+from support.forms import and_exhaustive, and_slow
+from support.paths import TESTS
+
+KILLS = int(os.environ.get("PGOUTPUT_FAST_KILLS", "2"))
+_FILES, _STORES, _DUCKDB = (
+    f"pgoutput_fast.{name}" for name in ("tables.files", "storage.stores", "tables.duckdb")
+)
+_TABLE = "pgoutput_fast.tables.file_table"
+# A negative number kills behind the call.
+STEPS = [
+    ("delta", "int8", (_TABLE, "FileTable._write", 4)),
+    ("delta", None, ("os", "fsync", 12)),
+    ("delta", "text", ("os", "fsync", 13)),
+    ("delta", "int8", (_STORES, "publish", 9)),
+    ("delta", "int8", (_STORES, "publish", -9)),
+    ("delta", "int8", (_FILES, "_OpenFile.close", -5)),
+    ("delta", None, (_TABLE, "FileTable._committed", 5)),
+    ("delta", "text", ("deltalake.table", "DeltaTable.create_write_transaction", 5)),
+    ("delta", "int8", ("deltalake.table", "DeltaTable.create_write_transaction", -5)),
+    ("duckdb", "int8", (_DUCKDB, "DuckDBCurrent._change", -4)),
+]  # fmt: skip
+STEPS_IN_CI = [("iceberg", "int8", (_FILES, "_OpenFile.close", -5))]
+MORE_STEPS = [
+    ("iceberg", "text", ("pyiceberg.catalog.sql", "SqlCatalog.commit_table", 5)),
+    ("iceberg", None, ("pyiceberg.catalog.sql", "SqlCatalog.commit_table", -5)),
+    ("duckdb", None, (_DUCKDB, "DuckDBCurrent._insert", 5)),
+]  # fmt: skip
+COUNT = 12
+
+
+def _start(
+    kind: str, place: Path, seed: int, key: str | None, count: int, **more: Any
+) -> subprocess.Popen[str]:
+    job = {"kind": kind, "place": str(place), "seed": seed, "key": key, "count": count, **more}
+    path = [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
+    return subprocess.Popen(
+        [sys.executable, "-m", "support.current_driver", json.dumps(job)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([*path, str(TESTS)])},
+    )
+
+
+def _assert_whole(kind: str, place: Path, seed: int, key: str | None, least: int) -> int:
+    """The table has the rows of its position, which it returns."""
+    table = open_table(kind, place)
+    position = table.position() or 0
+    assert position >= least
+    effects = RandomEffects(seed, key)
+    for _ in range(position):
+        effects.next()
+    if position:
+        effects.model.assert_equal(table, effects.compared)
+    return int(position)
+
+
+def _finish(kind: str, place: Path, seed: int, key: str | None, count: int) -> None:
+    """Applies all effects again. Then the table has all of them once, and no file is left over."""
+    effects, table = RandomEffects(seed, key), open_table(kind, place)
+    for position in range(1, count + 1):
+        table.apply(effects.next(), position)
+    effects.model.assert_equal(table, effects.compared)
+    if kind == "duckdb":
+        return
+    table.vacuum()
+    there = {each.name for each in (place / "public.orders").iterdir() if each.is_file()}
+    assert there == {file.name for file in table._load().files}
+    assert not any(map(is_unfinished, there))
+    effects.model.assert_equal(table, effects.compared)
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "kill"), and_exhaustive(and_slow(STEPS, STEPS_IN_CI), MORE_STEPS), ids=str
+)
+def test_killed_at_a_step(kind: str, key: str | None, kill: Any, tmp_path: Path) -> None:
+    process = _start(kind, tmp_path, 3, key, COUNT, kill=kill)
+    printed, _ = process.communicate(timeout=240)
+    assert process.returncode == -9
+    said = [int(line) for line in printed.split()[1:]]
+    assert len(said) < COUNT
+    position = _assert_whole(kind, tmp_path, 3, key, len(said))
+    assert position <= len(said) + 1
+    _finish(kind, tmp_path, 3, key, COUNT)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(
+            kind, marks=pytest.mark.exhaustive if kind in ("iceberg", "duckdb") and KILLS < 4 else []
+        )
+        for kind in KINDS
+    ],
+)
+def test_killed_at_random_moments(kind: str, tmp_path: Path) -> None:
+    dice, count = random.Random(KILLS), 20 * KILLS
+    for n in range(KILLS):
+        process = _start(kind, tmp_path, 5, "int8", count)
+        assert process.stdout is not None
+        with process.stdout as lines:
+            assert next(lines) == "ready\n"
+            told = 0
+            for _ in range(dice.randrange(count // KILLS * n, count // KILLS * (n + 1)) + 1):
+                told = int(next(lines))
+            time.sleep(dice.random() * 0.02)
+            process.kill()
+        process.wait(240)
+        _assert_whole(kind, tmp_path, 5, "int8", told)
+    _finish(kind, tmp_path, 5, "int8", count)
+
+
+# ---- disks ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    with small_disk(tmp_path) as place:
+        yield place
+
+
+def _wide(first: int, rows: int) -> Effect:
+    noise = random.Random(first)
+    schema = current_schema(pa.schema({"id": pa.int64(), "text": pa.string()}))
+    made = [{"id": first + n, "text": noise.randbytes(500).hex()} for n in range(rows)]
+    keys = pa.schema([schema.field("id")])
+    return Effect(("id",), False, keys.empty_table(), pa.Table.from_pylist(made, schema=schema))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_disk_that_is_full(kind: str, disk: Path) -> None:
+    table = open_table(kind, disk / "lake", file_bytes=500_000)
+    table.apply(_wide(0, 1_000), 1)
+    before, version = table.read().sort_by("id"), table.version()
+    filler = disk / "filler"
+    with filler.open("wb") as file:
+        stats = os.statvfs(disk)
+        file.write(b"x" * (stats.f_bavail * stats.f_frsize - 300_000))
+    used = sorted(each for each in disk.rglob("*.parquet"))
+    with pytest.raises(OSError, match=r"(?s).+") as caught:
+        table.apply(_wide(500, 3_000), 2)
+    said = str(caught.value) + "".join(getattr(caught.value, "__notes__", ()))
+    assert "space" in said
+    for each in (table, open_table(kind, disk / "lake")):
+        assert (each.position(), each.version()) == (1, version)
+        assert each.read().sort_by("id").equals(before)
+    assert sorted(disk.rglob("*.parquet")) == used
+    filler.unlink()
+    table.apply(_wide(500, 3_000), 2)
+    assert table.read().num_rows == 3_500
+    assert table.position() == 2
+
+
+def test_a_disk_that_is_full_at_the_commit(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The files of rows are there already."""
+    table, filler = open_table("delta", disk / "lake"), disk / "filler"
+    table.apply(_wide(0, 100), 1)
+    files = set(disk.rglob("*.parquet"))
+    commit = type(table)._commit
+
+    def filled(*arguments: Any, **more: Any) -> None:
+        with suppress(OSError), filler.open("wb", buffering=0) as file:
+            while file.write(bytes(4096)):
+                pass
+        commit(*arguments, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(table), "_commit", filled)
+        with pytest.raises(OSError, match=r"(?s).+") as caught:
+            table.apply(_wide(50, 100), 2)
+    assert "There is no space for files of tables" in "".join(getattr(caught.value, "__notes__", ()))
+    filler.unlink()
+    assert set(disk.rglob("*.parquet")) == files
+    for each in (table, open_table("delta", disk / "lake")):
+        assert (each.position(), each.read().num_rows) == (1, 100)
+    table.apply(_wide(50, 100), 2)
+    assert (table.position(), table.read().num_rows) == (2, 150)

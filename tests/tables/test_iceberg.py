@@ -1,0 +1,281 @@
+"""Iceberg tables: what was added is read back by pyiceberg, once, whatever is repeated, and whatever the columns are."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import date
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pytest
+from pyarrow import fs
+from pyiceberg.catalog import load_catalog
+
+from pgoutput_fast.storage.stores import Store, open_store
+from pgoutput_fast.tables.files import TableFiles
+from pgoutput_fast.tables.iceberg.appended import IcebergTarget, open_catalog
+from pgoutput_fast.tables.manifest import ParquetTarget
+from pgoutput_fast.tables.partitions import Partitioning
+
+SCHEMA = pa.schema([("_seq", pa.int64()), ("n", pa.int32()), ("text", pa.string())])
+
+
+@contextmanager
+def _table(place: Path, directory: str = "public.t") -> Iterator[IcebergTarget]:
+    store = open_store(place)
+    store.make()
+    with open_catalog(store, {}) as catalog:
+        yield IcebergTarget(catalog, store, directory)
+
+
+def _add(
+    place: Path, rows: pa.Table, mode: Any = "append", directory: str = "public.t", by: tuple[str, ...] = ()
+) -> int:
+    """Adds rows as tasks and driver do. Returns how many files there are."""
+    with _table(place, directory) as table:
+        target = rows.schema if mode == "overwrite" else table.fitted(rows.schema)
+        partitioning = {
+            directory: Partitioning(by, table.partition_directories, table.partition_columns_stored)
+        }
+        with TableFiles(open_store(place), "run", table.hidden, partitioning=partitioning) as files:
+            for batch in rows.cast(target).to_batches():
+                files.add(directory, batch)
+        table.commit(files.written, rows["_seq"][-1].as_py(), target, mode, by)
+        assert {each.name for each in files.written} <= set(table.committed())
+        return len(table.committed())
+
+
+def _read(place: Path, identifier: tuple[str, str] = ("public", "t")) -> pa.Table:
+    """What a user reads with the catalog alone."""
+    with open_catalog(open_store(place), {}) as catalog:
+        rows = catalog.load_table(identifier).scan().to_arrow()
+    return rows.sort_by("_seq")
+
+
+def _rows(first: int, count: int, **more: pa.Array) -> pa.Table:
+    seqs = range(first, first + count)
+    columns = {"_seq": pa.array(seqs), "n": pa.array(seqs, pa.int32()), "text": pa.array(map(str, seqs))}
+    return pa.table({**columns, **more})
+
+
+def test_rows_position_and_columns_that_come_later(tmp_path: Path) -> None:
+    with _table(tmp_path) as table:
+        assert (table.exists(), table.position(), table.committed()) == (False, None, ())
+    _add(tmp_path, _rows(0, 10))
+    _add(tmp_path, _rows(10, 5, added=pa.array([[date(2024, 2, 29)]] * 5)))
+    with _table(tmp_path) as table:
+        assert (table.exists(), table.position(), len(table.committed())) == (True, 14, 2)
+    rows = _read(tmp_path)
+    assert rows["_seq"].to_pylist() == list(range(15))
+    assert rows["added"].to_pylist() == [None] * 10 + [[date(2024, 2, 29)]] * 5
+
+
+def test_dates_and_times_that_python_does_not_have(tmp_path: Path) -> None:
+    days, moments = (
+        pa.array([-735_000, 0, 4_000_000], pa.int32()),
+        pa.array([-(1 << 60), 0, 1 << 60], pa.int64()),
+    )
+    rows = _rows(0, 3, day=days.cast(pa.date32()), at=moments.cast(pa.timestamp("us", "UTC")))
+    _add(tmp_path, rows)
+    _add(tmp_path, _rows(3, 1))
+    found = _read(tmp_path).slice(0, 3)
+    assert found["day"].cast(pa.int32()).combine_chunks() == days
+    assert found["at"].cast(pa.int64()).combine_chunks() == moments
+
+
+def test_a_commit_without_files_moves_the_position(tmp_path: Path) -> None:
+    for position in (3, 7):
+        with _table(tmp_path) as table:
+            table.commit([], position, SCHEMA, "append")
+        with _table(tmp_path) as table:
+            assert table.position() == position
+    assert _read(tmp_path).num_rows == 0
+
+
+def test_overwrite_replaces_rows_and_types(tmp_path: Path) -> None:
+    _add(tmp_path, _rows(0, 10))
+    new = (
+        _rows(20, 4)
+        .set_column(2, "text", pa.array([1.5, 2.5, None, 4.5]))
+        .append_column("x", pa.array([True] * 4))
+    )
+    assert _add(tmp_path, new.drop_columns("n"), "overwrite") == 1
+    rows = _read(tmp_path)
+    assert rows.to_pylist() == new.drop_columns("n").to_pylist()
+    with _table(tmp_path) as table:
+        first = table._table.snapshots()[0].snapshot_id
+        before = table._table.scan(snapshot_id=first).to_arrow()
+        assert before["_seq"].to_pylist() == list(range(10))
+        assert before["text"].null_count == 10
+    _add(tmp_path, _rows(30, 1).drop_columns("text"))
+    assert _read(tmp_path)["n"].to_pylist() == [None] * 4 + [30]
+
+
+@pytest.mark.parametrize(
+    ("narrow", "wide"),
+    [
+        (pa.array([1, None], pa.int32()), pa.array([1 << 40, 2])),
+        (pa.array([1, None], pa.int16()), pa.array([1 << 20, 2], pa.int32())),
+        (pa.array([1.5, None], pa.float32()), pa.array([1e300, 2.0])),
+        (pa.array([Decimal("1.50"), None], pa.decimal128(10, 2)), pa.array([Decimal("12345678901.25")] * 2)),
+        (pa.array([[1], None], pa.list_(pa.int32())), pa.array([[1 << 40, None], []])),
+        (
+            pa.array([{"x": 1}, None], pa.struct({"x": pa.int32()})),
+            pa.array([{"x": 1 << 40}, {"x": None}], pa.struct({"x": pa.int64()})),
+        ),
+    ],
+    ids=lambda each: re.sub(r"\W+", "_", str(each.type)),
+)
+def test_types_become_wider(tmp_path: Path, narrow: pa.Array, wide: pa.Array) -> None:
+    """And narrow rows that come later become wide."""
+    for first, values in enumerate((narrow, wide, narrow)):
+        _add(tmp_path, pa.table({"_seq": [first * 2, first * 2 + 1], "v": values}))
+    assert _read(tmp_path)["v"].to_pylist() == [*narrow.to_pylist(), *wide.to_pylist(), *narrow.to_pylist()]
+
+
+def test_types_that_iceberg_cannot_widen(tmp_path: Path) -> None:
+    _add(tmp_path, pa.table({"_seq": [0], "v": pa.array([Decimal("1.5")], pa.decimal128(5, 1))}))
+    for kind in (pa.decimal128(6, 2), pa.string()):
+        with (
+            _table(tmp_path) as table,
+            pytest.raises(
+                ValueError, match=r"public\.t has another schema: its column 'v' .* mode='overwrite'"
+            ),
+        ):
+            table.fitted(pa.schema([("v", kind)]))
+
+
+def test_partitions(tmp_path: Path) -> None:
+    texts = ["a", "é/..", None, "", "é" * 500] * 4
+    rows = _rows(0, 20).set_column(2, "text", pa.array(texts))
+    assert _add(tmp_path, rows, by=("text", "n")) == 20
+    assert _add(tmp_path, rows.slice(0, 1), by=("text", "n")) == 21
+    with _table(tmp_path) as table:
+        assert table.partition_by() == ("text", "n")
+        for row_filter, count in (
+            ("text = 'a' and n = 5", 1),
+            (f"text = '{texts[4]}'", 4),
+            ("text is null", 4),
+        ):
+            assert len(list(table._table.scan(row_filter=row_filter).plan_files())) == count
+    assert _read(tmp_path).slice(1)["text"].to_pylist() == texts
+
+
+@pytest.mark.parametrize("mode", ["append", "overwrite"])
+@pytest.mark.parametrize("rows", [_rows(5, 5), None], ids=["files", "no files"])
+def test_one_of_two_commits_at_a_time(tmp_path: Path, mode: Any, rows: pa.Table | None) -> None:
+    """pyiceberg tries commits again by itself. Then two runs would add the same rows."""
+    store = open_store(tmp_path)
+    added = []
+    for run in ("one", "two"):
+        with TableFiles(store, run, False) as files:
+            for batch in [] if rows is None else rows.to_batches():
+                files.add("public.t", batch)
+        added.append(files.written)
+    _add(tmp_path, _rows(0, 5))
+    with _table(tmp_path) as one, _table(tmp_path) as two:
+        assert one.position() == two.position() == 4
+        one.commit(added[0], 12, SCHEMA, mode)
+        with pytest.raises(
+            RuntimeError, match=r"something else changed .* public\.t during the commit: run it again"
+        ):
+            two.commit(added[1], 11, SCHEMA, mode)
+    with _table(tmp_path) as table:
+        assert table.position() == 12
+        assert table._table.properties.get("commit.retry.num-retries") is None
+    wanted = [*(range(5) if mode == "append" else ()), *(range(5, 10) if rows else ())]
+    assert _read(tmp_path)["_seq"].to_pylist() == wanted
+
+
+def test_one_of_two_makes_the_table(tmp_path: Path) -> None:
+    with _table(tmp_path) as one, _table(tmp_path) as two:
+        assert not one.exists()
+        assert not two.exists()
+        one.commit([], 5, SCHEMA, "append")
+        with pytest.raises(RuntimeError, match=r"something else changed .* public\.t"):
+            two.commit([], 3, SCHEMA, "append")
+    with _table(tmp_path) as table:
+        assert table.position() == 5
+
+
+NAMES = ["a.b", "Größe", "a b", "1x", "x/y", "q'\"", "select", "%41", "+"]
+
+
+def test_names_that_need_quotes(tmp_path: Path) -> None:
+    columns = {name: pa.array([k, None]) for k, name in enumerate(NAMES)}
+    nested = pa.array([{"p q": 1, "é": [2]}, None])
+    rows = pa.table({"_seq": [0, 1], **columns, "s": nested})
+    _add(tmp_path / "a b%41é", rows, directory="a+2Eb.o+22dd+20+C3+A9")
+    found = _read(tmp_path / "a b%41é", ("a.b", 'o"dd é'))
+    assert found.to_pylist() == rows.to_pylist()
+
+
+def test_a_catalog_is_of_one_target(tmp_path: Path) -> None:
+    _add(tmp_path / "one", _rows(0, 1))
+    properties = {"type": "sql", "uri": f"sqlite:///{tmp_path}/one/_catalog.db"}
+    with open_catalog(open_store(tmp_path / "two"), properties) as catalog:
+        table = IcebergTarget(catalog, open_store(tmp_path / "two"), "public.t")
+        with pytest.raises(ValueError, match=r"use another catalog \(or warehouse\) for each target"):
+            table.exists()
+    with pytest.raises(ValueError, match=r"need a catalog: pass iceberg_catalog="):
+        open_catalog(open_store("s3://key:secret@bucket/lake?region=eu-central-1"), {})
+
+
+def test_in_an_object_store(tmp_path: Path) -> None:
+    """Files go through pyarrow, metadata through pyiceberg: both must mean the same place."""
+    if os.environ.get("CI") != "true":
+        pytest.importorskip("moto")
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    try:
+        host, port = server.get_host_and_port()
+        query = f"scheme=http&endpoint_override={host}:{port}&region=us-east-1"
+        s3, _ = fs.FileSystem.from_uri(f"s3://key:secret@lake?{query}&allow_bucket_creation=true")
+        s3.create_dir("lake")
+        store = open_store(f"s3://key:secret@lake/a%20b/c?{query}")
+        properties = {
+            "type": "sql",
+            "uri": f"sqlite:///{tmp_path}/catalog.db",
+            "s3.endpoint": f"http://{host}:{port}",
+            "s3.access-key-id": "key",
+            "s3.secret-access-key": "secret",
+            "s3.region": "us-east-1",
+        }
+        for first in (0, 10):
+            with open_catalog(store, properties) as catalog:
+                table = IcebergTarget(catalog, store, "public.o+C3+A9")
+                with TableFiles(store, f"run{first}", table.hidden) as files:
+                    files.add("public.o+C3+A9", _rows(first, 5).to_batches()[0])
+                table.commit(files.written, first, SCHEMA, "append")
+        with load_catalog("pgoutput_fast", **properties) as catalog:
+            found = catalog.load_table(("public", "oé"))
+            assert found.location() == "s3://lake/a b/c/public.o+C3+A9"
+            assert found.scan().to_arrow().sort_by("_seq")["_seq"].to_pylist() == [*range(5), *range(10, 15)]
+        _check_directories_of_partitions(store, s3)
+    finally:
+        server.stop()
+
+
+def _check_directories_of_partitions(store: Store, s3: fs.FileSystem) -> None:
+    """The names of Parquet's partitions are the same for a store and for its readers."""
+    texts = ["a b", "é/..", "%41+", None, "x=y?"]
+    rows = _rows(0, 5).set_column(2, "text", pa.array(texts))
+    with TableFiles(store, "run", True, partitioning={"p": Partitioning(("text",), True, False)}) as files:
+        files.add("p", rows.to_batches()[0])
+    ParquetTarget(store, "p").commit(files.written, 4, rows.schema, "append", ("text",))
+    hive = ds.partitioning(pa.schema([("text", pa.string())]), flavor="hive")
+    found = ds.dataset("lake/a b/c/p", filesystem=s3, partitioning=hive).to_table().sort_by("_seq")
+    assert found.select(rows.schema.names).to_pylist() == rows.to_pylist()
+    table = ParquetTarget(store, "p")
+    assert {entry.name.removeprefix("p/") for entry in store.entries("p", recursive=True)} == {
+        "_manifest.json",
+        *table.committed(),
+    }

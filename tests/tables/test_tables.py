@@ -1,0 +1,386 @@
+"""Tables in a lake without Spark: files of limited size, their statistics, and commits that survive a kill at any point."""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+import random
+import re
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+
+from pgoutput_fast.storage.stores import open_store
+from pgoutput_fast.tables.advice import advised
+from pgoutput_fast.tables.delta.appended import DeltaTarget
+from pgoutput_fast.tables.files import TableFiles, WrittenFile
+from pgoutput_fast.tables.manifest import MANIFEST, ParquetTarget
+from pgoutput_fast.tables.marker import end_marker, left_runs, put_marker, remove_marker
+from pgoutput_fast.tables.partitions import Partitioning
+from pgoutput_fast.tables.statistics import measured, statistics_of
+
+SCHEMA = pa.schema([("_seq", pa.int64()), ("text", pa.string())])
+
+
+def _batch(first: int, rows: int) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays(
+        [pa.array(range(first, first + rows)), pa.array([f"{k}" * 100 for k in range(rows)])], schema=SCHEMA
+    )
+
+
+def test_files_have_all_rows_and_limited_sizes(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    noise = random.Random(1)
+    with TableFiles(store, "run", True, file_bytes=200_000) as files:
+        for k in range(12):
+            text = pa.array([noise.randbytes(4_000).hex() for _ in range(1_000)])
+            batch = pa.RecordBatch.from_arrays(
+                [pa.array(range(k * 1000, k * 1000 + 1000)), text], schema=SCHEMA
+            )
+            files.add("a" if k % 3 else "b", batch)
+    found = {name: [each for each in files.written if each.directory == name] for name in "ab"}
+    assert sum(each.rows for each in found["a"]) == 8_000
+    assert sum(each.rows for each in found["b"]) == 4_000
+    assert len(found["a"]) > 1
+    for each in files.written:
+        path = tmp_path / each.directory / each.name
+        seqs = pq.read_table(path).column("_seq").to_pylist()
+        assert (each.rows, each.first, each.last, each.nbytes) == (
+            len(seqs),
+            min(seqs),
+            max(seqs),
+            path.stat().st_size,
+        )
+        assert each.name.startswith(".part-run-")
+
+
+def test_an_error_leaves_no_file(tmp_path: Path) -> None:
+    def fail() -> None:
+        with TableFiles(open_store(tmp_path), "run", True, file_bytes=1) as files:
+            for k in range(20):
+                text = pa.array(["x" * (8 << 20)])
+                files.add("t", pa.RecordBatch.from_arrays([pa.array([k]), text], schema=SCHEMA))
+            assert files.written
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert not [each for each in tmp_path.rglob("*") if each.is_file()]
+
+
+def test_statistics_are_bounds_of_the_values(tmp_path: Path) -> None:
+    values: dict[str, list[Any]] = {
+        "small": [3, None, -7],
+        "text": ["b", "é", None],
+        "long": ["x" * 40, "y", "z" * 40],
+        "body": ["a" * 9000, "c" * 35 + chr(0xD7FF) + "c" * 9000, "b"],
+        "last": [chr(0x10FFFF) * 40, "", None],
+        "float": [1.5, -2.5, None],
+        "nan": [1.5, math.nan, None],
+        "when": [datetime(2024, 2, 29, 1, 2, 3, 456_789, UTC), None, datetime(1, 1, 1, tzinfo=UTC)],
+        "local": [datetime(2024, 2, 29, 1, 2, 3, 999_999), None, datetime(1999, 1, 1)],
+        "day": [date(2024, 2, 29), date(1, 1, 1), None],
+        "price": [Decimal("1.50"), None, Decimal("9.99")],
+        "list": [[1, 2], None, [3]],
+        "pair": [{"a": 1}, None, None],
+        "none": [None, None, None],
+    }
+    types = {
+        "small": pa.int32(), "text": pa.string(), "long": pa.string(), "body": pa.string(), "last": pa.string(),
+        "float": pa.float64(), "nan": pa.float64(),
+        "when": pa.timestamp("us", "UTC"), "local": pa.timestamp("us"), "day": pa.date32(), "price": pa.decimal128(10, 2),
+        "list": pa.list_(pa.int32()), "pair": pa.struct({"a": pa.int32()}), "none": pa.int32(),
+    }  # fmt: skip
+    path = tmp_path / "f.parquet"
+    rows = pa.table({k: pa.array(v, types[k]) for k, v in values.items()})
+    pq.write_table(rows, path, row_group_size=2)
+    groups = [measured(rows.slice(begin, 2)) for begin in (0, 2)]
+    statistics = statistics_of(pq.read_metadata(path), groups, [pa.field("later", pa.int32())])
+    assert '"price": 9.99' in statistics
+    found = json.loads(statistics)
+    assert found["unbounded"] == ["last", "nan"]
+    assert found["numRecords"] == 3
+    nulls = {name: values[name].count(None) for name in values if name not in ("list", "pair")}
+    assert found["nullCount"] == {"later": 3, **nulls}
+    assert found["minValues"] == {
+        "small": -7, "text": "b", "when": "0001-01-01T00:00:00.000Z", "local": "1999-01-01T00:00:00.000", "day": "0001-01-01",
+        "long": "x" * 36, "body": "a" * 36, "float": -2.5, "price": 1.5, "pair": {},
+    }  # fmt: skip
+    assert found["maxValues"] == {
+        "small": 3, "text": "é", "when": "2024-02-29T01:02:03.457Z", "local": "2024-02-29T01:02:04.000", "day": "2024-02-29",
+        "long": "z" * 35 + "{", "body": "c" * 35 + chr(0xE000), "float": 1.5, "price": 9.99, "pair": {},
+    }  # fmt: skip
+
+
+class _KilledError(BaseException):
+    pass
+
+
+def _write(store: Any, run: str, first: int) -> list[WrittenFile]:
+    with TableFiles(store, run, True) as files:
+        files.add("t", _batch(first, 10))
+    return files.written
+
+
+def _counted(function: Any, left: Iterator[int], at: int) -> Any:
+    """The function, but the call that gets the number `at` from `left` ends as if the process was killed."""
+
+    def counted(*args: Any) -> Any:
+        if next(left) == at:
+            raise _KilledError
+        return function(*args)
+
+    return counted
+
+
+@pytest.mark.parametrize("mode", ["append", "overwrite"])
+def test_a_commit_that_is_killed_is_finished(
+    tmp_path: Path, mode: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for at in range(20):
+        store = open_store(tmp_path / str(at))
+        ParquetTarget(store, "t").commit(_write(store, "one", 0), 9, SCHEMA, "append")
+        files = _write(store, "two", 10)
+        left = iter(range(100))
+        with monkeypatch.context() as patch:
+            for name in ("put", "rename", "remove"):
+                patch.setattr(store, name, _counted(getattr(store, name), left, at))
+            try:
+                ParquetTarget(store, "t").commit(files, 19, SCHEMA, mode)
+                break
+            except _KilledError:
+                pass
+        table = ParquetTarget(store, "t")
+        done = table.position() == 19
+        assert done == (at > 0)
+        if not done:
+            table.commit(files, 19, SCHEMA, mode)
+        names = {each.name for each in (tmp_path / str(at) / "t").glob("[!._]*.parquet")}
+        assert names == set(table.committed())
+        rows = sorted(
+            seq
+            for name in names
+            for seq in pq.read_table(tmp_path / str(at) / "t" / name)["_seq"].to_pylist()
+        )
+        assert rows == list(range(0 if mode == "append" else 10, 20))
+    assert at >= 4
+
+
+def test_a_damaged_manifest_is_an_error(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    ParquetTarget(store, "t").commit(_write(store, "one", 0), 9, SCHEMA, "append")
+    manifest = tmp_path / "t" / MANIFEST
+    whole = manifest.read_text()
+    manifest.write_text(whole[:-20])
+    with pytest.raises(ValueError, match=r"_manifest\.json is damaged"):
+        ParquetTarget(store, "t")
+    inside = "part-one-00-00001.parquet"
+    for name in (
+        "../other/x.parquet",
+        "x.parquet",
+        f".{inside}/../../y.parquet",
+        f"../{inside}",
+        f"a=b/../{inside}",
+        f"a=b/c/{inside}",
+        f"/a=b/{inside}",
+        f"a=b//{inside}",
+        f"a=b/../../x=y/{inside}",
+        f"./a=b/{inside}",
+    ):
+        manifest.write_text(whole)
+        pending = {"version": 1, "rename": [], "remove": [name], "manifest": json.loads(whole)}
+        (tmp_path / "t" / "_pending.json").write_text(json.dumps(pending))
+        with pytest.raises(ValueError, match=r"_pending\.json is damaged"):
+            ParquetTarget(store, "t")
+    (tmp_path / "t" / "_pending.json").unlink()
+    manifest.write_text(json.dumps({**json.loads(whole), "version": 9}))
+    with pytest.raises(ValueError, match=r"written by a later version"):
+        ParquetTarget(store, "t")
+
+
+@pytest.mark.parametrize("format", ["parquet", "delta"])
+def test_rows_take_the_wider_types_of_a_table(tmp_path: Path, format: str) -> None:
+    store = open_store(tmp_path)
+    target = ParquetTarget(store, "t") if format == "parquet" else DeltaTarget(str(tmp_path / "t"))
+    wide = pa.schema(
+        [("a", pa.int64()), ("l", pa.list_(pa.float64())), ("p", pa.decimal128(12, 2)), ("s", pa.string())]
+    )
+    narrow = pa.schema(
+        [("a", pa.int16()), ("l", pa.list_(pa.float32())), ("p", pa.decimal128(10, 2)), ("n", pa.bool_())]
+    )
+    assert target.fitted(wide) == wide
+    target.commit([], 0, wide, "append")
+    fitted = target.fitted(narrow)
+    assert fitted.names == narrow.names
+    assert fitted.types == [wide.field("a").type, wide.field("l").type, wide.field("p").type, pa.bool_()]
+    for kind in (pa.string(), pa.float64(), pa.decimal128(38, 0)):
+        with pytest.raises(
+            ValueError, match=r"its column 'a' is int64, and the rows have .* use mode='overwrite'"
+        ):
+            target.fitted(pa.schema([("a", kind)]))
+
+
+@pytest.mark.parametrize("mode", ["append", "overwrite"])
+def test_a_delta_table_gets_its_first_timestamps_without_a_zone(tmp_path: Path, mode: Any) -> None:
+    """Delta counts them as a feature that a table must have."""
+    store, later = open_store(tmp_path), SCHEMA.append(pa.field("at", pa.timestamp("us")))
+    moment = datetime(2024, 2, 29, 12)
+    steps = [(SCHEMA, [{"_seq": 1}], "append"), (later, [{"_seq": 2, "at": moment}], mode)]
+    for schema, rows, how in steps:
+        with TableFiles(store, f"run{rows[0]['_seq']}", False) as files:
+            files.add("t", pa.RecordBatch.from_pylist(rows, schema))
+        DeltaTarget(str(tmp_path / "t")).commit(files.written, rows[0]["_seq"], schema, how)
+    table = DeltaTable(str(tmp_path / "t"))
+    found = {row["_seq"]: row["at"] for row in table.to_pyarrow_table().to_pylist()}
+    assert found == ({1: None} if mode == "append" else {}) | {2: moment}
+    assert table.transaction_version("pgoutput_fast") == 2
+
+
+def test_a_delta_table_has_checkpoints(tmp_path: Path) -> None:
+    """Without them, each commit costs more than the one before: delta-rs reads the log behind the last one."""
+    place, target = tmp_path / "t", DeltaTarget(str(tmp_path / "t"))
+    for k in range(25):
+        with TableFiles(open_store(tmp_path), f"run{k}", False) as files:
+            files.add("t", _batch(k, 1))
+        target.commit(files.written, k, SCHEMA, "append")
+    last = json.loads((place / "_delta_log" / "_last_checkpoint").read_text())
+    assert last["version"] == 19
+    for path in sorted((place / "_delta_log").glob("*.json"))[:20]:
+        path.unlink()
+    table = DeltaTable(str(place))
+    assert sorted(table.to_pyarrow_table()["_seq"].to_pylist()) == list(range(25))
+    assert DeltaTarget(str(place)).position() == 24
+
+
+def test_partitions_that_a_killed_commit_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files below directories of partitions get their names, and those that are replaced go."""
+    store = open_store(tmp_path)
+    values = ["..", "a/b", None]
+    rows = pa.record_batch({"_seq": pa.array(range(3)), "text": pa.array(values)})
+
+    def write(run: str) -> list[WrittenFile]:
+        with TableFiles(store, run, True, partitioning={"t": Partitioning(("text",), True, False)}) as files:
+            files.add("t", rows)
+        return files.written
+
+    ParquetTarget(store, "t").commit(write("one"), 2, rows.schema, "append", ("text",))
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "rename", _counted(store.rename, iter(range(9)), 1))
+        with pytest.raises(_KilledError):
+            ParquetTarget(store, "t").commit(write("two"), 5, rows.schema, "overwrite", ("text",))
+    table = ParquetTarget(store, "t")
+    assert (table.position(), table.partition_by()) == (5, ("text",))
+    found = {each.relative_to(tmp_path / "t") for each in tmp_path.rglob("*.parquet")}
+    assert {str(each) for each in found} == set(table.committed())
+    assert {each.parts[0] for each in found} == {"text=..", "text=a%2Fb", "text=__HIVE_DEFAULT_PARTITION__"}
+    assert all(each.name.startswith("part-two-") for each in found)
+
+
+def test_renaming(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    store.put("d/a", b"1")
+    store.rename("d/a", "d/b")
+    assert store.names("d") == ["d/b"]
+    with pytest.raises(FileNotFoundError):
+        store.rename("d/a", "d/c")
+
+
+def _many(directory: Path, tables: int, batches: int, text: int) -> tuple[int, int]:
+    """Writes rows of many tables in turns, in a process of its own. Returns (most open files, most memory in KiB)."""
+    script = """
+import os, re, sys
+from pathlib import Path
+import pyarrow as pa
+from pgoutput_fast.tables.delta.appended import DeltaTarget
+from pgoutput_fast.tables.files import TableFiles
+from pgoutput_fast.storage.stores import open_store
+
+place, tables, batches, text = sys.argv[1], *map(int, sys.argv[2:])
+most, value = 0, os.urandom(text // 2).hex()
+with TableFiles(open_store(place), "run", True) as files:
+    for n in range(batches):
+        for k in range(tables):
+            files.add(f"t{k}", pa.record_batch({"_seq": [n] * 4, "text": [value] * 4}))
+            most = max(most, len(os.listdir("/proc/self/fd"))) if k % 20 == 0 else most
+assert sum(each.rows for each in files.written) == 4 * batches * tables
+# Not what getrusage says: that begins with the memory of the process that forked this one.
+print(most, re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
+"""
+    command = [sys.executable, "-c", script, str(directory), str(tables), str(batches), str(text)]
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        # A process may have few files open.
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256)),
+    )
+    assert done.returncode == 0, done.stderr
+    opened, memory = map(int, done.stdout.split())
+    return opened, memory
+
+
+@pytest.mark.slow
+@pytest.mark.unsanitized
+def test_many_tables_have_few_open_files_and_little_memory(tmp_path: Path) -> None:
+    opened, once = _many(tmp_path / "once", 120, 10, 20_000)
+    assert opened < 150
+    opened, often = _many(tmp_path / "often", 120, 40, 20_000)
+    assert opened < 150
+    assert often < once * 1.2 + 20_000
+
+
+def test_a_run_that_has_ended_leaves_no_file(tmp_path: Path) -> None:
+    """A task that is too late removes its file."""
+    store = open_store(tmp_path)
+    put_marker(store, "run")
+    with TableFiles(store, "run", False, checked=True) as files:
+        files.add("t", _batch(0, 10))
+    assert store.names("t") == [f"t/{files.written[0].name}"]
+    end_marker(store, "run")
+    with (
+        pytest.raises(RuntimeError, match=r"this run may not write to .* any more"),
+        TableFiles(store, "run", False, checked=True) as late,
+    ):
+        late.add("t", _batch(0, 10))
+    assert store.names("t") == [f"t/{files.written[0].name}"]
+    assert left_runs(store) == ["run"]
+    remove_marker(store, "run")
+    assert left_runs(store) == []
+
+
+def test_files_that_are_gone_before_their_commit(tmp_path: Path) -> None:
+    """The table is as before, and can be written again."""
+    store = open_store(tmp_path)
+    ParquetTarget(store, "t").commit(_write(store, "one", 0), 9, SCHEMA, "append")
+    files = _write(store, "two", 10)
+    store.remove(f"t/{files[0].name}")
+    with pytest.raises(RuntimeError, match=r"is gone before it was committed.*The table is as before"):
+        ParquetTarget(store, "t").commit(files, 19, SCHEMA, "append")
+    table = ParquetTarget(store, "t")
+    assert table.position() == 9
+    table.commit(_write(store, "two", 10), 19, SCHEMA, "append")
+    assert ParquetTarget(store, "t").position() == 19
+
+
+def test_an_error_of_the_store_says_what_to_do(tmp_path: Path) -> None:
+    for number, message in (
+        (errno.ENOSPC, rf"There is no space for files of tables in {tmp_path}.*Make space, and run it again"),
+        (errno.EROFS, rf"This process may not write to {tmp_path}.*use another target"),
+        (errno.EIO, r"cannot be written.*Look at the disk"),
+    ):
+        with pytest.raises(OSError, match=os.strerror(number)) as caught, advised(open_store(tmp_path)):
+            raise OSError(number, os.strerror(number))
+        (note,) = caught.value.__notes__
+        assert re.search(message, note)
