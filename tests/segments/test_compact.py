@@ -36,7 +36,7 @@ from pgoutput_fast.segments import (
     segment_outcomes,
     write_segment,
 )
-from pgoutput_fast.segments import known as segment_known
+from pgoutput_fast.segments import catalog as segment_catalogs
 from pgoutput_fast.segments.tail import SegmentStream
 from pgoutput_fast.storage.locks import try_lock
 from pgoutput_fast.storage.stores import open_store
@@ -276,7 +276,7 @@ def test_footers_refer_to_what_is_there(
     made: _Stream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int
 ) -> None:
     """Tables by the dozen, sessions that forget, and footers without room: each joined segment knows its versions."""
-    monkeypatch.setattr(segment_known, "INLINE_BYTES", room)
+    monkeypatch.setattr(segment_catalogs, "INLINE_BYTES", room)
     parts: list[int] = []
     for n in range(80):
         made.cut(*(made.commit(n, spec=_table(20000 + (n * 7 + k) % 40, 3 + n % 5)) for k in range(3)))
@@ -549,12 +549,12 @@ def test_retention_counts_from_the_rows(made: _Stream, tmp_path: Path) -> None:
     assert _ids(tmp_path) == [3, 4, 5]
 
 
-@pytest.mark.parametrize("step", ["count_rows", "footing_of_joined", "write_joined", "read_back"])
+@pytest.mark.parametrize("step", ["count_rows", "content_of_joined", "write_joined", "read_back"])
 def test_retention_while_segments_are_joined(
     made: _Stream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     """What it removed does not come back."""
-    monkeypatch.setattr(segment_known, "INLINE_BYTES", 300)
+    monkeypatch.setattr(segment_catalogs, "INLINE_BYTES", 300)
     for n in range(6):
         made.cut(made.commit(n, spec=_table(20000 + n)), made.commit(n))
     real = getattr(compaction, step)

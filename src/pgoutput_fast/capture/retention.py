@@ -13,8 +13,8 @@ from pathlib import Path
 from urllib.parse import quote, unquote
 
 from pgoutput_fast.base.documents import parsed_json
+from pgoutput_fast.segments.catalog import sweep_unused
 from pgoutput_fast.segments.joined import removal_lock
-from pgoutput_fast.segments.known import sweep_unused
 from pgoutput_fast.segments.names import Named, cover, dated_segments
 from pgoutput_fast.segments.read import open_segment
 from pgoutput_fast.storage.stores import Store, open_store

@@ -14,8 +14,8 @@ from pgoutput_fast.capture.errors import CaptureError, MovedOnError
 from pgoutput_fast.capture.ownership import Owner, owned, removed_after_error
 from pgoutput_fast.capture.retention import Retention, expect_no_typed_files, retain
 from pgoutput_fast.decoding.state import StreamState
+from pgoutput_fast.segments.catalog import CATALOG_DIRECTORY, CatalogLog, sweep_orphans
 from pgoutput_fast.segments.compaction import unfinished_of_compact
-from pgoutput_fast.segments.known import CATALOG_DIRECTORY, KnownLog, sweep_orphans
 from pgoutput_fast.segments.names import Named, newest_named, ordinals_of
 from pgoutput_fast.segments.read import newest_segment
 from pgoutput_fast.segments.segment import Segment, Source
@@ -52,7 +52,7 @@ class SegmentDirectory:
         self._store.limit(file_mode)
         self._file_mode, self._compressed = file_mode, compressed
         self._retention = retention
-        self._known = KnownLog(self._store)
+        self._known = CatalogLog(self._store)
         self._outgrown = False
         self._owner: Owner | None = None
         self._confirmed: ConfirmedPosition | None = None

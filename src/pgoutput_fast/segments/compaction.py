@@ -27,10 +27,10 @@ import pyarrow as pa
 from pgoutput_fast.base.arguments import expect_count
 from pgoutput_fast.base.documents import parsed_json
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
+from pgoutput_fast.segments.catalog import CATALOG_DIRECTORY, content_of_joined, sweep_joined
 from pgoutput_fast.segments.footer import OUTCOMES, WRITER, footer_texts, seal, segment_of
 from pgoutput_fast.segments.join import Member, count_rows, opened, write_joined
 from pgoutput_fast.segments.joined import Joined, removal_lock
-from pgoutput_fast.segments.known import CATALOG_DIRECTORY, footing_of_joined, sweep_joined
 from pgoutput_fast.segments.names import Named, all_named, cover, dated_segments, name_of, overlap_error
 from pgoutput_fast.segments.outcomes import joined_text
 from pgoutput_fast.segments.read import open_segment
@@ -420,7 +420,7 @@ def _join(store: Store, members: Sequence[Member]) -> tuple[int, int]:
         store.limit(os.stat(last.path).st_mode & 0o666 | 0o600)
     name = name_of(first.first_seq, last.last_seq)
     counted = count_rows(members)
-    footing = footing_of_joined(
+    content = content_of_joined(
         store,
         (open_segment(each.path).known for each in members[:-1]),
         open_segment(last.path).known,
@@ -433,7 +433,7 @@ def _join(store: Store, members: Sequence[Member]) -> tuple[int, int]:
         last.last_seq,
         min((each.start_lsn for each in members if each.start_lsn is not None), default=None),
         max((each.end_lsn for each in members if each.end_lsn is not None), default=None),
-        footing,
+        content,
         Joined(tuple(each.first_seq for each in members), max(each.written for each in members)),
     )
     if (outcomes := reduce(joined_text, (each.outcomes for each in members))) is not None:

@@ -1,7 +1,7 @@
 """The footer of a segment: its texts and their meaning.
 
-Content that is too large for the footer is in part files beside the segments (`segments.known`). A footer without parts
-has format 1, a footer with parts has format 2.
+Content that is too large for the footer is in part files beside the segments (`segments.catalog`). A footer without
+parts has format 1, a footer with parts has format 2.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 from pgoutput_fast._core.files.crc32 import crc32
 from pgoutput_fast.base.documents import parsed_json
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
+from pgoutput_fast.segments.catalog import FooterContent, Part, SegmentCatalog
 from pgoutput_fast.segments.joined import Joined
-from pgoutput_fast.segments.known import Footing, Known, Part
 from pgoutput_fast.segments.segment import RowGroup, Segment, Source
 from pgoutput_fast.storage.paths import is_uri, shown
 from pgoutput_fast.storage.stores import Store, open_store
@@ -45,7 +45,7 @@ def footer_texts(
     last: int,
     start_lsn: int | None,
     end_lsn: int | None,
-    footing: Footing,
+    content: FooterContent,
     joined: Joined | None = None,
 ) -> dict[str, str]:
     """The key-value metadata of a segment's file.
@@ -54,20 +54,20 @@ def footer_texts(
         ValueError: if a value is too long for a footer.
     """
     values: dict[str, Any] = {
-        "format": _WITH_PARTS if footing.parts else _FORMAT,
+        "format": _WITH_PARTS if content.parts else _FORMAT,
         "source": source.to_dict(),
         "first_seq": first,
         "last_seq": last,
         "start_lsn": start_lsn,
         "end_lsn": end_lsn,
     }
-    if footing.parts:
-        values["parts"] = [part.to_dict() for part in footing.parts]
+    if content.parts:
+        values["parts"] = [part.to_dict() for part in content.parts]
     if joined is not None:
         values["joined"] = joined.to_dict()
     texts = {name: json.dumps(value, ensure_ascii=False) for name, value in values.items()}
     # Both are large if there are many relations, and a reader may need one without the other.
-    texts |= {"catalog": footing.catalog, "state": footing.state}
+    texts |= {"catalog": content.catalog, "state": content.state}
     for name, text in texts.items():
         if len(text) > _MOST_TEXT:
             raise ValueError(
@@ -113,7 +113,7 @@ def segment_of(path: Path | str, metadata: pq.FileMetaData) -> Segment:
         if values["format"] not in (_FORMAT, _WITH_PARTS):
             raise ValueError(f"another version of pgoutput_fast wrote it: format {values['format']!r}")
         parts = [Part.from_dict(each) for each in values["parts"]] if values["format"] == _WITH_PARTS else []
-        known = Known(
+        known = SegmentCatalog(
             texts["catalog"].decode(),
             texts["state"].decode(),
             parts,

@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from pgoutput_fast.catalog.relations import Catalog
 from pgoutput_fast.schema.tables import OUTCOMES_SCHEMA
+from pgoutput_fast.segments.catalog import UNREAD
 from pgoutput_fast.segments.footers import Opened, one_batch, open_segments, read_changed, read_outcomes
-from pgoutput_fast.segments.known import UNREAD
 from pgoutput_fast.segments.names import overlap_error
 from pgoutput_fast.segments.segment import Segment, check_source
 from pgoutput_fast.segments.tail import SegmentsGoneError, check_whole

@@ -21,8 +21,8 @@ from typing import Any
 from pgoutput_fast.base.arguments import expect_list
 from pgoutput_fast.catalog.relations import Catalog
 from pgoutput_fast.decoding.state import StreamState
+from pgoutput_fast.segments.catalog import SegmentCatalog
 from pgoutput_fast.segments.joined import Joined
-from pgoutput_fast.segments.known import Known
 from pgoutput_fast.storage.paths import shown
 
 __all__ = ["RowGroup", "Segment", "Source", "check_source"]
@@ -145,7 +145,7 @@ class Segment:
     start_lsn: int | None
     end_lsn: int | None
     row_groups: tuple[RowGroup, ...]
-    known: Known = field(repr=False, compare=False)
+    known: SegmentCatalog = field(repr=False, compare=False)
     joined: Joined | None = field(default=None, repr=False)
     outcomes: str | None = field(default=None, repr=False)
 

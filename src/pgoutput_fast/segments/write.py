@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 from pgoutput_fast.decoding.state import StreamState
 from pgoutput_fast.protocol.lsn import Lsn, parse_lsn
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
+from pgoutput_fast.segments.catalog import CatalogLog
 from pgoutput_fast.segments.footer import OUTCOMES, WRITER, footer_texts, seal, segment_of, store_of
-from pgoutput_fast.segments.known import KnownLog
 from pgoutput_fast.segments.layout import write_rows
 from pgoutput_fast.segments.names import all_named, name_of, newest_named
 from pgoutput_fast.segments.outcomes import text_of_rows
@@ -34,7 +34,7 @@ MOST_BYTES = (1 << 31) - 1
 # The logs of the directories that this process wrote into most recently, by the path of each directory's newest
 # segment.
 _MOST_RECENT = 4
-_recent: OrderedDict[str, KnownLog] = OrderedDict()
+_recent: OrderedDict[str, CatalogLog] = OrderedDict()
 
 
 def write_segment(
@@ -47,7 +47,7 @@ def write_segment(
     end_lsn: Lsn | None = None,
     relation_bytes: int = RELATION_BYTES,
     row_group_bytes: int = ROW_GROUP_BYTES,
-    log: KnownLog | None = None,
+    log: CatalogLog | None = None,
     file_mode: int | None = None,
     compressed: bool = True,
     first_seq: int | None = None,
@@ -111,13 +111,13 @@ def write_segment(
         name = name_of(first, last)
         newest = _check_neighbours(store, source, first, last)
         log = _log_after(newest, log)
-    log = KnownLog(store) if log is None else log
-    footing = log.step(state, _versions_of(rows), last)
-    footer = footer_texts(source, first, last, start, end, footing)
+    log = CatalogLog(store) if log is None else log
+    content = log.step(state, _versions_of(rows), last)
+    footer = footer_texts(source, first, last, start, end, content)
     if (outcomes := text_of_rows(rows)) is not None:
         footer[OUTCOMES] = outcomes
     _write_file(store, name, rows, footer, relation_bytes, row_group_bytes, compressed=compressed)
-    log.took(footing)
+    log.advance(content)
     _remember(str(store.at(name)), log)
     if not store.local:
         _expect_own(store, name, footer[WRITER], first, last)
@@ -176,7 +176,7 @@ def _check_neighbours(store: Store, source: Source, first: int, last: int) -> Se
     return newest
 
 
-def _log_after(newest: Segment | None, log: KnownLog | None) -> KnownLog | None:
+def _log_after(newest: Segment | None, log: CatalogLog | None) -> CatalogLog | None:
     """The log of the directory: the given one, or that of an earlier call. It restarts if others wrote segments."""
     if log is None and newest is not None:
         log = _recent.pop(str(newest.path), None)
@@ -253,7 +253,7 @@ def _versions_of(rows: pa.Table) -> list[int]:
     return found
 
 
-def _remember(path: str, log: KnownLog) -> None:
+def _remember(path: str, log: CatalogLog) -> None:
     _recent[path] = log
     while len(_recent) > _MOST_RECENT:
         _recent.popitem(last=False)

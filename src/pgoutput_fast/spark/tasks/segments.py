@@ -15,7 +15,7 @@ from pgoutput_fast.decoding.state import StreamState, native_decoder, state_of
 from pgoutput_fast.protocol.kinds import SESSION_MARK
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
-from pgoutput_fast.segments.known import KnownLog
+from pgoutput_fast.segments.catalog import CatalogLog
 from pgoutput_fast.segments.read import newest_segment
 from pgoutput_fast.segments.segment import Source
 from pgoutput_fast.segments.write import write_segment
@@ -56,7 +56,7 @@ class _Writer:
     ) -> None:
         self._directory = directory
         self._written = last_seq  # no row is between it and the first one here
-        self._log = KnownLog(open_store(directory))
+        self._log = CatalogLog(open_store(directory))
         self._native = native_decoder(Options(), state)
         if new_session:
             self._native.start_session()

@@ -34,13 +34,13 @@ from pgoutput_fast.segments import (
     segment_catalog,
     write_segment,
 )
-from pgoutput_fast.segments import known as segment_known
+from pgoutput_fast.segments import catalog as segment_catalogs
 from pgoutput_fast.segments import write as segments
 from pgoutput_fast.storage.paths import find_files
 from support.paths import TESTS
 
 SOURCE = Source("7300000000000000001", "shop", "slot", ("all",), {"proto_version": "4"})
-CATALOG_DIRECTORY = segment_known.CATALOG_DIRECTORY
+CATALOG_DIRECTORY = segment_catalogs.CATALOG_DIRECTORY
 
 
 def _table(oid: int, columns: int = 3, name: str | None = None) -> RelationSpec:
@@ -97,7 +97,7 @@ def _footer(path: Path) -> dict[str, Any]:
 
 @pytest.fixture
 def _little_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segment_known, "INLINE_BYTES", 2000)
+    monkeypatch.setattr(segment_catalogs, "INLINE_BYTES", 2000)
 
 
 @pytest.mark.usefixtures("_little_room")
@@ -136,9 +136,9 @@ def test_no_footer_grows_with_the_number_of_tables(tmp_path: Path) -> None:
     written = _write(tmp_path, [*pieces, server.transaction(tables[:1])])
     for path, state in written:
         texts = pq.read_metadata(path).metadata
-        assert max(map(len, texts.values())) < 2 * segment_known.INLINE_BYTES
+        assert max(map(len, texts.values())) < 2 * segment_catalogs.INLINE_BYTES
         assert open_segment(path).state == state
-    assert written[-1][0].stat().st_size < 2 * segment_known.INLINE_BYTES
+    assert written[-1][0].stat().st_size < 2 * segment_catalogs.INLINE_BYTES
 
 
 def test_a_segment_costs_what_is_new_in_it(tmp_path: Path) -> None:
@@ -367,12 +367,12 @@ def test_how_much_a_footer_may_have_is_ours_to_say(tmp_path: Path, monkeypatch: 
 _KILLED = """
 import sys
 import pgoutput_fast as pgo
-from pgoutput_fast.segments import known as segment_known
+from pgoutput_fast.segments import catalog as segment_catalogs
 from pgoutput_fast.capture.recorder import Limits, Recorder
 from pgoutput_fast.capture.segment_directory import SegmentDirectory
-from segments.test_known import SOURCE, _Server, _received, _table
+from segments.test_catalog import SOURCE, _Server, _received, _table
 
-segment_known.INLINE_BYTES = 1000
+segment_catalogs.INLINE_BYTES = 1000
 target = SegmentDirectory(sys.argv[1])
 with target.owned():
     newest = target.newest()

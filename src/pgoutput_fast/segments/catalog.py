@@ -43,11 +43,11 @@ from pgoutput_fast.storage.stores import Store
 __all__ = [
     "CATALOG_DIRECTORY",
     "UNREAD",
-    "Footing",
-    "Known",
-    "KnownLog",
+    "CatalogLog",
+    "FooterContent",
     "Part",
-    "footing_of_joined",
+    "SegmentCatalog",
+    "content_of_joined",
     "sweep_joined",
     "sweep_orphans",
     "sweep_unused",
@@ -114,7 +114,7 @@ class Part:
         return cls(name, nbytes)
 
 
-class _Said:
+class _PartContent:
     """The content of a part."""
 
     def __init__(self, text: str) -> None:
@@ -140,7 +140,7 @@ class _Said:
 
 
 # Contents of the parts in use. Segments share most of their parts.
-_read: WeakValueDictionary[str, _Said] = WeakValueDictionary()
+_read: WeakValueDictionary[str, _PartContent] = WeakValueDictionary()
 
 
 class _CatalogText:
@@ -159,7 +159,7 @@ class _CatalogText:
 _texts: WeakValueDictionary[str, _CatalogText] = WeakValueDictionary()
 
 
-class Known:
+class SegmentCatalog:
     """A segment's relations and its state of the stream.
 
     Args:
@@ -180,7 +180,7 @@ class Known:
         """JSON text of the footer's catalog."""
         return self._shared.text
 
-    def is_same_catalog(self, other: Known) -> bool:
+    def is_same_catalog(self, other: SegmentCatalog) -> bool:
         """Whether both have the same relation versions and types. Parses nothing."""
         return self._shared is other._shared and self.parts == other.parts
 
@@ -238,7 +238,7 @@ class Known:
         return StreamState(values, Catalog.lazily(self._relations, of_server))
 
     @cached_property
-    def _said(self) -> list[_Said]:
+    def _said(self) -> list[_PartContent]:
         return [_read_part(self._store(), part) for part in self.parts]
 
     def _relations(self) -> dict[int, Relation]:
@@ -253,11 +253,11 @@ def _nowhere() -> Store:
 
 
 # Placeholder for a segment whose footer was not read.
-UNREAD = Known("", "", (), _nowhere)
+UNREAD = SegmentCatalog("", "", (), _nowhere)
 
 
 @dataclass(frozen=True)
-class Footing:
+class FooterContent:
     """The catalog and state for the footer of a new segment, and the directory's catalog after that segment.
 
     Attributes:
@@ -267,7 +267,7 @@ class Footing:
         logged: ids of the relation versions to add to those of the log.
         dropped: ids of the relation versions to remove from those of the log.
         restarts: whether the log restarts, without its earlier versions.
-        behind: the state after the segment.
+        state_after: the state after the segment.
     """
 
     parts: tuple[Part, ...]
@@ -277,10 +277,10 @@ class Footing:
     logged: frozenset[int]
     dropped: frozenset[int]
     restarts: bool
-    behind: StreamState
+    state_after: StreamState
 
 
-class KnownLog:
+class CatalogLog:
     """The catalog of a directory of segments. The writer of these segments keeps it from one segment to the next.
 
     Args:
@@ -296,9 +296,9 @@ class KnownLog:
         self._parts: tuple[Part, ...] = ()
         self._own: Items = {}
         self._logged: set[int] = set()
-        self._last: Footing | None = None
+        self._last: FooterContent | None = None
 
-    def follows(self, newest: Known) -> bool:
+    def follows(self, newest: SegmentCatalog) -> bool:
         """Whether `newest` is the last segment written with this log."""
         last = self._last
         return last is not None and (last.catalog, last.state, last.parts) == (
@@ -312,8 +312,8 @@ class KnownLog:
         """Whether there are part files: the catalog does not fit into the footer."""
         return bool(self._parts)
 
-    def step(self, state: StreamState, used: Iterable[int], last_seq: int) -> Footing:
-        """Returns the footing of the next segment. Its parts are durable on return. `took` applies it to the log.
+    def step(self, state: StreamState, used: Iterable[int], last_seq: int) -> FooterContent:
+        """Returns the footer content of the next segment. Its parts are durable. `advance` applies it to the log.
 
         Args:
             state: the state after the segment.
@@ -324,7 +324,7 @@ class KnownLog:
             OSError: if a part cannot be written or read back.
             ValueError: if a part to be merged is damaged.
         """
-        before = None if self._last is None or _missing(self._store, self._parts) else self._last.behind
+        before = None if self._last is None or _missing(self._store, self._parts) else self._last.state_after
         live = None if before is None else state.news_since(before)
         news = live if live is not None else _difference(state, before)
         if news is None:  # the state has dropped something since
@@ -351,15 +351,15 @@ class KnownLog:
             own = {}
         catalog, document = _for_footer(own, state)
         fresh = frozenset(relation.version for relation in new) - dropped
-        return Footing(parts, own, catalog, document, fresh, dropped, before is None, state)
+        return FooterContent(parts, own, catalog, document, fresh, dropped, before is None, state)
 
-    def took(self, footing: Footing) -> None:
-        """Applies a footing. Call it when the segment is durable."""
-        self._parts, self._own, self._last = footing.parts, footing.own, footing
-        if footing.restarts:
+    def advance(self, content: FooterContent) -> None:
+        """Applies the content of a footer. Call it when the segment is durable."""
+        self._parts, self._own, self._last = content.parts, content.own, content
+        if content.restarts:
             self._logged.clear()
-        self._logged -= footing.dropped
-        self._logged |= footing.logged
+        self._logged -= content.dropped
+        self._logged |= content.logged
 
     def _outgrow(
         self, parts: tuple[Part, ...], own: Items, last_seq: int, needed: set[int]
@@ -384,10 +384,10 @@ class KnownLog:
         return (*parts, _write_part(self._store, kept, last_seq)), frozenset(dropped)
 
 
-def footing_of_joined(
-    store: Store, earlier: Iterable[Known], last: Known, used: set[int], last_seq: int
-) -> Footing:
-    """Returns the footing of a joined segment. Its parts are durable on return.
+def content_of_joined(
+    store: Store, earlier: Iterable[SegmentCatalog], last: SegmentCatalog, used: set[int], last_seq: int
+) -> FooterContent:
+    """Returns the footer content of a joined segment. Its parts are durable on return.
 
     It needs what the last of the segments needs, because later segments continue from that, and the versions of all
     rows. If the last one has parts, the joined one lists them: so the segments that refer to a part remain consecutive.
@@ -415,7 +415,7 @@ def footing_of_joined(
     types = types.merged(state.catalog.types)
     if not last.parts:
         catalog = Catalog([*missing.values(), *state.catalog.relations], types)
-        return KnownLog(store).step(StreamState(state.values, catalog), used, last_seq)
+        return CatalogLog(store).step(StreamState(state.values, catalog), used, last_seq)
     # Earlier items are overridden by those of the last segment.
     added: Items = {}
     for relation in missing.values():
@@ -424,10 +424,10 @@ def footing_of_joined(
         _put(added, "user_type", {str(oid): types[oid].to_dict() for oid in sorted(types)})
     front = (_write_part(store, added, last_seq),) if added else ()
     nothing: frozenset[int] = frozenset()
-    return Footing((*front, *last.parts), {}, last.catalog, last.text, nothing, nothing, False, state)
+    return FooterContent((*front, *last.parts), {}, last.catalog, last.text, nothing, nothing, False, state)
 
 
-def sweep_joined(store: Store, joined: Known, first_seq: int, last_seq: int) -> None:
+def sweep_joined(store: Store, joined: SegmentCatalog, first_seq: int, last_seq: int) -> None:
     """Removes part files needed only by segments that were joined into one, and removed.
 
     Args:
@@ -442,7 +442,7 @@ def sweep_joined(store: Store, joined: Known, first_seq: int, last_seq: int) -> 
             store.remove(f"{CATALOG_DIRECTORY}/{name}")
 
 
-def sweep_unused(store: Store, oldest: Known, oldest_seq: int) -> None:
+def sweep_unused(store: Store, oldest: SegmentCatalog, oldest_seq: int) -> None:
     """Removes part files that no segment needs any more.
 
     Args:
@@ -517,13 +517,13 @@ def _text(store: Store, part: Part) -> str:
         raise ValueError(f"{_place_of(store, part)} is damaged: {problem}. Restore it") from None
 
 
-def _read_part(store: Store, part: Part) -> _Said:
+def _read_part(store: Store, part: Part) -> _PartContent:
     place = str(store.at(part.file))
     said = _read.get(place)
     if said is None:
         text = _text(store, part)
         try:
-            said = _Said(text)
+            said = _PartContent(text)
         except (KeyError, TypeError, ValueError) as problem:
             raise ValueError(f"{_place_of(store, part)} cannot be read: {problem}. Restore it") from None
         _read[place] = said
