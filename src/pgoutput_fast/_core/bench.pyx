@@ -1,4 +1,4 @@
-"""Timing functions for the benchmarks: they run the stages as decoding does, and take the time of each.
+"""Timing functions for the benchmarks: they run the decoding stages and measure the time of each.
 
 All times are CPU seconds of the calling thread. The package itself does not import this module.
 """
@@ -61,7 +61,7 @@ def time_stages(array, options):
     """Decodes the messages of one Arrow array, which must all be well-formed.
 
     Returns ({stage: seconds}, [(relation, batch)]). The stages are scan, tag, slice, convert (with the metadata
-    columns) and assemble. To sort a window's messages by relation counts as tag.
+    columns) and assemble. Sorting a window's messages by relation counts as tag.
     """
     cdef Payloads payloads = Payloads(array)
     cdef Tagger tagger = Tagger(False)
@@ -117,7 +117,7 @@ def time_stages(array, options):
 
 cdef int _fill(RelationRows rows, Tags tags, Window w, vector[uint32_t]& messages, int64_t* done, Scratch scratch,
                double* spent) except -1 nogil:
-    """Does what RelationRows.fill does, with a clock. It raises ValueError for everything that is malformed."""
+    """Like RelationRows.fill, with a clock. Raises ValueError for anything malformed."""
     cdef Block block
     cdef double t0, t1
     cdef int64_t rows_left
@@ -164,8 +164,8 @@ cdef int _fill(RelationRows rows, Tags tags, Window w, vector[uint32_t]& message
 def time_convert(column_type, values, bint binary, int passes):
     """Converts the cells of one column `passes` times. Returns the seconds of each pass.
 
-    `values` is a `pa.binary` array. As in messages, each cell comes behind its header. The cells are converted in
-    blocks. After the first pass, the buffers need no new memory.
+    `values` is a `pa.binary` array. As in messages, a header precedes every cell. Cells are converted in blocks. After
+    the first pass, the buffers need no new memory.
 
     Raises:
         ValueError: if a cell has an issue.

@@ -21,7 +21,7 @@ struct ArrowArray {
     void* private_data;
 };
 
-// What one array owns. Every child has an owner of its own, because a consumer may move a child out of its parent.
+// The memory of one array. Every child has its own owner, because a consumer may move a child out of its parent.
 struct ArrayOwner {
     const void* buffers[3] = {nullptr, nullptr, nullptr};
     size_t sizes[3] = {0, 0, 0};

@@ -1,5 +1,5 @@
-// Memory for column buffers and records. Each batch needs buffers of the same sizes as the batch before it, so the pool
-// keeps freed blocks and uses them again. The kernel clears fresh memory page by page; that took a quarter of all time.
+// Memory for column buffers and records. Consecutive batches need buffers of the same sizes, so the pool keeps freed
+// blocks and reuses them. The kernel clears fresh memory page by page, which took a quarter of the run time.
 #pragma once
 #include <chrono>
 #include <cstddef>
@@ -27,7 +27,8 @@ constexpr size_t SLACK = 64;
 
 class BlockPool {
 public:
-    // Returns an aligned block of at least `n` usable bytes, with SLACK after them. `capacity` gets the real number.
+    // Returns an aligned block of at least `n` usable bytes, followed by SLACK bytes. `capacity` receives the actual
+    // size.
     static uint8_t* allocate(size_t n, size_t* capacity) { return instance().take(n, capacity); }
 
     // Returns `n` zero bytes that nobody may write. All callers share one read-only mapping, which costs almost no
@@ -82,7 +83,7 @@ private:
     static constexpr size_t KEPT_LIMIT = size_t{256} << 20;  // of each extension module's pool
     static constexpr size_t SMALLEST_KEPT = size_t{1} << 15;
     // Blocks from this size on are mapped. malloc maps large blocks too, but only until the first of them is freed.
-    // From then on it takes them from its heap, and a block that outgrew its place leaves a hole there. With 200
+    // From then on it takes them from its heap, and a block that moves when it grows leaves a hole there. With 200
     // relations that have arrays, these holes took 35 MB.
     static constexpr size_t SMALLEST_MAPPED = size_t{1} << 16;
     static constexpr size_t STEPS = 8;  // size classes per doubling; at most one eighth of a block is unused
@@ -117,7 +118,7 @@ private:
         return pool;
     }
 
-    // Where the data of a block begins: aligned, and with enough space before it for the header.
+    // The start of a block's data: aligned, with enough space before it for the header.
     static uint8_t* aligned(uint8_t* raw) noexcept {
         uintptr_t at = (reinterpret_cast<uintptr_t>(raw) + sizeof(Header) + ALIGNMENT - 1) & ~(ALIGNMENT - 1);
         return reinterpret_cast<uint8_t*>(at);
@@ -131,7 +132,8 @@ private:
         return data;
     }
 
-    // Completes a block that realloc may have moved. The distance from its start to the next boundary may have changed.
+    // Completes a block that realloc may have moved. The offset from its start to the next aligned address may have
+    // changed.
     static uint8_t* moved(uint8_t* raw, size_t before, size_t used, BlockPool* pool, size_t size_class,
                           size_t capacity) noexcept {
         const size_t now = static_cast<size_t>(aligned(raw) - raw);
@@ -144,7 +146,7 @@ private:
 #ifdef PGO_MAPPED_BLOCKS
         if (n >= SMALLEST_MAPPED) {
             void* raw = mmap(nullptr, total, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-            // A process may have only about 65,000 mappings. When they run out, malloc may still have memory.
+            // A process can have only about 65,000 mappings. After that limit, malloc may still have memory.
             if (raw != MAP_FAILED) return place(static_cast<uint8_t*>(raw), Header{raw, pool, size_class, n, total, 0});
         }
 #endif

@@ -1,4 +1,4 @@
-// A 64-byte aligned piece of memory that grows. Arrow arrays are made of these.
+// A growable buffer, aligned to 64 bytes. Arrow arrays consist of such buffers.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -26,14 +26,14 @@ public:
     size_t capacity() const noexcept { return capacity_; }
     void set_size(size_t n) noexcept { size_ = n; }
 
-    // Allocates space for `extra` more bytes and the slack, even if `extra` is 0. Returns where the new bytes start.
+    // Reserves space for `extra` more bytes and the slack, even if `extra` is 0. Returns a pointer to the new bytes.
     // The size does not change.
     uint8_t* reserve(size_t extra) {
         if (size_ + extra > capacity_ || data_ == nullptr) grow(size_ + extra);
         return data_ + size_;
     }
-    // Allocates space for an estimate of `extra` more bytes. If the capacity is up to an eighth too small it stays as
-    // it is, and an allocation is never larger than the estimate needs.
+    // Reserves space for an estimated `extra` more bytes. A capacity that is at most an eighth too small is kept, and a
+    // new allocation is never larger than the estimate.
     void expect(size_t extra) {
         const size_t needed = size_ + extra;
         if (needed > capacity_ + capacity_ / 8 || data_ == nullptr) enlarge(needed);
@@ -47,7 +47,7 @@ public:
         if (n) std::memcpy(append_uninitialized(n), from, n);
         else reserve(0);
     }
-    // Makes this a buffer of `n` zero bytes that can only be given away: do not write to it and do not let it grow.
+    // Makes this a read-only buffer of `n` zero bytes: it can be released, but not written or grown.
     void assign_zero(size_t n) {
         BlockPool::release(data_);
         data_ = nullptr;
@@ -70,8 +70,8 @@ private:
         std::swap(capacity_, other.capacity_);
     }
     void grow(size_t needed) {
-        // Buffers from 4 to 128 KiB grow by only a quarter, because each of many relations may have its own. Larger
-        // ones grow without a copy.
+        // Buffers from 4 to 128 KiB grow by only a quarter, because many relations may have such buffers. Larger ones
+        // grow without a copy.
         const bool medium = capacity_ >= (1u << 12) && capacity_ < (1u << 17);
         const size_t wanted = capacity_ + (medium ? capacity_ / 4 : capacity_ / 2);
         enlarge(wanted < needed ? needed : wanted);
@@ -92,7 +92,8 @@ private:
     size_t capacity_ = 0;
 };
 
-// Appends one bit per row, in Arrow's bit order, from one byte per row. `bits` is how many bits the buffer has already.
+// Appends one bit per row, in Arrow's bit order, from one byte per row. `bits` is the number of bits already in the
+// buffer.
 inline void append_bits(Buffer& buffer, size_t bits, const uint8_t* bytes, size_t n) {
     size_t total = (bits + n + 7) / 8;
     if (total > buffer.size()) buffer.append_uninitialized(total - buffer.size());
@@ -128,11 +129,11 @@ inline void append_ones(Buffer& buffer, size_t bits, size_t n) {
     }
     size_t from = (bits + 7) / 8;
     if (total > from) std::memset(out + from, 0xff, total - from);
-    // The unused bits after the last one are always zero, so that equal columns have equal bytes.
+    // Unused bits after the last one are always zero, so that equal columns have equal bytes.
     if ((bits + n) & 7) out[total - 1] &= static_cast<uint8_t>((1u << ((bits + n) & 7)) - 1);
 }
 
-// Cuts the buffer to its first n bits. The unused bits after the last one are always zero.
+// Truncates the buffer to its first n bits. Unused bits after the last one are always zero.
 inline void keep_bits(Buffer& buffer, size_t n) noexcept {
     buffer.set_size((n + 7) / 8);
     if (n & 7) buffer.data()[n >> 3] &= static_cast<uint8_t>((1u << (n & 7)) - 1);

@@ -1,4 +1,4 @@
-// Cells that are appended one after another. What earlier blocks used stays as it is: nothing clears it.
+// A growable list of cells. Cells of earlier blocks are not cleared.
 #pragma once
 #include <algorithm>
 #include <cstddef>
@@ -12,7 +12,7 @@ struct CellList {
     std::vector<Cell> memory;
     size_t count = 0;
 
-    // Returns where the next cells go. There is space for `extra` of them; the caller adds to `count`.
+    // Returns a pointer to space for `extra` more cells. The caller increases `count`.
     Cell* reserve(size_t extra) {
         if (memory.size() - count < extra) memory.resize(std::max(count + extra, memory.size() + memory.size() / 2));
         return memory.data() + count;
@@ -25,7 +25,7 @@ struct CellList {
     Cell* end() noexcept { return memory.data() + count; }
 };
 
-// Where the flags of ranges go, a byte for each.
+// The output arrays for the flags of ranges, one byte per flag.
 struct RangeFlags {
     uint8_t *lower_inc, *upper_inc, *empty;
 };

@@ -1,4 +1,5 @@
-// Converts cells into a column: it gathers facts about the cells, runs the converter, and sets which rows are null.
+// Converts cells into a column: computes statistics of the cells, runs the converter, and sets the validity of the
+// rows.
 #pragma once
 #include <cstdint>
 
@@ -21,7 +22,8 @@ inline void gather_facts(const Cell* cells, size_t n, Facts* facts) noexcept {
     }
 }
 
-// Converts n cells of one format and sets which rows are null. The rows of the issues count from the first of `cells`.
+// Converts n cells of one format and sets the validity of their rows. The rows of the issues are relative to the first
+// of `cells`.
 inline void convert_cells(Column& column, Convert convert, Source source, const Cell* cells, size_t n, Issues& issues) {
     if (n == 0) return;
     Facts facts;

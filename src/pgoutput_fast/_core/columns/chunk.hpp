@@ -1,4 +1,4 @@
-// A chunk of a column of a finished table, as Arrow stores it.
+// A chunk of a table's column, in Arrow's memory layout.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@ namespace pgo {
 struct Chunk {
     const uint8_t* validity;  // null if no value is missing
     const uint8_t* offsets;   // null for values of fixed size
-    const uint8_t* values;    // null if only the lengths of values count
+    const uint8_t* values;    // null if only the lengths of the values are needed
     int64_t offset;
     int64_t rows;
 };

@@ -1,6 +1,6 @@
 from libc.stdint cimport int64_t, uint8_t, uintptr_t
 
-# Cython does not run this line. A module that cimports these functions must import pyarrow as pa itself.
+# Cython does not execute this import. A module that cimports these functions must import pyarrow as pa itself.
 import pyarrow as pa
 
 cdef extern from "columns/chunk.hpp" namespace "pgo" nogil:
@@ -18,7 +18,7 @@ cdef inline const uint8_t* address_of(buffer) except? NULL:
 
 
 cdef inline int size_of_offset(kind) except -1:
-    """The bytes of an offset; 0 for types without offsets."""
+    """Returns the size of an offset in bytes; 0 for types without offsets."""
     types = pa.types
     if types.is_string(kind) or types.is_binary(kind) or types.is_list(kind):
         return 4
@@ -26,7 +26,7 @@ cdef inline int size_of_offset(kind) except -1:
 
 
 cdef inline int64_t width_in_bits(kind) except -1:
-    """The size of a value; 0 for types without a fixed size."""
+    """Returns the size of a value in bits; 0 for types without a fixed size."""
     try:
         return kind.bit_width
     except ValueError:
@@ -34,14 +34,14 @@ cdef inline int64_t width_in_bits(kind) except -1:
 
 
 cdef inline bint is_flat(kind) except -1:
-    """Whether values are bits or bytes, of a fixed size or behind offsets, and nothing else."""
+    """Whether a type has no child or dictionary, and values of fixed size or with offsets."""
     if kind.num_fields or pa.types.is_dictionary(kind):
         return False
     return size_of_offset(kind) > 0 or width_in_bits(kind) > 0
 
 
 cdef inline Chunk chunk_of(array) except *:
-    """The buffers of an array. Its elements, if it has any, are none of them."""
+    """Returns the buffers of an array, without those of its children."""
     cdef Chunk chunk
     cdef int size = size_of_offset(array.type)
     buffers = array.buffers()

@@ -1,4 +1,4 @@
-// One output column: its plan, its Arrow buffers, what is known of its cells, and working memory.
+// One output column: its plan, its Arrow buffers, statistics of its cells, and working memory.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -37,10 +37,10 @@ inline bool is_unrepresentable(Reason reason) noexcept {
     return reason >= FIRST_UNREPRESENTABLE && reason < FIRST_NOTED;
 }
 
-// How many bytes vector loops may read before a cell and after it.
+// How many bytes vector loops may read before and after a cell.
 constexpr uint32_t READ_BEFORE = 48, READ_BEHIND = 64;
 
-// Facts about the cells of a block.
+// Statistics of the cells of a block.
 struct Facts {
     int32_t signs = 0;                            // negative if any cell is missing
     uint32_t shortest = UINT32_MAX, longest = 0;  // lengths of the cells that are present
@@ -61,7 +61,7 @@ struct Mark {
     bool has_validity = false;
 };
 
-// What a relation version and the options decide. It does not change while the column is filled.
+// The part of a column that the relation version and the options determine. It is constant while the column is filled.
 struct ColumnPlan {
     Layout layout = Layout::FIXED;
     uint32_t width = 0;  // bytes of a FIXED value
@@ -70,21 +70,22 @@ struct ColumnPlan {
     int precision = 0, scale = 0;
     uint32_t element_oid = 0;  // 0: any
     Numerics numerics = Numerics::NONE;
-    size_t leaves = 0;                 // in a list of composites or ranges: how many leaf values one element takes
+    size_t leaves = 0;                 // in a list of composites or ranges: number of leaf values per element
     std::vector<uint32_t> field_oids;  // the type oids that a binary composite must announce for its fields
 };
 
-// What becomes an Arrow array.
+// The buffers of the Arrow array.
 struct ColumnBuffers {
     size_t rows = 0;
     size_t nulls = 0;
-    Buffer validity;  // empty as long as there is no null
+    Buffer validity;  // empty until the first null
     Buffer offsets;   // BYTES and LIST: int32, rows + 1
     Buffer data;
 
     int32_t* int_offsets() noexcept { return reinterpret_cast<int32_t*>(offsets.data()); }
 
-    // Returns where the next n + 1 offsets go. The first of them exists already; in an empty column this writes it.
+    // Returns a pointer to the next n + 1 offsets. The first of them is already set; in an empty column, this sets it
+    // to zero.
     int32_t* reserve_offsets(size_t n) {
         if (offsets.size() == 0) {
             int32_t zero = 0;
@@ -99,15 +100,14 @@ struct ColumnBuffers {
         return reinterpret_cast<T*>(data.append_uninitialized(n * sizeof(T)));
     }
 
-    // Returns where the next n validity bits go. `rows` must be a multiple of eight. The caller updates `rows` and
+    // Returns a pointer to the next n validity bits. `rows` must be a multiple of eight. The caller updates `rows` and
     // `nulls`.
     uint8_t* reserve_validity(size_t n) {
         if (validity.size() == 0) append_ones(validity, 0, rows);
         return validity.append_uninitialized((n + 7) / 8);
     }
 
-    // Sets which of the n rows just appended are present: one byte per row, 0 or 1. If `present_rows` is null, all of
-    // them are.
+    // Sets which of the last n rows are present: one byte per row, 0 or 1. A null `present_rows` means all of them.
     void append_validity(const uint8_t* present_rows, size_t n) {
         if (present_rows) {
             size_t present = 0;
@@ -124,25 +124,26 @@ struct ColumnBuffers {
         rows += n;
     }
 
-    // Of a LIST: the end of the last list, in rows of the child.
+    // For a LIST: the end of the last list, in rows of the child.
     size_t list_end() const noexcept {
         if (offsets.size() == 0) return 0;
         return static_cast<size_t>(reinterpret_cast<const int32_t*>(offsets.data())[offsets.size() / 4 - 1]);
     }
 };
 
-// What is known of the cells. `convert_cells` sets the first six for each block; the vector loops choose by them.
+// Statistics of the cells. `convert_cells` sets the first six for every block; they determine which vector loops are
+// used.
 struct ColumnStatistics {
     bool missing = false;
     bool readable_around = false;        // vector loops may read before and after every cell
-    size_t bytes_behind = 0;             // how many bytes follow the end of the last cell
+    size_t bytes_behind = 0;             // number of bytes after the end of the last cell
     uint32_t shortest = 0, longest = 0;  // lengths of the cells that are not missing
     size_t total = 0;                    // total bytes of these cells
-    uint32_t chunks_to_skip = 0;         // how many chunks of cells to convert before a vector loop is tried again
+    uint32_t chunks_to_skip = 0;         // number of chunks to convert before a vector loop is tried again
     double bytes_per_row = 0;            // average length of a value in the previous batch: it sizes the next buffers
 };
 
-// Working memory of the converters. What a block leaves in it means nothing to the next block.
+// Working memory of the converters. Nothing in it carries over to the next block.
 struct ColumnScratch {
     CellList cells;
     CellList parts;  // of one cell
@@ -151,7 +152,7 @@ struct ColumnScratch {
     Issues child_issues;  // issues of this column as the child of a list
     Issues field_issues;  // issues of this column's fields
 
-    // Frees what has become large. Otherwise each of many relations with arrays would keep its own.
+    // Frees large vectors. Otherwise many relations with arrays would keep their own.
     void free_large() noexcept {
         cells.count = 0;
         free_if_large(cells.memory);
@@ -201,7 +202,7 @@ struct Column {
         fields.push_back(std::move(owned));
     }
 
-    // Allocates space for about `n` more rows in advance, because a buffer that grows may have to be copied.
+    // Reserves space for about `n` more rows, because a growing buffer may have to be copied.
     void expect(size_t n) {
         if (plan.layout == Layout::BITS) {
             buffers.data.expect(n / 8 + 1);
@@ -216,7 +217,7 @@ struct Column {
             else child->expect(likely);
         }
     }
-    // Remembers how long values are. Call it before the buffers are given away and before `expect`.
+    // Remembers the average length of values. Call it before the buffers are moved out and before `expect`.
     void learn_lengths() noexcept {
         if (buffers.rows == 0) return;
         if (child) child->learn_lengths();
@@ -224,7 +225,7 @@ struct Column {
         statistics.bytes_per_row = static_cast<double>(contents) / static_cast<double>(buffers.rows);
     }
 
-    // How many bytes a row will probably take, as far as `learn_lengths` knows.
+    // Estimated bytes per row, from `learn_lengths`.
     double row_bytes() const noexcept {
         double total = 0.125;
         if (plan.layout == Layout::FIXED) total += plan.width;
@@ -254,7 +255,7 @@ struct Column {
     }
 
 private:
-    // Cuts the column to its first n rows.
+    // Truncates the column to its first n rows.
     void rewind_rows(size_t n) noexcept {
         Buffer& validity = buffers.validity;
         size_t valid_bits = 0;
@@ -275,7 +276,7 @@ private:
     }
 };
 
-// Marks those of the n int64 just written that equal `null` as null, and replaces them by zero.
+// Of the n int64 just written, marks those equal to `null` as null and sets them to zero.
 inline void set_validity(Column& column, int64_t* values, size_t n, int64_t null) {
     bool any = false;
     for (size_t i = 0; i < n; ++i) any |= values[i] == null;
@@ -291,8 +292,8 @@ inline void set_validity(Column& column, int64_t* values, size_t n, int64_t null
     column.buffers.append_validity(column.scratch.valid.data(), n);
 }
 
-// Turns issues of elements, bounds or fields into issues of the cells that contain them. Each cell keeps one issue: the
-// most serious, and among equally serious ones the first. `own` is where this column's own issues begin.
+// Turns issues of elements, bounds or fields into issues of the cells that contain them. A cell keeps one issue: the
+// first of the most serious ones. `own` is the index of this column's first own issue.
 template <class RowOf>
 inline void take_issues(Issues& issues, size_t own, const Issues& inner, RowOf row_of) {
     if (inner.empty()) return;
@@ -305,8 +306,7 @@ inline void take_issues(Issues& issues, size_t own, const Issues& inner, RowOf r
                  issues.end());
 }
 
-// Whether a column of int64 has had no value yet, which includes an empty column. Its nulls are then only counted; no
-// buffer has them.
+// Whether an int64 column has no value yet. Its nulls are then only counted and not stored in buffers.
 inline bool has_only_nulls(const Column& column) noexcept {
     return column.buffers.nulls == column.buffers.rows && column.buffers.validity.size() == 0;
 }
@@ -315,8 +315,8 @@ inline void append_nulls(Column& column, size_t n) noexcept {
     column.buffers.nulls += n;
 }
 
-// Does what set_validity does, if the caller already knows whether the last n int64 of the column's data contain a null
-// or a value.
+// Like set_validity, for a caller that already knows whether the last n int64 of the column's data contain a null or a
+// value.
 inline void set_known_validity(Column& column, size_t n, bool any_null, bool any_value, int64_t null) {
     const size_t rows = column.buffers.rows;
     const bool only_nulls = has_only_nulls(column);

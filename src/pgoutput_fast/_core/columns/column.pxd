@@ -2,7 +2,7 @@ from pgoutput_fast._core.columns.native cimport Column, Convert, Issues, Source
 from pgoutput_fast._core.protocol.wire cimport Cell
 
 
-# Only this module contains the converters. So the vector loops have exactly one level, and `use_vectors` sets it.
+# Only this module contains the converters, so there is a single vector level, which `use_vectors` sets.
 cdef Column* make_column(object column_type) except NULL
 cdef int convert_column(Column& column, Convert convert, Source source, const Cell* cells, size_t n,
                         Issues& issues) except -1 nogil

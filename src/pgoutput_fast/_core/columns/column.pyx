@@ -82,9 +82,9 @@ cdef Column* make_column(object column_type) except NULL:
 
 cdef int convert_column(Column& column, Convert convert, Source source, const Cell* cells, size_t n,
                         Issues& issues) except -1 nogil:
-    """Appends n cells of one format to the column and sets which rows are null.
+    """Appends n cells of one format to the column and sets the validity of their rows.
 
-    The rows of the issues count from the first of these cells.
+    The rows of the issues are relative to the first of these cells.
     """
     _convert_column(column, convert, source, cells, n, issues)
     return 0
@@ -111,8 +111,8 @@ cdef void _convert(Column* column, values, bint binary, size_t behind, Issues& i
 def use_vectors(str level=None):
     """Sets the highest level of vector loops that the converters may use, and returns the level in use.
 
-    Levels are "portable", "neon", "avx2" and "avx512". The level in use is the highest one that the processor has, up
-    to the given one. Without an argument nothing changes. An unknown level raises KeyError. For tests.
+    Levels are "portable", "neon", "avx2" and "avx512". The level in use is the highest one that the processor supports,
+    up to `level`. Without an argument, nothing changes. An unknown level raises KeyError. For tests.
     """
     if level is None:
         return _VECTOR_LEVELS[<int> _vector_level].decode()
@@ -123,7 +123,7 @@ def use_vectors(str level=None):
 
 
 def hold_memory(unsigned int milliseconds):
-    """Locks this module's block pool for some time. Every normal call locks it for some nanoseconds. For tests."""
+    """Locks this module's block pool for some time. A normal call locks it for nanoseconds. For tests."""
     with nogil:
         _hold(milliseconds)
 
@@ -132,8 +132,8 @@ def convert(column_type, values, bint binary, bint exported=False, size_t behind
     """Converts cells of one column. Returns the Arrow array and a list of issues.
 
     An issue is (row, reason code, whether only an element is affected). `values` are the bytes of the cells, None for
-    null. With `exported`, the array is an object that has only `__arrow_c_array__`. `behind` is how many bytes follow
-    the last cell, at least 64. For tests and benchmarks of this stage.
+    null. With `exported`, the array is an object that has only `__arrow_c_array__`. `behind` is the number of bytes
+    after the last cell, at least 64. For tests and benchmarks of this stage.
     """
     cdef Column* column = make_column(column_type)
     cdef Issues issues
@@ -149,7 +149,7 @@ def convert(column_type, values, bint binary, bint exported=False, size_t behind
 
 
 def refused_quickly(column_type, values, bint binary):
-    """Whether a vector loop left cells to the portable converter. Also False if there is no vector loop. For tests."""
+    """Whether a vector loop left cells to the portable converter; False without a vector loop. For tests."""
     cdef Column* column = make_column(column_type)
     cdef Issues issues
     try:

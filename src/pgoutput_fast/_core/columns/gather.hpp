@@ -13,7 +13,7 @@ typedef uint8_t Vector16 __attribute__((vector_size(16)));
 constexpr size_t SHORT_VALUE = 64;
 
 // Copies [from, from + size) in whole vectors, so it reads and writes up to 31 bytes more. ORs every byte it read into
-// `seen`. It always copies at least two vectors: a branch to find out whether one is enough costs more than the second.
+// `seen`. It always copies at least two vectors: the second copy costs less than a branch that could avoid it.
 inline void copy_short(uint8_t* out, const uint8_t* from, size_t size, Vector16& seen) noexcept {
     Vector16 v, w;
     std::memcpy(&v, from, sizeof v);
@@ -35,7 +35,7 @@ inline bool any_high_bit(const Vector16& v) noexcept {
     return ((halves[0] | halves[1]) & 0x8080808080808080ull) != 0;
 }
 
-// What the copy found out about the values.
+// Properties of the copied values.
 struct Gathered {
     bool ascii = true;    // true: all bytes are ASCII; false: unknown, the caller must check
     bool whole = false;   // true: no value begins in the middle of a character; false: unknown, the caller must check
@@ -43,7 +43,7 @@ struct Gathered {
 };
 
 // Copies n cells to `out`, each without its first `skip` bytes. `skip` is 0 or 1, and no cell may be shorter than that.
-// `out` must have space for all of them plus SLACK. Writes offsets[1..n], counting on from offsets[0].
+// `out` must have space for all of them plus SLACK. Writes offsets[1..n], starting from offsets[0].
 template <uint32_t skip>
 Gathered gather_cells(const uint8_t* base, const uint8_t* end, const Cell* cells, size_t n, uint8_t* out,
                       int32_t* offsets) noexcept {

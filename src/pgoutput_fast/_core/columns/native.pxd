@@ -54,7 +54,7 @@ cdef extern from "columns/column.hpp" namespace "pgo" nogil:
 
     cdef cppclass Column:
         Column() except +
-        # Of its ColumnPlan.
+        # in ColumnPlan
         Layout layout "plan.layout"
         uint32_t width "plan.width"
         Convert text "plan.text"
@@ -64,13 +64,13 @@ cdef extern from "columns/column.hpp" namespace "pgo" nogil:
         uint32_t element_oid "plan.element_oid"
         Numerics numerics "plan.numerics"
         size_t leaves "plan.leaves"
-        # Of its ColumnBuffers.
+        # in ColumnBuffers
         size_t rows "buffers.rows"
         size_t nulls "buffers.nulls"
         Buffer data "buffers.data"
         int32_t* reserve_offsets "buffers.reserve_offsets"(size_t n) except +
         void append_validity "buffers.append_validity"(const uint8_t* present_rows, size_t n) except +
-        # Of its ColumnStatistics.
+        # in ColumnStatistics
         uint32_t chunks_to_skip "statistics.chunks_to_skip"
         unique_ptr[Column] child
         void add_field(Column* field, uint32_t oid) except +

@@ -1,5 +1,5 @@
-// Packs a small batch into one piece of memory. With many relations there are many small batches. If each of their
-// buffers had a block of its own, headers and slack would take more memory than the data.
+// Packs a small batch into one block of memory. Many relations make many small batches. If every buffer had a block of
+// its own, headers and slack would take more memory than the data.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace pgo {
 // A batch with more bytes than this in its buffers is not packed: its overhead is small and a copy is expensive.
 constexpr size_t LARGEST_PACKED = size_t{1} << 16;
 
-// The header of a packed batch. After it come the child arrays, the pointers to them, and all buffers.
+// The header of a packed batch. The child arrays, the pointers to them, and all buffers follow it.
 struct PackedBatch {
     void* raw;
     std::atomic<size_t> holders;  // arrays not released yet; a consumer may have moved any of them out of its parent
@@ -22,7 +22,7 @@ struct PackedBatch {
 
 class Packer {
 public:
-    // Moves the array and all arrays below it into one piece of memory, if they are small. If memory runs out, they
+    // Moves the array and all its descendants into one block of memory, if they are small. If memory runs out, they
     // stay as they are.
     static void pack(ArrowArray* array) noexcept {
         Packer packer;

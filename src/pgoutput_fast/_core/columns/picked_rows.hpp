@@ -1,4 +1,4 @@
-// Copies some rows of a chunk. The rows ascend.
+// Copies selected rows of a chunk. Row numbers are ascending.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace pgo {
 
-// Copies bits to a new bitmap. Returns how many are set.
+// Copies bits to a new bitmap. Returns the number of set bits.
 inline int64_t pick_bits(const uint8_t* bits, int64_t offset, const int32_t* rows, int64_t n, uint8_t* to) {
     int64_t set = 0;
     for (int64_t i = 0; i < n; i += 8) {
@@ -43,7 +43,7 @@ inline void pick_fixed(const Chunk& chunk, int64_t width, const int32_t* rows, i
 // Values of varying length. `Offset` is the type of their offsets.
 template <class Offset>
 struct PickedBytes {
-    // What `copy` may write behind the values.
+    // Bytes that `copy` may write after the values.
     static constexpr int64_t slack = 32;
 
     // `bytes` is the size of the chunk's values in memory.
@@ -56,20 +56,20 @@ struct PickedBytes {
         return sum;
     }
 
-    // Writes n + 1 offsets, and the values. Without __restrict the compiler would have to assume that a write of bytes
-    // changes offsets, and would load them again.
+    // Writes n + 1 offsets, and the values. Without __restrict, the compiler would assume that a write of bytes may
+    // change offsets, and reload them.
     void copy(const int32_t* __restrict rows, int64_t n, Offset* __restrict offsets, uint8_t* __restrict to) const {
         const uint8_t* __restrict begins = first_begin();
         const uint8_t* __restrict values = chunk_.values;
-        // Values are read in whole vectors where memory goes on behind them. The ends of values ascend, so only the last
-        // values can be too near to the end of memory.
+        // Values are copied in whole vectors if enough memory follows them. The ends of values ascend, so only the last
+        // values can be too close to the end of the memory.
         int64_t whole = n;
         while (whole > 0 && begin(begins, rows[whole - 1] + 1) + slack > bytes_) --whole;
         int64_t at = 0;
         for (int64_t i = 0; i < whole; ++i) {
             const int64_t from = begin(begins, rows[i]), size = begin(begins, rows[i] + 1) - from;
             offsets[i] = static_cast<Offset>(at);
-            // A branch to find out that a value is empty would cost more than this copy.
+            // Copying an empty value costs less than a branch that would avoid it.
             std::memcpy(to + at, values + from, slack);
             for (int64_t k = slack; k < size; k += slack) std::memcpy(to + at + k, values + from + k, slack);
             at += size;

@@ -1,4 +1,4 @@
-"""Copies some rows of a table."""
+"""Copies selected rows of a table."""
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
 import numpy as np
@@ -16,32 +16,32 @@ cdef extern from "columns/picked_rows.hpp" namespace "pgo" nogil:
         int64_t size(const int32_t* rows, int64_t n)
         void copy(const int32_t* rows, int64_t n, Offset* offsets, uint8_t* to)
 
-# What `PickedBytes::copy` may write behind the values.
+# Bytes that `PickedBytes::copy` may write after the values.
 cdef enum:
     SLACK = 32
 
 
 def picked_rows(columns, choices):
-    """Some rows of columns, as Arrow's filter would give them. For types that are not nested, in some 0.7 of its time.
+    """Selects rows of columns, like Arrow's filter, in about 0.7 of its time unless the type is nested.
 
     Args:
-        columns: chunked arrays of the same length. Their data are sound: offsets are not checked.
-        choices: for each result, which rows it has: int64 memory, ascending, each once. Several results together take
-            less time, because memory is read once.
+        columns: chunked arrays of the same length. Their data must be valid: offsets are not checked.
+        choices: for every result, the numbers of its rows: int64 memory, strictly ascending. Several results in one
+            call take less time, because memory is read once.
 
     Returns:
-        For each choice: for each column its values in these rows. A chunk of which all rows stay is not copied.
+        For every choice, the list of columns with only its rows. A chunk that keeps all rows is not copied.
 
     Raises:
-        IndexError: for a row that a column does not have.
-        OverflowError: for a chunk of 2**31 rows and more.
-        ValueError: if rows do not ascend, or the lengths of columns differ.
+        IndexError: if a row number is not below the length of the columns.
+        OverflowError: for a chunk of 2**31 rows or more.
+        ValueError: if row numbers do not ascend from 0, or the lengths of columns differ.
     """
     cdef int64_t count = len(columns[0]) if columns else 0
     for rows in choices:
         _check(rows, count)
     found = [[] for _ in choices]
-    # Columns of a table nearly always have the same chunks.
+    # Columns of a table nearly always have the same chunk sizes.
     of_chunks = {}
     for column in columns:
         if len(column) != count:
@@ -71,7 +71,7 @@ cdef int _check(const int64_t[::1] rows, int64_t count) except -1:
 
 
 def _rows_of_chunks(sizes, rows):
-    """For each chunk which of its rows are among `rows`, counted from its first one."""
+    """Returns for every chunk which of its rows are selected, relative to its first row."""
     if max(sizes, default=0) >= 1 << 31:
         raise OverflowError(f"a chunk of {max(sizes):,} rows is too large")
     firsts = np.cumsum((0, *sizes))

@@ -1,4 +1,4 @@
-"""Puts rows with equal hashes into groups, and finds in each group which rows cancel each other."""
+"""Groups rows with equal hashes, and determines which rows of a group cancel each other."""
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 
 import secrets
@@ -8,36 +8,37 @@ import numpy as np
 cdef extern from *:
     void prefetch "__builtin_prefetch"(const void* address) nogil
 
-# So many rows before its turn the place of a hash in the table is on its way.
+# Prefetch distance, in rows.
 cdef enum:
     AHEAD = 16
 
 
 cdef inline uint64_t _mixed(uint64_t hashed, uint64_t factor) noexcept nogil:
-    """Another number for each hash. All bits of the hash reach the upper and the lower bits of it."""
+    """Mixes a hash: all its bits affect the upper and the lower bits of the result."""
     return (hashed ^ (hashed >> 32)) * factor
 
 
 def group_rows(hashes):
-    """A group for each row: rows with equal hashes are in the same one.
+    """Assigns rows with equal hashes to the same group.
 
-    Few rows with different hashes are in the same group, too.
+    Rarely, rows with different hashes share a group.
 
     Args:
         hashes: uint64 memory.
 
     Returns:
-        (the group of each row, int32; the number of groups). Groups are numbered as they come, from 0.
+        (the group of every row, int32; the number of groups). Groups are numbered from 0, in the order of their first
+        rows.
 
     Raises:
-        OverflowError: for 2**31 rows and more.
+        OverflowError: for 2**31 rows or more.
     """
     cdef const uint64_t[::1] hashed = hashes
     cdef int64_t count = hashed.shape[0], i
     cdef int32_t groups = 0
     cdef int bits
     cdef uint64_t mixed, upper, slot, last
-    # Nobody can make rows that all want the same place of the table, because nobody knows this factor.
+    # A random factor prevents hash flooding.
     cdef uint64_t factor = secrets.randbits(64) | 1
     cdef uint64_t[::1] table
     cdef int32_t[::1] group
@@ -46,7 +47,7 @@ def group_rows(hashes):
     # At least a third of the table stays empty.
     bits = (count + (count >> 1)).bit_length()
     found = np.empty(count, np.int32)
-    # An entry is 0, or has the upper bits of a hash and below them the group + 1.
+    # An entry is 0 if it is empty; otherwise it has the upper bits of a hash and, below them, the group + 1.
     entries = np.zeros(1 << bits, np.uint64)
     table, group = entries, found
     last = (<uint64_t> 1 << bits) - 1
@@ -57,7 +58,7 @@ def group_rows(hashes):
                 prefetch(&table[_mixed(hashed[i + AHEAD], factor) >> (64 - bits)])
             mixed = _mixed(hashed[i], factor)
             slot = mixed >> (64 - bits)
-            # The lower bits are those that `slot` does not have.
+            # The bits of the hash that `slot` does not use.
             mixed = (mixed << bits) & upper
             while table[slot] and table[slot] & upper != mixed:
                 slot = (slot + 1) & last
@@ -69,25 +70,25 @@ def group_rows(hashes):
 
 
 def candidate_pairs(groups, int64_t count, puts):
-    """Rows that may cancel each other, each with the row before it in its group.
+    """Returns rows that may cancel each other, paired with the previous row of their group.
 
-    Rows of a group cancel each other only if one puts a copy and a later one removes it. All rows of such a group are
-    candidates.
+    Rows of a group can cancel each other only if one puts a copy and a later one removes it. All rows of such a group
+    are candidates.
 
     Args:
-        groups: the group of each row, int32 memory.
+        groups: the group of every row, int32 memory.
         count: the number of groups.
         puts: which rows put a copy, bool memory. The others remove one.
 
     Returns:
-        (rows that are not the first of their group, ascending; the rows before them), int64.
+        (candidates that are not the first row of their group, ascending; the previous row of each), int64.
     """
     cdef const int32_t[::1] group = groups
     cdef const uint8_t[::1] put = puts.view(np.uint8)
     cdef int64_t rows = group.shape[0], i, pairs = 0
     cdef int32_t g
     _check(groups, count, puts)
-    # 1: a put was there. 2: and a removal behind it.
+    # 1: the group has a put. 3: it also has a removal after a put.
     seen = np.zeros(count, np.uint8)
     before = np.full(count, -1, np.int64)
     ones, others = np.empty(rows, np.int64), np.empty(rows, np.int64)
@@ -112,20 +113,20 @@ def candidate_pairs(groups, int64_t count, puts):
 
 
 def cancelled(groups, int64_t count, puts):
-    """Which rows cancel each other: a removal takes away the oldest put of its group that is left before it.
+    """Returns which rows cancel each other: a removal cancels the oldest remaining put before it in its group.
 
     Args:
-        groups, count, puts: as for `candidate_pairs`. The rows of a group are equal.
+        groups, count, puts: as for `candidate_pairs`. The rows of a group must be equal.
 
     Returns:
-        A bool for each row.
+        A bool for every row.
     """
     cdef const int32_t[::1] group = groups
     cdef const uint8_t[::1] put = puts.view(np.uint8)
     cdef int64_t rows = group.shape[0], i, oldest
     cdef int32_t g
     _check(groups, count, puts)
-    # For each group the oldest and the newest put that is left, and for each put the next one of its group.
+    # A queue per group: its oldest and newest remaining puts, and for every put the next one of the group.
     olds, news = np.full(count, -1, np.int64), np.empty(count, np.int64)
     following = np.empty(rows, np.int64)
     found = np.zeros(rows, np.bool_)

@@ -1,8 +1,8 @@
-// Hashes of whole rows, and which rows are equal.
+// Hashes of whole rows, and comparison of rows.
 //
-// Rows that are compared lie anywhere, so most of the time is cache misses. A block of pairs is looked at in steps, and
-// each step prefetches what the next one needs. All pairs go through one column before the next, so that they touch the
-// pages of one column only.
+// The rows of a pair may be far apart in memory, so cache misses dominate. Pairs are compared in blocks, and every step
+// prefetches the data of the next step. All pairs are compared in one column before the next column, so that only the
+// pages of one column are in use.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,8 @@ namespace pgo {
 
 enum class Layout { bits, fixed, float32, float64, offsets32, offsets64 };
 
-// A number for bytes. The upper bits of a product depend on all others, so they come down before the next word.
+// Hashes bytes. The upper bits of a product depend on all bits of its factors, so they are folded into the lower bits
+// before the next word.
 inline uint64_t hash_bytes(const uint8_t* data, int64_t size, uint64_t factor) {
     uint64_t found = static_cast<uint64_t>(size);
     for (; size >= 8; data += 8, size -= 8) {
@@ -28,14 +29,14 @@ inline uint64_t hash_bytes(const uint8_t* data, int64_t size, uint64_t factor) {
     return found ^ rest;
 }
 
-// Rows of a block: in which chunk each is, and which row of the chunk.
+// The positions of a block's rows: chunk, and row within the chunk.
 struct Places {
     static constexpr int64_t block = 64;
     uint32_t chunk[block];
     uint32_t row[block];
 };
 
-// How many rows the chunks of a column have. Columns of one table have the same.
+// The chunk sizes of a column. The columns of a table usually have the same.
 class Split {
 public:
     void add(int64_t rows) {
@@ -61,12 +62,12 @@ public:
     }
 
 private:
-    std::vector<int64_t> firsts_;  // the row with which each chunk begins
+    std::vector<int64_t> firsts_;  // first row of every chunk
     int64_t rows_ = 0;
-    double per_row_ = 1.0;  // chunks for each row, as in the first chunk
+    double per_row_ = 1.0;  // chunks per row, as in the first chunk
 };
 
-// Values of a block that have varying lengths.
+// Values of variable length of a block.
 struct Bytes {
     const uint8_t* data[Places::block];
     int64_t size[Places::block];
@@ -77,7 +78,7 @@ public:
     RowColumn() = default;
     RowColumn(Layout layout, int64_t width) : layout_(layout), width_(width) {}
 
-    // No chunk is empty.
+    // The chunk must not be empty.
     void add(const Chunk& chunk) {
         chunks_.push_back(chunk);
         nullable_ |= chunk.validity != nullptr;
@@ -86,8 +87,8 @@ public:
 
     const Split& split() const { return split_; }
 
-    // Adds a number for each value to `hashes`: equal values add the same. A null adds nothing. Of values of varying length
-    // only the lengths count, unless they count `whole`.
+    // Adds a hash of every value to `hashes`: equal values add the same. A null adds nothing. For values of variable
+    // length, only the length counts, unless `whole` is set.
     void add_hashes(uint64_t factor, bool whole, uint64_t* hashes) const {
         for (const Chunk& chunk : chunks_) {
             if (chunk.validity == nullptr) hash_chunk<false>(chunk, factor, whole, hashes);
@@ -96,7 +97,7 @@ public:
         }
     }
 
-    // Sets marks[i] where the values of a block differ. `found` is memory for it.
+    // Sets marks[i] where the values of a block differ. `found` is working memory.
     void mark_unequal(const Places& one, const Places& other, int64_t n, Bytes& found, uint8_t* marks) const {
         switch (layout_) {
             case Layout::bits: break;
@@ -138,7 +139,7 @@ private:
             case Layout::float64:
                 return each([=](int64_t row) {
                     const uint64_t bits = one_nan<uint64_t, double>(values + row * 8);
-                    // Round numbers differ in their upper half only.
+                    // Floats with few significant digits differ only in their upper half.
                     return bits ^ bits >> 32;
                 });
             case Layout::offsets32: return varying(int32_t{});
@@ -155,7 +156,7 @@ private:
         each([=](int64_t row) { return hash_bytes(values + row * width, width, factor); });
     }
 
-    // PostgreSQL has one NaN.
+    // In PostgreSQL all NaNs are equal.
     template <class Bits, class Float>
     static Bits one_nan(const uint8_t* p) {
         const Float value = word<Float>(p);
@@ -187,7 +188,7 @@ private:
         return {chunk.values + word<Offset>(p), length<Offset>(chunk, row)};
     }
 
-    // Finds and prefetches values of varying length.
+    // Locates and prefetches values of variable length.
     template <class Offset>
     void locate(const Places& at, int64_t n, Bytes& found) const {
         prefetch(at, n, &Chunk::offsets, sizeof(Offset));
@@ -198,7 +199,7 @@ private:
             found.data[i] = value.data;
             found.size[i] = value.size;
             __builtin_prefetch(value.data);
-            // A value may end in the next line of the cache.
+            // A value may end in the next cache line.
             if (value.size > 0) __builtin_prefetch(value.data + value.size - 1);
         }
     }
@@ -239,7 +240,7 @@ private:
         }
     };
 
-    // PostgreSQL has one NaN. -0.0 and 0.0 are stored differently, so they are not the same here.
+    // In PostgreSQL all NaNs are equal. -0.0 and 0.0 are stored differently, so they differ here.
     template <class T>
     struct Floats {
         bool operator()(const Chunk& a, int64_t i, const Chunk& b, int64_t j, int64_t) const {
@@ -258,7 +259,7 @@ private:
         });
     }
 
-    // Calls differ(chunk, row, the other's chunk, its row, i) where both values are there.
+    // Calls differ(chunk, row, chunk of the other, row of the other, i) where neither value is null.
     template <bool nullable, class Differ>
     void each(const Places& one, const Places& other, int64_t n, uint8_t* marks, Differ differ) const {
         const Chunk* chunks = chunks_.data();
@@ -287,16 +288,16 @@ public:
         columns_.push_back(std::move(column));
     }
 
-    // Columns have factors of their own, so that few sums are equal by chance. Texts and bytes of the first column count
-    // whole: they often identify the row.
+    // Every column has its own factor, so that few sums are equal by chance. Strings and binaries of the first column
+    // are hashed as a whole, because they often identify the row.
     void hash(uint64_t* hashes) const {
-        // An odd number whose bits are mixed well: 2 ** 64 divided by the golden ratio.
+        // An odd number with well-mixed bits: 2 ** 64 divided by the golden ratio.
         constexpr uint64_t factor = 0x9E3779B97F4A7C15u;
         uint64_t power = factor;
         for (size_t c = 0; c < columns_.size(); ++c, power *= factor) columns_[c].add_hashes(power, c == 0, hashes);
     }
 
-    // Sets marks[i] where any values of the rows ones[i] and others[i] differ. All rows must be in the columns.
+    // Sets marks[i] where any values of the rows ones[i] and others[i] differ. All row numbers must be valid.
     void mark_unequal(const int64_t* ones, const int64_t* others, int64_t count, uint8_t* marks) const {
         constexpr int64_t block = Places::block;
         const size_t blocks = static_cast<size_t>((count + block - 1) / block);
@@ -320,8 +321,8 @@ public:
 
 private:
     std::vector<RowColumn> columns_;
-    std::vector<size_t> split_of_;  // for each column
-    std::vector<Split> splits_;     // those that differ
+    std::vector<size_t> split_of_;  // per column
+    std::vector<Split> splits_;     // distinct splits
 };
 
 }  // namespace pgo

@@ -1,4 +1,4 @@
-"""Hashes of whole rows, and which rows are equal."""
+"""Hashes of whole rows, and comparison of rows."""
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libcpp.utility cimport move
 
@@ -29,21 +29,21 @@ cdef extern from "columns/whole_rows.hpp" namespace "pgo::Layout" nogil:
 
 
 def is_comparable(kind):
-    """Whether `unequal` takes columns of an Arrow type."""
+    """Whether `unequal` accepts columns of an Arrow type."""
     return bool(is_flat(kind))
 
 
 def row_hashes(columns):
-    """A hash of each row: equal rows have the same, and most other rows another. Equality is that of `unequal`.
+    """Hashes rows: equal rows have equal hashes, most others different ones. Equality is that of `unequal`.
 
-    Of texts, bytes and lists only the length counts. But if the first column that counts has texts or bytes, they count
-    whole. Structs and columns of nulls do not count.
+    For strings, binaries and lists, only the length counts, except for strings and binaries in the first column that
+    counts, which are hashed as a whole. Structs and columns of nulls do not count.
 
     Args:
         columns: at least one chunked array, all of the same length.
 
     Returns:
-        uint64, for each row.
+        A uint64 for every row.
 
     Raises:
         ValueError: if the lengths differ.
@@ -65,17 +65,17 @@ def row_hashes(columns):
 
 
 def unequal(columns, ones, others):
-    """Whether any values of the rows ones[i] and others[i] differ: a bool for each pair.
+    """Returns a bool for every pair: whether any values of the rows ones[i] and others[i] differ.
 
-    A null equals a null, and a NaN each other NaN. 0.0 and -0.0 differ.
+    A null equals a null, and a NaN equals any NaN. 0.0 and -0.0 differ.
 
     Args:
-        columns: chunked arrays of types that are comparable.
-        ones, others: rows of the columns, int64 memory of the same length. It is quickest if `ones` ascend.
+        columns: chunked arrays of comparable types.
+        ones, others: row numbers, int64 memory of the same length. Ascending `ones` are fastest.
 
     Raises:
-        IndexError: for a row that a column does not have.
-        OverflowError: for a column of 2**32 rows and more.
+        IndexError: if a row number is outside of a column.
+        OverflowError: for a column of 2**32 rows or more.
         TypeError: for a type that is not comparable.
         ValueError: if the lengths differ.
     """

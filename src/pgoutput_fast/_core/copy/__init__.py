@@ -1,1 +1,1 @@
-"""Data that come by COPY."""
+"""Readers of COPY data."""

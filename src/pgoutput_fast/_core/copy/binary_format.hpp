@@ -1,5 +1,5 @@
-// What a COPY in binary format has around its rows. It begins with a header: signature, flags and an extension. Each
-// row begins with its number of fields. A trailer follows the last row.
+// The parts of a binary COPY stream around its rows: a header with signature, flags and an extension, the number of
+// fields before every row, and a trailer after the last row.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -15,7 +15,7 @@ constexpr int64_t COPY_FLAGS_AT = sizeof COPY_SIGNATURE;
 constexpr int64_t COPY_LENGTH_AT = COPY_FLAGS_AT + 4;
 constexpr int64_t COPY_HEADER_BYTES = COPY_LENGTH_AT + 4;
 
-// The trailer comes in place of a row's number of fields, and has the same length.
+// The trailer takes the place of a row's number of fields, and has the same size.
 constexpr uint16_t COPY_TRAILER = 0xffff;
 constexpr int64_t COPY_TRAILER_BYTES = 2;
 
@@ -27,15 +27,15 @@ enum CopyStage : uint8_t {
     BEHIND_TRAILER,
 };
 
-// What is known of the header of a stream that may be cut anywhere. It begins as zeros.
+// Parser state of the header of a stream that may be split anywhere. Initially all zeros.
 struct CopyHeader {
     CopyStage stage;
-    int64_t skip;    // bytes of the extension still to come
-    int64_t bad_at;  // offset in the header of the field that is invalid
+    int64_t skip;    // bytes of the extension that are still to be read
+    int64_t bad_at;  // offset in the header of the invalid field
 };
 
-// Takes the header's bytes at p, as long as the header is not complete. Returns how many bytes it took: 0 if more bytes
-// must come first, -1 if this is not a header, or if it has unknown options.
+// Consumes bytes of the header at p, unless the header is complete. Returns the number of bytes consumed: 0 if more
+// input is needed, -1 if this is not a header or has unknown options.
 inline int64_t take_copy_header(CopyHeader* header, const uint8_t* p, int64_t size,
                                 int64_t longest_extension) noexcept {
     const auto bad = [&](int64_t at) {
@@ -46,7 +46,7 @@ inline int64_t take_copy_header(CopyHeader* header, const uint8_t* p, int64_t si
         const int64_t there = std::min(size, COPY_FLAGS_AT);
         if (there && std::memcmp(p, COPY_SIGNATURE, static_cast<size_t>(there)) != 0) return bad(0);
         if (size < COPY_HEADER_BYTES) return 0;
-        // A reader may ignore the lower half of the flags. Bit 16 once meant that each row has an oid before its
+        // A reader may ignore the lower half of the flags. Bit 16 once meant that every row has an oid before its
         // fields.
         if (load32(p + COPY_FLAGS_AT) >> 16) return bad(COPY_FLAGS_AT);
         const int64_t length = static_cast<int32_t>(load32(p + COPY_LENGTH_AT));

@@ -1,4 +1,4 @@
-"""Takes a connection's COPY data through libpq: all bytes go into one buffer, without a Python object per message.
+"""Reads a connection's COPY data through libpq: all bytes go into one buffer, without a Python object per message.
 
 The functions must be those of the libpq that opened the connection. The caller passes their addresses.
 """
@@ -36,12 +36,12 @@ cdef extern from "poll.h" nogil:
 cdef extern from *:
     """
     #include <chrono>
-    // This clock does not jump when somebody sets the time.
+    // Unlike wall-clock time, this never jumps.
     static inline int64_t monotonic_ms() {
         using namespace std::chrono;
         return duration_cast<milliseconds>(steady_clock::now().time_since_epoch()).count();
     }
-    // Returns false if there is no memory.
+    // Returns false if memory runs out.
     static inline bool append_bytes(std::vector<uint8_t>& to, const char* p, int64_t n) {
         try {
             to.insert(to.end(), p, p + n);
@@ -58,13 +58,13 @@ cdef extern from *:
             return false;
         }
     }
-    // The server's notices. libpq passes them on during a call, on the thread that makes the call.
+    // The server's notices. libpq delivers them during a call, on the calling thread.
     struct Notices {
         char* (*field)(const void*, int) = nullptr;
         std::vector<std::pair<std::string, std::string>> kept;  // SQLSTATE, message
-        bool dropped = false;  // there was no memory, or there were too many
+        bool dropped = false;  // out of memory, or too many notices
     };
-    // Where this thread's notices go. It is set only while `take` runs, and nothing in there throws. So a connection
+    // The receiver of this thread's notices. It is set only while `take` runs, which does not throw. So a connection
     // that outlives its listener has no dangling pointer.
     static thread_local Notices* listening = nullptr;
     static const size_t MOST_NOTICES = 1000;
@@ -99,18 +99,18 @@ FUNCTIONS = (
     "PQputCopyEnd", "PQflush", "PQsetNoticeReceiver",
 )
 
-# States of a COPY, which `take` returns.
+# States of a COPY, returned by `take`.
 OPEN, ENDED, FAILED = 0, 1, 2
-# States of a result. The numbers are those of libpq-fe.h; they are a part of libpq's binary interface.
+# States of a result. The numbers are those of libpq-fe.h, and part of libpq's ABI.
 COMMAND_OK, TUPLES_OK, COPY_OUT, COPY_BOTH = 1, 2, 3, 8
 
 cdef int SQLSTATE = 67  # PG_DIAG_SQLSTATE, 'C'
-# A message has at most 1 GiB. If at most this many bytes come before it, its offsets fit int32.
+# A message has at most 1 GiB. With at most this many bytes before it, its offsets fit int32.
 cdef int64_t MOST_BATCH = 1 << 29
 
 
 cdef class CopyData:
-    """Reads what a connection sends. Like the connection, it must not be used by two threads at once."""
+    """Reads data from a connection. Like the connection, it must not be used by two threads at once."""
 
     cdef get_copy_data_t _get_copy_data
     cdef freemem_t _freemem
@@ -125,12 +125,12 @@ cdef class CopyData:
     cdef Notices _notices
     cdef vector[uint8_t] _data
     cdef vector[int32_t] _offsets
-    # How often data arrived, including parts of a message: while a large message arrives, the server is not silent.
+    # Counts arrivals of data, also of partial messages: while a large message arrives, the server is not silent.
     cdef readonly int64_t arrivals
-    cdef bint _out_of_memory                      # memory ran out: messages that were taken are lost
+    cdef bint _out_of_memory                      # memory ran out: messages taken so far are lost
 
     def __init__(self, functions):
-        """`functions` has the address of each of FUNCTIONS, by name. All are in the same libpq."""
+        """`functions` maps the names in FUNCTIONS to addresses in one libpq."""
         self._get_copy_data = <get_copy_data_t> <uintptr_t> functions["PQgetCopyData"]
         self._freemem = <freemem_t> <uintptr_t> functions["PQfreemem"]
         self._consume_input = <on_connection_t> <uintptr_t> functions["PQconsumeInput"]
@@ -153,14 +153,14 @@ cdef class CopyData:
         self._set_receiver(<void*> connection, keep_notice, NULL)
 
     def notices(self):
-        """Returns (SQLSTATE, message) of the server's notices since the last call of this.
+        """Returns (SQLSTATE, message) of the server's notices since the last call.
 
         Raises:
             MemoryError: if notices could not be kept.
         """
         if self._notices.dropped:
             raise MemoryError("the server says more beside the data than can be kept")
-        # A loop over indices: Cython's loop over a vector copies the elements, and does not expect a copy to fail.
+        # An index loop, because Cython's loop over a vector copies the elements and does not handle a failed copy.
         said = [
             (_text(self._notices.kept[k].first.c_str()), _text(self._notices.kept[k].second.c_str()))
             for k in range(self._notices.kept.size())
@@ -169,15 +169,15 @@ cdef class CopyData:
         return said
 
     def take(self, uintptr_t connection, int64_t most_bytes, int64_t first_ms, int64_t more_ms):
-        """Takes whole messages until they have `most_bytes`. The last message may go beyond that.
+        """Takes whole messages until they have `most_bytes`. The last message may exceed that.
 
-        Waits `first_ms` for the first message, and from then on `more_ms` for more.
+        Waits `first_ms` for the first message, and after that `more_ms` for more.
 
-        Returns (binary array of the messages, state). The state is OPEN, or ENDED if nothing follows, or FAILED if the
+        Returns (binary array of the messages, state). The state is OPEN, ENDED at the end of the COPY, or FAILED if the
         connection failed.
 
         Raises:
-            MemoryError: if memory runs out, and in each call after that. Messages may be lost.
+            MemoryError: if memory runs out, and in every later call. Messages may be lost.
         """
         cdef void* c = <void*> connection
         cdef char* message = NULL
@@ -208,7 +208,7 @@ cdef class CopyData:
                     state = 1 if got == -1 else 2
                     break
                 if not looked:
-                    # Reads what has come already before it waits.
+                    # Reads data that has already arrived before it waits.
                     looked = True
                 elif not self._wait(c, deadline):
                     break
@@ -223,11 +223,11 @@ cdef class CopyData:
         return messages, state
 
     cdef bint _wait(self, void* c, int64_t deadline) noexcept nogil:
-        """Waits until there is something to read. Returns False at the deadline, and if a signal comes.
+        """Waits until data can be read. Returns False at the deadline, or if a signal arrives.
 
-        It wakes for every message that the server sends separately. That looks expensive. But if messages gather, by
-        pauses or a low-water mark, that costs the server more than it saves here: the server's kernel then keeps and
-        merges small packets.
+        It wakes up for every message that the server sends separately. Letting messages accumulate, with pauses or a
+        low-water mark, would cost the server more than it saves here, because the server's kernel would then keep and
+        merge small packets.
         """
         cdef pollfd one
         cdef int64_t left = deadline - monotonic_ms()
@@ -257,14 +257,14 @@ cdef class CopyData:
         return bool(self._send_query(<void*> connection, query))
 
     def end(self, uintptr_t connection):
-        """Tells the server that nothing more will be written. Returns whether that succeeded."""
+        """Tells the server that the client writes nothing more. Returns whether that succeeded."""
         cdef void* c = <void*> connection
         return self._put_copy_end(c, NULL) == 1 and self._flush(c) == 0
 
     def result(self, uintptr_t connection, int64_t milliseconds):
         """Returns the next result of a query, or of a COPY that has ended: (status, SQLSTATE or None, error message).
 
-        Returns None if no result comes within `milliseconds`, and (-1, None, "") if there are no more results.
+        Returns None if no result arrives within `milliseconds`, and (-1, None, "") if there are no more results.
         """
         cdef void* c = <void*> connection
         cdef int64_t deadline = monotonic_ms() + milliseconds

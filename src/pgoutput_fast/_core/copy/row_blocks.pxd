@@ -43,22 +43,22 @@ cdef extern from "copy/tuples.hpp" namespace "pgo" nogil:
                           CopyPlace* place) noexcept
 
 
-# How many bytes before a value may be read.
+# Number of bytes before a value that may be read.
 cdef enum:
     READ_BEFORE = 64
 
 
 cdef class RowBlocks:
-    """Makes rows of a relation of the tuples of a COPY, block by block."""
+    """Makes rows of a relation from the tuples of a COPY, block by block."""
     cdef RelationRows rows
-    cdef Tags tags                      # the same for all blocks but for `taken`
+    cdef Tags tags                      # the same for all blocks, except `taken`
     cdef Window window
     cdef Scratch scratch
-    cdef vector[int64_t] fixed_lengths  # per column: the length that all its cells had in the block before
+    cdef vector[int64_t] fixed_lengths  # per column: the length of all its cells in the previous block
     cdef vector[int64_t] no_seqs
     cdef vector[uint8_t] cell_formats   # per column
-    cdef int64_t decoded_bytes          # how many bytes of the stream are decoded
-    cdef int64_t row_count              # how many rows are decoded, rejected ones included
+    cdef int64_t decoded_bytes          # number of stream bytes that are decoded
+    cdef int64_t row_count              # number of decoded rows, including rejected ones
     cdef bint met_trailer
 
     cdef int decode_rows(self, const uint8_t* p, int64_t size, const uint8_t* least, int64_t* used) except -1 nogil

@@ -1,4 +1,4 @@
-"""Blocks of a snapshot's rows. Only the slicing differs from that of messages: rows follow each other."""
+"""Decodes blocks of a snapshot's rows. Only slicing differs from that of messages: rows follow each other directly."""
 cimport cython
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 
@@ -25,7 +25,7 @@ cdef class RowBlocks:
         self.scratch = Scratch()
         for column in relation.columns:
             self.cell_formats.push_back(TEXT_CELLS if column.name in text_columns else BINARY_CELLS)
-        # A row takes the place of a message. All rows have the same scope, and `seq` -1: they come before every change.
+        # Rows stand in for messages. All rows have the same scope, and `seq` -1: they precede every change.
         self.no_seqs.resize(BLOCK_ROWS, -1)
         self.tags.seqs = self.no_seqs.data()
         self.tags.lsns = NULL
@@ -44,7 +44,7 @@ cdef class RowBlocks:
     cdef int decode_rows(self, const uint8_t* p, int64_t size, const uint8_t* least, int64_t* used) except -1 nogil:
         """Decodes complete rows from p + used[0] on. The bytes from `least` to p may be read, too.
 
-        Returns ROWS_DONE if there are no more, else what RelationRows.fill returns in the same case.
+        Returns ROWS_DONE if no complete row is left, otherwise the result that RelationRows.fill has in the same case.
         """
         cdef Block block
         cdef CopyCells cells
@@ -76,12 +76,12 @@ cdef class RowBlocks:
 
     cdef int _start_block(self, const uint8_t* at, const uint8_t* end, const uint8_t* least, int64_t most_rows,
                           CopyCells* cells, Block* block) except -1 nogil:
-        """Sets where the block's bytes are, how many rows it can have, and where its cells go."""
+        """Sets the block's source bytes, its maximum number of rows, and the memory of its cells."""
         cdef int64_t stride = min(BLOCK_ROWS, most_rows, 2 + BLOCK_CELLS // (self.rows.leaves + 1))
         cdef int64_t k
         if <int64_t> self.scratch.cells.size() < stride * self.rows.count + 1:
             self.scratch.cells.resize(stride * self.rows.count + 1)
-        # Offsets of cells have 32 bits. That is enough: a block ends with the row that reaches `block_bytes`.
+        # 32 bits are enough for cell offsets, because a block ends with the row that reaches `block_bytes`.
         self.window.base = at - min(<int64_t> READ_BEFORE, at - least)
         self.window.end = end
         cells.cells = block.cells = self.scratch.cells.data()
@@ -101,7 +101,7 @@ cdef class RowBlocks:
 
     cdef int _do_block(self, const uint8_t* at, CopyCells* cells, Block* block, CopyPlace* place,
                        CopyStop* stop) except -1 nogil:
-        """Slices the rows from `at` on and appends them to the columns. Returns what `decode_rows` returns."""
+        """Slices the rows from `at` on and appends them to the columns. Returns the result of `decode_rows`."""
         cdef RowError* e = &self.scratch.row_error
         cdef int progress
         while True:
@@ -124,10 +124,10 @@ cdef class RowBlocks:
             progress = self.rows.convert_block(self.tags, self.window, block, self.scratch)
             if progress == ROWS_DONE or progress == ROWS_FAILED:
                 return progress
-            # Malformed rows of the block are rejected now. The block is done again without them.
+            # Malformed rows are now marked as rejected. Repeat the block without them.
 
     cdef int _learn_lengths(self, int64_t rows) except -1 nogil:
-        """Takes from a block of so many rows what it shows of the next blocks: how long their values are."""
+        """Estimates the lengths of the next blocks' values from a block with this number of rows."""
         cdef int32_t c
         for c in range(self.rows.count):
             self.fixed_lengths[c] = fixed_length_of(self.rows.columns[c][0]) if self.rows.is_selected[c] else VARYING

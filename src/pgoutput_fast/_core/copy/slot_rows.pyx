@@ -1,4 +1,4 @@
-"""Reads LSNs and payloads from a COPY in binary format with the columns lsn and data. Chunks may be cut anywhere."""
+"""Reads LSNs and payloads from a binary COPY with the columns lsn and data. Chunks may be split anywhere."""
 from libc.stdint cimport int32_t, int64_t, uint8_t, uintptr_t
 from libc.string cimport memcpy
 from libcpp.vector cimport vector
@@ -30,15 +30,15 @@ import pyarrow as pa
 
 from pgoutput_fast._core.protocol.relations import Malformed
 
-# The greatest length that the header can give for its extension.
+# The maximum length of the extension that the header can state.
 cdef int64_t LONGEST_EXTENSION = MAX_OFFSET
 cdef int64_t ROW = 18              # bytes before the payload: number of fields, a length, the LSN, a length
 
 
 cdef struct Place:
     CopyHeader header
-    int64_t at             # the end of what was read completely
-    int64_t needed         # how many bytes from there on must come before more can be read
+    int64_t at             # end of the last complete part
+    int64_t needed         # number of bytes from there on that are needed to read more
     int64_t first_row      # offset of the first complete row; -1 if there is none
     int64_t rows
     int64_t payload_bytes
@@ -47,7 +47,7 @@ cdef struct Place:
 
 
 cdef void read_copy(const uint8_t* p, int64_t size, Place* place) noexcept nogil:
-    """Reads all that is complete: the header, rows, and the trailer. It checks and counts the rows."""
+    """Reads all complete parts: the header, rows, and the trailer. Checks and counts the rows."""
     cdef int64_t left, n
     place.at = place.needed = place.rows = place.payload_bytes = 0
     place.first_row = -1
@@ -125,7 +125,7 @@ cdef void copy_rows(const uint8_t* p, int64_t rows, int64_t* lsn, uint8_t* data,
 
 
 cdef class CopiedRows:
-    """Takes a COPY's data as it comes. It keeps at most one incomplete row."""
+    """Reads a COPY's data as it arrives. Keeps at most one incomplete row."""
 
     cdef vector[uint8_t] _incomplete_row
     cdef Place _place
@@ -139,16 +139,16 @@ cdef class CopiedRows:
 
     @property
     def rows(self):
-        """How many rows it has returned."""
+        """The number of rows returned so far."""
         return self._rows
 
     def feed(self, chunk):
-        """Takes a chunk, a pyarrow buffer. Returns (payloads, LSNs as int64) of the rows that it completes.
+        """Reads a chunk, a pyarrow buffer. Returns (payloads, LSNs as int64) of the rows that it completes.
 
         Raises:
-            Malformed: if the data is invalid. `offset` counts in the whole stream, `frame` is the row's ordinal.
+            Malformed: if the data is invalid. `offset` is relative to the whole stream, `frame` is the row's ordinal.
             ValueError: if an earlier call raised Malformed.
-            MemoryError: if memory runs out, and in each call after that.
+            MemoryError: if memory runs out, and in every later call.
         """
         if self._failed:
             raise ValueError("the COPY was malformed before this")
@@ -188,11 +188,11 @@ cdef class CopiedRows:
         """Checks that the COPY is complete. After an earlier error it checks nothing.
 
         Raises:
-            Malformed: if it is not.
+            Malformed: if the COPY is incomplete.
         """
         if self._failed:
             return
-        # The incomplete row may be invalid already: that error comes first.
+        # The incomplete row may already be invalid: that error comes first.
         self._needed = 0
         self.feed(pa.py_buffer(b""))
         if self._place.header.stage != BEHIND_TRAILER:

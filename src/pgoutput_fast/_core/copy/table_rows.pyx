@@ -1,6 +1,6 @@
 """Decodes a snapshot: `COPY ... TO STDOUT (FORMAT binary)` -> record batches like those of a relation's inserts.
 
-The stream comes in pieces that are cut anywhere.
+The stream may be split anywhere.
 """
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -24,7 +24,7 @@ from pgoutput_fast._core.tagging.stream_state cimport Records
 from pgoutput_fast.base.errors import DecodeError, reason_text
 from pgoutput_fast.schema.column_types import column_type_of
 
-# So many bytes are gathered before they are decoded. They are several blocks, and still in the cache.
+# Number of bytes to collect before decoding. They make several blocks, and still fit in the cache.
 cdef int64_t WINDOW_BYTES = 1 << 18
 cdef int64_t LONGEST_WINDOW = 1 << 28
 
@@ -40,8 +40,8 @@ cdef class CopyRows:
         options, types: as for decoding. Only `options.columns` are converted.
         commit_lsn: the value of `_commit_lsn` in all rows, an int.
         text_columns: names of columns that the COPY's query casts to text. Their cells are text.
-        on_batch: gets each record batch as soon as it is full. Without it, batches wait for `take_batches`.
-        window_bytes: how many bytes are gathered before they are decoded; 0 for the usual number.
+        on_batch: called with every record batch as soon as it is full. Without it, `take_batches` returns the batches.
+        window_bytes: number of bytes to collect before decoding; 0 for the default.
 
     Raises:
         ValueError: if a column has the name of a metadata column.
@@ -49,9 +49,9 @@ cdef class CopyRows:
     cdef RowBlocks blocks
     cdef object options
     cdef object types
-    cdef Buffer undecoded               # what was written and is not decoded yet, behind READ_BEFORE zero bytes
+    cdef Buffer undecoded               # bytes not decoded yet, after READ_BEFORE zero bytes
     cdef CopyHeader header
-    cdef int64_t window_bytes, least_window  # how many bytes are gathered: now, and when no long row is incomplete
+    cdef int64_t window_bytes, least_window  # number of bytes to collect: now, and without a long incomplete row
     cdef object on_batch
     cdef object pending_rejects         # RecordTables that makes the rejects; kept if that fails
     cdef bint failed
@@ -72,17 +72,17 @@ cdef class CopyRows:
 
     @property
     def schema(self):
-        """The schema of the batches: it is the schema of the relation's changes."""
+        """The schema of the batches, which is the schema of the relation's changes."""
         return self.blocks.rows.schema
 
     @property
     def decoded_bytes(self):
-        """How many bytes of the stream are decoded."""
+        """The number of stream bytes that are decoded."""
         return self.blocks.decoded_bytes
 
     @property
     def row_count(self):
-        """How many rows are decoded, rejected ones included."""
+        """The number of decoded rows, including rejected ones."""
         return self.blocks.row_count
 
     cdef int _start_undecoded(self) except -1:
@@ -90,12 +90,12 @@ cdef class CopyRows:
         return 0
 
     def write(self, piece):
-        """Takes the next bytes of the stream, cut anywhere. Returns how many.
+        """Decodes the next bytes of the stream, which may be split anywhere. Returns their number.
 
         Raises:
-            DecodeError: if the stream is not a COPY of this relation, and with `on_error="raise"` if a value is
-                invalid. The rest of the stream cannot be decoded then.
-            MemoryError: if memory runs out. The rest of the stream cannot be decoded then, either.
+            DecodeError: if the stream is not a COPY of this relation or, with `on_error="raise"`, if a value is
+                invalid. The rest of the stream cannot be decoded after this.
+            MemoryError: if memory runs out. The rest of the stream cannot be decoded after this.
         """
         cdef Py_buffer view
         cdef const uint8_t* p
@@ -107,7 +107,7 @@ cdef class CopyRows:
             if self.failed:
                 raise ValueError("the COPY could not be decoded: nothing more of it is taken")
             if <int64_t> self.undecoded.size() == READ_BEFORE and size >= self.window_bytes:
-                # Decodes the piece without a copy of it. Keeps only an incomplete row.
+                # Decodes the bytes without a copy. Keeps only an incomplete row.
                 self._take(p, size)
             else:
                 self._keep(p, size)
@@ -132,32 +132,32 @@ cdef class CopyRows:
             self._raise(COPY_TRUNCATED, self.blocks.decoded_bytes + size, -1, -1, self.blocks.row_count)
 
     def take_batches(self):
-        """Closes the open record batch and returns all finished batches. It does not keep them."""
+        """Closes the open record batch, and returns and forgets all finished batches."""
         return self.blocks.rows.take_batches()
 
     def take_rejects(self):
         """Returns a record batch with REJECTS_SCHEMA: values without an Arrow form and, under quarantine, whole rows.
 
-        `seq` is -1. `byte_offset` counts from the beginning of the stream.
+        `seq` is -1. `byte_offset` is relative to the start of the stream.
         """
         cdef Records* records
         if self.pending_rejects is None:
             records = &self.blocks.scratch.records
             self.pending_rejects = take_records(records[0], [self.blocks.rows.relation], self.options, self.types)
         rejects = self.pending_rejects.rejects
-        self.pending_rejects = None  # only here, because an error in the line before must not lose them
+        self.pending_rejects = None  # last, because an error in the previous line must not lose them
         return rejects
 
     # ---- stages ------------------------------------------------------------------------------------------------------
 
     cdef int _take_undecoded(self) except -1:
-        """Decodes what is kept, and moves what is left to the front."""
+        """Decodes the collected bytes, and moves the rest to the front."""
         cdef int64_t size = <int64_t> self.undecoded.size() - READ_BEFORE
         cdef int64_t used = self._decode(self.undecoded.data() + READ_BEFORE, size, self.undecoded.data())
         memmove(self.undecoded.data() + READ_BEFORE, self.undecoded.data() + READ_BEFORE + used, <size_t> (size - used))
         self.undecoded.set_size(<size_t> (READ_BEFORE + size - used))
-        # What is left is the beginning of a row. If it is long, more bytes are gathered, so that the row is not read
-        # again for every piece of it.
+        # The rest is the beginning of a row. If it is long, more bytes are collected before the next attempt, so that
+        # the row is not read again for every piece.
         self.window_bytes = max(self.least_window, min(2 * (size - used), LONGEST_WINDOW))
         return 0
 
@@ -166,26 +166,27 @@ cdef class CopyRows:
         return self._keep(p + used, size - used)
 
     cdef int _keep(self, const uint8_t* p, int64_t size) except -1:
-        """Keeps bytes that are decoded later. If there is no memory for them, nothing more of the stream is taken."""
+        """Keeps bytes to decode later. If there is no memory for them, decoding of the stream ends."""
         self.failed = True
         self.undecoded.append(p, <size_t> size)
         self.failed = False
         return 0
 
     cdef int64_t _decode(self, const uint8_t* p, int64_t size, const uint8_t* least) except -1:
-        """Decodes the complete rows of the bytes at p, which continue the stream. Returns how many bytes it took.
+        """Decodes the complete rows of the bytes at p, which continue the stream. Returns the number of bytes consumed.
 
         The bytes from `least` to p may be read, too.
         """
         cdef int64_t used = 0
         cdef int64_t n = 1
         cdef int progress
-        # This stays if anything raises, `on_batch` included: it is not known then how much was decoded.
+        # Stays set after any exception, also from `on_batch`: the decoded position is then unknown.
         self.failed = True
         while self.header.stage < IN_ROWS and n:
             n = take_copy_header(&self.header, p + used, size - used, LONGEST_EXTENSION)
             if n < 0:
-                # Flags and extension are the options of a COPY. An error in either has the offset of the flags.
+                # Flags and extension are the options of a COPY. An error in either is reported at the offset of the
+                # flags.
                 self._raise(BAD_COPY_HEADER, min(self.header.bad_at, COPY_FLAGS_AT), -1, -1, 0)
             used += n
             self.blocks.decoded_bytes += n

@@ -1,5 +1,5 @@
-// Makes a table of cells from the tuples of a COPY in binary format. A row's end is known only when its last cell is
-// reached, so rows are sliced one after another, as long as they are complete.
+// Makes a table of cells from the tuples of a binary COPY. The end of a row is known only after its last cell, so
+// complete rows are sliced one after another.
 #pragma once
 #include <cstdint>
 
@@ -14,20 +14,20 @@ namespace pgo {
 // No cell has this length.
 constexpr int64_t VARYING = INT64_MIN;
 
-// The length that all cells of the last block had, as its converter saw them; VARYING if they differ.
+// The length of all cells of the last block, from the column's statistics; VARYING if they differ.
 inline int64_t fixed_length_of(const Column& column) noexcept {
     const ColumnStatistics& cells = column.statistics;
     return cells.shortest == cells.longest ? static_cast<int64_t>(cells.longest) : VARYING;
 }
 
 enum CopyStop : uint8_t {
-    COPY_FULL,  // as many rows or bytes as were asked for
-    COPY_MORE,  // what is left is not a complete row
+    COPY_FULL,  // the requested number of rows or bytes
+    COPY_MORE,  // the rest is not a complete row
     COPY_END,   // at the trailer
     COPY_BAD,   // an error, see CopyPlace
 };
 
-// Where slicing stopped, and the error there, if there is one.
+// Where slicing stopped, and the error there, if any.
 struct CopyPlace {
     const uint8_t* at = nullptr;
     Reason reason = OK;
@@ -35,19 +35,19 @@ struct CopyPlace {
     int64_t row = 0;  // its ordinal among the sliced rows
 };
 
-// What slicing fills. The cells of column c are cells[c * stride ..]; `start` and `length` give the place of each row.
+// Output of slicing. The cells of column c are cells[c * stride ..]; `start` and `length` locate the rows.
 struct CopyCells {
     Cell* cells = nullptr;
     int64_t stride = 0;
-    uint32_t* start = nullptr;   // of each row that was met, from base
+    uint32_t* start = nullptr;   // of every row that was read, relative to base
     uint32_t* length = nullptr;
-    uint32_t* row_message = nullptr;  // of each row that was taken: its ordinal among the rows that were met
+    uint32_t* row_message = nullptr;  // per taken row: its ordinal among the rows read
     int64_t met = 0, rows = 0, bytes = 0;
 };
 
-// Slices rows from `p` on until it has met `most_rows` rows or `most_bytes` bytes, or until no complete row is left.
-// Rows that are not `taken` get no cells. `fixed_length` has, per column, the length that all its cells probably have,
-// or VARYING. With these lengths, the processor need not wait for one value's length to find the next value.
+// Slices rows from `p` on until it has read `most_rows` rows or `most_bytes` bytes, or no complete row is left. Rows
+// that are not `taken` get no cells. `fixed_length` has the expected length of all cells per column, or VARYING. With
+// these lengths, the processor need not wait for the length of a value to locate the next one.
 inline CopyStop slice_copied(const uint8_t* p, const uint8_t* end, const uint8_t* base, int32_t columns,
                              int64_t most_rows, int64_t most_bytes, const uint8_t* taken, const int64_t* fixed_length,
                              CopyCells* out, CopyPlace* place) noexcept {
@@ -78,7 +78,7 @@ inline CopyStop slice_copied(const uint8_t* p, const uint8_t* end, const uint8_t
             const int32_t length = static_cast<int32_t>(load32(q));
             q += 4;
             *cell = {static_cast<uint32_t>(q - base), length};
-            // With this comparison, the processor continues with the expected length before it has loaded the real one.
+            // With this comparison, the processor continues speculatively with the expected length.
             int64_t size = fixed_length[c];
             if (length != size) {
                 if (__builtin_expect(length < -1, 0)) return bad(q - 4, BAD_CELL_LENGTH, c);
@@ -86,8 +86,8 @@ inline CopyStop slice_copied(const uint8_t* p, const uint8_t* end, const uint8_t
                 size = length < 0 ? 0 : length;
             }
             if (__builtin_expect(end - q < size, 0)) {
-                // The row's length up to this value's end is known. If that is too long already, the row can never be
-                // complete.
+                // The row's length up to the end of this value is known. If that exceeds the limit, the row can never
+                // be complete.
                 return (q - p) + size > MAX_PAYLOAD ? bad(p, ROW_TOO_LONG, c) : COPY_MORE;
             }
             q += size;

@@ -1,1 +1,1 @@
-"""What spill files need of the native core."""
+"""Native code for spill files."""

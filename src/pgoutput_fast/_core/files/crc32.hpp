@@ -1,4 +1,4 @@
-// CRC-32 as zlib computes it. On processors that multiply without carries, sixty-four bytes at a time.
+// CRC-32 as computed by zlib. Processors with carry-less multiplication process sixty-four bytes at a time.
 #pragma once
 #include <array>
 #include <cstddef>
@@ -11,7 +11,7 @@
 
 namespace pgo {
 
-inline constexpr uint32_t CRC32_POLYNOMIAL = 0xedb88320;  // its bits are reflected
+inline constexpr uint32_t CRC32_POLYNOMIAL = 0xedb88320;  // reflected bits
 
 constexpr std::array<uint32_t, 256> crc32_table() {
     std::array<uint32_t, 256> table{};
@@ -23,15 +23,15 @@ constexpr std::array<uint32_t, 256> crc32_table() {
     return table;
 }
 
-// Continues a remainder with more bytes. The remainder is not inverted.
+// Updates a remainder with more bytes. The remainder is not inverted.
 inline uint32_t crc32_of_bytes(uint32_t remainder, const uint8_t* p, size_t n) noexcept {
     static constexpr std::array<uint32_t, 256> TABLE = crc32_table();
     for (size_t i = 0; i < n; ++i) remainder = remainder >> 8 ^ TABLE[(remainder ^ p[i]) & 0xff];
     return remainder;
 }
 
-// x^n modulo the polynomial, in reflected bits, one position to the left. A carry-less product of reflected numbers is
-// one position too far to the right, so this makes up for it.
+// x^n modulo the polynomial, in reflected bits, shifted left by one. The shift compensates for the carry-less product
+// of reflected numbers, which is one position too far to the right.
 constexpr uint64_t crc32_power(int n) {
     uint32_t value = 0x80000000;  // 1
     for (int k = 0; k < n; ++k) value = value & 1 ? value >> 1 ^ CRC32_POLYNOMIAL : value >> 1;
@@ -41,14 +41,14 @@ constexpr uint64_t crc32_power(int n) {
 #ifdef PGO_CARRYLESS
 inline bool has_carryless() noexcept { return __builtin_cpu_supports("pclmul") && __builtin_cpu_supports("sse4.1"); }
 
-// Moves a remainder of 128 bits over the bytes between it and `next`: each half is multiplied by a power of x.
+// Folds a 128-bit remainder over the bytes up to `next`: each half is multiplied by a power of x.
 __attribute__((target("pclmul,sse4.1"))) inline __m128i crc32_fold(__m128i from, __m128i powers, __m128i next) noexcept {
     const __m128i low = _mm_clmulepi64_si128(from, powers, 0x00);
     const __m128i high = _mm_clmulepi64_si128(from, powers, 0x11);
     return _mm_xor_si128(_mm_xor_si128(low, high), next);
 }
 
-// Does what `crc32_of_bytes` does, for at least sixty-four bytes.
+// Like `crc32_of_bytes`, for at least sixty-four bytes.
 __attribute__((target("pclmul,sse4.1"))) inline uint32_t crc32_carryless(uint32_t remainder, const uint8_t* p,
                                                                           size_t n) noexcept {
     const auto load = [](const uint8_t* from) __attribute__((target("pclmul,sse4.1"))) {

@@ -1,4 +1,4 @@
-"""CRC-32 at the speed of memory: a file of gigabytes is checked when it is written, and when it is read."""
+"""CRC-32 at memory speed: files of gigabytes are checked on every write and read."""
 from libc.stddef cimport size_t
 from libc.stdint cimport uint8_t, uint32_t, uintptr_t
 
@@ -10,12 +10,12 @@ cdef extern from "files/crc32.hpp" namespace "pgo" nogil:
     bint has_carryless()
     uint32_t crc32_carryless(uint32_t remainder, const uint8_t* p, size_t n)
 
-# A shorter piece of memory is not worth a call. The loop needs 64 bytes.
+# Smallest size that is worth a call. The loop needs 64 bytes.
 cdef size_t LEAST = 256
 
 
 def crc32(data, value=0):
-    """Does what `zlib.crc32` does, several times as fast where the processor can."""
+    """Like `zlib.crc32`, several times as fast if the processor supports it."""
     cdef uintptr_t address
     cdef uint32_t remainder
     cdef size_t size

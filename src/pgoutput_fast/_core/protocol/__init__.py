@@ -1,1 +1,1 @@
-"""What the bytes say: fields, boundaries, relations, frames."""
+"""Parsers of the protocol: fields, boundaries, relations, frames."""

@@ -3,7 +3,7 @@ from libc.stdint cimport int64_t, uint8_t
 from pgoutput_fast._core.protocol.fields cimport Fields
 from pgoutput_fast._core.tagging.stream_state cimport BoundaryRecord, MessageRecord
 
-# Offsets of fields in boundary messages, counted from the kind byte.
+# Offsets of fields in boundary messages, relative to the kind byte.
 cdef enum:
     STREAM_XID_AT = 1                    # of Stream Start and Stream Commit
     COMMIT_LSN_AT = 2                    # of Commit

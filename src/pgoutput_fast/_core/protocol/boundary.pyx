@@ -1,4 +1,4 @@
-"""Parses the fields of boundary messages and logical decoding messages. Does not check their place in the stream."""
+"""Parses the fields of boundary messages and logical decoding messages. Does not check their order in the stream."""
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t
 
 from pgoutput_fast._core.protocol.fields cimport (
@@ -30,7 +30,7 @@ from pgoutput_fast._core.tagging.stream_state cimport NONE64, BoundaryRecord, Me
 
 
 cdef inline void _read_end(Fields* f, BoundaryRecord* b) noexcept nogil:
-    """Reads what a message at the end of a transaction has: its LSN, the LSN behind it, and the time."""
+    """Reads the fields of a message at the end of a transaction: its LSN, the end LSN, and the time."""
     b.lsn = read_lsn(f)
     b.end_lsn = read_lsn(f)
     b.timestamp = read_timestamp(f)
@@ -40,8 +40,8 @@ cdef inline void _read_stream_abort(Fields* f, BoundaryRecord* b) noexcept nogil
     b.xid = read_u32(f)
     b.subxid = read_u32(f)
     if f.at < f.size:
-        # The server sends these fields only with streaming=parallel. The message's length shows it, the protocol
-        # version does not.
+        # The server sends these fields only with streaming=parallel. Only the message's length shows it, not the
+        # protocol version.
         b.lsn = read_lsn(f)
         b.timestamp = read_timestamp(f)
         if b.lsn == 0:
@@ -57,9 +57,9 @@ cdef inline void _read_first_segment(Fields* f, BoundaryRecord* b) noexcept nogi
 
 cdef void parse_boundary(Fields* f, uint8_t kind, BoundaryRecord* b, const uint8_t** gid,
                          int64_t* gid_length) noexcept nogil:
-    """Fills `b` with the message's fields. Points `gid` to the name of the prepared transaction, if there is one.
+    """Fills `b` with the message's fields. Points `gid` to the name of the prepared transaction, if any.
 
-    `f` stands behind the tag. Afterwards `f.reason` says whether the message is valid.
+    `f` must be positioned after the tag. Afterwards `f.reason` says whether the message is valid.
     """
     b.kind = kind
     if kind == MSG_BEGIN:
@@ -103,7 +103,7 @@ cdef void parse_boundary(Fields* f, uint8_t kind, BoundaryRecord* b, const uint8
 
 cdef void parse_message(Fields* f, MessageRecord* m, const uint8_t** prefix, int64_t* prefix_length,
                         const uint8_t** content, int64_t* content_length) noexcept nogil:
-    """Reads a logical decoding message. `f` stands behind the tag, and behind the xid if there is one."""
+    """Reads a logical decoding message. `f` must be positioned after the tag, and after the xid if there is one."""
     cdef uint8_t flags = read_byte(f)
     if flags > 1:
         wrong(f, BAD_FLAGS, f.at - 1)

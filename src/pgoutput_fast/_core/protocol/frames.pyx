@@ -42,7 +42,7 @@ cdef struct Frame:
 
 
 cdef uint8_t read_frame(const uint8_t* p, int64_t size, Frame* frame, int64_t* at) noexcept nogil:
-    """Reads one frame's header. Returns the reason why it is invalid, or OK; `at` is the offset of the error."""
+    """Reads one frame's header. Returns OK or the reason why it is invalid; `at` is the offset of the error."""
     cdef Fields f
     at[0] = 0
     if size == 0:
@@ -72,9 +72,9 @@ cdef class _Counts:
 
 
 cdef int count_frames(Payloads frames, int64_t before, _Counts counts) except -1:
-    """Adds the number of frames and payload bytes to `counts`.
+    """Adds the numbers of frames and payload bytes to `counts`.
 
-    `before` is the number of frames in earlier arrays. Malformed has the frame's ordinal in its attribute `frame`.
+    `before` is the number of frames in earlier arrays. The attribute `frame` of Malformed is the frame's ordinal.
     """
     cdef int64_t i, size, at = 0, data = 0, keepalives = 0, total = 0
     cdef uint8_t reason = OK
@@ -125,8 +125,8 @@ cdef uint8_t* _bytes_buffer(list buffers, int64_t count) except? NULL:
 
 
 cdef class _Unframed:
-    """Memory for the columns of unpacked frames, and how much of it is filled."""
-    cdef list buffers                    # own what the pointers point to, in the order of `unframe_arrays`' columns
+    """Memory for the columns of unpacked frames, and its fill level."""
+    cdef list buffers                    # own the memory below, in the order of `unframe_arrays`' columns
     cdef int64_t* lsn
     cdef int64_t* wal_end
     cdef int64_t* sent_at
@@ -135,7 +135,7 @@ cdef class _Unframed:
     cdef int64_t* kept_at
     cdef uint8_t* reply
     cdef uint8_t* data
-    cdef int64_t* offsets64              # NULL if the payloads fit into offsets of 32 bits
+    cdef int64_t* offsets64              # NULL if the payloads fit into 32-bit offsets
     cdef int32_t* offsets32
     cdef int64_t payloads, keepalives, written
 
@@ -158,7 +158,7 @@ cdef class _Unframed:
         self.end_payload()
 
     cdef inline void end_payload(self) noexcept nogil:
-        """Writes the offset behind the last payload."""
+        """Writes the offset after the last payload."""
         if self.offsets64 != NULL:
             self.offsets64[self.payloads] = self.written
         else:
@@ -195,8 +195,8 @@ cdef class _Unframed:
 def unframe_arrays(arrays):
     """Unpacks binary or large binary arrays of frames.
 
-    Returns (payloads, [lsn, wal_end, sent_at], [after, wal_end, sent_at], reply). The first list is about payloads,
-    the second list and `reply` are about keepalives. `after` is the number of payloads before a keepalive. `reply` is
+    Returns (payloads, [lsn, wal_end, sent_at], [after, wal_end, sent_at], reply). The first list describes payloads,
+    the second list and `reply` describe keepalives. `after` is the number of payloads before a keepalive. `reply` is
     uint8, the others are int64.
 
     Raises:

@@ -1,11 +1,11 @@
 """Reads the headers of single messages, without the messages around them: kind, relation, xid.
 
-Inside a stream block a message has an xid before its body. Normally the messages before it tell whether it is inside a
-stream block. A single message tells it only if its whole body fits one of the two layouts and not the other. A message
+Inside a stream block, a message has an xid before its body. Normally the preceding messages tell whether it is inside a
+stream block. For a single message, this is known only if its whole body fits exactly one of the two layouts. A message
 that fits both is reported as ambiguous.
 
-A plain Relation or Type message nearly always fits both layouts: the first four bytes of its schema's name are then the
-oid of the streamed layout. So if these four bytes can be text, the message counts as plain. An oid below 0x20202020
+A plain Relation or Type message nearly always fits both layouts: in the streamed layout, the first four bytes of its
+schema name would be the oid. So if these four bytes can be text, the message counts as plain. An oid below 0x20202020
 (539 million) cannot be text.
 """
 from libc.stdint cimport int32_t, int64_t, uint8_t, uintptr_t
@@ -70,7 +70,7 @@ _fill_xid_places()
 
 
 cdef int64_t _past_text(const uint8_t* p, int64_t size, int64_t at) noexcept nogil:
-    """Returns the offset behind the zero-terminated string at `at`; -1 if the string has no end."""
+    """Returns the offset after the zero-terminated string at `at`; -1 if the string has no end."""
     if at < 0 or at >= size:
         return -1
     cdef const uint8_t* end = <const uint8_t*> memchr(p + at, 0, <size_t> (size - at))
@@ -78,7 +78,7 @@ cdef int64_t _past_text(const uint8_t* p, int64_t size, int64_t at) noexcept nog
 
 
 cdef int64_t _past_tuple(const uint8_t* p, int64_t size, int64_t at) noexcept nogil:
-    """Returns the offset behind the tuple at `at` (behind its N, K or O); -1 if the tuple is invalid."""
+    """Returns the offset after the tuple at `at` (after its N, K or O); -1 if the tuple is invalid."""
     cdef int64_t count, length
     cdef uint8_t kind
     if size - at < 2:
@@ -104,7 +104,7 @@ cdef int64_t _past_tuple(const uint8_t* p, int64_t size, int64_t at) noexcept no
 
 
 cdef bint _fits(const uint8_t* p, int64_t size, int64_t at) noexcept nogil:
-    """Whether a body that begins at `at` ends exactly at the message's end."""
+    """Whether a body that begins at `at` ends exactly at the end of the message."""
     cdef uint8_t kind = p[0]
     cdef int64_t count
     if kind == MSG_MESSAGE:
@@ -151,12 +151,12 @@ cdef struct Header:
     uint8_t reason
     bint in_stream
     int64_t relation     # of I U D R, else -1
-    int64_t xid          # -1 where the message has none
+    int64_t xid          # -1 if the message has none
     int64_t reason_offset
 
 
 cdef void _read(const uint8_t* p, int64_t size, int known_in_stream, Header* h) noexcept nogil:
-    """Reads one header. `known_in_stream` is 1 for a message inside a stream block, 0 outside, -1 if not known."""
+    """Reads one header. `known_in_stream` is 1 for a message inside a stream block, 0 outside, -1 if unknown."""
     cdef uint8_t cls
     cdef bint plain, streamed
     cdef int64_t at
@@ -186,7 +186,7 @@ cdef void _read(const uint8_t* p, int64_t size, int known_in_stream, Header* h) 
         plain = _fits(p, size, 1)
         streamed = size > 5 and _fits(p, size, 5)
         if plain and streamed and (p[0] == MSG_RELATION or p[0] == MSG_TYPE) and _is_name(p + 5):
-            # These bytes are the beginning of a schema's name, not an oid.
+            # These bytes are the beginning of a schema name, not an oid.
             streamed = False
         if plain == streamed:
             h.reason = LAYOUT_AMBIGUOUS if plain else LAYOUT_UNKNOWN
@@ -208,17 +208,17 @@ cdef inline int64_t _offset(Payloads payloads, int64_t i) noexcept nogil:
 
 
 def headers(array, in_stream=None):
-    """Reads the headers of all messages of one Arrow binary array, each message on its own.
+    """Reads the headers of all messages of one Arrow binary array, independently of each other.
 
     Args:
         array: binary or large binary. The bytes of a null are read like those of any other value.
         in_stream: int8 Arrow array, one value per message: 1 if the message is inside a stream block, 0 if not, -1 if
-            this is not known. None: not known for any message. If it is known, only the header is read, not the body.
+            unknown. None: unknown for all messages. If known, only the header is read, not the body.
 
     Returns:
         A dict of Arrow arrays, one value per message: `kind` (uint8, the tag), `in_stream` (int8, 0 or 1), `relation`
-        and `xid` (int64, -1 where a message has none), `reason` (uint8, 0 if the header is valid), `byte_offset`
-        (int64, the place of the error).
+            and `xid` (int64, -1 if a message has none), `reason` (uint8, 0 if the header is valid), `byte_offset`
+            (int64, the position of the error).
 
     Raises:
         ValueError: if the array's offsets are damaged.

@@ -1,4 +1,4 @@
-// Why a message or a cell was not taken: codes, which come with a place. Table and sentences are in reasons.py.
+// Codes for the reasons why a message or a cell was refused, with a position. reasons.py has the table and the texts.
 #pragma once
 #include <cstdint>
 

@@ -21,13 +21,13 @@ from pgoutput_fast.catalog.relations import Column, Relation, version_of
 
 
 class Malformed(Exception):
-    """A body that breaks the protocol. `reason` is a code of reasons.py, `offset` counts from the body's start."""
+    """A body that violates the protocol. `reason` is a code of reasons.py, `offset` is relative to the body's start."""
 
     def __init__(self, int reason, int64_t offset):
         super().__init__(reason, offset)
         self.reason = reason
         self.offset = offset
-        self.frame = 0  # the frame's ordinal; only the reader of frames sets it
+        self.frame = 0  # the frame's ordinal; only set for frames
 
 
 cdef class _Reader:
@@ -113,7 +113,7 @@ def parse_relation(const uint8_t[::1] body):
     return oid, namespace, name, chr(identity), columns
 
 
-# Every new decoder, session and task reads the same Relation messages again.
+# Every new decoder, session and task reads the same Relation messages.
 fields_of = lru_cache(maxsize=1024)(parse_relation)
 
 # Equal columns of different relations share one object.
@@ -129,7 +129,7 @@ def relation_of(body, type_names=()):
         type_names: (oid, (namespace, name)) of the columns' types that Type messages named.
 
     Raises:
-        Malformed: if the body breaks the protocol.
+        Malformed: if the body violates the protocol.
     """
     oid, namespace, name, identity, columns = fields_of(body)
     names = dict(type_names)

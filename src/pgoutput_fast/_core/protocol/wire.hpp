@@ -1,4 +1,4 @@
-// Reads big-endian integers. These functions do not check bounds: the caller must have done so.
+// Reads big-endian integers. These functions do not check bounds: the caller must do so.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -27,8 +27,8 @@ inline uint64_t load64_raw(const uint8_t* p) noexcept {
     return v;
 }
 
-// A cell of a tuple: its value's offset from the block's base, and the value's length. A negative length says why there
-// is no value.
+// A cell of a tuple: its value's offset from the block's base, and the value's length. A negative length encodes why
+// there is no value.
 struct Cell {
     uint32_t offset;
     int32_t length;

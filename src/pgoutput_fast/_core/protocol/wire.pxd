@@ -20,5 +20,5 @@ cdef extern from "tagging/truncate.hpp" namespace "pgo" nogil:
 
 
 cdef extern from *:
-    # Fetches a cache line before it is needed.
+    # Prefetches a cache line.
     void prefetch "__builtin_prefetch"(const void* p) noexcept nogil

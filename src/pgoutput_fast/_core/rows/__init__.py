@@ -1,1 +1,1 @@
-"""Messages of one relation version as rows of a batch."""
+"""Conversion of a relation version's messages to rows of a batch."""

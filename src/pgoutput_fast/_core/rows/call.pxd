@@ -7,7 +7,7 @@ from pgoutput_fast._core.rows.windows cimport WindowTagger
 
 
 cdef class UnusedMemory:
-    """What calls use and later calls can use again."""
+    """Memory for reuse by later calls."""
     cdef list window_works
     cdef list scratches
 
@@ -19,11 +19,11 @@ cdef class DecodeCall(WorkingThreads):
     cdef BatchPlanner planner
     cdef WindowTagger windows
     cdef UnusedMemory unused
-    cdef int64_t threads                 # how many may work, this one included
-    cdef object pending                  # windows whose results have not been taken, the oldest first
-    cdef tuple turn                      # a lock: the thread that tags holds it
+    cdef int64_t threads                 # maximum number of threads, including this one
+    cdef object pending                  # windows whose results have not been taken, oldest first
+    cdef tuple turn                      # a lock, held by the thread that tags
     cdef bint failed                     # a thread ended before its work was done
-    cdef object error                    # why; None if there was no memory to keep it
+    cdef object error                    # the cause; None if there was no memory to keep it
 
     cdef WindowWork _next_window(self)
     cdef WindowWork _window_in_turn(self)

@@ -1,7 +1,7 @@
-"""One call: windows become tasks, threads do the tasks, and the results are taken in order.
+"""One call: windows become tasks, threads run the tasks, and the results are taken in order.
 
-With several threads, one thread at a time scans and tags the next window. Then the same thread does the window's tasks,
-because it has the window in its cache. A thread that finds no more windows helps with tasks that have not begun. The
+With several threads, one thread at a time scans and tags the next window. The same thread then runs the window's tasks,
+because it has the window in its cache. When no windows are left, a thread helps with tasks that have not begun. The
 results are taken in the order of the stream.
 """
 cimport cython
@@ -50,7 +50,7 @@ cdef class DecodeCall(WorkingThreads):
         finally:
             self.join_threads()
         if self.error is not None and (isinstance(self.error, MemoryError) or not isinstance(self.error, Exception)):
-            raise self.error  # memory ran out, or somebody interrupted the call: no message is the cause
+            raise self.error  # memory ran out, or the call was interrupted: no message is the cause
         if self.failed and self.error is None:
             raise MemoryError
         self._take_finished(0)
@@ -59,7 +59,7 @@ cdef class DecodeCall(WorkingThreads):
         return self.planner.take_batches()
 
     cdef int64_t _more_threads(self) except -1:
-        """Returns how many threads beside this one would find work."""
+        """Returns how many threads besides this one would have work."""
         cdef int64_t messages = sum([len(array) for array in self.windows.arrays])
         cdef int64_t size = sum([array.nbytes for array in self.windows.arrays])
         cdef int64_t windows = max(messages // usual_window(), size // MESSAGE_WINDOW_BYTES)
@@ -67,7 +67,7 @@ cdef class DecodeCall(WorkingThreads):
         return min(self.threads - 1, windows)
 
     cdef int work(self) except -1:
-        """Does the work of one thread. A task's error is kept with the task, any other error stops the call."""
+        """Runs the work of one thread. A task's error is stored in the task, any other error stops the call."""
         cdef WindowWork mine = None
         cdef WindowWork other
         cdef Scratch scratch
@@ -75,7 +75,7 @@ cdef class DecodeCall(WorkingThreads):
         try:
             scratch = self.unused.scratches.pop() if self.unused.scratches else Scratch()
             while True:
-                mine = None  # another thread may reuse the last one
+                mine = None  # another thread may reuse the previous one
                 mine = self._window_in_turn()
                 if mine is None:
                     break
@@ -98,7 +98,7 @@ cdef class DecodeCall(WorkingThreads):
         return 0
 
     cdef WindowWork _window_in_turn(self):
-        """Waits for this thread's turn, then returns what `_next_window` returns.
+        """Waits for this thread's turn, then returns the result of `_next_window`.
 
         It does not use `with`, see `wait_for`.
         """
@@ -128,7 +128,7 @@ cdef class DecodeCall(WorkingThreads):
         return work
 
     cdef int _take_finished(self, int64_t under_way) except -1:
-        """Takes the results of the oldest windows, in order, until it comes to a window that is not finished.
+        """Takes the results of the oldest windows, in order, up to the first window that is not finished.
 
         While there are more than `under_way` windows, it waits for that window. Raises the first error of their tasks.
         """
@@ -156,6 +156,6 @@ cdef class DecodeCall(WorkingThreads):
         cdef WindowWork work
         while self.pending:
             work = self.pending[0]
-            del self.pending[0]  # a call of `popleft` may take memory
+            del self.pending[0]  # calling `popleft` may allocate
             work.forget()
         return self.planner.end_call()

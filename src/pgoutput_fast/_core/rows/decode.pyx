@@ -20,7 +20,7 @@ from pgoutput_fast._core.protocol.relations import Malformed
 from pgoutput_fast._core.tagging.state_json import export_state, import_state
 from pgoutput_fast.catalog.relations import Catalog
 
-# What a call gives.
+# What a call returns.
 cdef enum:
     DECODE
     TAG
@@ -31,7 +31,7 @@ cdef enum:
 
 @cython.final
 cdef class _UndoOnError:
-    """A context manager: an error in its block undoes all calls of the block."""
+    """A context manager: an error in its block undoes all calls in the block."""
     cdef Tagger tagger
 
     def __cinit__(self, Tagger tagger):
@@ -58,12 +58,12 @@ cdef class NativeDecoder:
     cdef UnusedMemory unused
 
     def __init__(self, options, catalog=None, values=None):
-        """Begins at a stream's beginning, or at a given state.
+        """Starts at the beginning of a stream, or at a given state.
 
         Args:
             options: the decoding options.
-            catalog: relation versions that are known from the beginning.
-            values: the state, as one dict of all that `state_values` gave. None for a stream's beginning.
+            catalog: relation versions known from the start.
+            values: the state, as one dict with all values from `state_values`. None for the beginning of a stream.
         """
         self.options = options
         known = catalog if catalog is not None else Catalog()
@@ -85,11 +85,11 @@ cdef class NativeDecoder:
 
     @property
     def types(self):
-        """What a live server said of its types."""
+        """The types as described by a live server."""
         return self.planner.types
 
     def state_values(self):
-        """Returns the stream's state: a dict of JSON values, and `Described` for what was said outside of streams."""
+        """Returns the stream's state: a dict of JSON values, and `Described` for descriptions outside of streams."""
         return export_state(self.tracker)
 
     @property
@@ -115,12 +115,12 @@ cdef class NativeDecoder:
         return self.tracker.state.messages.last()
 
     def skip_messages(self, int64_t lsn):
-        """Leaves out non-transactional logical messages up to an LSN."""
+        """Skips non-transactional logical messages up to an LSN."""
         self.tracker.state.messages = SeenLsns(lsn)
 
     @property
     def relations(self):
-        """The list of relation versions that it has met, and how many they are now. More are appended to the list."""
+        """The list of relation versions so far, and their current number. Later versions are appended to the list."""
         return self.versions.relations, len(self.versions.relations)
 
     @property
@@ -130,9 +130,9 @@ cdef class NativeDecoder:
 
     @property
     def open_plain(self):
-        """The open transaction, if the server does not stream it or prepare it: (txn, commit LSN, commit timestamp).
+        """The open plain transaction, neither streamed nor being prepared: (txn, commit LSN, commit timestamp).
 
-        Its Begin message gave the LSN and the timestamp of its Commit. None if there is no such transaction.
+        The LSN and the timestamp of its Commit come from its Begin message. None if there is no such transaction.
         """
         if self.tracker.state.context != PLAIN or self.tracker.state.session_starts:
             return None
@@ -143,9 +143,9 @@ cdef class NativeDecoder:
         )
 
     def learn_from(self, NativeDecoder other, int64_t start):
-        """Takes over another decoder's types, and its relation versions from the `start`-th on.
+        """Adopts another decoder's types, and its relation versions from the `start`-th on.
 
-        Returns how many versions the other decoder has met.
+        Returns the number of versions that the other decoder has.
         """
         self.planner.types = other.planner.types
         cdef int64_t k
@@ -164,15 +164,15 @@ cdef class NativeDecoder:
         """Decodes the payloads in `arrays`. Returns ([(relation, batch)], records).
 
         `lsn` and `seq` are int64 Arrow arrays or None. `tagged_first` are rows that this decoder tagged earlier: they
-        are decoded first. It is a list of WaitingRows or batches with TAGGED_SCHEMA, each with (LSN, timestamp) of the
-        commit of all its rows, or None if they have it already.
+        are decoded first. It is a list of pairs: WaitingRows or a batch with TAGGED_SCHEMA, and the (LSN, timestamp) of
+        the commit of all its rows, or None if they have it already.
         """
         return self._run(arrays, lsn, seq, DECODE, tagged_first)
 
     def tag(self, list arrays, lsn, seq, bint changes_only=False):
         """Tags the payloads in `arrays`. Returns (batch with TAGGED_SCHEMA, records).
 
-        It copies payloads only if it must. With `changes_only`, the batch has only changes, truncates and logical
+        Payloads are copied only if necessary. With `changes_only`, the batch has only changes, truncates and logical
         messages, and their payloads are copied.
         """
         return self._run(arrays, lsn, seq, TAG_CHANGES if changes_only else TAG, None)
@@ -186,14 +186,15 @@ cdef class NativeDecoder:
         return self._run(arrays, lsn, seq, TAG_WAITING, None)
 
     def decode_ended(self, array, lsn, seq, open_rows):
-        """Tags the payloads in `array`, and decodes what ends, if these are few messages of plain transactions.
+        """Tags the payloads in `array`, and decodes ended transactions if these are a few plain ones.
 
-        `open_rows()` gives the earlier rows of the open transaction, as `decode` takes them. It is called if they end.
+        `open_rows()` returns the earlier rows of the open transaction, in the form of `tagged_first` in `decode`. It is
+        called only if they end.
 
         Returns:
-            (changes, rows, records, whether transactions ended). If they did, `changes` are all of their changes, those
-            of `open_rows` included, and `rows` are WaitingRows of the transaction that is open behind them. If not,
-            there are no changes, and `rows` are as those of `tag_waiting`.
+            (changes, rows, records, whether transactions ended). If they did, `changes` are all their changes,
+            including those of `open_rows`, and `rows` are WaitingRows of the transaction that is open after them. If
+            not, there are no changes, and `rows` are like those of `tag_waiting`.
         """
         return self._run([array], lsn, seq, DECODE_ENDED, open_rows)
 
@@ -202,9 +203,9 @@ cdef class NativeDecoder:
         return self.decode_committed([(batch, None)])
 
     def decode_committed(self, list rows):
-        """Decodes batches with TAGGED_SCHEMA, each with (LSN, timestamp) of the commit of all its rows, or None.
+        """Decodes pairs of a batch with TAGGED_SCHEMA and the (LSN, timestamp) of the commit of all its rows, or None.
 
-        With None, the rows have the position of their commit already. Returns ([(relation, batch)], records).
+        With None, the rows already have the position of their commit. Returns ([(relation, batch)], records).
         """
         cdef WindowTagger windows = WindowTagger(self.tagger, [], None, None, rows)
         cdef DecodeCall call = DecodeCall(self.planner, windows, self.unused, self.options.threads)
@@ -217,7 +218,7 @@ cdef class NativeDecoder:
         finally:
             call.end()
             # There is no undo, not even after an error. Valid tagged rows do not change the stream's state. Rejected
-            # ones may, but nobody reads the state of a decoder that decodes tagged rows.
+            # ones may, but the state of a decoder of tagged rows is never read.
             self.tagger.end_call()
 
     def _run(self, list arrays, lsn, seq, int what, tagged_first):

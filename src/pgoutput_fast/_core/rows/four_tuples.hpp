@@ -1,6 +1,6 @@
-// Slices four tuples side by side. A cell's place is known only after the cell before it has been read, so with one
-// tuple the processor waits; four tuples take little longer than one. There is no branch on a cell's kind: which cells
-// are null is as good as random, so the processor would guess wrong.
+// Slices four tuples in parallel. A cell's position is known only after the previous cell has been read, so the
+// processor would wait with a single tuple; four tuples take little longer than one. There is no branch on a cell's
+// kind, because nulls are hard to predict.
 #pragma once
 #include <cstdint>
 
@@ -8,9 +8,9 @@
 
 namespace pgo {
 
-// What a cell's first byte says, as parts of one word. The low 32 bits are a mask for the length, 0 for a null. Then
-// come the length of the cell's header, and what was met: bit 0 for text, bit 1 for binary, UNUSUAL for what this code
-// leaves to slice_message.
+// What a cell's first byte encodes, packed into one word. The low 32 bits are a mask for the length, 0 for a null.
+// Above them are the size of the cell's header and flags: bit 0 for text, bit 1 for binary, UNUSUAL for cells that are
+// left to slice_message.
 constexpr int HEADER_SHIFT = 32, MET_SHIFT = 40;
 constexpr uint64_t UNUSUAL = 0x80;
 struct CellKinds {
@@ -24,31 +24,31 @@ struct CellKinds {
 };
 inline constexpr CellKinds CELL_KINDS{};
 
-// This many bytes behind a message's end must be readable.
+// This many bytes after the end of a message must be readable.
 constexpr int64_t HEADER_READ_BEHIND = 8;
 
 // The five bytes of a cell's header, in memory order.
 constexpr uint64_t HEADER_BITS = (uint64_t{1} << 40) - 1;
 
 // Slices `columns` cells of each of four tuples. The four cells of a column are adjacent, and columns are `stride`
-// cells apart. Returns true if every tuple ends with its message and has only values and nulls. `formats` gets the bits
-// of what was met.
+// cells apart. Returns true if every tuple ends with its message and has only values and nulls. `formats` receives the
+// format bits of the cells.
 //
 // `shared_header` has, per column, the header that all cells have had so far, or 0 if they differ. With `learn` it is
-// filled, otherwise it is used. If a column's cells share a header, the next cell's place is known without waiting for
-// the length: that is usual for numbers, times and UUIDs.
+// filled, otherwise it is used. If a column's cells share a header, the position of the next cell is known without
+// waiting for the length: that is usual for numbers, times and UUIDs.
 inline bool slice_four_tuples(const uint8_t* const starts[4], const uint8_t* const ends[4], const uint8_t* base,
                               int32_t columns, int64_t stride, Cell* cell, uint8_t* formats, uint64_t* shared_header,
                               bool learn) noexcept {
     const uint8_t* at[4] = {starts[0], starts[1], starts[2], starts[3]};
     uint64_t met = 0;
     for (int32_t c = 0; c < columns; ++c, cell += stride) {
-        int64_t space = 0;  // negative once a tuple is longer than its message
+        int64_t space = 0;  // negative if a tuple is longer than its message
         if (learn) {
             const uint64_t header = load64_raw(at[0]) & HEADER_BITS;
             const uint64_t others =
                 (load64_raw(at[1]) ^ header) | (load64_raw(at[2]) ^ header) | (load64_raw(at[3]) ^ header);
-            // A null has no length: the bytes behind its first byte are not its header.
+            // A null has no length: the bytes after its first byte are not its header.
             shared_header[c] = (others & HEADER_BITS) || *at[0] == 'n' ? 0 : header;
         } else if (shared_header[c]) {
             const uint64_t header = shared_header[c];

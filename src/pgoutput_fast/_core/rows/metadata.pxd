@@ -6,8 +6,8 @@ from pgoutput_fast._core.rows.slice cimport Block
 from pgoutput_fast._core.tagging.window_tags cimport Tags
 
 
-# The positions of the metadata columns in a batch. schema/metadata_columns.py has the same order, and says what else a
-# new column needs.
+# The positions of the metadata columns in a batch. schema/metadata_columns.py has the same order, and describes what
+# else a new column needs.
 cdef enum:
     CHANGE_TYPE = 0
     SEQ = 1
@@ -23,14 +23,14 @@ cdef enum:
     METADATA_COUNT = 11
     NUMBERS_END = COMMIT_TIMESTAMP + 1   # the columns from SEQ on and before this are int64 in memory
 
-# About how many bytes the metadata columns take per row: seven int64, and the text of the change type with its offset.
+# Approximate bytes of the metadata columns per row: seven int64, and the text of the change type with its offset.
 cdef enum:
     METADATA_ROW_BYTES = 80
 
 
 cdef class MetadataColumns:
-    """The metadata columns of a batch, without the two that name columns (see NamedColumns)."""
-    cdef Column* numbers[NUMBERS_END]    # by position, from SEQ on; the places before SEQ are unused
+    """The metadata columns of a batch, except the two that name columns (see NamedColumns)."""
+    cdef Column* numbers[NUMBERS_END]    # by position, from SEQ on; the first ones are unused
     cdef Buffer changes                  # per row: its change type, see rows/slice.pxd
 
     cdef int expect(self, size_t rows) except -1 nogil

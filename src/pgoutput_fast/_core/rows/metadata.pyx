@@ -1,4 +1,4 @@
-"""The metadata columns: where a row's change stands in the stream, and which kind of change it is."""
+"""The metadata columns: the position of a row's change in the stream, and its change type."""
 cimport cython
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.string cimport memcpy
@@ -44,10 +44,9 @@ cdef inline int64_t _value_of_run(const MessageScope* run, int64_t k) noexcept n
 
 cdef int64_t _find_runs(Tags tags, const uint32_t* messages, int64_t n, Scratch scratch, uint32_t* nulls,
                         uint32_t* values) except -1 nogil:
-    """Finds consecutive rows of one transaction, or of one stream block: they have the same values.
+    """Splits the block into runs of rows of one transaction or stream block, which have the same values.
 
-    Returns how many parts of consecutive rows there are. Adds to `nulls` and `values` the bits of the columns that have
-    any.
+    Returns the number of runs. Adds to `nulls` and `values` the bits of the columns that have nulls or values.
     """
     cdef int64_t end = 0, k
     cdef int64_t count = 0
@@ -117,7 +116,7 @@ cdef class MetadataColumns:
             del self.numbers[k]
 
     cdef int expect(self, size_t rows) except -1 nogil:
-        """Sizes the buffers for `rows` more rows."""
+        """Reserves space for `rows` more rows."""
         cdef int k
         for k in range(SEQ, NUMBERS_END):
             if not has_only_nulls(self.numbers[k][0]):
@@ -151,7 +150,7 @@ cdef class MetadataColumns:
         return 0
 
     cdef int give_columns(self, ArrowArray* columns, int64_t rows) except -1:
-        """Moves the columns to their positions among the batch's `columns`. Then call `clear`."""
+        """Moves the columns to their positions among the batch's `columns`. `clear` must follow."""
         cdef int k
         self._give_change_types(&columns[CHANGE_TYPE], rows)
         for k in range(SEQ, NUMBERS_END):
@@ -185,7 +184,7 @@ cdef class MetadataColumns:
         data = column.data.append_uninitialized(<size_t> total)
         with nogil:
             if others == 0:
-                # All names are the same, as nearly always: each copy doubles the bytes that are written.
+                # Usually all names are equal: every copy doubles the bytes written.
                 at = CHANGE_LENGTHS[code]
                 memcpy(data, CHANGE_NAMES + 16 * code, <size_t> at)
                 i = at
@@ -197,7 +196,8 @@ cdef class MetadataColumns:
             else:
                 for i in range(rows):
                     code = change[i] & 7
-                    # Copies sixteen bytes at once: no name is longer, and bytes behind the buffer's end may be written.
+                    # Copies sixteen bytes at once: no name is longer, and bytes after the end of the buffer may be
+                    # written.
                     memcpy(data + at, CHANGE_NAMES + 16 * code, 16)
                     at += CHANGE_LENGTHS[code]
                     offsets[i + 1] = at
@@ -218,5 +218,5 @@ cdef class MetadataColumns:
         return 0
 
     cdef void clear(self) noexcept nogil:
-        """Forgets the change types, after all columns were given."""
+        """Clears the change types, after all columns were moved out."""
         self.changes.set_size(0)

@@ -22,10 +22,10 @@ cdef extern from *:
 cdef class NamedColumns:
     """The metadata columns `_unchanged` and `_unrepresentable`: they name columns of the same row."""
     cdef list names                      # of the relation's columns
-    cdef vector[int64_t] name_bytes      # per column: the bytes of its name here
+    cdef vector[int64_t] name_bytes      # per column: bytes of its name here
     cdef vector[NamedCell] unchanged
     cdef vector[NamedCell] unrepresentable
-    cdef int64_t bytes                   # of all names in these two
+    cdef int64_t bytes                   # of all names in both columns
 
     cdef int add_unchanged(self, Block* block, const uint8_t* is_selected, int64_t rows) except -1 nogil
     cdef int add_unrepresentable(self, Scratch scratch, int64_t rows) except -1 nogil

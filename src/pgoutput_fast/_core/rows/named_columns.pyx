@@ -33,7 +33,7 @@ cdef class NamedColumns:
             self.name_bytes.push_back(len(name) + 12)
 
     cdef int add_unchanged(self, Block* block, const uint8_t* is_selected, int64_t rows) except -1 nogil:
-        """Adds the block's cells that were not sent. `rows` is how many rows come before the block."""
+        """Adds the block's cells that were not sent. `rows` is the number of rows before the block."""
         cdef int32_t c
         cdef int64_t i
         cdef NamedCell named
@@ -49,7 +49,7 @@ cdef class NamedColumns:
         return 0
 
     cdef int add_unrepresentable(self, Scratch scratch, int64_t rows) except -1 nogil:
-        """Adds the block's cells that have no Arrow form. `rows` is how many rows come before the block."""
+        """Adds the block's cells that have no Arrow form. `rows` is the number of rows before the block."""
         cdef int32_t c
         cdef size_t k, first = 0
         cdef NamedCell named
@@ -64,13 +64,13 @@ cdef class NamedColumns:
         return 0
 
     cdef int give_columns(self, ArrowArray* columns, int64_t rows) except -1:
-        """Makes both columns, at their positions among the batch's `columns`. Then call `clear`."""
+        """Makes both columns, at their positions among the batch's `columns`. `clear` must follow."""
         self._give_names(self.unchanged, &columns[UNCHANGED], rows)
         self._give_names(self.unrepresentable, &columns[UNREPRESENTABLE], rows)
         return 0
 
     cdef int _give_names(self, vector[NamedCell]& named, ArrowArray* out, int64_t rows) except -1:
-        """Makes a list<string> column: the column names of the named cells of each row; null for a row without any."""
+        """Makes a list<string> column: for every row, the names of its listed columns; null if there are none."""
         cdef Column column
         cdef Column* child = new Column()
         cdef int32_t* offsets

@@ -1,4 +1,4 @@
-"""Plans for the rows of a relation version: what follows from its columns and the options."""
+"""Plans for the rows of a relation version: everything that follows from its columns and the options."""
 cimport cython
 from libc.stdint cimport int64_t, uint8_t
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 from pgoutput_fast.schema.column_types import column_types_of
 from pgoutput_fast.schema.tables import relation_schema
 
-# Blocks with arrays of composites are at most this many times smaller than other blocks.
+# Maximum factor by which blocks with arrays of composites are smaller than other blocks.
 cdef int64_t WIDEST = 32
 
 
@@ -44,7 +44,7 @@ _plan = functools.lru_cache(maxsize=1024)(RowsPlan)
 
 
 cdef RowsPlan plan_of(relation, options, types):
-    """Returns the plan for a relation version. It is made once.
+    """Returns the plan for a relation version. It is cached.
 
     Raises:
         ValueError: if a column has the name of a metadata column.

@@ -6,23 +6,23 @@ from pgoutput_fast._core.rows.task cimport Batches, Spares, Task, WindowWork
 from pgoutput_fast._core.tagging.stream_tracker cimport StreamTracker
 
 
-# How many messages a window usually has at most.
+# The usual maximum of messages per window.
 cdef int64_t usual_window() noexcept
 
 
 cdef class BatchPlanner:
-    """Decides which messages of a window go into which batch of which relation version, and makes tasks of that."""
+    """Assigns the messages of a window to batches of relation versions, and makes tasks."""
     cdef object options
-    cdef object types                    # types that were read from a server
+    cdef object types                    # types read from a server
     cdef StreamTracker tracker
     cdef int64_t batch_rows, batch_bytes
-    cdef int64_t window_messages         # how many messages the next window has at most
-    cdef list batches                    # Batches of each slot, None until its first change
+    cdef int64_t window_messages         # maximum of messages in the next window
+    cdef list batches                    # Batches of every slot, None until its first change
     cdef Spares spares
-    cdef list touched                    # Batches with messages in the current call, in the order of the messages
-    cdef set described_columns           # (table, column) that some version has; see Options.check_columns
+    cdef list touched                    # Batches with messages in the current call, in message order
+    cdef set described_columns           # (table, column) of all versions; see Options.check_columns
     cdef bint all_tables                 # whether the options select all tables
-    cdef list selected                   # per slot: (relation version, whether the options select its table)
+    cdef list selected                   # per slot: (relation version, whether its table is selected)
     cdef vector[int64_t] ends            # per slot: 0, except while `_sort_messages` runs
 
     cdef int plan_window(self, WindowWork work, int64_t left) except -1

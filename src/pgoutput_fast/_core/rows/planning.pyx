@@ -1,6 +1,6 @@
-"""Plans the batches: sorts the messages of a window by relation version, and makes a task for each batch that gets any.
+"""Plans batches: sorts the messages of a window by relation version, and makes a task per batch with messages.
 
-It reads only the headers of messages. So which messages a batch gets does not depend on threads.
+It reads only the headers of messages, so the contents of a batch do not depend on threads.
 """
 cimport cython
 from libc.stdint cimport int32_t, int64_t
@@ -14,15 +14,15 @@ from pgoutput_fast._core.tagging.stream_tracker cimport StreamTracker
 from pgoutput_fast._core.rows.rows import make_rows
 
 cdef int64_t WINDOW_MESSAGES = USUAL_WINDOW_MESSAGES
-# Many small tasks cost more than the cache saves. So after a window of more than MANY_TASKS tasks, with under
-# FEW_MESSAGES messages each on average, the next window is twice as long, up to LONGEST_WINDOW messages.
+# Many small tasks cost more than the cache saves. So after a window of more than MANY_TASKS tasks, with fewer than
+# FEW_MESSAGES messages per task on average, the next window is twice as long, up to LONGEST_WINDOW messages.
 cdef int64_t MANY_TASKS = 256
 cdef int64_t FEW_MESSAGES = 64
 cdef int64_t LONGEST_WINDOW = 1 << 17
 
 
 def use_windows(int64_t messages):
-    """Sets how many messages a window has at most. Returns the number before. For tests."""
+    """Sets the maximum of messages per window. Returns the previous one. For tests."""
     global WINDOW_MESSAGES
     before = WINDOW_MESSAGES
     WINDOW_MESSAGES = max(messages, 1)
@@ -52,9 +52,9 @@ cdef class BatchPlanner:
     # ---- a window ------------------------------------------------------------------------------------------------
 
     cdef int plan_window(self, WindowWork work, int64_t left) except -1:
-        """Makes the tasks for the window that was tagged last.
+        """Makes the tasks for the last tagged window.
 
-        Relation versions come in the order of their first items. `left` is how many messages of this array follow.
+        Relation versions are in the order of their first items. `left` is the number of later messages of this array.
         """
         cdef int64_t items, at = 0
         cdef Batches batches
@@ -85,7 +85,7 @@ cdef class BatchPlanner:
     cdef int _sort_messages(self, WindowWork work, vector[int32_t]& present, vector[int64_t]& stops) except -1 nogil:
         """Sorts the window's messages in `order` by relation version.
 
-        `present` gets the slots of these versions, `stops` gets where the messages of each end.
+        `present` receives the slots of these versions, `stops` the end of each version's messages.
         """
         cdef int64_t i, begin, at = 0
         cdef int64_t items = work.tags.items
@@ -95,7 +95,7 @@ cdef class BatchPlanner:
             self.ends.resize(self.tracker.versions.bodies.size())
         if <int64_t> work.order.size() < items:
             work.order.resize(<size_t> items)
-        # Allocated here, because nothing may fail until `ends` is 0 everywhere again.
+        # Reserved here, because nothing may fail until `ends` is 0 everywhere again.
         present.reserve(min(<size_t> items, self.ends.size()))
         stops.reserve(min(<size_t> items, self.ends.size()))
         for i in range(items):
@@ -143,7 +143,7 @@ cdef class BatchPlanner:
         return batches
 
     cdef Task _task_of(self, WindowWork work, Batches batches, int32_t slot, int64_t at, int64_t end, int64_t left):
-        """Makes a task of as many messages of a relation version as the open batch can take.
+        """Makes a task for as many messages of a relation version as fit into the open batch.
 
         The version's messages are `order[at:end]`. The task takes the first ones that fit.
         """
@@ -161,7 +161,7 @@ cdef class BatchPlanner:
         task.closes = at + task.count < end
         task.expected = batches.rows - rows
         if not task.closes:
-            # Later messages of the array may add rows at the same rate, but no more than the batch can take.
+            # Later messages of the array may add rows at the same rate, up to the batch's limit.
             task.expected += task.expected * left // work.window.count
             each = max(1, batches.bytes // max(1, batches.rows))
             task.expected = min(task.expected, self.batch_bytes // each)

@@ -8,9 +8,9 @@ from pgoutput_fast._core.tagging.window_tags cimport Tags
 
 
 cdef class RowRejects:
-    """Decides what becomes of messages and values with an issue: an error, a rejected message, or a reject's value."""
+    """Handles messages and values with an issue: raises an error, rejects the message, or records the value."""
     cdef int32_t slot                    # of the relation version
-    cdef int32_t count                   # of the relation's columns
+    cdef int32_t count                   # number of the relation's columns
     cdef vector[int64_t] type_oids
     cdef bint quarantine
     cdef bint refuse_unrepresentable

@@ -1,4 +1,4 @@
-"""What becomes of a malformed message, of a malformed value, and of a value without an Arrow form."""
+"""Handling of malformed messages, malformed values, and values without an Arrow form."""
 cimport cython
 from libc.stdint cimport int32_t, int64_t, uint32_t
 
@@ -14,7 +14,7 @@ from pgoutput_fast._core.tagging.window_tags cimport Tags
 
 
 cdef inline int64_t _byte_offset(Window w, uint32_t message, const Block* block, const Cell* cell) noexcept nogil:
-    """Returns the offset of a cell's value in its message, or for a COPY in the whole stream."""
+    """Returns the offset of a cell's value in its message or, for a COPY, in the stream."""
     return block.origin + cell.offset if block.cell_formats != NULL else cell.offset - <int64_t> w.start[message]
 
 
@@ -28,7 +28,7 @@ cdef class RowRejects:
         self.refuse_unrepresentable = options.unrepresentable == "raise"
 
     cdef int reject_message(self, Tags tags, Window w, Scratch scratch) except -1 nogil:
-        """Rejects the message of the scratch's row_error: it has no rows."""
+        """Rejects the message of the scratch's row_error: it produces no rows."""
         cdef RowError* e = &scratch.row_error
         tags.taken[e.message] = 0
         tags.reject_into(scratch.records, w, e.message, e.reason, e.byte_offset, self.slot, e.column, self.count,
@@ -38,18 +38,18 @@ cdef class RowRejects:
     cdef int check_issues(self, Tags tags, Window w, Block* block, Scratch scratch) except -1 nogil:
         """Returns ROWS_DONE if the block can become rows.
 
-        If not, it returns ROWS_FAILED if an error must be raised, or ROWS_AGAIN if all messages with malformed values
+        Otherwise it returns ROWS_FAILED if an error must be raised, or ROWS_AGAIN if all messages with malformed values
         have been rejected.
         """
         if self._refuse(tags, w, block, scratch, True):
             return ROWS_AGAIN if self.quarantine else ROWS_FAILED
-        # Every issue counts here, a dropped lower bound too: with this option nothing may be lost without an error.
+        # Every issue counts here, even a dropped lower bound: with this option nothing may be lost without an error.
         if self.refuse_unrepresentable and self._refuse(tags, w, block, scratch, False):
             return ROWS_FAILED
         return ROWS_DONE
 
     cdef bint _find_refused(self, Block* block, Scratch scratch, bint malformed) except -1 nogil:
-        """Finds the issue for which each row is refused. Returns whether there is any."""
+        """Determines the issue for which a row is refused, for every row. Returns whether there is any."""
         cdef int32_t c
         cdef size_t k, first = 0
         cdef bint found = False
@@ -70,10 +70,10 @@ cdef class RowRejects:
         return found
 
     cdef bint _refuse(self, Tags tags, Window w, Block* block, Scratch scratch, bint malformed) except -1 nogil:
-        """Returns whether the block has refused values: malformed ones, or without `malformed` any with an issue.
+        """Returns whether the block has refused values: malformed ones or, without `malformed`, any with an issue.
 
-        The first one in the stream becomes the scratch's row_error. But under quarantine, every message with a
-        malformed value is rejected, with its first malformed value as the reason.
+        The first one in the stream becomes the scratch's row_error. Under quarantine, every message with a malformed
+        value is rejected instead, for its first malformed value.
         """
         cdef int32_t c
         cdef int64_t row

@@ -13,22 +13,22 @@ from pgoutput_fast._core.tagging.window_tags cimport Tags
 
 
 cdef class RelationRows:
-    """Rows of one relation version: its columns, and the batch that is being filled."""
+    """Rows of one relation version: its columns, and the open batch."""
     cdef readonly object relation
     cdef readonly object schema
-    cdef object built_schema             # the schema that the buffers have
-    cdef int32_t count                   # of the relation's columns
+    cdef object built_schema             # the schema of the buffers
+    cdef int32_t count                   # number of the relation's columns
     cdef int64_t leaves                  # number of columns after composites are flattened, at all depths
     cdef bint nested                     # whether any column has a child or fields
     cdef int64_t block_bytes             # a block ends with the message that reaches this size
     cdef vector[Column*] columns
     cdef vector[uint8_t] is_selected     # per column: whether it is converted and becomes part of the batch
-    cdef int32_t selected_count          # of these columns
+    cdef int32_t selected_count          # number of these columns
     cdef MetadataColumns metadata
     cdef NamedColumns named
     cdef RowRejects rejects
     cdef int64_t rows
-    cdef bint inconsistent               # memory ran out during a change: the columns may differ in length
+    cdef bint inconsistent               # memory ran out during a change: columns may differ in length
     cdef list batches
     cdef int64_t batch_rows
     cdef int64_t batch_bytes

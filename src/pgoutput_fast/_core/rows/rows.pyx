@@ -20,7 +20,7 @@ from pgoutput_fast._core.tagging.window_tags cimport Tags
 
 
 cdef int _convert_mixed(Column* column, Source source, const Cell* cells, size_t n, Issues& issues) except -1 nogil:
-    """Converts a column with cells of both formats: consecutive cells of one format at a time.
+    """Converts a column with cells of both formats: one run of cells of the same format at a time.
 
     A cell's format is the byte before its length.
     """
@@ -82,7 +82,7 @@ cdef class RelationRows:
         return <int64_t> total + self.named.bytes
 
     cdef bint can_take(self, int64_t bytes, int64_t rows) noexcept nogil:
-        """Whether so many rows with so many bytes fit into the batch for sure. An empty batch takes any block."""
+        """Whether a block of this size is certain to fit into the batch. An empty batch accepts any block."""
         cdef int64_t most = max(GROWTH * (bytes + rows), rows * LONGEST_NUMERIC)
         cdef size_t k
         cdef size_t largest = 0
@@ -98,8 +98,8 @@ cdef class RelationRows:
                   Scratch scratch) except -1 nogil:
         """Decodes messages from at[0] on, until all are done, the batch is full, or an error must be raised.
 
-        The caller passes no more messages than the batch's number of rows allows. `expected` is how many more rows the
-        batch will probably get.
+        The caller passes no more messages than the batch has rows left. `expected` is the estimated number of further
+        rows of the batch.
         """
         cdef Block block
         cdef int64_t k
@@ -121,15 +121,15 @@ cdef class RelationRows:
                     break
                 if progress == ROWS_FAILED:
                     return ROWS_FAILED
-                # Malformed messages of the block are rejected now. The block is done again without them.
+                # Malformed messages are now marked as rejected. Repeat the block without them.
             at[0] = k
             if self.rows == block.rows:
-                # The first block of a batch shows how long the values are.
+                # The first block of a batch gives the lengths of values.
                 self.expect(expected - self.rows)
         return ROWS_DONE
 
     cdef int _start_block(self, Block* block, int64_t messages, Scratch scratch) except -1 nogil:
-        """Sets how many rows the block can have, and where its cells go."""
+        """Sets the block's maximum number of rows, and the memory of its cells."""
         cdef int32_t columns = self.count
         block.stride = min(BLOCK_ROWS, 2 * messages, 2 + BLOCK_CELLS // (self.leaves + 1))
         if <int64_t> scratch.row_change.size() < block.stride:
@@ -147,10 +147,10 @@ cdef class RelationRows:
 
     cdef int64_t _slice(self, Tags tags, Window w, const uint32_t* messages, int64_t count, int64_t k, Block* block,
                         Scratch scratch) except -2 nogil:
-        """Slices messages from the k-th on into the empty block. Returns the message that comes next.
+        """Slices messages from the k-th on into the empty block. Returns the index of the next message.
 
-        Under quarantine it rejects malformed messages. Without, it returns -1 at the first one, and the scratch's
-        row_error says why.
+        Under quarantine it rejects malformed messages. Otherwise it returns -1 at the first one, with the reason in the
+        scratch's row_error.
         """
         block.rows = 0
         block.bytes = 0
@@ -171,7 +171,7 @@ cdef class RelationRows:
             k += 1
 
     cdef int expect(self, int64_t more) except -1 nogil:
-        """Sizes the buffers for `more` rows, but for no more rows and bytes than the batch can still take."""
+        """Reserves space for `more` rows, but not for more rows and bytes than still fit into the batch."""
         cdef int64_t rows = min(more, self.batch_rows - self.rows)
         cdef int64_t room = self.batch_bytes - self.bytes() + self.block_bytes
         cdef double row_bytes = METADATA_ROW_BYTES
@@ -182,7 +182,7 @@ cdef class RelationRows:
             if self.is_selected[k]:
                 self.columns[k].learn_lengths()
                 row_bytes += self.columns[k].row_bytes()
-        # One value may be as long as a batch. Then nothing is known of the rows behind it.
+        # A single value may fill a batch. Later rows may then be much shorter.
         if rows * row_bytes > room:
             rows = <int64_t> (max(room, 0) / row_bytes)
         if rows < BLOCK_ROWS:
@@ -195,8 +195,8 @@ cdef class RelationRows:
     cdef int convert_block(self, Tags tags, Window w, Block* block, Scratch scratch) except -1 nogil:
         """Appends the block's rows to the columns and returns ROWS_DONE.
 
-        If a value is refused, the columns stay as they were. The result is then ROWS_FAILED if an error must be raised,
-        or ROWS_AGAIN if all messages with malformed values have been rejected.
+        If a value is refused, the columns are restored. The result is then ROWS_FAILED if an error must be raised, or
+        ROWS_AGAIN if all messages with malformed values have been rejected.
         """
         cdef int progress
         self.inconsistent = True
@@ -216,7 +216,7 @@ cdef class RelationRows:
         return ROWS_DONE
 
     cdef int _convert_columns(self, Window w, Block* block, Scratch scratch) except -1 nogil:
-        """Appends the block's values to the columns. The scratch gets the issues, and marks for `_rewind`."""
+        """Appends the block's values to the columns. The scratch receives the issues, and marks for `_rewind`."""
         cdef int32_t c
         cdef const Cell* cells
         cdef Source source
@@ -251,7 +251,7 @@ cdef class RelationRows:
         self.inconsistent = False
 
     cdef void free_scratch(self) noexcept nogil:
-        """Frees large working memory, because nobody fills the columns for a while. They keep their buffers."""
+        """Frees large working memory before the columns become idle. They keep their buffers."""
         cdef size_t c
         if not self.nested:
             return
@@ -295,7 +295,7 @@ cdef class RelationRows:
         return 0
 
     def take_batches(self):
-        """Closes the open batch and returns all finished batches. It does not keep them."""
+        """Closes the open batch, and returns and forgets all finished batches."""
         self.finish_batch()
         batches = self.batches
         self.batches = []

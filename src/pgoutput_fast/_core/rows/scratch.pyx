@@ -1,4 +1,4 @@
-"""What a thread needs to make rows of one block of cells."""
+"""A thread's working memory for making rows from one block of cells."""
 cimport cython
 
 

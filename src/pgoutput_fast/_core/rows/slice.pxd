@@ -11,7 +11,7 @@ cdef enum:
     DELETE = 3
     TRUNCATE = 4
     KEY_ONLY = 8
-    SEVERAL = 128    # no change type: the change may have more than one tuple
+    SEVERAL = 128    # no change type: the change may have several tuples
 
 # Bits of Block.formats: the formats of a block's cells.
 cdef enum:
@@ -19,7 +19,7 @@ cdef enum:
     BINARY_CELLS = 2
 
 
-# While a message is sliced, the message AHEAD places later is prefetched, but only its first FETCHED_BYTES.
+# Prefetch distance, in messages. Only the first FETCHED_BYTES of a message are prefetched.
 cdef enum:
     AHEAD = 8
     FETCHED_BYTES = 1024
@@ -32,7 +32,7 @@ cdef extern from "rows/four_tuples.hpp" namespace "pgo" nogil:
 
 
 cdef inline const uint8_t* prefetch_message(Window w, uint32_t message, const uint8_t* fetched) noexcept nogil:
-    """Prefetches the message's cache lines in order, from `fetched` on. Returns where the next cache line begins."""
+    """Prefetches the message's cache lines in order, from `fetched` on. Returns the start of the next cache line."""
     cdef const uint8_t* at = w.base + w.start[message]
     cdef const uint8_t* end = at + min(w.length[message], <uint32_t> FETCHED_BYTES)
     if at > fetched:
@@ -51,13 +51,13 @@ cdef struct Block:
     int64_t rows
     int64_t bytes            # of the messages
     uint8_t formats
-    # For cells of a COPY, which do not say their format: the format of each column, and the offset of the window's base
-    # in the stream. For messages `cell_formats` is NULL.
+    # For a COPY, whose cells have no format: the format of every column, and the offset of the window's base in the
+    # stream. For messages `cell_formats` is NULL.
     const uint8_t* cell_formats
     int64_t origin
-    uint64_t* shared_header          # per column: the header that its cells share
+    uint64_t* shared_header          # per column: the header shared by its cells
     bint unchanged           # some cell was not sent, and no old tuple has its value
-    # Where a tuple is malformed.
+    # The position and reason of a malformed tuple.
     uint8_t reason
     uint32_t message
     int64_t byte_offset

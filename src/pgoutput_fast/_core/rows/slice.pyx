@@ -1,6 +1,6 @@
 """Stage 3, slice: makes a table of cells from tuples of one relation version. A cell is a value's offset and length.
 
-The cells of a column are adjacent, so that a converter reads them one after another. Slicing does not read values.
+The cells of a column are adjacent, so that a converter reads them sequentially. Slicing does not read values.
 """
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 
@@ -40,7 +40,7 @@ cdef inline const uint8_t* _fail(Block* block, uint8_t reason, const uint8_t* at
 
 cdef inline const uint8_t* _tuple(const uint8_t* p, const uint8_t* end, const uint8_t* base, const uint8_t* message,
                                   int32_t columns, int64_t row, Block* block, bint* unchanged) noexcept nogil:
-    """Slices the tuple at p into row `row`. Returns the tuple's end; if it is malformed, NULL, and sets the reason."""
+    """Slices the tuple at p into row `row`. Returns the tuple's end, or NULL with a reason set if it is malformed."""
     cdef int32_t c
     cdef int64_t length
     cdef uint8_t kind
@@ -85,7 +85,7 @@ cdef inline const uint8_t* _tuple(const uint8_t* p, const uint8_t* end, const ui
 
 
 cdef inline uint8_t _only_tuple(uint8_t kind, uint8_t tag) noexcept nogil:
-    """Returns the change type of a change's row if a first tuple with this tag is its only tuple, else SEVERAL."""
+    """Returns the change type of a change whose only tuple has this tag, or SEVERAL if it may have more tuples."""
     if tag == TUPLE_NEW:
         return INSERT if kind == MSG_INSERT else UPDATE_POSTIMAGE if kind == MSG_UPDATE else SEVERAL
     if kind == MSG_DELETE:
@@ -94,9 +94,9 @@ cdef inline uint8_t _only_tuple(uint8_t kind, uint8_t tag) noexcept nogil:
 
 
 cdef bint slice_four_changes(Window w, const uint32_t* messages, int32_t columns, Block* block) noexcept nogil:
-    """Appends the rows of four messages at once, if each is a change with one tuple and nothing unusual in it.
+    """Appends the rows of four messages at once, if all are changes with one tuple and nothing unusual.
 
-    If not, it returns False and leaves the block as it was. slice_message must then slice them one by one.
+    Otherwise returns False and leaves the block unchanged. slice_message must then slice them one by one.
     """
     cdef const uint8_t* at[4]
     cdef const uint8_t* end[4]
@@ -143,9 +143,9 @@ cdef inline void _append_truncate(uint32_t message, int32_t columns, Block* bloc
 
 
 cdef inline bint _take_from_old(int32_t columns, int64_t row, Block* block) noexcept nogil:
-    """Gives a new tuple's row the values that did not change and were not sent, if the row before it has them.
+    """Copies values that did not change and were not sent from the old tuple's row, the previous one, if it has them.
 
-    Returns whether it has not: then some cell stays unsent.
+    Returns whether any cell stays unsent.
     """
     cdef bint unsent = False
     cdef int32_t c
@@ -161,7 +161,7 @@ cdef inline bint _take_from_old(int32_t columns, int64_t row, Block* block) noex
 
 
 cdef bint slice_message(Window w, uint32_t message, int32_t columns, Block* block) noexcept nogil:
-    """Appends the rows of a change, or the row of a truncate. Returns False if it is malformed: the block says why."""
+    """Appends the rows of a change, or the row of a truncate. Returns False with a reason set if it is malformed."""
     cdef const uint8_t* start = w.base + w.start[message]
     cdef const uint8_t* end = start + w.length[message]
     cdef const uint8_t* p = start + (9 if w.flags[message] & IN_STREAM else 5)
@@ -211,12 +211,12 @@ cdef bint slice_message(Window w, uint32_t message, int32_t columns, Block* bloc
 
 cdef int64_t slice_block(Window w, const uint32_t* messages, int64_t count, int64_t k, int32_t columns,
                          const uint8_t* taken, int64_t most_bytes, Block* block) noexcept nogil:
-    """Slices messages k, k + 1, ... until the block is full or all are done. Returns the message that comes next.
+    """Slices messages k, k + 1, ... until the block is full or all are done. Returns the index of the next message.
 
     It skips messages that are not `taken`. It stops at a malformed message and sets the block's reason.
     """
     cdef int64_t j
-    cdef int64_t one_by_one = 0  # how many messages to slice before four at once are tried again
+    cdef int64_t one_by_one = 0  # number of messages to slice before trying four at once again
     cdef const uint8_t* fetched = w.base
     block.reason = OK
     while k < count and block.rows + 2 <= block.stride and block.bytes < most_bytes:

@@ -1,7 +1,7 @@
-"""Tasks: a task makes a batch's rows from messages of one window. One thread does a task and needs no other messages.
+"""Tasks: a task makes a batch's rows from messages of one window. One thread runs a task and needs no other messages.
 
-Which messages a batch gets is decided before, from the messages' headers alone. So a batch does not depend on which
-thread decodes it, or when.
+The contents of a batch are planned before, from the messages' headers alone. So a batch does not depend on the thread
+that decodes it, or on the time.
 """
 from libc.stdint cimport int32_t, int64_t, uint32_t
 
@@ -16,14 +16,14 @@ from pgoutput_fast.base.errors import DecodeError, reason_text
 from pgoutput_fast.protocol.kinds import MESSAGE_KINDS
 from pgoutput_fast.schema.column_types import column_type_of
 
-# They take about 6 MB, and up to 20 kB more for each list or composite. That is enough for 1,000 narrow relation
-# versions, or for ten of the greatest possible width.
+# They take about 6 MB, and up to 20 kB more per list or composite. That is enough for 1,000 narrow relation versions,
+# or for ten of the maximum width.
 cdef int64_t SPARE_COLUMNS = 1 << 14
 
 
 cdef int64_t messages_that_fit(Window w, const uint32_t* messages, int64_t count, int64_t most_rows, int64_t most_bytes,
                                int64_t* rows, int64_t* bytes) noexcept nogil:
-    """Returns how many of the messages go into a batch that already has `rows` and `bytes`. Adds theirs to both.
+    """Returns how many of the messages fit into a batch that has `rows` and `bytes`, and increases both by theirs.
 
     The first message of a batch always fits.
     """
@@ -62,7 +62,7 @@ cdef class Spares:
         self.owners = {}
 
     cdef RelationRows take(self, Batches batches):
-        """Returns a RelationRows for that relation version; None if none is kept."""
+        """Returns an idle RelationRows of the relation version, or None."""
         if not batches.spare:
             return None
         self.columns -= _columns_of(batches)
@@ -71,7 +71,7 @@ cdef class Spares:
         return batches.spare.pop()
 
     cdef int keep(self, Batches batches, RelationRows rows) except -1:
-        """Keeps a RelationRows that is not used any more."""
+        """Keeps an idle RelationRows."""
         cdef Batches oldest
         batches.spare.append(rows)
         self.columns += _columns_of(batches)
@@ -92,8 +92,8 @@ cdef int64_t _columns_of(Batches batches) except -1:
 cdef tuple new_lock():
     """Makes a lock: its methods `acquire` and `release`.
 
-    Where only the stable ABI can be used, a call of a method takes memory, because it makes an object of the method.
-    These objects exist from the start, so a lock can also be released if memory has run out.
+    With the stable ABI, calling a method allocates memory for a bound method. These objects are made in advance, so
+    that a lock can be released even if memory has run out.
     """
     try:
         lock = allocate_lock()
@@ -114,17 +114,17 @@ cdef int release(tuple lock) except -1:
 
 
 cdef int wait_for(tuple lock) except -1:
-    """Waits until nobody holds the lock.
+    """Waits until the lock is free.
 
-    This allocates no memory. A `with` statement allocates some when an exception passes it. If that fails, the process
-    crashes, or the lock is never released.
+    This allocates no memory. A `with` statement allocates when an exception passes through it. If that fails, the
+    process crashes, or the lock is never released.
     """
     acquire(lock)
     release(lock)
     return 0
 
 
-cdef list _NO_TASKS = []  # nobody appends to it
+cdef list _NO_TASKS = []  # never appended to
 
 
 cdef class Task:
@@ -139,7 +139,7 @@ cdef class WindowWork:
         self.waiting = _NO_TASKS
 
     cdef int start(self, list tasks, options, types) except -1:
-        """Takes the window's tasks. From now on, any thread may do them."""
+        """Sets the window's tasks. From now on, any thread may run them."""
         cdef Task task
         cdef Task each
         self.options = options
@@ -151,7 +151,7 @@ cdef class WindowWork:
             acquire(self.unfinished_lock)
         for each in tasks:
             each.unfinished_lock = self.unfinished_lock
-        # Tasks that continue a batch come last, because the task that began the batch may still be running.
+        # Tasks that continue a batch come last, because the batch's earlier task may still be running.
         waiting = [task for task in tasks if task.previous_task is None]
         waiting.extend([task for task in tasks if task.previous_task is not None])
         self.begun = 0
@@ -159,7 +159,7 @@ cdef class WindowWork:
         return 0
 
     cdef bint do_one(self, Scratch scratch) except -1:
-        """Does a task that has not begun. Returns False if there is none. An error is kept with the task."""
+        """Runs a task that has not begun. Returns False if there is none. An error is stored in the task."""
         cdef Task task
         if self.begun == len(self.waiting):
             return False
@@ -178,7 +178,7 @@ cdef class WindowWork:
         return True
 
     cdef int _one_less(self) except -1:
-        """Counts down the tasks that are not done."""
+        """Decrements the number of unfinished tasks."""
         self.left -= 1
         if self.left == 0:
             release(self.unfinished_lock)
@@ -212,7 +212,7 @@ cdef class WindowWork:
         return 0
 
     cdef int give_up(self, object error) except -1:
-        """Ends all tasks that have not begun, so that nobody waits for them. It allocates no memory."""
+        """Fails all tasks that have not begun, so that no thread waits for them. It allocates no memory."""
         cdef Task task
         while self.begun < len(self.waiting):
             task = self.waiting[self.begun]

@@ -1,4 +1,4 @@
-"""The threads of a call: they are started, and the call waits for their end even if something interrupts it."""
+"""The threads of a call. The call waits for all of them, even if it is interrupted."""
 cimport cython
 from libc.stdint cimport int64_t
 
@@ -10,7 +10,7 @@ from _thread import start_new_thread
 @cython.final
 @cython.no_gc
 cdef class HeldLock:
-    """Holds a lock until nobody refers to the object. So the lock is released even if a thread cannot begin."""
+    """Holds a lock for the lifetime of the object. So the lock is released even if a thread cannot start."""
     cdef readonly tuple lock
     cdef bint released
 
@@ -24,7 +24,7 @@ cdef class HeldLock:
             release(self.lock)
 
     cdef int release_now(self) except -1:
-        """Releases the lock, because a trace or a debugger may keep the object."""
+        """Releases the lock, because a trace or a debugger may keep the object alive."""
         release(self.lock)
         self.released = True
         return 0
@@ -36,13 +36,13 @@ cdef class WorkingThreads:
         self.thread_locks = []
 
     cdef int work(self) except -1:
-        """Does the work of one thread. If it raises, it has set what the other threads must know of that."""
+        """Runs the work of one thread. Before it raises, it sets the state that the other threads need."""
         raise NotImplementedError
 
     cdef int start_threads(self, int64_t count) except -1:
-        """Starts at most so many threads. `join_threads` must follow, even if this raises.
+        """Starts at most `count` threads. `join_threads` must follow, even if this raises.
 
-        threading.Thread is not used: an interruption inside of it would leave an incomplete thread object.
+        threading.Thread is not used, because an interruption inside of it would leave an incomplete thread object.
         """
         for _ in range(count):
             holder = HeldLock()
@@ -64,7 +64,7 @@ cdef class WorkingThreads:
             holder.release_now()
 
     cdef int join_threads(self) except -1:
-        """Waits until no thread works any more, even if the wait is interrupted: their data is freed afterwards."""
+        """Waits for the end of all threads, even if interrupted, because their data is freed afterwards."""
         cdef Py_ssize_t ended = 0
         interruption = None
         while ended < len(self.thread_locks):

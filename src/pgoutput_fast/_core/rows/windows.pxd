@@ -12,15 +12,15 @@ cdef class WindowTagger:
     cdef object lsn, seq                 # Arrow arrays; the pointers below point to their values
     cdef const int64_t* lsns
     cdef const int64_t* seqs
-    # Tagged rows that come first: WaitingRows, batches with TAGGED_SCHEMA, or a WindowWork that has been tagged. Each
-    # with (LSN, timestamp) of the commit of all its rows, or None if they have it already.
+    # Rows tagged earlier, to decode first: pairs of WaitingRows, a batch with TAGGED_SCHEMA or a tagged WindowWork, and
+    # the (LSN, timestamp) of the commit of all its rows, or None if they have it already.
     cdef list tagged_first
-    cdef int64_t next_tagged             # the index of the next of them
-    cdef int64_t next_array              # the index of the next array
-    cdef int64_t at                      # messages of the current array that are tagged
-    cdef int64_t done                    # messages of all arrays that are tagged
+    cdef int64_t next_tagged             # index of the next of them
+    cdef int64_t next_array              # index of the next array
+    cdef int64_t at                      # number of tagged messages of the current array
+    cdef int64_t done                    # number of tagged messages of all arrays
     cdef Payloads payloads               # of the current array
-    cdef Window window                   # the window that was tagged last
+    cdef Window window                   # the last tagged window
 
     cdef bint tag_next(self, WindowWork work, int64_t most_messages) except -1
     cdef bint load_or_tag(self, WindowWork work, int64_t most_messages) except -1

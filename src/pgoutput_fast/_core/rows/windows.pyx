@@ -31,7 +31,7 @@ cdef const int64_t* _int64_values(object array) except? NULL:
 cdef object _one_tagged_batch(list tagged, payload):
     """Combines the columns and payloads of windows into one batch.
 
-    `payload` is the array that consists of all these payloads, or None if there is none.
+    `payload` is the array of all these payloads, or None if there is none.
     """
     if not tagged:
         return pa.RecordBatch.from_pylist([], TAGGED_SCHEMA)
@@ -89,9 +89,9 @@ cdef class WindowTagger:
         return True
 
     cdef bint load_or_tag(self, WindowWork work, int64_t most_messages) except -1:
-        """Loads the next of the tagged rows that come first: each is a window, and has tags already.
+        """Loads the next window of rows that were tagged earlier.
 
-        After that, or if there are none, it calls `tag_next`. Returns False if there is no window left.
+        After the last of them, it calls `tag_next`. Returns False if there is no window left.
         """
         cdef StreamTracker tracker = self.tagger.tracker
         cdef WaitingRows waiting
@@ -101,7 +101,7 @@ cdef class WindowTagger:
         self.window = work.window
         rows, commit = self.tagged_first[self.next_tagged]
         if isinstance(rows, WindowWork):
-            # `work` gets the window, and the planner takes the tags from the tracker.
+            # `work` receives the window, and the planner takes the tags from the tracker.
             tagged = rows
             work.window, tagged.window = tagged.window, work.window
             tracker.tags.swap_tags(tagged.tags)
@@ -121,7 +121,7 @@ cdef class WindowTagger:
         return True
 
     cdef int64_t tagged_rows(self) except -1:
-        """Returns how many of the rows that come first are not loaded yet."""
+        """Returns how many of the rows tagged earlier are not loaded yet."""
         cdef int64_t count = 0, k
         for k in range(self.next_tagged, len(self.tagged_first)):
             rows, _ = self.tagged_first[k]
@@ -132,7 +132,7 @@ cdef class WindowTagger:
         return count
 
     cdef int64_t left(self) except -1:
-        """Returns how many messages are neither tagged nor loaded yet: of the current array, and those that come first.
+        """Returns the number of pending messages: of the current array, and of rows tagged earlier.
 
         Before the first array, all arrays count.
         """
@@ -154,7 +154,7 @@ cdef class WindowTagger:
     cdef list tag_waiting(self, WindowWork work, int64_t most_messages):
         """Returns the changes, truncates and logical messages of all messages.
 
-        Each window gives WaitingRows for each of its transactions, or one batch with TAGGED_SCHEMA.
+        A window produces WaitingRows per transaction, or one batch with TAGGED_SCHEMA.
         """
         cdef list found = []
         while self.tag_next(work, most_messages):
@@ -162,18 +162,18 @@ cdef class WindowTagger:
         return found
 
     cdef list wait(self, WindowWork work):
-        """Returns the same of the window that was tagged last."""
+        """Like `tag_waiting`, for the last tagged window."""
         rows = waiting_rows(self.tagger.tracker, work.window, self.payloads)
         return rows if rows is not None else [_one_tagged_batch([self._tagged(work, True)], None)]
 
     cdef list rest(self, WindowWork work, int64_t first):
-        """Returns the changes of the window that was tagged last from an item on, and takes them out of the window."""
+        """Returns the changes of the last tagged window from an item on, and removes them from the window."""
         rows = waiting_rows(self.tagger.tracker, work.window, self.payloads, first)
         self.tagger.tracker.tags.items = first
         return rows
 
     cdef tuple _tagged(self, WindowWork work, bint changes_only):
-        """Returns (columns, payloads) of the window that was tagged last. The payloads are None for all messages."""
+        """Returns (columns, payloads) of the last tagged window. The payloads are None for all messages."""
         head, messages, extra = tagged_columns(self.tagger.tracker, work.window, changes_only)
         if messages is None:
             return head, None
@@ -189,7 +189,7 @@ cdef class WindowTagger:
     # ---- errors --------------------------------------------------------------------------------------------------
 
     cdef object error_of_tag(self, options, types):
-        """Returns the DecodeError for what the tagger or `load_tagged` found."""
+        """Returns the DecodeError for the message that the tagger or `load_tagged` refused."""
         cdef StreamTracker tracker = self.tagger.tracker
         cdef InvalidMessage invalid = tracker.invalid
         relation = tracker.versions.relations[invalid.slot] if invalid.slot >= 0 else None
@@ -209,7 +209,7 @@ cdef class WindowTagger:
         return lsn if lsn != NONE64 else None
 
     cdef object _kind_of(self, int64_t message):
-        """Returns the name of a message's kind, None if the kind or the message is not known."""
+        """Returns the name of a message's kind, None if the kind or the message is unknown."""
         if self.window is None or not 0 <= message < self.window.count:
             return None
         return MESSAGE_KINDS.get(self.window.kind[message])

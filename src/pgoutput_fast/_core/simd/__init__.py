@@ -1,1 +1,1 @@
-"""Vector loops, and the choice of those that this machine may run."""
+"""Vector loops, and their selection for the processor."""

@@ -1,9 +1,8 @@
-// Finds out which vector loops this processor supports. A lower level can be set: every level gives the same results,
+// Detects which vector loops this processor supports. A lower level can be set: every level gives the same results,
 // only the speed differs.
 //
 // Only the extension `column` includes this file, together with the converters. The symbols of a shared object are
-// hidden. So if another extension included it, that extension would have a level of its own, and `use_vectors` would
-// set only one.
+// hidden, so any other extension that included it would have its own level, which `use_vectors` would not set.
 #pragma once
 #include <cstdlib>
 #include <cstring>
@@ -28,7 +27,8 @@
 
 namespace pgo {
 
-// A loop over some cells of one column. It returns true if it converted them all, false if the portable converter must.
+// A loop over some cells of one column. It returns true if it converted them all, otherwise the portable converter
+// must.
 template <class T>
 using Quick = bool (*)(Source, const Cell*, size_t, T*, const Column&) noexcept;
 
@@ -42,7 +42,7 @@ using QuickSplitRanges = size_t (*)(Source, const Cell*, size_t, CellList&, Cell
                                     uint32_t);
 using QuickGather = Gathered (*)(Source, const Cell*, size_t, uint8_t*, int32_t*, const Column&) noexcept;
 
-// The vector levels. A processor that has AVX512 also has AVX2.
+// The vector levels. A processor with AVX512 also has AVX2.
 enum VectorLevel : int { PORTABLE, NEON, AVX2, AVX512 };
 inline constexpr const char* VECTOR_LEVELS[] = {"portable", "neon", "avx2", "avx512"};
 
@@ -65,7 +65,7 @@ inline VectorLevel highest_level() noexcept {
 }
 
 // PGOUTPUT_FAST_VECTORS names the highest level that may be used. An unknown name means the lowest level, so that a
-// typing error never enables a level that the user wants to avoid.
+// typo never enables a level that the user wants to avoid.
 inline VectorLevel allowed_level() noexcept {
     if (std::getenv("PGOUTPUT_FAST_PORTABLE")) return PORTABLE;
     const char* most = std::getenv("PGOUTPUT_FAST_VECTORS");
@@ -86,7 +86,7 @@ inline VectorLevel use_vectors(VectorLevel level) noexcept {
     return vector_level = lower_level(level, highest_level());
 }
 
-// PGO_QUICK chooses a loop that every level except the portable one has, PGO_AVX_QUICK one that only AVX2 and AVX-512
+// PGO_QUICK selects a loop that every level except the portable one has, PGO_AVX_QUICK one that only AVX2 and AVX-512
 // have.
 #if defined(PGO_AVX2)
 #define PGO_AVX_QUICK(...) \

@@ -1,6 +1,6 @@
 // Loops for ARM processors, which all have NEON: for digits, hexadecimal digits and UUIDs. The rules in
-// simd/avx2/registers.hpp about refused cells and about readable bytes around a cell are the same here. There is no loop
-// to copy text, because the vectors in columns/gather.hpp are equally good here.
+// simd/avx2/registers.hpp about refused cells and about readable bytes around a cell also apply here. There is no loop
+// to copy text, because the vectors in columns/gather.hpp are equally fast.
 #pragma once
 #include <algorithm>
 #include <cstddef>
@@ -23,10 +23,10 @@ inline bool is_all_ones(uint8x16_t v) noexcept { return vminvq_u8(v) == 0xff; }
 inline uint8x16_t last_lanes(uint64_t n) noexcept { return vld1q_u8(MASKS.last + 16 + n); }
 inline uint8x16_t first_lanes(uint32_t n) noexcept { return vld1q_u8(MASKS.first + 64 - n); }
 
-// ---- facts about cells ------------------------------------------------------------------------------------------
+// ---- cell statistics --------------------------------------------------------------------------------------------
 
-// Gathers facts about the cells in groups of four and returns how many cells that were. The lengths add up to less than
-// 2^32, because no source is larger.
+// Computes statistics of the cells in groups of four and returns the number of cells processed. The sum of the lengths
+// is less than 2^32, because no source is larger.
 inline size_t facts(const Cell* cells, size_t n, Facts* out) noexcept {
     const uint32x4_t none = vdupq_n_u32(0);
     uint32x4_t signs = none, longest = none, end = none, total = none;
@@ -54,7 +54,7 @@ inline size_t facts(const Cell* cells, size_t n, Facts* out) noexcept {
 
 // ---- numbers ----------------------------------------------------------------------------------------------------
 
-// Joins sixteen digits (0 to 9, the highest first) to a number.
+// Joins sixteen digits (0 to 9, highest first) to a number.
 inline uint64_t join_digits(uint8x16_t x) noexcept {
     const uint16x8_t pairs = vreinterpretq_u16_u8(x);
     const uint16x8_t hundreds = vmlaq_n_u16(vshrq_n_u16(pairs, 8), vandq_u16(pairs, vdupq_n_u16(0xff)), 10);
@@ -80,7 +80,7 @@ bool integers(Source source, const Cell* cells, size_t n, T* out, const Column& 
         wrong_characters = vorrq_u8(wrong_characters, vcgtq_u8(x, vdupq_n_u8(9)));
         const uint64_t value = join_digits(x);
         bad |= value - static_cast<uint64_t>(LEAST.of[length + (SIGNED - 1) * minus]);
-        // Also refuses the most negative value of T, because without its sign it is greater than `most`.
+        // Also refuses the minimum of T, because without its sign it is greater than `most`.
         bad |= most - value;
         out[i] = static_cast<T>((value ^ (0 - minus)) + minus);
     }
@@ -114,7 +114,7 @@ constexpr uint8_t ALL = 0xff, NONE = 0xff;  // NONE is an index beyond every tab
 
 // Copies UUIDs that are text and stay text, and checks their form. `out` must have space for 36 n bytes and SLACK.
 inline bool uuids(Source source, const Cell* cells, size_t n, uint8_t* out, int32_t* offsets, const Column&) noexcept {
-    // Where the dashes are among the characters 0 to 15, 16 to 31 and 20 to 35.
+    // The dashes among the characters 0 to 15, 16 to 31 and 20 to 35.
     static constexpr uint8_t DASHES[3][16] = {{0, 0, 0, 0, 0, 0, 0, 0, ALL, 0, 0, 0, 0, ALL},
                                               {0, 0, ALL, 0, 0, 0, 0, ALL},
                                               {0, 0, 0, ALL}};
@@ -145,7 +145,7 @@ inline bool uuids(Source source, const Cell* cells, size_t n, uint8_t* out, int3
 // Prints UUIDs of 16 bytes each. `out` must have space for 36 n bytes and SLACK.
 inline bool binary_uuids(Source source, const Cell* cells, size_t n, uint8_t* out, int32_t* offsets,
                          const Column&) noexcept {
-    // Which of the 32 digits become the characters 0 to 15, 16 to 31 and 20 to 35. NONE becomes a dash.
+    // The digits at the characters 0 to 15, 16 to 31 and 20 to 35. NONE becomes a dash.
     static constexpr uint8_t DIGITS[3][16] = {{0, 1, 2, 3, 4, 5, 6, 7, NONE, 8, 9, 10, 11, NONE, 12, 13},
                                               {14, 15, NONE, 16, 17, 18, 19, NONE, 20, 21, 22, 23, 24, 25, 26, 27},
                                               {17, 18, 19, NONE, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31}};

@@ -5,7 +5,7 @@
 
 namespace pgo {
 
-// A load from the right offset gives a mask: of the last n of 16 or 32 lanes, or of the first n of 32 or 64 lanes.
+// Loading at an offset gives a mask: of the last n of 16 or 32 lanes, or of the first n of 32 or 64 lanes.
 struct Masks {
     uint8_t last[64], first[128];
     constexpr Masks() : last(), first() {
@@ -18,8 +18,8 @@ inline constexpr Masks MASKS{};
 // All ones for a cell that is present, zero for a missing one.
 inline uint32_t presence(int32_t length) { return ~static_cast<uint32_t>(length >> 31); }
 
-// The least number with a given count of digits and no leading zero. The entries from SIGNED on are for numbers with a
-// minus, where zero is not allowed. The entries for zero digits are so large that no value reaches them.
+// The smallest number with a given number of digits and no leading zero. The entries from SIGNED on are for numbers
+// with a minus, where zero is not allowed. The entries for zero digits are so large that no value reaches them.
 constexpr int SIGNED = 24;
 struct Least {
     int64_t of[2 * SIGNED];
@@ -33,7 +33,8 @@ struct Least {
 };
 inline constexpr Least LEAST{};
 
-// For each set of four cells, a bit for each: the words of the cells in the set, one after the other, and then any.
+// For each set of four cells, one bit per cell: the words of the cells in the set, one after another, then unspecified
+// ones.
 struct Picks {
     uint32_t of[16][8];
     constexpr Picks() : of() {
@@ -49,7 +50,7 @@ struct Picks {
 };
 inline constexpr Picks PICKS{};
 
-// For each set of eight lanes: how many lanes of the set precede a lane of the set. It is 0x80 for all other lanes.
+// For each set of eight lanes: per lane of the set, the number of set lanes before it; 0x80 for all other lanes.
 struct Ranks {
     uint8_t of[256][8];
     constexpr Ranks() : of() {

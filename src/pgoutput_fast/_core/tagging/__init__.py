@@ -1,1 +1,1 @@
-"""Gives each message its transaction and relation version."""
+"""Assigns messages to their transactions and relation versions."""

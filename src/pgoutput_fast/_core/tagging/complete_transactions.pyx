@@ -8,16 +8,15 @@ from pgoutput_fast._core.protocol.limits cimport MAX_PAYLOAD
 from pgoutput_fast._core.tagging.scan cimport BOUNDARY, Payloads, damaged_offsets, message_class
 from pgoutput_fast._core.protocol.wire cimport load64, prefetch
 
-# Tags are too far apart for the processor to prefetch them by itself. So the search prefetches this many messages
-# ahead.
+# Prefetch distance, in messages. Tags are too far apart for the processor to prefetch them by itself.
 cdef int64_t AHEAD = 64
 
-# By kind: whether it is a boundary message or unknown. A table, because a call for each message would be slow.
+# By kind: whether it is a boundary message or unknown. A table, because a call per message would be slow.
 cdef uint8_t[256] BOUNDARY_OR_UNKNOWN
 for _kind in range(256):
     BOUNDARY_OR_UNKNOWN[_kind] = message_class(_kind) & BOUNDARY or message_class(_kind) == 0
 
-# Where the search is: inside something that is not a plain transaction, between transactions, inside a plain
+# Position of the search: inside something other than a plain transaction, between transactions, or inside a plain
 # transaction.
 cdef enum Place:
     ELSEWHERE
@@ -50,9 +49,9 @@ cdef inline bint _commits(const uint8_t* p, int64_t size, int64_t lsn, int64_t t
 
 cdef int64_t _search(Payloads payloads, Place place, int64_t lsn, int64_t timestamp, int64_t least,
                      vector[int64_t]& found) except? -2 nogil:
-    """Appends the begin and end of each range to `found`. Returns -1 - i if the offsets of message i are damaged.
+    """Appends the begin and end of every range to `found`. Returns -1 - i if the offsets of message i are damaged.
 
-    If the search begins inside a plain transaction, `lsn` and `timestamp` are those that its Begin announced.
+    If the search begins inside a plain transaction, `lsn` and `timestamp` are those announced by its Begin.
     """
     cdef int64_t count = payloads.count
     cdef int64_t begin = 0, complete = 0
@@ -94,10 +93,10 @@ cdef int64_t _search(Payloads payloads, Place place, int64_t lsn, int64_t timest
 
 
 def complete_ranges(array, bint between, int64_t least, announced=None):
-    """Finds ranges of messages with complete plain transactions: [(begin, end)].
+    """Returns ranges of messages that contain complete plain transactions: [(begin, end)].
 
-    Each transaction has a Begin and the Commit that the Begin announced. A range from 0 on may begin with the rest of
-    the open plain transaction.
+    A transaction is complete with its Begin and the Commit that the Begin announced. A range from 0 on may begin with
+    the rest of the open plain transaction.
 
     At the end of a range, the outcome of all its messages is known: none has to wait for a later message. None of its
     boundary messages can be invalid.
@@ -105,7 +104,7 @@ def complete_ranges(array, bint between, int64_t least, announced=None):
     Args:
         array: payloads, a binary or large binary Arrow array.
         between: whether no transaction is open before the first message.
-        least: a range has at least this many messages, or all messages of `array`.
+        least: minimum number of messages in a range, unless it has all messages of `array`.
         announced: (LSN, timestamp) of the Commit if a plain transaction is open before the first message.
     """
     cdef Payloads payloads = Payloads(array)

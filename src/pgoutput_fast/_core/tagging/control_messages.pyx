@@ -21,18 +21,16 @@ from pgoutput_fast._core.protocol.wire cimport load64, prefetch
 
 import pyarrow as pa
 
-# How many of the largest LSNs of logical messages to keep. A state knows MOST_LSNS of them, and the largest of the
-# rest.
+# Number of largest LSNs of logical messages to keep. A state has MOST_LSNS of them, and the largest of the rest.
 LSNS_KEPT = MOST_LSNS + 1
 
-# Tags are too far apart for the processor to prefetch them by itself. So the search prefetches this many messages
-# ahead.
+# Prefetch distance, in messages. Tags are too far apart for the processor to prefetch them by itself.
 cdef int64_t AHEAD = 16
 
-# One more context beside those of a state: it is not known what is open.
+# In addition to the contexts of a state: unknown.
 cdef int UNKNOWN = -1
 
-# Where the search is: not known or inside something that is not a plain transaction, between transactions, inside a
+# Position of the search: unknown or inside something other than a plain transaction, between transactions, or inside a
 # plain transaction.
 cdef enum Place:
     ELSEWHERE
@@ -72,25 +70,25 @@ cdef int _hear(SeenLsns& seen, int64_t lsn) except -1 nogil:
 
 
 cdef list _largest(const SeenLsns& seen):
-    # `floor` belongs to them: it is the largest LSN that the set dropped.
+    # `floor` is included: it is the largest LSN that the set dropped.
     cdef vector[int64_t] lsns = seen.lsns()
     return ([seen.floor()] if seen.floor() > 0 else []) + [lsns[k] for k in range(lsns.size())]
 
 
 cdef class _Selection:
-    """What `select` found in a batch of payloads."""
+    """The result of `select` for a batch of payloads."""
     cdef vector[int64_t] kept, begun
     cdef vector[uint32_t] begun_xids
     cdef SeenLsns seen, seen_outside, seen_inside
-    cdef int context                     # of the current message
+    cdef int context                     # at the current message
     cdef Place place
-    # Of the plain transaction around the current message, if `place` is INSIDE.
+    # The plain transaction around the current message, if `place` is INSIDE.
     cdef int64_t begin, lsn              # ordinal of its Begin, LSN of the Commit that the Begin announced
     cdef uint32_t xid
-    cdef size_t first                    # place of its Begin in `kept`
+    cdef size_t first                    # index of its Begin in `kept`
 
     cdef int64_t select(self, Payloads payloads, int context, bint seen_end) except -2 nogil:
-        """Returns how many messages were read, or -1 if offsets are damaged."""
+        """Returns the number of messages read, or -1 if offsets are damaged."""
         cdef int64_t count = payloads.count
         cdef int64_t i, end
         cdef int64_t at = _offset(payloads, 0)
@@ -116,7 +114,7 @@ cdef class _Selection:
                 continue
             self.kept.push_back(i)
             if cls == 0:
-                return i + 1  # no message after it will be read
+                return i + 1  # later messages are not read
             if cls & BOUNDARY:
                 self._read_boundary(payloads, i, p, end - at)
             elif kind == MSG_ORIGIN and not _is_origin(p, end - at):
@@ -134,7 +132,7 @@ cdef class _Selection:
         return 0
 
     cdef int _read_boundary(self, Payloads payloads, int64_t i, const uint8_t* p, int64_t size) except -1 nogil:
-        """Follows with boundary message i what is open."""
+        """Updates the context from boundary message i."""
         cdef Fields f
         cdef BoundaryRecord b
         cdef const uint8_t* gid = NULL
@@ -164,7 +162,7 @@ cdef class _Selection:
         return 0
 
     cdef int _drop_transaction(self, Payloads payloads) except -1 nogil:
-        """Leaves out a plain transaction that has ended: only its Relation and Type messages still count."""
+        """Drops a plain transaction that has ended, except its Relation and Type messages."""
         cdef size_t k, left = self.first
         self.begun.push_back(self.begin)
         self.begun_xids.push_back(self.xid)
@@ -181,8 +179,8 @@ def control_messages(array, int context, bint seen_end):
 
     Args:
         array: payloads, a binary or large binary Arrow array.
-        context: what is open before the first message: 0 nothing, 1 a plain transaction, 2 a transaction that is being
-            prepared, 3 a stream block, -1 if this is not known.
+        context: the context before the first message: 0 nothing open, 1 a plain transaction, 2 a transaction that is
+            being prepared, 3 a stream block, -1 unknown.
         seen_end: whether an earlier message ended a transaction. If not, nothing is left out until the batch ends one.
 
     Returns:
@@ -190,12 +188,12 @@ def control_messages(array, int context, bint seen_end):
 
         messages: ordinals of boundary, Relation, Type and Origin messages. Boundary and Origin messages of plain
             transactions that begin and end in the batch are left out. A message with an unknown kind byte is the last:
-            no message after it is read.
+            later messages are not read.
         begun: int64 array, ordinals of the Begins that were left out.
         xids: uint32 array, the xids of these transactions.
         lsns: the largest distinct LSNs of non-transactional logical messages, at most `LSNS_KEPT`, in ascending order.
-        lsns_before: two lists like `lsns`, of messages for which the context is not known. The first list reads them
-            as outside of a stream block, the second as inside of one.
+        lsns_before: two lists like `lsns`, of messages with unknown context: as read outside of a stream block, and as
+            read inside of one.
     """
     cdef Payloads payloads = Payloads(array)
     cdef _Selection found = _Selection()

@@ -1,5 +1,5 @@
-// A log of the records that become tables beside the changes. It writes them one after another into chunks that never
-// move, and they are read in order.
+// A log of records that become tables beside the changes. Records are appended to chunks that never move, and read in
+// order.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace pgo {
 
-// How a record is written: as at most MOST bytes. `write` and `read` return the end of these bytes.
+// The encoding of a record, in at most MOST bytes. `write` and `read` return the end of these bytes.
 template <class R>
 struct RecordForm {
     static_assert(std::is_trivially_copyable<R>::value, "records that own anything need a form of their own");
@@ -27,7 +27,7 @@ struct RecordForm {
     }
 };
 
-// Writes those of `count` values that are not `none`, behind a mask that says which they are.
+// Writes the values that are not `none`, after a mask of their positions.
 inline uint8_t* write_some(uint8_t* to, const int64_t* values, int count, int64_t none) noexcept {
     uint8_t* at = to + sizeof(uint16_t);
     uint16_t mask = 0;
@@ -94,7 +94,7 @@ private:
     size_t space_ = 0;  // in the last chunk
 };
 
-// Reads a log from its beginning. The log must not change meanwhile.
+// Reads a log from the start. The log must not change meanwhile.
 template <class R>
 class RecordReader {
 public:
@@ -102,7 +102,7 @@ public:
         log_ = &log;
         chunk_ = at_ = 0;
     }
-    // Returns false at the log's end.
+    // Returns false at the end of the log.
     bool next(R& record) noexcept {
         while (chunk_ < log_->chunks_.size() && at_ == log_->chunks_[chunk_].size()) ++chunk_, at_ = 0;
         if (chunk_ == log_->chunks_.size()) return false;

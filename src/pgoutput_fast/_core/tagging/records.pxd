@@ -6,7 +6,7 @@ from pgoutput_fast._core.tagging.stream_state cimport Records, RejectRecord, Sli
 
 
 cdef class TableBuilder:
-    """Builds an Arrow table row by row. For the tables beside the changes: their rows are few or narrow."""
+    """Builds an Arrow table row by row. For the tables beside the changes, whose rows are few or narrow."""
     cdef object schema
     cdef vector[Column*] columns
     cdef int put_int(self, int k, int64_t value) except -1 nogil
@@ -20,9 +20,9 @@ cdef class TableBuilder:
 cdef class RecordTables:
     cdef Records records
     cdef list versions
-    cdef Py_ssize_t version_count        # how many versions there were after the call
+    cdef Py_ssize_t version_count        # number of versions after the call
     cdef object options
-    cdef readonly object types           # what a live server said of its types
+    cdef readonly object types           # the types as described by a live server
     cdef dict made
     cdef const uint8_t* at(self, Slice s) noexcept nogil
     cdef int put_slice(self, TableBuilder t, int k, Slice s) except -1 nogil

@@ -51,7 +51,7 @@ cdef dict LAYOUTS = {}
 
 
 cdef list _layouts(schema):
-    """Returns (layout, width) of each column. The result is cached, because asking pyarrow is slow."""
+    """Returns (layout, width) of every column. The result is cached, because asking pyarrow is slow."""
     cdef list found
     if id(schema) not in LAYOUTS:
         found = []
@@ -158,7 +158,7 @@ cdef class TableBuilder:
 
 @cython.final
 cdef class RecordTables:
-    """Keeps the records of a call. It makes a table from them when somebody asks for it."""
+    """Keeps the records of a call. It makes a table from them on first access."""
 
     def __cinit__(self):
         self.versions = []
@@ -172,12 +172,12 @@ cdef class RecordTables:
 
     @property
     def known(self):
-        """The relation versions that the decoder knew after the call, in the order in which they were described."""
+        """The relation versions known after the call, in the order of their first description."""
         return self.versions[:self.version_count]
 
     @property
     def unknown_outcomes(self):
-        """Keys of transactions whose outcome is not known."""
+        """Keys of transactions with unknown outcome."""
         return [self.records.unknown_outcomes[i] for i in range(<int> self.records.unknown_outcomes.size())]
 
     @property
@@ -366,5 +366,5 @@ cdef RecordTables take_records(Records& records, list versions, object options, 
     tables.version_count = len(versions)
     tables.options = options
     tables.types = types
-    tables.records.swap(records)  # last: if memory runs out before, the records are still where they were
+    tables.records.swap(records)  # last: if memory runs out before, the records are unchanged
     return tables

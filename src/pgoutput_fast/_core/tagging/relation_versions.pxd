@@ -5,14 +5,14 @@ from libcpp.vector cimport vector
 
 
 cdef class RelationVersions:
-    """The relation versions that a stream has described so far. Each has a slot: its index in these lists."""
-    cdef readonly list relations         # Relation of each slot
+    """The relation versions that a stream has described so far. A version has a slot: its index in these lists."""
+    cdef readonly list relations         # Relation of every slot
     cdef dict slots                      # version id -> its slot
-    cdef vector[int64_t] ids             # version id of each slot
-    cdef vector[uint32_t] oids           # of each slot
-    cdef vector[int32_t] widths          # number of columns of each slot
-    cdef vector[string] bodies           # wire body of each slot, to recognise a Relation message that is sent again
-    cdef vector[uint8_t] has_user_types  # per slot: whether Type messages may say more of its columns
+    cdef vector[int64_t] ids             # version id of every slot
+    cdef vector[uint32_t] oids           # per slot
+    cdef vector[int32_t] widths          # number of columns of every slot
+    cdef vector[string] bodies           # wire body of every slot, to recognize a repeated Relation message
+    cdef vector[uint8_t] has_user_types  # per slot: whether Type messages may affect its columns
     # By oid: the slot of one of its versions if all of them have the same name, else SLOT_UNKNOWN.
     cdef unordered_map[uint32_t, int32_t] named
 

@@ -1,4 +1,4 @@
-"""The relation versions of a stream, by slot: compiled code refers to a version by a small number."""
+"""The relation versions of a stream. Compiled code refers to a version by a small number, its slot."""
 from cython.operator cimport dereference
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libcpp.unordered_map cimport unordered_map
@@ -11,7 +11,7 @@ from pgoutput_fast._core.tagging.stream_state cimport SLOT_UNKNOWN, set_text
 
 from pgoutput_fast.catalog.builtin_types import is_built_in
 
-# In `_forget_names`: the value in `named` of an oid for which no remaining version has been found yet.
+# In `_forget_names`: the value in `named` of an oid without a remaining version so far.
 cdef int32_t NAMELESS = -3
 
 
@@ -30,7 +30,7 @@ cdef class RelationVersions:
         if slot is not None:
             return slot
         slot = len(self.relations)
-        # Resize first: if a later step fails, the next call sizes these lists again.
+        # Resize first: if a later step fails, the next call resizes these lists again.
         self.bodies.resize(<size_t> slot + 1)
         self.ids.resize(<size_t> slot + 1)
         self.oids.resize(<size_t> slot + 1)
@@ -47,7 +47,7 @@ cdef class RelationVersions:
         return slot
 
     cdef int32_t slot_of_id(self, version) except -2:
-        """Returns the slot of a version id, -1 if it is not known."""
+        """Returns the slot of a version id, -1 if it is unknown."""
         return self.slots.get(version, -1)
 
     cdef int32_t slot_with_name(self, uint32_t oid) noexcept nogil:
@@ -65,7 +65,7 @@ cdef class RelationVersions:
     # ---- names -----------------------------------------------------------------------------------------------------
 
     cdef int _add_name(self, relation, int32_t slot) except -1:
-        """Notes the name of the relation with this oid: SLOT_UNKNOWN if its versions have different names."""
+        """Stores the name of the relation with this oid: SLOT_UNKNOWN if its versions have different names."""
         cdef uint32_t oid = relation.oid
         cdef unordered_map[uint32_t, int32_t].iterator known = self.named.find(oid)
         cdef int32_t other
@@ -83,7 +83,7 @@ cdef class RelationVersions:
         return 0
 
     cdef int _forget_names(self, Py_ssize_t count) except -1:
-        """Removes from `named` what the versions after the first `count` said. Allocates no memory."""
+        """Removes the effects of all versions but the first `count` from `named`. Allocates no memory."""
         cdef unordered_map[uint32_t, int32_t].iterator known
         cdef Py_ssize_t slot
         if count == len(self.relations):
@@ -103,8 +103,8 @@ cdef class RelationVersions:
     cdef int forget_after(self, Py_ssize_t count) except -1:
         """Forgets all versions but the first `count`.
 
-        Memory may have run out, so only the last line allocates. It can fail without harm: nothing refers to a version
-        that is left over.
+        Memory may have run out, so only the last line allocates. It can fail safely: nothing refers to the
+        versions that then remain.
         """
         cdef Py_ssize_t slot
         for slot in range(count, len(self.relations)):

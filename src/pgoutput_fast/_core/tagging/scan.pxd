@@ -3,7 +3,7 @@ from libcpp.vector cimport vector
 
 from pgoutput_fast._core.protocol.kinds cimport TUPLE_KEY, TUPLE_OLD
 
-# Bits of Window.flags: what later stages must know of a message.
+# Bits of Window.flags: properties of a message that later stages need.
 cdef enum:
     IN_STREAM = 1      # inside a stream block: the message has an xid prefix if its kind can have one
     MALFORMED = 2      # empty, too short for its header, or longer than any message can be
@@ -38,15 +38,15 @@ cdef class Payloads:
 
 
 cdef class Window:
-    """Headers of a limited number of consecutive messages. Each column has one value per message."""
-    cdef const uint8_t* base       # where `start` counts from
-    cdef const uint8_t* end        # nothing at or behind it may be read
+    """Headers of a limited number of consecutive messages. Every column has one value per message."""
+    cdef const uint8_t* base       # `start` is relative to this
+    cdef const uint8_t* end        # nothing at or after it may be read
     cdef int64_t first             # ordinal of the first message among the payloads
     cdef int64_t count
     cdef uint8_t* kind
     cdef uint8_t* flags
-    cdef uint32_t* relation        # of a change
-    cdef uint32_t* subxid          # the xid prefix, if there is one
+    cdef uint32_t* relation        # for a change
+    cdef uint32_t* subxid          # the xid prefix, if any
     cdef uint32_t* start
     cdef uint32_t* length
     cdef vector[uint8_t] _kind, _flags

@@ -1,7 +1,7 @@
-"""Stage 1, scan: reads kind, relation and position from message headers. It reads a few bytes per message, copies none.
+"""Stage 1, scan: reads kind, relation and position from message headers: a few bytes per message, without copies.
 
-From one message to the next it remembers only whether a stream block is open. Between Stream Start and Stream Stop the
-messages R Y I U D T M have an xid before their body. Every boundary message but Stream Start closes the block.
+Its only state between messages is whether a stream block is open. Between Stream Start and Stream Stop, the messages R
+Y I U D T M have an xid before their body. Every boundary message except Stream Start closes the block.
 """
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uintptr_t
 
@@ -31,8 +31,7 @@ from pgoutput_fast._core.protocol.wire cimport load32, prefetch
 
 import pyarrow as pa
 
-# Headers are too far apart for the processor to prefetch them by itself. So the scan prefetches this many messages
-# ahead.
+# Prefetch distance, in messages. Headers are too far apart for the processor to prefetch them by itself.
 cdef int64_t AHEAD = 64
 
 cdef uint8_t CLASSES[256]
@@ -60,7 +59,7 @@ cdef uint8_t message_class(uint8_t tag) noexcept nogil:
 
 
 cdef bint is_hex_text(const uint8_t* p, int64_t size) noexcept nogil:
-    """Whether the bytes look like SQL's text output of bytes: \\x..., or only pairs of hex digits."""
+    """Whether the bytes look like SQL's text output of bytea: \\x..., or only pairs of hex digits."""
     cdef int64_t i
     if size >= 2 and p[0] == c'\\' and p[1] == c'x':
         return True
@@ -106,7 +105,7 @@ cdef class Window:
         self.first = 0
 
     cdef void reserve(self, int64_t count) except *:
-        """Makes the columns large enough for `count` messages. Their old values are lost."""
+        """Makes the columns large enough for `count` messages. Their previous values are lost."""
         # `_length` is resized last: if memory runs out before, the next call resizes all columns again.
         if <int64_t> self._length.size() < count:
             self._kind.resize(count)
@@ -129,9 +128,9 @@ cdef inline int64_t _offset(const int32_t* offsets32, const int64_t* offsets64, 
 
 cdef int64_t _scan(const uint8_t* data, int64_t data_size, const int32_t* offsets32, const int64_t* offsets64,
                    int64_t count, int64_t most_bytes, bint* in_stream, Window w) noexcept nogil:
-    """Scans messages until `most_bytes` are in the window.
+    """Scans messages until the window has `most_bytes`.
 
-    Returns the number of messages, or -1 - i if the offsets of message i run backwards or leave the data.
+    Returns the number of messages, or -1 - i if the offsets of message i descend or are outside of the data.
     """
     cdef int64_t begin = _offset(offsets32, offsets64, 0)
     cdef int64_t window_begin = begin
@@ -190,10 +189,10 @@ cdef int64_t _scan(const uint8_t* data, int64_t data_size, const int32_t* offset
 
 cdef int64_t scan_window(Payloads payloads, int64_t first, int64_t most_messages, int64_t most_bytes, bint* in_stream,
                          Window window) except -1:
-    """Fills `window` with messages from `first` on. Returns how many: at least one, if there is one.
+    """Fills `window` with messages from `first` on. Returns their number, at least one unless there are none.
 
-    `in_stream` says whether a stream block is open before the first message. Afterwards it says whether one is open
-    after the last message.
+    `in_stream` says whether a stream block is open before the first message, and afterwards whether one is open after
+    the last message.
     """
     cdef int64_t count = min(payloads.count - first, most_messages)
     window.reserve(count)
@@ -213,7 +212,7 @@ cdef int64_t scan_window(Payloads payloads, int64_t first, int64_t most_messages
 
 
 cdef object damaged_offsets(int64_t i):
-    """Returns the error for damaged offsets of value i of an Arrow array; i is -1 if the value is not known."""
+    """Returns the error for damaged offsets of value i of an Arrow array; i is -1 if the value is unknown."""
     place = f"payload {i}: " if i >= 0 else ""
     return ValueError(f"{place}the Arrow array's offsets are damaged: they run backwards or out of its data")
 

@@ -1,4 +1,4 @@
-// Which non-transactional logical messages have come already: a bounded set of their LSNs.
+// The non-transactional logical messages seen so far: a bounded set of their LSNs.
 #pragma once
 #include <algorithm>
 #include <cstddef>
@@ -10,17 +10,16 @@
 
 namespace pgo {
 
-// Keeps the MOST largest of all distinct LSNs that were added. `floor()` is the largest LSN that it dropped. The order
-// of adding does not matter, so the sets of several parts of a stream can be combined. Copies share the set until one
-// of them adds to it.
+// Keeps the MOST largest distinct LSNs added. `floor()` is the largest LSN that it dropped. The order of additions does
+// not matter, so the sets of several parts of a stream can be combined. Copies share memory until one of them is
+// changed.
 class SeenLsns {
 public:
     static constexpr int64_t MOST = 1024;
 
     SeenLsns() = default;
     explicit SeenLsns(int64_t floor) : floor_(floor) {}
-    // Returns false if the LSN is in the set or not above `floor()`. It counts as known then: nobody can tell any more
-    // which LSNs up to `floor()` came.
+    // Returns false if the LSN is in the set or not above `floor()`: then it may have been added and dropped.
     bool add(int64_t lsn) {
         if (lsn <= floor_) return false;
         if (lsns_) {
@@ -48,7 +47,7 @@ public:
 private:
     int64_t floor_ = 0;
     std::shared_ptr<std::vector<int64_t>> lsns_;
-    std::ptrdiff_t gone_ = 0;  // how many LSNs at the front of the vector are dropped
+    std::ptrdiff_t gone_ = 0;  // number of dropped LSNs at the front of the vector
 };
 
 }  // namespace pgo

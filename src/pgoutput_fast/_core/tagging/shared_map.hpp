@@ -1,4 +1,4 @@
-// Maps by oid or xid. Copies of a map share the parts that none of them has changed.
+// Maps by oid or xid with copy-on-write: copies share the parts that none of them has changed.
 #pragma once
 #include <algorithm>
 #include <array>
@@ -9,8 +9,8 @@
 
 namespace pgo {
 
-// Returns the value for writing. If others share the value, it is copied first. So a call that may be undone can keep a
-// cheap copy of the state.
+// Returns a value for writing. A shared value is copied first. So a call that may be undone can keep a cheap copy of
+// the state.
 template <class T>
 T& own(std::shared_ptr<T>& shared) {
     if (!shared) shared = std::make_shared<T>();
@@ -18,8 +18,8 @@ T& own(std::shared_ptr<T>& shared) {
     return *shared;
 }
 
-// A copy of the map costs nothing, and the first change after it copies a 64th of the map. So calls stay cheap, however
-// much is known. A pointer to a value stays valid until the map is copied and then changed.
+// Copying the map is free, and the first change afterwards copies a 64th of it. So calls stay cheap with large maps. A
+// pointer to a value stays valid until the map is copied and then changed.
 template <class T>
 class SharedMap {
 public:
@@ -32,7 +32,7 @@ public:
         return found == part.end() ? nullptr : &found->second;
     }
     size_t count(uint32_t key) const { return find(key) != nullptr; }
-    // The value, for writing. It is created if the key is missing.
+    // Returns the value for writing. It is created if the key is missing.
     T& operator[](uint32_t key) {
         auto made = own(own(parts_)[part_of(key)]).try_emplace(key);
         size_ += made.second;
@@ -57,7 +57,7 @@ public:
         std::sort(found.begin(), found.end());
         return found;
     }
-    // Keys whose values differ from those of an earlier copy, in ascending order. Skips parts that both share.
+    // Keys whose values differ from those of an earlier copy, in ascending order. Skips shared parts.
     std::vector<uint32_t> changed_since(const SharedMap& before) const {
         std::vector<uint32_t> found;
         if (!parts_ || parts_ == before.parts_) return found;

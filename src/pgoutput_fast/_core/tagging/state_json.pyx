@@ -1,7 +1,7 @@
 """Converts the stream state to plain values and back. StreamState pickles these values and writes them as JSON.
 
-What Relation and Type messages said outside of streams is a value per relation and type, so it is large if there are
-many tables. `Described` keeps it unconverted, at no cost, until somebody wants the values.
+The descriptions by Relation and Type messages outside of streams have a value per relation and type, so they are large
+if there are many tables. `Described` keeps them unconverted, at no cost, until the values are needed.
 """
 cimport cython
 from libc.stdint cimport int32_t, int64_t, uint32_t
@@ -34,7 +34,7 @@ _WHOLE = 0
 
 
 cdef str _text(const string& text):
-    # Cython's own conversion copies the string, and does not expect the copy to fail.
+    # Cython's own conversion copies the string, and does not handle a failed copy.
     return text.data()[:text.size()].decode("utf-8")
 
 
@@ -46,7 +46,7 @@ cdef int64_t _or_none64(value) except? -2:
     return NONE64 if value is None else <int64_t> value
 
 
-# Decoding counts on from the ordinals of a state. If they are not above this limit, the count cannot overflow.
+# Decoding continues from the ordinals of a state. Up to this limit, the counters cannot overflow.
 cdef int64_t LAST_ORDINAL = <int64_t> 1 << 62
 
 
@@ -64,16 +64,16 @@ cdef object _version(list versions, int32_t slot):
 
 @cython.final
 cdef class Described:
-    """What Relation and Type messages had said outside of streams at one moment.
+    """The descriptions by Relation and Type messages outside of streams at one moment.
 
     `relations` returns {oid: [version, seq]} and `types` returns {oid: [namespace, name, seq]}. `changed_since` returns
-    only what is new since an earlier moment.
+    only the changes since an earlier moment.
     """
     cdef SharedMap[RelationDescription] known
     cdef SharedMap[TypeName] named
     cdef list versions                   # of the stream; grows
-    cdef dict slots                      # version id -> slot, its place in `versions`
-    cdef int64_t lost_at                 # what was described before this message is not known any more
+    cdef dict slots                      # version id -> slot, its index in `versions`
+    cdef int64_t lost_at                 # descriptions before this message are lost
 
     cdef object _relations(self, vector[uint32_t] oids):
         cdef const RelationDescription* known
@@ -104,7 +104,7 @@ cdef class Described:
     def changed_since(self, Described before):
         """Returns (relations, types) that differ from those of `before`.
 
-        None if `before` is of another stream, or if all that was described until then is lost.
+        None if `before` is of another stream, or if all descriptions up to then are lost.
         """
         if before.versions is not self.versions or before.lost_at != self.lost_at:
             return None
@@ -114,7 +114,7 @@ cdef class Described:
         )
 
     def in_order(self, versions):
-        """Returns the stream's relation versions with these ids, in the order in which they were first described."""
+        """Returns the stream's relation versions with these ids, in the order of their first description."""
         return [self.versions[slot] for slot in sorted(self.slots[each] for each in versions if each in self.slots)]
 
 
@@ -167,7 +167,7 @@ cdef dict _export_prepared(StreamTracker tracker, uint32_t xid):
 
 
 cdef list _export_messages(const SeenLsns& seen):
-    """Returns the LSNs in ascending order, each as its distance from the one before, the first from `floor`."""
+    """Returns the LSNs in ascending order, as differences from the previous LSN; the first one from `floor`."""
     cdef vector[int64_t] lsns = seen.lsns()
     cdef size_t k
     return [lsns[k] - (lsns[k - 1] if k else seen.floor()) for k in range(lsns.size())]
@@ -254,7 +254,7 @@ cdef int _import_messages(dict values, SeenLsns* seen) except -1:
     cdef int64_t lsn
     if "message_lsn" in values:
         # Earlier versions of this package wrote the last LSN, and the highest LSN of earlier sessions. A server sends
-        # messages in the order of their LSNs, so a message has come already unless its LSN is above both.
+        # messages in LSN order, so a message is a repeat unless its LSN is above both.
         lsn, distances = max(_lsn(values["message_lsn"]), _lsn(values.get("repeated_lsn", 0))), []
     else:
         lsn, distances = _lsn(values["message_floor"]), values["message_lsns"]
@@ -270,7 +270,7 @@ cdef int _import_messages(dict values, SeenLsns* seen) except -1:
 
 
 def import_state(StreamTracker tracker, dict values):
-    """Restores a state from the values of `export_state`, all in one dict. The versions in it must have slots.
+    """Restores a state from the values of `export_state`, merged into one dict. The versions in it must have slots.
 
     Raises:
         KeyError, TypeError, AttributeError, OverflowError, ValueError: if the dict is not a state.

@@ -1,5 +1,5 @@
 // The state of a stream at one position: the open transactions, and the relations and types that messages described in
-// them. Also the records of what happened. This is plain data: tagging/transactions.pyx and tagging/tag.pyx change it.
+// them. Also the records of past events. This is plain data: tagging/transactions.pyx and tagging/tag.pyx change it.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -24,7 +24,7 @@ namespace pgo {
 // Null among int64 values. No LSN, xid or ordinal has this value.
 constexpr int64_t NONE64 = std::numeric_limits<int64_t>::min();
 
-// The relation version that an oid stands for, and the ordinal of the Relation message that described it. `slot` is the
+// The current relation version of an oid, and the ordinal of the Relation message that described it. `slot` is the
 // number of the version, or one of the negative values below.
 struct RelationDescription {
     int32_t slot = 0;
@@ -32,7 +32,7 @@ struct RelationDescription {
     bool operator==(const RelationDescription& other) const { return slot == other.slot && seq == other.seq; }
 };
 constexpr int32_t SLOT_UNKNOWN = -1;  // no Relation message described it
-constexpr int32_t SLOT_LOST = -2;     // a Relation message that described it, or may have, could not be read
+constexpr int32_t SLOT_LOST = -2;     // a Relation message that described it, or may have, was unreadable
 
 struct ScopedRelation {
     uint32_t oid = 0;
@@ -57,9 +57,9 @@ struct ScopedType {
     TypeName type;
 };
 
-// The descriptions in the Relation or Type messages of one streamed transaction. For each oid: the last description in
-// each subtransaction, in the order of the messages. For each subtransaction: the oids that it described, because its
-// rollback removes these descriptions.
+// The descriptions by Relation or Type messages of one streamed transaction. Per oid: the last description in every
+// subtransaction, in message order. Per subtransaction: the oids that it described, because its rollback removes these
+// descriptions.
 template <class S>
 struct ScopedDescriptions {
     struct OfOid {
@@ -116,10 +116,10 @@ private:
 struct StreamDescriptions {
     ScopedDescriptions<ScopedRelation> relations;
     ScopedDescriptions<ScopedType> types;
-    std::set<uint32_t> unread;  // subtransactions with a Relation message whose oid could not be read
+    std::set<uint32_t> unread;  // subtransactions with a Relation message whose oid was unreadable
 };
 
-// A transaction that has not ended yet. The server streams it in blocks, or sends it as a whole, or it is prepared.
+// A transaction that has not ended. It is streamed in blocks, sent as a whole, or prepared.
 struct Transaction {
     int64_t txn = NONE64;
     uint32_t xid = 0;
@@ -128,7 +128,7 @@ struct Transaction {
     std::string gid;
     int64_t prepare_end_lsn = NONE64;
     int64_t prepare_timestamp = NONE64;
-    bool doubtful = false;  // a message that may have ended it, or rolled back a part of it, could not be read
+    bool doubtful = false;  // a message that may have ended it, or rolled back a part of it, was unreadable
     int64_t prepared = 0;   // counts the prepared transactions; see StreamState::perhaps_ended
     bool has_origin = false;
     std::string origin;
@@ -167,16 +167,16 @@ struct Transaction {
         own(descriptions_).types.forget(subxid);
         own(descriptions_).unread.erase(subxid);
     }
-    // Notes a Relation message that may have been about any relation. After it, the transaction knows only the
-    // relations that it describes again.
+    // Records an unreadable Relation message, which may have been about any relation. After it, the transaction knows
+    // only the relations that it describes again.
     void miss_relation(uint32_t subxid) { own(descriptions_).unread.insert(subxid); }
     bool misses_relations() const { return descriptions_ && !descriptions_->unread.empty(); }
     std::vector<uint32_t> unread() const {
         if (!descriptions_) return {};
         return std::vector<uint32_t>(descriptions_->unread.begin(), descriptions_->unread.end());
     }
-    // last_* returns what is valid at the transaction's end, one value per oid. all_* returns everything, in the order
-    // of the messages.
+    // last_* returns the descriptions valid at the transaction's end, one per oid. all_* returns all of them in message
+    // order.
     std::vector<ScopedRelation> last_relations() const {
         if (!descriptions_) return {};
         return descriptions_->relations.last_of_each();
@@ -207,11 +207,11 @@ enum Context : uint8_t { OUTSIDE = 0, PLAIN = 1, PREPARING = 2, STREAMING = 3 };
 struct StreamState {
     int64_t next_seq = 0;
     Context context = OUTSIDE;
-    bool lost = false;             // between a boundary message that could not be read and the next one
-    bool bad_type = false;         // a Type message could not be read: the next Relation message may depend on it
+    bool lost = false;             // between an unreadable boundary message and the next one
+    bool bad_type = false;         // a Type message was unreadable: the next Relation message may depend on it
     bool session_starts = false;   // a new session begins with the next message
-    SeenLsns messages;             // of non-transactional logical messages: a server sends some of them again
-    int64_t commit_lsn = 0, commit_end_lsn = 0;  // of the last commit, whatever its kind
+    SeenLsns messages;             // of non-transactional logical messages: a server repeats some of them
+    int64_t commit_lsn = 0, commit_end_lsn = 0;  // of the last commit of any kind
     Transaction current;           // in PLAIN and PREPARING; in STREAMING only its xid is set
     SharedMap<Transaction> streamed;  // by xid
 
@@ -234,8 +234,8 @@ struct StreamState {
         if (numbered.empty()) numbers_by_gid_.erase(hash);
         prepared_.erase(xid);
     }
-    // Message `seq` could not be read. It may have ended any open stream, rolled back any subtransaction of one, or
-    // ended any prepared transaction. So the outcomes of all of these are not known any more.
+    // Message `seq` was unreadable. It may have ended any open stream, rolled back any subtransaction of one, or ended
+    // any prepared transaction. So the outcomes of all of these are unknown.
     void doubt(int64_t seq) {
         streams_doubted_at_ = seq;
         doubted_up_to_ = prepared_count_;
@@ -255,14 +255,14 @@ struct StreamState {
     const SharedMap<TypeName>& types() const { return types_; }
     void describe(uint32_t oid, RelationDescription known) { relations_[oid] = known; }
     void name_type(uint32_t oid, const TypeName& type) { types_[oid] = type; }
-    // No Relation message before message `seq` is trusted any more. A relation is lost until it is described again.
+    // Relation messages before message `seq` are no longer trusted. A relation is lost until it is described again.
     void lose_relations(int64_t seq) { relations_lost_at_ = seq; }
     int64_t relations_lost_at() const { return relations_lost_at_; }
     int32_t slot_of(const RelationDescription& known) const {
         return known.seq < relations_lost_at_ ? SLOT_LOST : known.slot;
     }
-    // Does what lose_relations does, after messages were lost. They may have been Relation messages of any open stream,
-    // so an open stream knows only the relations that it describes again.
+    // Like lose_relations, after messages were lost. They may have been Relation messages of any open stream, so an
+    // open stream knows only the relations that it describes again.
     void lose_messages(int64_t seq) { relations_lost_at_ = streams_lost_at_ = seq; }
     bool missed_messages(const Transaction& stream) const { return stream.txn < streams_lost_at_; }
     bool misses_relations(const Transaction& stream) const {
@@ -271,7 +271,7 @@ struct StreamState {
 
     const RelationDescription* relation(uint32_t oid) const { return relations_.find(oid); }
     const TypeName* type(uint32_t oid) const { return types_.find(oid); }
-    // The open streams and the open plain transaction, in the order in which they began.
+    // The open streams and the open plain transaction, in the order of their beginning.
     std::vector<Transaction> unfinished() const {
         std::vector<Transaction> found;
         for (uint32_t xid : streamed.keys()) {
@@ -286,8 +286,8 @@ struct StreamState {
         static_assert(std::is_nothrow_move_constructible<StreamState>::value, "to undo a call takes no memory");
         std::swap(*this, other);
     }
-    // A stream has committed. Its descriptions are now valid everywhere, except where a later message outside of the
-    // stream described the same oid.
+    // Applies the descriptions of a committed stream. They are now valid everywhere, except where a later message
+    // outside of the stream described the same oid.
     void promote(const Transaction& transaction) {
         for (const ScopedRelation& description : transaction.last_relations()) {
             const RelationDescription* plain = relation(description.oid);
@@ -305,16 +305,16 @@ private:
     SharedMap<Transaction> prepared_;
     using Numbered = std::set<std::pair<int64_t, uint32_t>>;
     SharedMap<Numbered> numbers_by_gid_;  // numbers and xids of prepared transactions, by a hash of the gid
-    int64_t prepared_count_ = 0;          // how many transactions were prepared
+    int64_t prepared_count_ = 0;          // number of transactions prepared so far
     int64_t doubted_up_to_ = 0;           // prepared transactions up to this number may have ended
-    // What was known or open before these messages is not trusted any more. This stores ordinals of messages and marks
-    // no single relation or stream. So a bad message costs the same, however much was known or open.
+    // Relations and transactions from before these messages are not trusted. Only ordinals are stored instead of marks
+    // on relations or streams, so an unreadable message costs the same with any number of them.
     int64_t relations_lost_at_ = NONE64, streams_lost_at_ = NONE64, streams_doubted_at_ = NONE64;
     SharedMap<RelationDescription> relations_;
     SharedMap<TypeName> types_;
 };
 
-// The transaction that a message belongs to. It is the same for several consecutive messages. A new field: see
+// The transaction that a message belongs to. It is the same for several consecutive messages. For a new field, see
 // schema/metadata_columns.py.
 struct MessageScope {
     int64_t txn = NONE64;
@@ -415,7 +415,7 @@ struct MessageRecord {
 
 struct RejectRecord {
     int64_t seq = 0, lsn = NONE64, byte_offset = NONE64, type_oid = NONE64;
-    int32_t slot = SLOT_UNKNOWN;  // of the relation version, if it is known
+    int32_t slot = SLOT_UNKNOWN;  // of the relation version, if known
     int32_t column = -1;
     uint8_t change_type = 0xff;
     uint8_t format = 0;  // 't', 'b' or 0 for a whole message
@@ -431,7 +431,7 @@ struct Records {
     RecordLog<MessageRecord> messages;
     std::vector<RejectRecord, PooledAllocator<RejectRecord>> rejects;
     std::vector<int64_t, PooledAllocator<int64_t>> oids;
-    std::vector<int64_t> unknown_outcomes;  // txn of transactions whose outcome is not known
+    std::vector<int64_t> unknown_outcomes;  // txn of transactions with unknown outcome
     Buffer text;
 
     void swap(Records& other) noexcept { std::swap(*this, other); }

@@ -180,6 +180,6 @@ cdef extern from "tagging/stream_state.hpp" namespace "pgo" nogil:
 
 
 cdef inline int set_text(string& to, bytes text) except -1:
-    # Cython's own conversion copies the string, and does not expect the copy to fail.
+    # Cython's own conversion copies the string, and does not handle a failed copy.
     to.assign(<const char*> text, <size_t> len(text))
     return 0

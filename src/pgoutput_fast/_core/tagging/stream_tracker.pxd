@@ -14,13 +14,13 @@ cdef enum:
 cdef struct InvalidMessage:
     int64_t message         # its ordinal in the window
     uint8_t reason
-    int64_t offset          # of the byte that shows it
-    int32_t slot            # of its relation version, SLOT_UNKNOWN if it is not known
-    int32_t column          # -1 if it is not known
+    int64_t offset          # offset of the invalid byte
+    int32_t slot            # slot of its relation version, SLOT_UNKNOWN if unknown
+    int32_t column          # -1 if unknown
 
 
 cdef class StreamTracker:
-    """The state of a stream at the current message, and what an invalid message makes uncertain."""
+    """The state of a stream at the current message, and the uncertainty after an invalid message."""
     cdef StreamState state
     cdef Records records                # of the current call
     cdef RelationVersions versions
@@ -36,14 +36,14 @@ cdef class StreamTracker:
     cdef int32_t cached_slot[64]
 
     cdef inline int32_t lookup(self, uint32_t oid) noexcept nogil:
-        """Returns the slot of the version that `oid` stands for at this place, or SLOT_UNKNOWN or SLOT_LOST."""
+        """Returns the slot of the version that `oid` has at this message, or SLOT_UNKNOWN or SLOT_LOST."""
         cdef int k = oid & 63
         if self.cached_oid[k] == oid and self.cached_slot[k] != NOT_CACHED:
             return self.cached_slot[k]
         return self.look_up_anew(oid)
 
     cdef inline int open_scope(self) except -1 nogil:
-        """Adds the scope of the current messages to the window's tags, unless it is there."""
+        """Adds the scope of the current messages to the window's tags, unless it was already added."""
         if self.scope_is_new:
             self.tags.scopes.push_back(self.scope)
             self.scope_is_new = False

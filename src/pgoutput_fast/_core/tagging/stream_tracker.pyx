@@ -1,6 +1,6 @@
-"""Tracks the state of a stream: which version an oid stands for, and what is uncertain after an invalid message.
+"""Tracks the state of a stream: the current version of every oid, and the uncertainty after an invalid message.
 
-`transactions.pyx` and `tag.pyx` handle valid messages. This module looks at a message only if it is invalid.
+`transactions.pyx` and `tag.pyx` handle valid messages. This module handles invalid ones.
 """
 cimport cython
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
@@ -43,7 +43,7 @@ from pgoutput_fast._core.tagging.stream_state cimport (
 
 
 cdef bint _is_unreadable(uint8_t reason) noexcept nogil:
-    """Whether a message for which this is the reason cannot be read. Others can, but do not fit what came before."""
+    """Whether a message with this reason is unreadable. With other reasons it is readable, but out of context."""
     return not (reason == NO_RELATION or reason == RELATION_LOST or reason == OUTSIDE_TRANSACTION
                 or reason == TYPE_CHANGED)
 
@@ -73,8 +73,8 @@ cdef class StreamTracker:
             stream = self.state.streamed.find(self.state.current.xid)
             known = stream.relation(oid)
         if known == NULL and stream != NULL and self.state.misses_relations(stream[0]):
-            # The stream lost a Relation message that may have been about this relation. So what was said outside of
-            # the stream does not count in it.
+            # The stream lost a Relation message that may have been about this relation, so descriptions from outside of
+            # the stream are not valid in it.
             slot = SLOT_LOST
         else:
             if known == NULL:
@@ -86,7 +86,7 @@ cdef class StreamTracker:
         return slot
 
     cdef int learn(self, uint32_t oid, uint32_t subxid, RelationDescription known) except -1 nogil:
-        """Stores what a Relation message said: for the open stream block's transaction only, or for everything."""
+        """Stores the description by a Relation message: only for the open stream block's transaction, or for all."""
         cdef ScopedRelation scoped
         if self.state.context == STREAMING:
             scoped.oid = oid
@@ -106,7 +106,7 @@ cdef class StreamTracker:
     cdef void close_transaction(self) noexcept nogil:
         """Closes the open transaction or stream block."""
         if self.state.context != PLAIN and self.state.context != PREPARING:
-            self.forget_lookups()  # a stream's Relation messages do not count any more, or now count everywhere
+            self.forget_lookups()  # a stream's Relation messages are now void, or valid everywhere
         self.state.context = OUTSIDE
         self.state.current.begin(NONE64, 0)
         self.set_scope(NONE64, NONE64, NONE64, NONE64, NONE64, False)
@@ -130,7 +130,7 @@ cdef class StreamTracker:
 
     cdef bint fail_in(self, Window w, int64_t i, uint8_t reason, int64_t offset, int32_t slot,
                       int32_t column) except -1 nogil:
-        """Does what `fail` does, for a message whose relation version or column is known."""
+        """Like `fail`, for a message whose relation version or column is known."""
         cdef int32_t described = -1, sent = -1
         self.invalid.message = i
         self.invalid.reason = reason
@@ -159,7 +159,7 @@ cdef class StreamTracker:
         if self._may_have_ended_others(kind, reason):
             self.state.doubt(seq)
         if cls & BOUNDARY or cls == 0:
-            # Up to the next boundary message, nobody knows the transaction of a message, and Relation messages are
+            # Up to the next boundary message, the transaction of a message is unknown, and Relation messages are
             # missed.
             if self.state.context == PLAIN or self.state.context == PREPARING:
                 self.records.unknown_outcomes.push_back(self.state.current.txn)
@@ -172,7 +172,7 @@ cdef class StreamTracker:
                 self.lose_relation(load32(w.base + w.start[i] + header), w.subxid[i], seq)
             else:
                 self._lose_relations(w, i, seq)
-            # What seems to be a Relation message without its end may be a Type message.
+            # An apparent Relation message without its end may be a Type message.
             self.state.bad_type = reason == TRUNCATED
         elif not cls & CHANGE and _is_unreadable(reason):
             # Its first byte may be wrong: it may be a Type message, or a Relation message of any relation.
@@ -189,17 +189,17 @@ cdef class StreamTracker:
         return 0
 
     cdef bint _may_have_ended_others(self, uint8_t kind, uint8_t reason) noexcept nogil:
-        """Whether some transaction other than the open one may have ended unseen.
+        """Whether some transaction other than the open one may have ended unnoticed.
 
         A server sends a stream's aborts and commits only between transactions and stream blocks. So an invalid message
         inside of one ended no other transaction. But if a boundary message comes too early, messages before it are
-        missing. The missing messages may have ended such a transaction.
+        missing, and they may have ended such a transaction.
         """
         cdef uint8_t cls = message_class(kind)
         if reason == OUTSIDE_TRANSACTION:
             return True
         if self.state.context == OUTSIDE:
-            # Whatever its first byte says: that byte may be wrong, too.
+            # Regardless of its first byte, which may be wrong, too.
             return _is_unreadable(reason)
         if reason == OTHER_COMMIT or reason == OTHER_PREPARE:
             return True
@@ -207,7 +207,7 @@ cdef class StreamTracker:
                                            MSG_PREPARE if self.state.context == PREPARING else MSG_STREAM_STOP)
 
     cdef int _lose_prepared(self, Window w, int64_t i) except -1 nogil:
-        """Handles an invalid Commit Prepared or Rollback Prepared: the outcome of its transaction is not known."""
+        """Handles an invalid Commit Prepared or Rollback Prepared: the outcome of its transaction is unknown."""
         cdef uint32_t at = PREPARE_XID_AT if w.kind[i] == MSG_COMMIT_PREPARED else ROLLBACK_PREPARED_XID_AT
         cdef uint32_t xid
         cdef const Transaction* t

@@ -11,12 +11,12 @@ cdef class Tagger:
     A call runs `begin_call`, then `tag_window` for each window, then `end_call` or `undo`.
     """
     cdef StreamTracker tracker
-    # What `begin_call` saved. `saved` is NULL outside of calls.
+    # The state saved by `begin_call`. `saved` is NULL outside of calls.
     cdef StreamState* saved
     cdef MessageScope saved_scope
     cdef Py_ssize_t saved_versions
 
-    # Python code may not be called where memory has run out, so these are C functions.
+    # Python code must not be called when memory has run out, so these are C functions.
     cdef int begin_call(self) except -1
     cdef int end_call(self) except -1
     cdef int undo(self) except -1

@@ -1,6 +1,6 @@
-"""Stage 2, tag: finds what a decoder must know of each message, from the headers and the stream's state.
+"""Stage 2, tag: one light pass tags each message with all that a decoder needs, from headers and the stream's state.
 
-Messages are tagged in order. Inserts, updates and deletes do not change the state, so each costs only one look-up. The
+Messages are tagged in order. Inserts, updates and deletes do not change the state, so each costs only one lookup. The
 loop runs without the GIL. It stops only for rare messages: a Type message, a Relation message with something new, and
 an invalid message for which an error is raised.
 """
@@ -75,7 +75,7 @@ from pgoutput_fast.catalog.relations import type_offset
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.schema.column_types import changed_type
 
-# No user's options. So `changed_type` compares only what the messages say of the types.
+# Not a user's options, so `changed_type` compares only the types in the messages.
 _DEFAULT_OPTIONS = Options()
 
 # Why `_tag_messages` stopped.
@@ -115,8 +115,8 @@ cdef class Tagger:
         """Restores the state that `begin_call` saved."""
         if self.saved == NULL:
             return 0
-        # Memory may have run out, so only the last two lines allocate. They can fail without harm: the next call begins
-        # with new records.
+        # Memory may have run out, so only the last two lines allocate. They can fail safely: the next call begins with
+        # new records.
         self.tracker.state.swap(dereference(self.saved))
         self.tracker.scope = self.saved_scope
         self.tracker.forget_lookups()
@@ -126,14 +126,15 @@ cdef class Tagger:
         return 0
 
     def start_session(self):
-        """Notes that a new decoding session begins with the next message."""
+        """Records that a new decoding session begins with the next message."""
         self.tracker.state.session_starts = True
 
     cdef int tag_window(self, Window w, int64_t base_seq, const int64_t* seqs, const int64_t* lsns) except -1:
         """Tags every message of the window. The result is in the tracker's `tags`.
 
         Raises:
-            Malformed: if a message is invalid, unless it is rejected. The tracker's `invalid` says which and why.
+            Malformed: if a message is invalid, unless it is rejected. The tracker's `invalid` has the message and the
+                reason.
         """
         cdef StreamTracker tracker = self.tracker
         cdef Tags tags = tracker.tags
@@ -159,7 +160,7 @@ cdef class Tagger:
 
 
 cdef int _tag_messages(StreamTracker tracker, Tags tags, Window w, int64_t* at) except -1 nogil:
-    """Tags messages from at[0] on. Returns a Stop; at[0] is then the message at which it stopped."""
+    """Tags messages from at[0] on. Returns a Stop and sets at[0] to the message at which it stopped."""
     cdef uint8_t cls, flags, misfit
     cdef int64_t offset = 0
     cdef int32_t slot
@@ -194,7 +195,7 @@ cdef int _tag_messages(StreamTracker tracker, Tags tags, Window w, int64_t* at) 
             slot = tracker.lookup(w.relation[i])
             misfit = _misfit(tracker, w, i, slot, &offset) if tracker.quarantine else <uint8_t> OK
             if misfit != OK:
-                # Rows that follow may be of what this message described.
+                # Later rows may depend on the description in this message.
                 tracker.state.bad_type = True
             if slot >= 0 and misfit == OK:
                 tags.add_item(i, slot)
@@ -220,7 +221,7 @@ cdef int _tag_messages(StreamTracker tracker, Tags tags, Window w, int64_t* at) 
 
 
 cdef uint8_t _not_a_message(const uint8_t* p, int64_t size) noexcept nogil:
-    """Returns the reason for a message with an unknown kind byte: the error can then say what the bytes may be."""
+    """Returns the reason for a message with an unknown kind byte, so that the error can tell what the bytes may be."""
     if is_hex_text(p, size):
         return TEXT_PAYLOAD
     if (p[0] == c'w' and size > 25) or (p[0] == c'k' and size == 18):
@@ -240,16 +241,16 @@ cdef bint _fail_malformed(StreamTracker tracker, Window w, int64_t i, uint8_t cl
 
 
 cdef inline void _set_scope_of_subtransaction(StreamTracker tracker, Window w, int64_t i) noexcept nogil:
-    """Inside a stream block: begins a new scope if this message is of another (sub)transaction."""
+    """Inside a stream block: begins a new scope if this message belongs to another (sub)transaction."""
     if tracker.scope.subxid != <int64_t> w.subxid[i]:
         tracker.set_scope(tracker.scope.txn, tracker.scope.xid, w.subxid[i], NONE64, NONE64, True)
 
 
 cdef uint8_t _misfit(StreamTracker tracker, Window w, int64_t i, int32_t slot, int64_t* offset) noexcept nogil:
-    """Returns why a change may be a Relation or Type message whose first byte is damaged, OK if it is a change.
+    """Returns why a change may be a Relation or Type message with a damaged first byte, or OK if it is a change.
 
-    Behind an oid, a change has the letter of a tuple, a number of columns and the kind of a value. The others have a
-    name. `offset` is where they differ.
+    In a change, the oid is followed by a tuple's tag, a number of columns and the kind of a value. In the others, a
+    name follows. `offset` is the first difference.
     """
     cdef const uint8_t* p = w.base + w.start[i]
     cdef int64_t at = 9 if w.flags[i] & IN_STREAM else 5
@@ -296,7 +297,7 @@ cdef int _tag_other(StreamTracker tracker, Tags tags, Window w, int64_t i) excep
 
 
 cdef bint _tag_truncate(StreamTracker tracker, Tags tags, Window w, int64_t i) except -1 nogil:
-    """Records a Truncate, and adds an item for each of its relations. Returns True if the caller must raise."""
+    """Records a Truncate, and adds an item per relation. Returns True if the caller must raise."""
     cdef const uint8_t* p = w.base + w.start[i]
     cdef int64_t at = 5 if w.flags[i] & IN_STREAM else 1
     cdef int64_t size = w.length[i]
@@ -358,14 +359,14 @@ cdef bint _tag_message(StreamTracker tracker, Tags tags, Window w, int64_t i) ex
         m.txn = tracker.scope.txn
         m.xid = tracker.scope.xid
     elif around.txn != NONE64:
-        # It belongs to no transaction, even if it comes inside one.
+        # It belongs to no transaction, even inside one.
         tracker.set_scope(NONE64, NONE64, NONE64, NONE64, NONE64, around.in_stream)
         tracker.open_scope()
         tags.set_last_scope(i)
         tracker.scope = around
         tracker.scope_is_new = True
     if not m.transactional and m.lsn > 0:
-        # An LSN identifies a message. So a message that comes again is found even if nobody said that a session began.
+        # An LSN identifies a message. So a repeat is detected even without the start of a session.
         if not tracker.state.messages.add(m.lsn):
             tags.taken[i] = 0
             return False
@@ -377,7 +378,7 @@ cdef bint _tag_message(StreamTracker tracker, Tags tags, Window w, int64_t i) ex
 
 
 cdef bint _tag_origin(StreamTracker tracker, Window w, int64_t i) except -1 nogil:
-    """Notes the origin of the open transaction. Returns True if the caller must raise."""
+    """Records the origin of the open transaction. Returns True if the caller must raise."""
     cdef Fields f
     cdef const uint8_t* name = NULL
     cdef int64_t length = 0
@@ -403,7 +404,7 @@ cdef bint _tag_origin(StreamTracker tracker, Window w, int64_t i) except -1 nogi
 cdef int _tag_relation(StreamTracker tracker, Window w, int64_t i) except -1 nogil:
     """Tags a Relation message. Returns NEW_RELATION if it must be parsed.
 
-    It need not be parsed if it repeats byte for byte what is known, and no Type message can change its meaning.
+    It need not be parsed if it repeats the last description byte for byte, and no Type message can change its meaning.
     Returns FINISHED then, or if it was rejected.
     """
     cdef int header = 5 if w.flags[i] & IN_STREAM else 1
@@ -439,8 +440,7 @@ cdef int _register_relation(StreamTracker tracker, Window w, int64_t i) except -
             raise
         return 0
     tracker.state.bad_type = False
-    # A Type message before this one could not be read, so this Relation's types are unknown: treat the relation as
-    # lost.
+    # A previous Type message was unreadable, so this Relation's types are unknown: treat the relation as lost.
     if types_unknown:
         tracker.lose_relation(fields[0], w.subxid[i], tracker.tags.seq_of(i))
         return 0
@@ -484,7 +484,7 @@ cdef int _register_type(StreamTracker tracker, Window w, int64_t i) except -1:
 
 
 cdef dict _type_names(StreamTracker tracker, list oids):
-    """Returns {oid: (namespace, name)} of the types that Type messages named, as the open transaction sees them."""
+    """Returns {oid: (namespace, name)} of the types that Type messages named, as visible to the open transaction."""
     cdef const TypeName* named
     found = {}
     for oid in oids:
@@ -494,7 +494,7 @@ cdef dict _type_names(StreamTracker tracker, list oids):
         if named == NULL:
             named = tracker.state.type(<uint32_t> oid)
         if named != NULL:
-            # Cython's own conversion copies the string, and does not expect the copy to fail.
+            # Cython's own conversion copies the string, and does not handle a failed copy.
             found[oid] = (
                 named.name_space.data()[:named.name_space.size()].decode("utf-8"),
                 named.name.data()[:named.name.size()].decode("utf-8"),

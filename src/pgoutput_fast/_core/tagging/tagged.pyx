@@ -66,23 +66,23 @@ cdef enum:
 
 
 cdef inline bint _waits_for_commit(uint8_t kind) noexcept nogil:
-    """Whether the committed view keeps messages of this kind for later: changes, Truncates and logical messages."""
+    """Whether the committed view keeps messages of this kind until commit: changes, Truncates and logical messages."""
     return message_class(kind) & CHANGE or kind == MSG_TRUNCATE or kind == MSG_MESSAGE
 
 
 cdef tuple tagged_columns(StreamTracker tracker, Window w, bint changes_only):
     """Returns (columns, messages, extra payloads) for the rows of a tagged window.
 
-    A message has one row, but a Truncate has one row per relation. A session's start has a row, too: its kind is 0, its
-    `seq` is the next message's. Rejected messages have no row. With `changes_only`, only changes, truncates and logical
-    messages have rows.
+    A message has one row, but a Truncate has one row per relation. The start of a session also has a row, with kind 0
+    and the `seq` of the next message. Rejected messages have no row. With `changes_only`, only changes, truncates and
+    logical messages have rows.
 
-    columns: a batch with all columns of TAGGED_SCHEMA but the payload.
-    messages: int64 array, the ordinal in the window of each row's message; null at a session's start. None if the rows
+    columns: a batch with all columns of TAGGED_SCHEMA except the payload.
+    messages: int64 array, the ordinal in the window of every row's message; null at a session's start. None if the rows
         are exactly the window's messages, in order, and `changes_only` is not set.
-    extra payloads: large binary array, one Truncate for each further relation of a Truncate of several relations; the
-        first row of such a message has the message as it came. If the window has n messages, the ordinal n + k is
-        element k of this array. None if there is none.
+    extra payloads: large binary array with a Truncate for every relation but the first of a Truncate of several
+        relations; the first row of such a message has the original message. If the window has n messages, the ordinal
+        n + k is element k of this array. None if there is none.
     """
     cdef TableBuilder t = TableBuilder(_HEAD_SCHEMA)
     cdef _TaggedRows rows = _TaggedRows()
@@ -98,13 +98,13 @@ cdef tuple tagged_columns(StreamTracker tracker, Window w, bint changes_only):
 @cython.final
 cdef class _TaggedRows:
     """The rows of a tagged window."""
-    cdef vector[int64_t] message         # of each row: its message's ordinal in the window
-    cdef vector[int32_t] slot            # of each row: the slot of its relation version, NO_SLOT or SESSION_MARK
+    cdef vector[int64_t] message         # per row: its message's ordinal in the window
+    cdef vector[int32_t] slot            # per row: slot of its relation version, NO_SLOT or SESSION_MARK
     cdef vector[int64_t] further         # rows of a Truncate after its first row
-    cdef size_t marks                    # how many rows are starts of a session
+    cdef size_t marks                    # number of rows that are session starts
 
     cdef int select(self, Tags tags, Window w, bint changes_only) except -1 nogil:
-        """Finds the rows."""
+        """Selects the messages that have rows."""
         cdef int64_t i, item = 0
         self.message.reserve(<size_t> w.count)
         self.slot.reserve(<size_t> w.count)
@@ -132,7 +132,7 @@ cdef class _TaggedRows:
         return 0
 
     cdef int write_columns(self, Tags tags, RelationVersions versions, Window w, TableBuilder t) except -1 nogil:
-        """Writes all columns but the payload."""
+        """Writes all columns except the payload."""
         cdef const MessageScope* scope
         cdef int64_t* out[PAYLOAD]
         cdef vector[uint8_t] bits
@@ -186,7 +186,7 @@ cdef class _TaggedRows:
         return True
 
     cdef object take_extra_payloads(self, RelationVersions versions, Window w):
-        """Makes a Truncate for each row of `further`, and lets the row refer to it. Returns these payloads, or None."""
+        """Makes a Truncate per row of `further`, and lets the row refer to it. Returns these payloads, or None."""
         cdef vector[uint8_t] alone
         cdef vector[int64_t] ends
         cdef int64_t i, row
@@ -225,7 +225,7 @@ cdef inline bint _bit(const uint8_t* bits, int64_t k) noexcept nogil:
 
 
 cdef const int64_t* _filled(object column, int64_t null, vector[int64_t]& buffer) except NULL:
-    """Returns the column's values. If any is null, they are copied into `buffer`, with `null` in place of nulls."""
+    """Returns the column's values. If any is null, returns a copy in `buffer` with `null` in place of nulls."""
     cdef const int64_t* values = _values(column)
     if column.null_count == 0:
         return values
@@ -242,14 +242,15 @@ cdef const int64_t* _filled(object column, int64_t null, vector[int64_t]& buffer
 @cython.final
 cdef class _LoadedColumns:
     """The columns of tagged payloads, in any order of rows."""
-    cdef dict columns                    # the Arrow array of each name; they own what the pointers point to
-    # Copies of columns that have nulls. Not a C array: Cython destroys none in an extension type.
+    cdef dict columns                    # the Arrow arrays by name; they own the memory below
+    # Copies of columns that have nulls. Not a C array, because Cython does not destroy its elements in an extension
+    # type.
     cdef vector[vector[int64_t]] buffers
     cdef const int8_t* kind
     cdef const uint8_t* stream_bits
     cdef int64_t stream_offset
     cdef const int64_t* version
-    cdef int64_t last_version            # the last one that was looked up, and its slot
+    cdef int64_t last_version            # the last lookup
     cdef int32_t last_slot
     cdef const int64_t* txn
     cdef const int64_t* xid
@@ -283,7 +284,7 @@ cdef class _LoadedColumns:
         return _bit(self.stream_bits, self.stream_offset + i)
 
     cdef int32_t slot_of(self, int64_t i, RelationVersions versions) except -2:
-        """Returns the slot of the relation version of row i, -1 if it is not known."""
+        """Returns the slot of the relation version of row i, -1 if it is unknown."""
         if self.version[i] != self.last_version:
             self.last_slot = versions.slot_of_id(self.version[i])
             self.last_version = self.version[i]
@@ -305,7 +306,7 @@ cdef class _LoadedColumns:
 
 
 cdef dict _checked_columns(batch):
-    """Returns the columns of a batch of tagged payloads by name, each with the type that TAGGED_SCHEMA has."""
+    """Returns the columns of a batch of tagged payloads by name, with the types of TAGGED_SCHEMA."""
     if batch.schema.names != TAGGED_SCHEMA.names:
         raise TypeError(f"tagged payloads have the columns {', '.join(TAGGED_SCHEMA.names)}")
     columns = {}
@@ -314,8 +315,8 @@ cdef dict _checked_columns(batch):
         what = f"column {field.name} of tagged payloads"
         if len(column) != batch.num_rows:
             raise ValueError(f"{what} has {len(column)} values for {batch.num_rows} rows")
-        # A cast makes Arrow read the whole column, so we check such a column in full. We read the other columns
-        # ourselves, and check each payload offset on use.
+        # Arrow's cast reads the whole column, so a column that needs one is checked in full. Other columns are read
+        # only here, and payload offsets are checked on use.
         column = cast(checked(column, what, full=not column.type.equals(field.type)), what, field.type)
         if field.name in ("seq", "kind", "in_stream", "payload"):
             if column.null_count:
@@ -325,9 +326,9 @@ cdef dict _checked_columns(batch):
 
 
 cdef int load_tagged(StreamTracker tracker, Window w, object batch) except -1:
-    """Makes a window with items, scopes and records from a batch with TAGGED_SCHEMA, as tagging would have made it.
+    """Makes a window with items, scopes and records from a batch with TAGGED_SCHEMA, like those that tagging made.
 
-    The rows may come in any order, and rows may be missing.
+    The rows may be in any order, and rows may be missing.
     """
     cdef Tags tags = tracker.tags
     cdef int64_t i, count = batch.num_rows
@@ -357,7 +358,7 @@ cdef int load_tagged(StreamTracker tracker, Window w, object batch) except -1:
         if <uint8_t> loaded.kind[i] != w.kind[i]:
             _fail(tracker, w, i, TAGS_DISAGREE, 0)
             continue
-        # The scan takes rows for consecutive messages. What it read of others is not valid.
+        # The scan treats rows as consecutive messages. Its result for other rows is not valid.
         scanned = w.flags[i] & (IN_STREAM | MALFORMED) == (IN_STREAM if scope.in_stream else 0)
         if not scanned:
             w.flags[i] = IN_STREAM if scope.in_stream else 0
@@ -387,9 +388,9 @@ cdef inline const uint8_t* _body(Window w, int64_t i) noexcept nogil:
 
 cdef int _load_item(StreamTracker tracker, Window w, int64_t i, int64_t subxid, _LoadedColumns loaded,
                     dict truncates, bint scanned) except -1:
-    """Loads a change, or a Truncate: adds the item that is decoded. Tags that the caller does not need may be null.
+    """Loads a change, or a Truncate: adds the item to decode. Tags that the caller does not need may be null.
 
-    `scanned` says whether the window has the message's header. To read it from the payload again is a cache miss.
+    `scanned` says whether the window has the message's header. Reading it from the payload again is a cache miss.
     """
     cdef bint stream = w.flags[i] & IN_STREAM
     cdef int header = 5 if stream else 1
@@ -418,11 +419,11 @@ cdef int _load_item(StreamTracker tracker, Window w, int64_t i, int64_t subxid, 
 
 
 cdef bint _load_truncate(StreamTracker tracker, Window w, int64_t i, dict truncates) except -1:
-    """Collects the rows of each Truncate in `truncates`, by seq: [row with the most relations, oids of other rows].
+    """Collects the rows of every Truncate in `truncates`, by seq: [row with the most relations, oids of other rows].
 
-    One row has the message as it came; in batches of earlier versions of this package, every row has it. In a subset of
-    a batch, that row may be missing; the oids of the other rows are needed then. Returns False if the message is
-    malformed and was rejected.
+    One row has the original message; in batches of earlier versions of this package, every row has it. In a subset of a
+    batch, that row may be missing, and the oids of the other rows are needed. Returns False if the message is malformed
+    and was rejected.
     """
     cdef int64_t count = <int32_t> load32(_body(w, i))
     cdef int64_t before
@@ -445,7 +446,7 @@ cdef bint _load_truncate(StreamTracker tracker, Window w, int64_t i, dict trunca
 
 
 cdef int _record_truncates(StreamTracker tracker, Window w, dict truncates) except -1:
-    """Adds a record for each Truncate. It has all relations if one row names them, else those that have rows."""
+    """Adds a record for every Truncate. It has all relations if one row names them, else those that have rows."""
     cdef TruncateRecord t
     cdef const uint8_t* p
     cdef int64_t i, k
@@ -503,7 +504,7 @@ cdef int _load_boundary(StreamTracker tracker, Window w, int64_t i, MessageScope
 
 
 cdef int _load_origin(StreamTracker tracker, Window w, int64_t i, int64_t txn, dict origins) except -1:
-    """Keeps the last Origin of each transaction in `origins`."""
+    """Keeps the last Origin of every transaction in `origins`."""
     cdef Fields f
     cdef const uint8_t* name = NULL
     cdef int64_t length = 0
@@ -522,7 +523,7 @@ cdef int _load_origin(StreamTracker tracker, Window w, int64_t i, int64_t txn, d
 
 
 cdef int _complete_boundaries(StreamTracker tracker, dict origins) except -1:
-    """Adds to boundary records what other messages of the transaction say: its origin, and when it was prepared."""
+    """Completes boundary records from other messages of the transaction: its origin, and when it was prepared."""
     cdef BoundaryRecord b
     cdef RecordReader[BoundaryRecord] reader
     cdef RecordLog[BoundaryRecord] completed

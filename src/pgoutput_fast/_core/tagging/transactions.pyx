@@ -1,4 +1,4 @@
-"""Tags the messages that begin or end something: a session, a transaction, a stream block, a prepared transaction."""
+"""Tags the messages that begin or end a session, a transaction, a stream block or a prepared transaction."""
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 from libcpp.string cimport string
 from libcpp.vector cimport vector
@@ -49,9 +49,9 @@ from pgoutput_fast._core.tagging.stream_tracker cimport StreamTracker
 
 cdef int _void_transaction(StreamTracker tracker, const Transaction& t, int64_t at_seq,
                            bint doubtful) except -1 nogil:
-    """Records that a transaction is void: the server sends it again, or it does not exist any more.
+    """Records that a transaction is void: the server sends it again, or it no longer exists.
 
-    The outcome of a doubtful transaction is not known: it may have ended in another way.
+    The outcome of a doubtful transaction is unknown: it may have ended in another way.
     """
     cdef OutcomeRecord o
     if t.txn == NONE64:
@@ -80,7 +80,7 @@ cdef int begin_session(StreamTracker tracker, int64_t seq) except -1 nogil:
 
 
 cdef int _void_stream(StreamTracker tracker, uint32_t xid, int64_t seq) except -1 nogil:
-    """Voids what was streamed under an xid: the xid begins again, or its transaction ended in another way."""
+    """Voids the stream of an xid: the xid begins again, or its transaction ended in another way."""
     cdef const Transaction* t = tracker.state.streamed.find(xid)
     if t != NULL:
         _void_transaction(tracker, t[0], seq, tracker.state.is_doubtful(t[0]))
@@ -88,7 +88,7 @@ cdef int _void_stream(StreamTracker tracker, uint32_t xid, int64_t seq) except -
 
 
 cdef int _void_prepared(StreamTracker tracker, uint32_t xid, int64_t seq) except -1 nogil:
-    """Voids what was prepared under an xid: another transaction with this xid begins or is complete."""
+    """Voids the prepared transaction of an xid: another transaction with this xid begins or is complete."""
     cdef const Transaction* t = tracker.state.prepared().find(xid)
     if t == NULL:
         return 0
@@ -102,7 +102,7 @@ cdef int _void_prepared(StreamTracker tracker, uint32_t xid, int64_t seq) except
 cdef int _void_same_gid(StreamTracker tracker, const string& gid) except -1 nogil:
     """Ends older prepared transactions with this gid whose end may have been missed.
 
-    A gid belongs to one prepared transaction at a time. So these transactions have ended. How is not known.
+    A gid belongs to one prepared transaction at a time. So these transactions have ended, with unknown outcomes.
     """
     cdef vector[uint32_t] namesakes = tracker.state.doubted_with_gid(gid)
     cdef size_t k
@@ -115,7 +115,7 @@ cdef int _void_same_gid(StreamTracker tracker, const string& gid) except -1 nogi
 
 
 cdef uint8_t _expected(StreamTracker tracker, uint8_t outside) noexcept nogil:
-    """Returns the reason that says which message had to come first: it ends the open transaction or stream block.
+    """Returns the reason that names the missing message, which ends the open transaction or stream block.
 
     If nothing is open, returns `outside`.
     """
@@ -128,7 +128,7 @@ cdef uint8_t _expected(StreamTracker tracker, uint8_t outside) noexcept nogil:
 
 cdef uint8_t _out_of_order(StreamTracker tracker, const BoundaryRecord& b, const uint8_t* gid, int64_t gid_length,
                            int64_t* offset) noexcept nogil:
-    """Returns OK, or why the boundary message may not come here; `offset` is the byte that shows it."""
+    """Returns OK, or why the boundary message is out of order; `offset` is that of the unexpected byte."""
     cdef StreamState* state = &tracker.state
     offset[0] = 0
     if b.kind == MSG_STREAM_STOP:
@@ -220,8 +220,8 @@ cdef int _begin_block(StreamTracker tracker, BoundaryRecord* b) except -1 nogil:
     """Handles Stream Start."""
     cdef uint32_t xid = <uint32_t> b.xid
     if b.first_segment == 1:
-        # What is prepared under the xid stays. If its Prepare was confirmed, a new session may stream the transaction
-        # again and then send only its Commit Prepared or Rollback Prepared.
+        # The transaction prepared under the xid stays. If its Prepare was confirmed, a new session may stream the
+        # transaction again and then send only its Commit Prepared or Rollback Prepared.
         _void_stream(tracker, xid, b.seq)
         tracker.state.streamed.edit(xid).begin(b.seq, xid)
     b.txn = tracker.state.streamed.find(xid).txn
@@ -273,7 +273,7 @@ cdef inline void _note_commit(StreamTracker tracker, const BoundaryRecord& b) no
 
 
 cdef int _add_origin(StreamTracker tracker, BoundaryRecord* b, Transaction& t) except -1 nogil:
-    """Adds to the record of a transaction's end what its Origin message said."""
+    """Adds the transaction's Origin message to the record of its end."""
     if t.has_origin:
         b.origin = tracker.records.keep(<const uint8_t*> t.origin.data(), t.origin.size())
         b.origin_lsn = t.origin_lsn
@@ -313,7 +313,7 @@ cdef int _end_between_transactions(StreamTracker tracker, BoundaryRecord* b, con
         if t != NULL:
             state.end_prepared(xid)
         elif state.streamed.count(xid):
-            # The Prepare was never seen: what was streamed may be a part of the prepared transaction.
+            # The Prepare was never seen: the stream may be a part of the prepared transaction.
             state.streamed.edit(xid).doubtful = True
         _void_stream(tracker, xid, b.seq)
     elif t != NULL and not _ends_part(b[0]):
@@ -324,13 +324,13 @@ cdef int _end_between_transactions(StreamTracker tracker, BoundaryRecord* b, con
 
 cdef Transaction* _ended_transaction(StreamTracker tracker, const BoundaryRecord& b, const uint8_t* gid,
                                      int64_t gid_length) except? NULL nogil:
-    """Returns the transaction that the message is about; NULL if it was never seen."""
+    """Returns the transaction that the message is about; NULL if it is unknown."""
     cdef uint32_t xid = <uint32_t> b.xid
     cdef const Transaction* prepared
     cdef Transaction* t
     if b.kind == MSG_COMMIT_PREPARED or b.kind == MSG_ROLLBACK_PREPARED:
         prepared = tracker.state.prepared().find(xid)
-        # A gid can be used again. A Rollback Prepared also has the end LSN of its Prepare, so that is compared.
+        # A gid can be reused. A Rollback Prepared also has the end LSN of its Prepare, which is compared.
         if prepared != NULL and same_bytes(prepared.gid, gid, gid_length) and (
             b.kind == MSG_COMMIT_PREPARED or prepared.prepare_end_lsn == b.lsn
         ):
@@ -346,8 +346,8 @@ cdef int _prepare_stream(StreamTracker tracker, const BoundaryRecord& b, Transac
                          int64_t gid_length) except -1 nogil:
     """Turns a streamed transaction into a prepared one.
 
-    Its descriptions hold for all transactions from now on: PostgreSQL 19 does not always send them again. If they are
-    rolled back, the server sends those that they had replaced.
+    From now on, its descriptions are valid for all transactions: PostgreSQL 19 does not always send them again. If they
+    are rolled back, the server sends the replaced ones again.
     """
     tracker.state.promote(t[0])
     _void_prepared(tracker, <uint32_t> b.xid, b.seq)

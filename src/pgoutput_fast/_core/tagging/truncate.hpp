@@ -1,4 +1,4 @@
-// Makes a Truncate of one relation from a Truncate of several. It is used where the whole message is kept already.
+// Makes a Truncate of one relation from a Truncate of several. It is used where the whole message is already kept.
 #pragma once
 #include <cstdint>
 #include <cstring>

@@ -10,15 +10,15 @@ from pgoutput_fast._core.tagging.window_tags cimport Tags
 
 
 cdef class WaitingRows:
-    """Changes of one transaction with their tags. They are as large as needed, and never change.
+    """Changes of one transaction with their tags. They use no spare memory, and never change.
 
-    Each vector but `scopes` has one value per change.
+    Each vector except `scopes` has one value per change.
     """
-    cdef RelationVersions versions       # `slot` counts in these
-    cdef object owner                    # the Arrow array that has the payloads; None if `copy` has them
+    cdef RelationVersions versions       # `slot` refers to these
+    cdef object owner                    # the Arrow array of the payloads; None if they are in `copy`
     cdef Buffer copy
-    cdef const uint8_t* base             # where `start` counts from
-    cdef const uint8_t* end              # nothing at or behind it may be read
+    cdef const uint8_t* base             # `start` is relative to this
+    cdef const uint8_t* end              # nothing at or after it may be read
     cdef vector[uint8_t] kind, flags
     cdef vector[uint32_t] start, length, scope_of
     cdef vector[int32_t] slot
@@ -41,9 +41,9 @@ cdef class WaitingRows:
 cdef list waiting_rows(StreamTracker tracker, Window w, Payloads payloads, int64_t first=*)
 
 
-# What `plain_end` finds.
+# Results of `plain_end`.
 cdef enum PlainEnd:
-    OTHER_ENDS       # it is not that simple
+    OTHER_ENDS       # not a simple case
     NO_END           # no transaction ended
     ENDED            # all transactions before the last Commit
 

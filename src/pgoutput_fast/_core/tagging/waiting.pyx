@@ -30,7 +30,7 @@ from pgoutput_fast._core.tagging.window_tags cimport Tags
 
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 
-# A window with more transactions than this becomes a table: many small pieces cost more than a table.
+# A window with more transactions becomes a table, because many small batches cost more than a table.
 cdef size_t MOST_TRANSACTIONS = 16
 # By kind: whether the message is neither a boundary message nor unknown.
 cdef uint8_t[256] CHANGES_NO_PLACE
@@ -104,11 +104,11 @@ cdef class WaitingRows:
 
     @property
     def is_shared(self):
-        """Whether the payloads lie in memory of the caller's."""
+        """Whether the payloads are in the caller's memory."""
         return self.owner is not None
 
     def copied(self):
-        """Returns the same rows with payloads in memory of their own."""
+        """Returns the same rows with their own copy of the payloads."""
         cdef WaitingRows other = WaitingRows.__new__(WaitingRows)
         other.versions, other.txn = self.versions, self.txn
         with nogil:
@@ -118,9 +118,9 @@ cdef class WaitingRows:
         return other
 
     def joined(self, WaitingRows behind):
-        """Returns these rows and those behind them as one, with payloads in memory of their own.
+        """Returns these rows followed by those of `behind`, with their own copy of the payloads.
 
-        Both must be of one transaction and of one decoder, and have less than 2 GiB of payloads.
+        Both must be of one transaction and one decoder, and have less than 2 GiB of payloads.
         """
         cdef WaitingRows other = WaitingRows.__new__(WaitingRows)
         other.versions, other.txn = self.versions, self.txn
@@ -132,13 +132,13 @@ cdef class WaitingRows:
         return other
 
     cdef int append(self, WaitingRows rows) except -1 nogil:
-        """Appends the rows to rows with payloads in memory of their own."""
+        """Appends the rows to rows that own their payloads."""
         cdef uint32_t at = <uint32_t> self.copy.size(), scopes = <uint32_t> self.scopes.size()
         cdef int64_t i
         rows.copy_payloads(self.copy)
         self.base = self.copy.data()
         self.end = self.base + self.copy.size()
-        # An LSN of 0 is not known.
+        # An LSN of 0 is unknown.
         if not rows.lsn.empty() and self.lsn.empty():
             self.lsn.resize(<size_t> self.rows, 0)
         for i in range(rows.rows):
@@ -162,7 +162,7 @@ cdef class WaitingRows:
         return 0
 
     def batch(self):
-        """Returns the rows as a batch with TAGGED_SCHEMA. It has memory of its own."""
+        """Returns the rows as a batch with TAGGED_SCHEMA, which has its own memory."""
         cdef TableBuilder t = TableBuilder(TAGGED_SCHEMA)
         with nogil:
             _write_columns(self, t)
@@ -171,7 +171,7 @@ cdef class WaitingRows:
 
 
 cdef int _write_columns(WaitingRows rows, TableBuilder t) except -1 nogil:
-    """Writes all columns but the payload."""
+    """Writes all columns except the payload."""
     cdef int64_t* out[PAYLOAD]
     cdef const MessageScope* scope
     cdef vector[uint8_t] bits
@@ -205,7 +205,7 @@ cdef int _write_columns(WaitingRows rows, TableBuilder t) except -1 nogil:
 
 
 cdef int _write_payloads(WaitingRows rows, TableBuilder t) except -1 nogil:
-    # A window has fewer than 2 GiB, so offsets of 32 bits are enough.
+    # A window has less than 2 GiB, so 32-bit offsets are enough.
     cdef int32_t* offsets = t.columns[PAYLOAD].reserve_offsets(<size_t> rows.rows)
     cdef int32_t at = 0
     cdef int64_t i
@@ -225,17 +225,17 @@ cdef bint _has(Window w, uint8_t kind) noexcept nogil:
 
 
 cdef bint _as_announced(Tags tags, Window w, int64_t i) noexcept nogil:
-    """Whether a valid Commit has the time that its Begin announced. The tagger has compared the LSNs."""
+    """Whether a valid Commit has the time that its Begin announced. The tagger has already compared the LSNs."""
     return (w.length[i] == 26 and tags.scopes[tags.scope_of[i]].commit_timestamp
             == <int64_t> load64(w.base + w.start[i] + 18) + EPOCH_SHIFT)
 
 
 cdef PlainEnd plain_end(Tags tags, Window w, int64_t* items) noexcept nogil:
-    """Finds where the last plain transaction ends in a tagged window. `items` gets how many items come before.
+    """Finds the end of the last plain transaction in a tagged window. `items` receives the number of items before it.
 
-    The result is OTHER_ENDS if there are boundary messages that do not belong to plain transactions, or invalid ones.
-    It is OTHER_ENDS, too, if there is a Truncate or a logical message: the tagger has recorded it already, so those of
-    earlier rows would come behind it.
+    The result is OTHER_ENDS if there are invalid boundary messages or boundary messages other than those of plain
+    transactions. It is also OTHER_ENDS if there is a Truncate or a logical message: the tagger has already recorded it,
+    so those of earlier rows would come after it.
     """
     cdef int64_t i, last = -1
     cdef uint8_t kind
@@ -260,14 +260,14 @@ cdef PlainEnd plain_end(Tags tags, Window w, int64_t* items) noexcept nogil:
 cdef list waiting_rows(StreamTracker tracker, Window w, Payloads payloads, int64_t first=-1):
     """Returns the changes of a tagged window, by transaction: WaitingRows that share the memory of the payloads.
 
-    With `first`, it leaves out the items before: only changes of few transactions may follow. Without `first`, it
-    returns None if the window has a Truncate or a logical message, which are no changes, or too many transactions.
+    With `first`, it skips the items before: only changes of few transactions may follow. Without `first`, it returns
+    None if the window has a Truncate or a logical message, or too many transactions.
     """
     cdef Tags tags = tracker.tags
-    cdef vector[int64_t] txns            # of each group
-    cdef vector[uint32_t] group_of       # of each scope
-    cdef vector[uint32_t] place_of       # of each scope: its place among the group's scopes
-    cdef vector[int64_t] counts          # of changes, of each group
+    cdef vector[int64_t] txns            # per group
+    cdef vector[uint32_t] group_of       # per scope
+    cdef vector[uint32_t] place_of       # per scope: its index among the group's scopes
+    cdef vector[int64_t] counts          # per group: number of changes
     cdef list found = []
     cdef WaitingRows rows
     cdef bint few
@@ -328,7 +328,7 @@ cdef int _add_items(Tags tags, Window w, int64_t first, list found, vector[uint3
     cdef WaitingRows rows
     cdef int64_t item = first
     cdef uint32_t group
-    # Most messages follow others of their transaction.
+    # Most messages are of the same transaction as the previous one.
     while item < tags.items:
         group = group_of[tags.scope_of[tags.item_message[item]]]
         rows = found[group]

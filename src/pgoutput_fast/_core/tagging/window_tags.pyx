@@ -10,7 +10,7 @@ from pgoutput_fast._core.protocol.wire cimport load32, write_truncate_of
 
 cdef class Tags:
     cdef int start(self, int64_t count, int64_t base_seq, const int64_t* seqs, const int64_t* lsns) except -1:
-        """Forgets the window before, and prepares for one of `count` messages."""
+        """Drops the previous window, and prepares for one of `count` messages."""
         self.base_seq = base_seq
         self.seqs = seqs
         self.lsns = lsns
@@ -26,21 +26,21 @@ cdef class Tags:
         return 0
 
     cdef int reserve_items(self, int64_t items) except -1 nogil:
-        """Makes sure that `items` items fit in all."""
+        """Makes space for `items` items in all."""
         if <int64_t> self.item_slot.size() < items:
             self.item_message.resize(<size_t> items)
             self.item_slot.resize(<size_t> items)  # last: if memory runs out, the next call resizes both again
         return 0
 
     cdef int forget_loaded(self) except -1:
-        """Drops the tagged payloads that were loaded, so that their memory can be freed. Allocates no memory."""
+        """Drops the loaded tagged payloads, so that their memory can be freed. Allocates no memory."""
         if self.loaded is not None:
             self.seqs = self.lsns = NULL
             self.loaded = None
         return 0
 
     cdef int swap_tags(self, Tags other) except -1:
-        """Swaps all values. So a window's tags leave the tagger, and the tagger gets memory that it can use again."""
+        """Swaps all values. So a window's tags leave the tagger, and the tagger gets memory for reuse."""
         swap(self.seqs, other.seqs)
         swap(self.lsns, other.lsns)
         swap(self.base_seq, other.base_seq)
@@ -59,8 +59,8 @@ cdef class Tags:
                          int32_t column, int32_t described, int32_t sent) except -1 nogil:
         """Rejects a whole message.
 
-        A Truncate is rejected once for each relation that is wrong. The first reject has the whole message. Each
-        further one has a Truncate of its relation alone. A copy of the whole message for each would take much memory.
+        A Truncate is rejected once per invalid relation. The first reject has the whole message. Each further one has a
+        Truncate of its relation alone, because copies of the whole message would take much memory.
         """
         cdef RejectRecord r
         cdef const uint8_t* p = w.base + w.start[i]

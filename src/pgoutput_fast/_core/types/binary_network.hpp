@@ -14,8 +14,8 @@ namespace pgo {
 constexpr uint8_t FAMILY_V4 = 2, FAMILY_V6 = 3;
 constexpr size_t LONGEST_INET = 48;
 
-// Every byte as a decimal number with a point after it, and how long the number is. A branch for each digit would often
-// be mispredicted.
+// Every byte as a decimal number followed by a dot, and the length of the number. A branch per digit would often be
+// mispredicted.
 struct Octets {
     uint8_t text[256][4], length[256];
     constexpr Octets() : text(), length() {

@@ -1,4 +1,4 @@
-// numeric as numeric_send writes it: count, weight, sign and display scale, then digits in base 10000.
+// numeric in the format of numeric_send: count, weight, sign and display scale, then digits in base 10000.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -35,7 +35,7 @@ inline Reason read_numeric_header(const uint8_t* p, uint32_t n, NumericHeader* h
 }
 
 // Reads the usual decimal: its display scale is the column's scale, and it has at most four digits in base 10000.
-// Returns false for everything else and leaves it to read_decimal.
+// Returns false for all others, which are left to read_decimal.
 inline bool read_usual_decimal(const uint8_t* p, uint32_t n, int precision, int scale, int128* out) noexcept {
     if (n < 8 || precision > 18) return false;
     const unsigned count = load16(p), sign = load16(p + 4), dscale = load16(p + 6);
@@ -49,7 +49,7 @@ inline bool read_usual_decimal(const uint8_t* p, uint32_t n, int precision, int 
         good &= digit <= 9999;
         value = value * 10000 + digit;
     }
-    // The lowest decimal place of the last digit, as a power of ten in units of 10^-scale.
+    // The decimal place of the last digit, as a power of ten in units of 10^-scale.
     const int place = 4 * (weight - static_cast<int>(count) + 1) + scale;
     if (value == 0) {
         // Zero may have any weight.
@@ -77,7 +77,7 @@ inline Reason read_decimal(const uint8_t* p, uint32_t n, int precision, int scal
         // Decimal digits beyond dscale are not part of the number. numeric_recv and numeric_out cut them off too.
         int hidden = 4 * (static_cast<int>(i) - h.weight) - static_cast<int>(h.dscale);
         if (hidden > 0) digit -= hidden >= 4 ? digit : digit % (hidden == 1 ? 10 : hidden == 2 ? 100 : 1000);
-        // The lowest decimal place of this digit, as a power of ten in units of 10^-scale.
+        // The decimal place of this digit, as a power of ten in units of 10^-scale.
         int place = 4 * (h.weight - static_cast<int>(i)) + scale;
         if (place <= -4) {
             if (digit) return DOES_NOT_FIT;
@@ -92,7 +92,8 @@ inline Reason read_decimal(const uint8_t* p, uint32_t n, int precision, int scal
         if (!digit) continue;
         if (place > 37) return DOES_NOT_FIT;
         uint128 part = power_of_ten(static_cast<unsigned>(place));
-        // digit * 10^place may need 42 decimal digits, more than 128 bits. So this compares before it multiplies.
+        // digit * 10^place may need 42 decimal digits, more than 128 bits. So the comparison comes before the
+        // multiplication.
         if (part >= limit || digit > (limit - 1) / part) return DOES_NOT_FIT;
         value += part * digit;
         if (value >= limit) return DOES_NOT_FIT;
@@ -113,7 +114,7 @@ inline Reason print_numeric(const uint8_t* p, uint32_t n, Buffer& out) {
     if (reason) return OK;
     size_t integral = h.weight < 0 ? 1 : 4 * (static_cast<size_t>(h.weight) + 1);
     uint8_t* start = out.reserve(integral + h.dscale + 8);
-    uint8_t* q = start + 1;  // the first character is for a minus
+    uint8_t* q = start + 1;  // the first character is reserved for a minus
     unsigned seen = 0;
     auto digit = [&](int i) -> unsigned {
         return i >= 0 && static_cast<unsigned>(i) < h.count ? load16(p + 8 + 2 * i) : 0;

@@ -1,5 +1,5 @@
-// Types that the server uses for its own records: positions, identifiers, snapshots, "char" and the vector types of the
-// system catalogs. For types of fixed width, the caller has checked the length.
+// System types: positions, identifiers, snapshots, "char" and the vector types of the system catalogs. For types of
+// fixed width, the caller has checked the length.
 #pragma once
 #include <cstdint>
 
@@ -39,8 +39,8 @@ inline uint8_t* print_tid(const uint8_t* p, uint8_t* out) noexcept {
 inline uint8_t* print_xid8(const uint8_t* p, uint8_t* out) noexcept { return print_integer(load64(p), out); }
 inline uint8_t* print_oid(const uint8_t* p, uint8_t* out) noexcept { return print_integer(load32(p), out); }
 
-// One byte. NUL prints as nothing. A byte beyond ASCII prints as a backslash and three octal digits, as servers do
-// since version 15.
+// One byte. NUL prints as nothing. A non-ASCII byte prints as a backslash and three octal digits, as in servers since
+// version 15.
 inline uint8_t* print_char(const uint8_t* p, uint8_t* out) noexcept {
     const uint8_t c = *p;
     if (c >= 0x80) {
@@ -78,7 +78,7 @@ inline uint8_t* print_element(const uint8_t* p, uint8_t* out, int16_t) noexcept 
     return print_integer<int>(static_cast<int16_t>(load16(p)), out);
 }
 
-// The server sends oidvector and int2vector as arrays with one dimension that counts from 0. It prints them with blanks
+// The server sends oidvector and int2vector as arrays with one dimension that starts at 0. It prints them with blanks
 // between the elements.
 template <class T, uint32_t element_oid>
 inline Reason print_vector(const uint8_t* p, uint32_t n, Buffer& out) {

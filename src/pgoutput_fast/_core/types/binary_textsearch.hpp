@@ -1,4 +1,4 @@
-// Prints tsvector and tsquery as the server prints them.
+// Prints tsvector and tsquery as the server does.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -30,14 +30,14 @@ inline uint8_t* print_lexeme(const uint8_t* p, size_t n, uint8_t* out) noexcept 
     return out;
 }
 
-// For eight bytes: the highest bit of every byte that is zero, and maybe of some bytes after such a byte.
+// For eight bytes: sets the highest bit of every zero byte, and possibly of some bytes after such a byte.
 inline uint64_t zero_bytes(uint64_t eight) noexcept {
     return (eight - 0x0101010101010101) & ~eight & 0x8080808080808080;
 }
 
-// Prints a lexeme of less than sixteen bytes that has nothing to double. Returns its length, or -1 if it is not such a
-// lexeme or too near to the cell's end; then nothing counts that it wrote. `out` must have space for 18 bytes. ORs the
-// lexeme's bytes into `seen`.
+// Prints a lexeme of less than sixteen bytes without characters to double. Returns its length, or -1 for other lexemes
+// or if it is too close to the cell's end; any output is then to be ignored. `out` must have space for 18 bytes. ORs
+// the lexeme's bytes into `seen`.
 inline int64_t print_short_lexeme(const uint8_t* p, const uint8_t* end, uint8_t* out, uint64_t* seen) noexcept {
     out[0] = '\'';
     for (int64_t at = 0; at < 16 && end - p >= at + 8; at += 8) {
@@ -56,8 +56,8 @@ inline int64_t print_short_lexeme(const uint8_t* p, const uint8_t* end, uint8_t*
     return -1;
 }
 
-// Each lexeme has a string, a count of positions, and the positions. The two highest bits of a position are its weight
-// (3 is A).
+// A lexeme has a string, a count of positions, and the positions. The two highest bits of a position are its weight (3
+// is A).
 inline Reason print_tsvector(const uint8_t* p, uint32_t n, Buffer& out) {
     const uint8_t* const end = p + n;
     const size_t before = out.size();
@@ -65,8 +65,8 @@ inline Reason print_tsvector(const uint8_t* p, uint32_t n, Buffer& out) {
     const int32_t lexemes = static_cast<int32_t>(load32(p));
     p += 4;
     if (lexemes < 0 || lexemes > (end - p) / 3) return BAD_LENGTH;
-    uint64_t seen = 0;  // has a highest bit if any byte is not ASCII
-    // Nearly every text is shorter than twice its value.
+    uint64_t seen = 0;  // its highest bits show non-ASCII bytes
+    // Nearly every text is less than twice as long as its value.
     const size_t likely = 2 * static_cast<size_t>(n) + 32;
     uint8_t* q = out.reserve(likely);
     uint8_t* limit = q + likely;
@@ -134,7 +134,7 @@ private:
     enum What : uint8_t { NODE, OPERATOR, CLOSE };
 
     // For a binary operator, `place` is the item of its left operand; its right operand is the next item. For a value,
-    // `place` is where its lexeme lies in the cell.
+    // `place` is the position of its lexeme in the cell.
     struct Item {
         Kind kind;
         uint8_t weights : 4;
@@ -197,7 +197,7 @@ private:
         return link() ? OK : OUT_OF_RANGE;
     }
 
-    // Finds the left operand of every operator, beginning with the last item. The top of `roots_` is the operator's
+    // Determines the left operand of every operator, starting with the last item. The top of `roots_` is the operator's
     // right operand, and the entry below it is the left one.
     bool link() {
         for (size_t i = items_.size(); i-- > 0;) {

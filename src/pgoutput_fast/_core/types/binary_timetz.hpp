@@ -10,9 +10,8 @@ namespace pgo {
 
 constexpr size_t LONGEST_TIMETZ = 48;
 
-// Returns nullptr for a time that the server does not have. The zone may be any number of seconds: below 16 hours if it
-// is written in digits, up to a week for a POSIX zone ('12:00 utc+20'), without a limit from timezone(interval,
-// timetz).
+// Returns nullptr for a time that cannot occur. The zone may be any number of seconds: below 16 hours if it is written
+// in digits, up to a week for a POSIX zone ('12:00 utc+20'), without a limit from timezone(interval, timetz).
 inline uint8_t* print_timetz(const uint8_t* p, uint8_t* out) noexcept {
     const int64_t micros = static_cast<int64_t>(load64(p));
     const int32_t west = static_cast<int32_t>(load32(p + 8));
@@ -29,8 +28,8 @@ inline uint8_t* print_timetz(const uint8_t* p, uint8_t* out) noexcept {
         for (unsigned unit = 100000; fraction; fraction %= unit, unit /= 10)
             *out++ = static_cast<uint8_t>('0' + fraction / unit);
     }
-    // INT32_MIN cannot be negated in 32 bits. Servers since version 14 print these numbers, which have wrapped around.
-    // (Version 10 sends no binary values.)
+    // INT32_MIN cannot be negated in 32 bits. Servers since version 14 print these wrapped-around numbers. (Version 10
+    // sends no binary values.)
     if (west == INT32_MIN) return print_literal("+4294370773:4294967282:4294967288", out);
     *out++ = west > 0 ? '-' : '+';
     const unsigned zone = static_cast<unsigned>(west < 0 ? -west : west);

@@ -1,4 +1,4 @@
-// Values of fixed width as the send functions of their types write them. The caller has checked the length.
+// Values of fixed width in the format of their types' send functions. The caller has checked the length.
 #pragma once
 #include <cstdint>
 #include <cstring>

@@ -1,6 +1,6 @@
-// One converter per type and format. A column chooses its two converters once, and they never check the type again.
-// Each converter has a loop for blocks without missing cells. That loop finds out only that some cell failed. A second
-// loop then finds out which ones.
+// One converter per type and format. A column selects its two converters once, and they never check the type again. A
+// converter has a loop for blocks without missing cells, which only detects whether any cell failed. A second loop then
+// determines which ones.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -23,7 +23,7 @@ namespace pgo {
 
 // ---- fixed width: Read is Reason(const uint8_t*, uint32_t length, T*, const Column&) ----------------------------
 
-// A vector loop gets CHUNK cells at a time. After it refuses a chunk, the next CHUNKS_TO_SKIP chunks go straight to the
+// A vector loop gets CHUNK cells at a time. After it refuses a chunk, the next CHUNKS_TO_SKIP chunks go directly to the
 // portable converter.
 constexpr size_t CHUNK = 128;
 constexpr uint32_t CHUNKS_TO_SKIP = 8;
@@ -46,8 +46,8 @@ inline void read_chunk(const Column& column, Source source, const Cell* cells, s
     }
 }
 
-// Lets `quick` convert a chunk with missing cells. `quick` gets only the cells that are present; this then moves each
-// value to its row.
+// Lets `quick` convert a chunk with missing cells. `quick` gets only the present cells; then their values are moved to
+// their rows.
 template <class T>
 inline bool take_present(const Column& column, Source source, const Cell* cells, size_t n, T* out, Quick<T> quick) {
     Cell present[CHUNK + 8];
@@ -107,7 +107,7 @@ void from_text(Column& column, Source source, const Cell* cells, size_t n, Issue
     parse_cells<T, Parse>(column, source, cells, n, issues, nullptr);
 }
 
-// For cells that all have the right width, so that no length needs a check of its own.
+// For cells that all have the right width, so that lengths need not be checked one by one.
 template <class T, uint32_t width, Reason (*Read)(const uint8_t*, T*)>
 bool same_width(Source source, const Cell* cells, size_t n, T* out, const Column& column) noexcept {
     if (column.statistics.longest != width || column.statistics.shortest != width) return false;
@@ -117,7 +117,7 @@ bool same_width(Source source, const Cell* cells, size_t n, T* out, const Column
 }
 template <class T, uint32_t width, Reason (*Read)(const uint8_t*, T*)>
 void from_binary(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
-    // Removing missing cells pays only where it needs no loop over single cells.
+    // Removing missing cells is only worthwhile if it needs no loop over single cells.
     const Quick<T> quick = vector_level >= AVX2 || (vector_level != PORTABLE && !column.statistics.missing)
                                ? same_width<T, width, Read>
                                : nullptr;
@@ -181,7 +181,7 @@ inline void decimal_binary(Column& column, Source source, const Cell* cells, siz
                           });
 }
 
-// numeric as float64, which is an option. It converts the numeric's text, so that both formats round in the same way.
+// numeric as float64, which is an option. Converts the text of the numeric, so that both formats round in the same way.
 inline void numeric_float8_binary(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
     Buffer printed;
     convert_fixed<double>(column, source, cells, n, issues, nullptr,
@@ -237,7 +237,7 @@ inline void bool_binary(Column& column, Source source, const Cell* cells, size_t
 
 // ---- variable width ---------------------------------------------------------------------------------------------
 
-// How many bytes a vector loop may write after the text that it copied, in addition to a buffer's SLACK.
+// Number of bytes that a vector loop may write after the copied text, in addition to a buffer's SLACK.
 constexpr size_t GATHER_SLACK = 192;
 #ifdef PGO_AVX2
 static_assert(64 * avx512::MOST_PIECES <= SLACK + GATHER_SLACK);
@@ -256,8 +256,8 @@ inline Gathered gather_bytes(Column& column, Source source, const Cell* cells, s
     return found;
 }
 
-// A vector loop over all cells of a block. It returns true if it converted them all. If it returns false, the portable
-// writer must convert them.
+// A vector loop over all cells of a block. It returns true if it converted them all, otherwise the portable writer
+// must.
 using QuickBytes = bool (*)(Source, const Cell*, size_t, uint8_t*, int32_t*, const Column&) noexcept;
 
 // Lets `quick` append the values, at most `most` bytes. If this returns false, nothing was appended.
@@ -279,7 +279,7 @@ inline bool append_quickly(Column& column, Source source, const Cell* cells, siz
 }
 
 // Appends values of any length. Write is Reason(const uint8_t*, uint32_t, Buffer&) and appends to the buffer. If it
-// reports an issue, the bytes that it appended are removed again.
+// reports an issue, its bytes are removed again.
 template <class Write>
 inline void write_bytes(Column& column, Source source, const Cell* cells, size_t n, Issues& issues, Write write) {
     size_t row = column.buffers.offsets.size() / sizeof(int32_t);
@@ -291,8 +291,8 @@ inline void write_bytes(Column& column, Source source, const Cell* cells, size_t
             size_t before = column.buffers.data.size();
             const uint8_t* p = source.base + cells[i].offset;
             Reason reason = write(p, static_cast<uint32_t>(cells[i].length), column.buffers.data);
-            // Offsets are int32. Only absurd numbers inside arrays can reach this limit; the limits on rows prevent
-            // every other case.
+            // Offsets are int32. Only huge numbers inside arrays can reach this limit; the limits on rows prevent all
+            // other cases.
             if (reason == OK && column.buffers.data.size() > MAX_OFFSET) reason = DOES_NOT_FIT;
             if (reason) {
                 issues.push_back({static_cast<uint32_t>(i), reason, false});
@@ -310,9 +310,9 @@ inline bool is_utf8_run(const uint8_t* p, size_t n) noexcept {
     return is_utf8(p, n);
 }
 
-// Appends text that must be UTF-8. It copies all values first and checks them as one run. Each value is valid exactly
-// if the run is valid and no value begins in the middle of a character. Only if this check fails, it checks value by
-// value. Returns false if a skipped byte is not 1; then nothing was appended.
+// Appends text that must be UTF-8. It copies all values first and checks them as one run. All values are valid exactly
+// if the run is valid and no value begins in the middle of a character. Only if this check fails, values are checked
+// one by one. Returns false if a skipped byte is not 1; then nothing was appended.
 template <uint32_t skip>
 inline bool gather_utf8(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
     const size_t data_before = column.buffers.data.size(), offsets_before = column.buffers.offsets.size();
@@ -379,7 +379,7 @@ inline void numeric_string_text(Column& column, Source source, const Cell* cells
         return OK;
     });
 }
-// The vector loop gets a chunk at a time: more than a few chunks could need much more memory than their text takes.
+// The vector loop gets a chunk at a time: its output limit for many chunks could exceed the actual text by far.
 inline void numeric_string_binary(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
     const QuickBytes quick = PGO_AVX_QUICK(binary_numerics);
     for (size_t at = 0; at < n; at += CHUNK) {

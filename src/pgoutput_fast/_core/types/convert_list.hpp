@@ -11,12 +11,12 @@
 namespace pgo {
 
 constexpr unsigned MAX_DIMENSIONS = 6;
-// How many bytes precede the first value in the arena, because converters may read before a value. A missing element's
-// offset points to the end of them.
+// Number of bytes before the first value in the arena, because converters may read before a value. The offset of a
+// missing element points to the end of these bytes.
 constexpr size_t ARENA_FRONT = READ_BEFORE;
 
 // The element cells of one block. They point into the payload. If any element of the block has an escape, all elements
-// are copied into the arena without their escapes, and the cells point there.
+// are copied without escapes into the arena, and the cells point there.
 struct Elements {
     CellList& cells;
     std::vector<uint8_t>& arena;
@@ -36,7 +36,7 @@ struct Elements {
 
 enum class SlicedList : uint8_t { GOOD, SHIFTED, MULTI, BAD, ESCAPED };
 
-// Reads an int32 as array_out prints a bound. Moves p past it.
+// Reads an int32 in array_out's form of a bound. Moves p past it.
 inline bool read_bound(const uint8_t*& p, const uint8_t* end, int64_t* out) noexcept {
     const bool negative = p < end && *p == '-';
     if (negative) ++p;
@@ -110,8 +110,8 @@ inline bool take_text_element(const uint8_t*& p, const uint8_t* end, TextElement
     return p != out->start;
 }
 
-// Whether the text is an array of several dimensions in which all sub-arrays of a dimension have the same size. If
-// there are bounds, the sizes must match them.
+// Whether the text is a multidimensional array in which all sub-arrays of a dimension have the same size. The sizes
+// must match the bounds, if any.
 template <uint8_t delimiter>
 inline bool is_text_of_dimensions(const uint8_t* p, const uint8_t* end, const Dimensions& promised) noexcept {
     int64_t sizes[MAX_DIMENSIONS], counts[MAX_DIMENSIONS];
@@ -183,7 +183,8 @@ inline SlicedList slice_text_array(const uint8_t* p, const uint8_t* end, Element
     }
 }
 
-// Whether exactly `count` elements, each a length and its bytes, fill the value up to `end`. Calls `each` for each one.
+// Whether exactly `count` elements, each a length and its bytes, fill the value up to `end`. Calls `each` for every
+// one.
 template <class Each>
 inline bool take_binary_elements(const uint8_t* p, const uint8_t* end, int64_t count, Each each) {
     if (count > (end - p) / 4) return false;
@@ -216,7 +217,7 @@ inline SlicedList slice_binary_array(const uint8_t* p, const uint8_t* end, uint3
         const int64_t size = static_cast<int32_t>(load32(p + 8 * i));
         if (size < 0) return SlicedList::BAD;
         empty = empty || size == 0;
-        // Multiplies only while the count is not larger than the bytes that are left. So the product cannot overflow.
+        // Multiplies only while the count does not exceed the remaining bytes. So the product cannot overflow.
         if (!empty && count <= end - p) count *= size;
     }
     const uint8_t* const bounds = p;
@@ -234,8 +235,8 @@ inline SlicedList slice_binary_array(const uint8_t* p, const uint8_t* end, uint3
     return load32(bounds + 4) != 1 ? SlicedList::SHIFTED : SlicedList::GOOD;
 }
 
-// How a list's cell is split. `quick` splits usual cells, or is null. `slice` appends the elements' cells of any cell. If
-// it cannot, the reason is `malformed`.
+// How to split a list's cell. `quick` splits usual cells, or is null. `slice` appends the element cells of any cell. If
+// it fails, the reason is `malformed`.
 template <bool binary, uint8_t delimiter = ','>
 struct SliceArray {
     static constexpr Reason malformed = BAD_ARRAY;
@@ -250,8 +251,8 @@ struct SliceArray {
 };
 
 // A null composite takes few bytes on the wire, but one place in each of its leaf columns here. One null composite is
-// always allowed, as it is outside arrays. The places of all others are limited, so that the output grows with the
-// input and not with the input times the number of fields.
+// always allowed, as it is outside arrays. The places of all others are limited, so that the output is proportional to
+// the input and not to the input times the number of fields.
 constexpr size_t PLACES_PER_ELEMENT = 32, PLACES_PER_FIELD = 4;
 
 inline bool places_fit(size_t leaves, const CellList& elements, size_t first) noexcept {

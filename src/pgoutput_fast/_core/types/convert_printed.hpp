@@ -1,4 +1,4 @@
-// Converters that turn a binary cell into the text that the server would send for the same value.
+// Converters from binary cells to the text that the server would send for the same value.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -15,14 +15,14 @@
 
 namespace pgo {
 
-// A converter wrote more bytes than it had reserved. It may have damaged memory, so the process ends at once.
+// A converter wrote more bytes than it had reserved. It may have damaged memory, so the process is aborted.
 [[noreturn]] inline void end_after_overrun() {
     std::fputs("registry.hpp: `longest` of a print_fixed is less than what its function prints\n", stderr);
     std::abort();
 }
 
-// Prints values of one width. Their text has at most `longest` characters. Count them: this reserves no more memory.
-// Print returns where its text ends, or nullptr for a value that no server sends.
+// Prints values of one width. Their text has at most `longest` characters; the bound must be right, because no more
+// memory is reserved. Print returns the end of its text, or nullptr for a value that no server sends.
 template <uint32_t width, size_t longest, uint8_t* (*Print)(const uint8_t*, uint8_t*)>
 void print_fixed(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
     bool usual = !column.statistics.missing && n <= (MAX_OFFSET - column.buffers.data.size()) / longest;

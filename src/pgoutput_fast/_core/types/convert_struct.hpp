@@ -1,4 +1,4 @@
-// Ranges, composites and points: a cell is split into one cell per field, and each field's converter converts a whole
+// Ranges, composites and points: a cell is split into one cell per field, and every field's converter converts a whole
 // block of them. Multiranges are lists of ranges.
 #pragma once
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace pgo {
 
 enum class SlicedFields : uint8_t { GOOD, BAD, DIFFERENT, ESCAPED };
 
-// The characters that make record_out or range_out put a value in quotes. Brackets matter only to range_out.
+// The characters that make record_out or range_out quote a value. Brackets matter only to range_out.
 constexpr uint8_t IN_RECORD = 1, IN_RANGE = 2;
 inline constexpr struct Quoted {
     uint8_t by[256] = {};
@@ -52,7 +52,7 @@ inline const uint8_t* find_quote(const uint8_t* p, const uint8_t* end) noexcept 
     constexpr uint64_t ones = 0x0101010101010101ull, highs = 0x8080808080808080ull;
     for (; end - p >= 8; p += 8) {
         const uint64_t eight = load64_raw(p), quote = eight ^ ones * '"', backslash = eight ^ ones * '\\';
-        // The lowest set high bit marks the first byte that is zero, and that byte is the match.
+        // The lowest set high bit marks the first zero byte, and that byte is the match.
         const uint64_t found = ((quote - ones) & ~quote & highs) | ((backslash - ones) & ~backslash & highs);
         if (found) return p + (__builtin_ctzll(found) >> 3);
     }
@@ -107,8 +107,8 @@ inline bool take_binary_field(const uint8_t*& p, const uint8_t* end, Fields& fie
 
 // Slice is SlicedFields(const uint8_t* p, const uint8_t* end, Fields&, Cell* out, size_t row). It writes the cells of
 // the first `width` fields to out[0], out[n], out[2 * n] and so on. Split is size_t(size_t row, Cell* out): it does the
-// same for usual cells from `row` on, and returns how many rows it did. This function converts these fields. The caller
-// fills all others.
+// same for usual cells from `row` on, and returns the number of rows split. This function converts these fields. The
+// caller fills all others.
 template <bool binary, class Slice, class Split>
 inline void convert_fields(Column& column, Source source, const Cell* cells, size_t n, Issues& issues, size_t width,
                            Slice slice, Split split) {
@@ -148,7 +148,7 @@ inline void convert_fields(Column& column, Source source, const Cell* cells, siz
     take_issues(issues, first_issue, within, [](uint32_t row) { return row; });
 }
 
-// For cells without a vector loop that splits them.
+// For cells without a vector loop to split them.
 inline size_t split_none(size_t, Cell*) noexcept { return 0; }
 
 // ---- composites: record_out and record_send ----------------------------------------------------------------------
@@ -250,7 +250,7 @@ inline SlicedFields slice_text_range(const uint8_t* p, const uint8_t* end, Field
     sliced = take_text_field<IN_RANGE>(p, end, fields, upper);
     if (sliced != SlicedFields::GOOD) return sliced;
     if (p + 1 != end || (*p != ']' && *p != ')')) return SlicedFields::BAD;
-    // A bound that is absent cannot be inclusive.
+    // An absent bound cannot be inclusive.
     if ((*lower_inc && lower->length < 0) || (*upper_inc && upper->length < 0)) return SlicedFields::BAD;
     return SlicedFields::GOOD;
 }
@@ -317,8 +317,8 @@ void convert_range(Column& column, Source source, const Cell* cells, size_t n, I
 
 // ---- multiranges: multirange_out and multirange_send -------------------------------------------------------------
 
-// Finds only where each range begins and ends; the range converter checks the rest. A multirange contains no null and
-// no empty range.
+// Determines only the beginning and end of every range; the range converter checks the rest. A multirange contains no
+// null and no empty range.
 inline SlicedList slice_text_multirange(const uint8_t* p, const uint8_t* end, Elements& elements) {
     if (end - p < 2 || *p != '{' || end[-1] != '}') return SlicedList::BAD;
     if (end - p == 2) return SlicedList::GOOD;

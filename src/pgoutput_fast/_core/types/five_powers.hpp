@@ -1,4 +1,4 @@
-// The powers of ten that shortest_float.hpp multiplies with.
+// The powers of ten used as factors in shortest_float.hpp.
 #pragma once
 #include <cstdint>
 
@@ -15,8 +15,8 @@ struct FivePowers {
 
     constexpr FivePowers() : of() {
         // A number of WORDS words, the lowest first. Five to the power of 324 has 753 bits. The reciprocals begin as
-        // 2^895, so that 5^-292 still has more than 128 bits. Divisions that are cut off one after the other give the
-        // same bits as one division.
+        // 2^895, so that 5^-292 still has more than 128 bits. Successive truncating divisions give the same bits as a
+        // single division.
         uint64_t power[WORDS] = {1}, inverse[WORDS] = {};
         inverse[WORDS - 1] = uint64_t{1} << 63;
         for (int k = 0; k <= MOST_POWER; ++k) {

@@ -1,6 +1,6 @@
-// interval: months, days and microseconds. This file parses; printing: schema/interval_text.py, encode/printed.py.
-// None of the three parts is ever converted into another. Text must be in IntervalStyle postgres; other styles are
-// refused, never guessed.
+// interval: months, days and microseconds. This file parses; schema/interval_text.py and encode/printed.py print. None
+// of the three parts is ever converted into another. Text must be in IntervalStyle postgres; other styles are refused,
+// never guessed.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -23,8 +23,8 @@ struct Interval {
 inline Reason finish_interval(int32_t months, int32_t days, int64_t micros, Interval* out) noexcept {
     using int32 = std::numeric_limits<int32_t>;
     using int64 = std::numeric_limits<int64_t>;
-    // All three at their limit mean infinity since PostgreSQL 17. In older versions they are an ordinary value, but one
-    // that is beyond the range of nanoseconds.
+    // All three at their limit mean infinity since PostgreSQL 17. In older versions they are an ordinary value that is
+    // beyond the range of nanoseconds.
     if ((months == int32::max() && days == int32::max() && micros == int64::max()) ||
         (months == int32::min() && days == int32::min() && micros == int64::min()))
         return IS_INFINITE;
@@ -44,7 +44,7 @@ inline bool has_unit(const uint8_t* p, const uint8_t* end, const char (&unit)[n]
 }
 
 // Moves p past a unit and the blank before it. The server prints years, months and days in this order. `next` is the
-// number of the first one that may come, and becomes the number of the one that is there. Returns whether one is there.
+// number of the first unit allowed, and becomes the number of the unit read. Returns whether there is a unit.
 inline bool read_interval_unit(const uint8_t*& p, const uint8_t* end, int* next) noexcept {
     if (*next < 1 && has_unit(p, end, " year")) p += 5;
     else if (*next < 2 && has_unit(p, end, " mon")) *next = 1, p += 4;

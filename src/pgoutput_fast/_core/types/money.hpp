@@ -22,7 +22,7 @@ inline Reason parse_money(const uint8_t* p, uint32_t n, int128* out) noexcept {
     if (p == end || *p++ != '$') return BAD_TEXT;
     const uint8_t* const whole = p;
     uint128 cents = 0;
-    const uint128 enough = static_cast<uint128>(1) << 100;  // far above the range of int64, far below an overflow
+    const uint128 enough = static_cast<uint128>(1) << 100;  // far above the range of int64, and far from an overflow
     unsigned group = 0;
     bool grouped = false;
     for (; p < end && *p != '.'; ++p) {

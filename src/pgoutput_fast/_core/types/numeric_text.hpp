@@ -1,4 +1,4 @@
-// Limits how much text the binary numerics inside an array, range or composite may become.
+// Limits the text size of binary numerics inside an array, range or composite.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -13,18 +13,18 @@
 namespace pgo {
 
 // One numeric of any length is always allowed, as it is outside arrays. Beyond that, a value may print at most this
-// many characters for each of its bytes, so that the output grows with the input.
+// many characters per byte, so that the output is proportional to the input.
 constexpr size_t TEXT_PER_BYTE = 32;
 
-// How many characters before and after the point a numeric's header announces.
+// The number of characters before and after the point announced by a numeric's header.
 inline size_t announced_text(const uint8_t* p, size_t n) noexcept {
     if (n < 8 || (load16(p + 4) & ~NUMERIC_NEGATIVE)) return 0;
     const int weight = static_cast<int16_t>(load16(p + 2));
     return (weight < 0 ? 1 : 4 * (static_cast<size_t>(weight) + 1)) + 1 + load16(p + 6);
 }
 
-// Adds to `total` how many characters the numerics in a binary value announce. Stops at the first malformed part and
-// returns its reason.
+// Adds to `total` the number of characters announced by the numerics in a binary value. Stops at the first malformed
+// part and returns its reason.
 inline Reason add_numeric_text(Column& column, Source source, const Cell& cell, size_t* total) {
     if (column.plan.numerics == Numerics::NONE || cell.length < 0) return OK;
     const uint8_t* const p = source.base + cell.offset;
@@ -66,7 +66,7 @@ inline Reason add_numeric_text(Column& column, Source source, const Cell& cell, 
     return OK;
 }
 
-// Does what convert_cells does, for a column of a relation. Refuses values whose numerics would make too much text.
+// Like convert_cells, for a column of a relation. Refuses values whose numerics would print too much text.
 inline void convert_column(Column& column, Convert convert, Source source, const Cell* cells, size_t n,
                            Issues& issues) {
     Issues refused;

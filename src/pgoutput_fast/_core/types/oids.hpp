@@ -1,4 +1,4 @@
-// The oids of those built-in types that the C++ sources name. builtin_types.py has all of them.
+// The oids of built-in types that the C++ sources use. builtin_types.py has all of them.
 #pragma once
 #include <cstdint>
 

@@ -1,5 +1,5 @@
-// Small pieces of text that the printers of binary values share. All of them write to a Buffer, and may write some bytes
-// more than they print: into its SLACK at most.
+// Text fragments shared by the printers of binary values. All of them write to a Buffer, and may write some bytes more
+// than they print, at most into its SLACK.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -10,7 +10,7 @@
 
 namespace pgo {
 
-// The most characters that a 64-bit integer takes, including a minus.
+// The maximum length of a 64-bit integer, including a minus.
 constexpr size_t LONGEST_INTEGER = 20;
 
 constexpr uint64_t EIGHT_ZEROS = 0x3030303030303030;
@@ -30,7 +30,7 @@ struct SixteenDigits {
     uint64_t high, low;
 };
 
-// The digits of two values below 10^8, as eight_digits makes them.
+// The digits of two values below 10^8, in the form of eight_digits.
 inline SixteenDigits sixteen_digits(uint32_t high, uint32_t low) noexcept {
 #ifdef __SSE2__
     const __m128i values = _mm_set_epi64x(low, high);

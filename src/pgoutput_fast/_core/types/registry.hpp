@@ -1,4 +1,4 @@
-// The list of converters by name. It turns a name from schema/column_types.py into two function pointers.
+// The table of converters. It maps a name from schema/column_types.py to two function pointers.
 #pragma once
 #include <cstring>
 
@@ -52,7 +52,7 @@ inline constexpr Kernel KERNELS[] = {
      from_binary<int64_t, 8, read_timestamp>},
     {"interval", Layout::FIXED, 16, interval_text, from_binary<Interval, 16, read_interval>},
     {"money", Layout::FIXED, 16, money_text, from_binary<int128, 8, read_money>},
-    // Types that become strings. Text stays as it is, unless it depends on the server's version; it is checked only where
+    // Types that become strings. Text is unchanged, unless it depends on the server's version; it is checked only if
     // that is cheap. A binary value becomes the text that the server would print.
     {"char", Layout::BYTES, 0, char_text, print_fixed<1, LONGEST_CHAR, print_char>},
     {"tid", Layout::BYTES, 0, tid_text, print_fixed<6, LONGEST_TID, print_tid>},

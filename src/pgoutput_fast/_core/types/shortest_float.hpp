@@ -20,26 +20,25 @@ struct ShortDecimal {
     int exponent;
 };
 
-// Four times a number, rounded to odd, and the least and the most even integer that lie strictly within four times its
+// Four times a number, rounded to odd, and the smallest and the largest even integer strictly within four times its
 // rounding interval, in units of 10^k. Compare them only with multiples of four: for these they are exact.
 struct RoundingInterval {
     uint64_t value, least, most;
     int k;
 };
 
-// The first 64 bits of a product. The lowest bit is 1 if anything after it is not zero, except for what the rounding of
-// `power` adds.
+// The first 64 bits of a product. The lowest bit is 1 if any later bit is set, except for the effect of rounding in
+// `power`.
 inline uint64_t rounded_to_odd(const FivePowers::Entry& power, uint64_t factor) noexcept {
     const unsigned __int128 low = static_cast<unsigned __int128>(power.low) * factor;
     const unsigned __int128 high = static_cast<unsigned __int128>(power.high) * factor + static_cast<uint64_t>(low >> 64);
     return static_cast<uint64_t>(high >> 64) | (static_cast<uint64_t>(high) > 1);
 }
 
-// Finds the digits of a finite number greater than zero, in two steps. This is Raffaello Giulietti's method ("The
-// Schubfach way to render doubles"). It looks at the multiples of 10^k on both sides of the number, for the largest k
-// for which at least one multiple lies within the rounding interval, and at those of 10^(k + 1), of which at most one
-// does. In contrast to the paper the bounds of the interval are never part of it: PostgreSQL prints 1e+23 as
-// 9.999999999999999e+22.
+// Computes the digits of a finite positive number, in two steps. This is Raffaello Giulietti's method ("The Schubfach
+// way to render doubles"). It compares the multiples of 10^k on both sides of the number, for the largest k for which
+// at least one multiple lies within the rounding interval, and those of 10^(k + 1), of which at most one does. Unlike
+// in the paper, the bounds of the interval are never part of it: PostgreSQL prints 1e+23 as 9.999999999999999e+22.
 inline RoundingInterval rounding_interval(uint64_t bits) noexcept {
     const uint64_t fraction = bits & ((uint64_t{1} << 52) - 1);
     const int biased = static_cast<int>(bits >> 52);
@@ -49,8 +48,7 @@ inline RoundingInterval rounding_interval(uint64_t bits) noexcept {
     const bool dense_below = !fraction && biased > 1;
     // floor(log10(2^q)), or of 3/4 * 2^q.
     const int k = (q * 1262611 - (dense_below ? 524031 : 0)) >> 22;
-    // The power 10^-k, with the number's exponent, comes into place by this shift. The second term is
-    // floor(log2(10^-k)).
+    // This shift aligns the power 10^-k, with the number's exponent. The second term is floor(log2(10^-k)).
     const int shift = q + ((-k * 1741647) >> 19) + 1;
     const FivePowers::Entry& power = FIVE_POWERS.of[-k - LEAST_POWER];
     return {rounded_to_odd(power, 4 * c << shift), rounded_to_odd(power, (4 * c - 2 + dense_below) << shift) + 1,
@@ -60,10 +58,10 @@ inline RoundingInterval rounding_interval(uint64_t bits) noexcept {
 inline ShortDecimal shortest_decimal(const RoundingInterval& interval) noexcept {
     const auto [value, least, most, k] = interval;
     const uint64_t s = value / 4, tens = s / 10;
-    // No branch: for random numbers nobody could predict it.
+    // No branch, because it would be unpredictable for random numbers.
     const uint64_t lower_ten = least <= 40 * tens, upper_ten = 40 * tens + 40 <= most;
-    // Of s and s + 1 the nearer one, or the even one. It lies within the interval, unless the lower half of the interval
-    // is the shorter one.
+    // The nearer one of s and s + 1, or the even one. It lies within the interval, unless the lower half of the
+    // interval is the shorter one.
     const uint64_t upper = (value + (s & 1) > 4 * s + 2) | (least > 4 * s);
     uint64_t digits = lower_ten | upper_ten ? 10 * (tens + upper_ten) : s + upper;
     int exponent = k + MOST_DIGITS - 1;
@@ -77,11 +75,11 @@ inline ShortDecimal shortest_decimal(const RoundingInterval& interval) noexcept 
 }
 
 // The text of 17 digits: the first one, and eight more in each word. They stay in registers, because a copy that begins
-// somewhere within digits just written has to wait for them.
+// in the middle of digits just written would have to wait for them.
 struct DigitText {
     uint64_t high, low;
     uint8_t first;
-    int count;  // how many precede the zeros at the end
+    int count;  // number of digits before the trailing zeros
 
     void write(uint8_t* out) const noexcept {
         *out = first;
@@ -111,8 +109,8 @@ inline DigitText digit_text(uint64_t digits) noexcept {
     return {high | EIGHT_ZEROS, low | EIGHT_ZEROS, static_cast<uint8_t>('0' + over / limit), count};
 }
 
-// Some numbers that are printed together. To print one is a long chain of steps that wait for each other. So this takes
-// each step for all numbers before the next step.
+// Several numbers that are printed together. Printing one is a long chain of dependent steps. So each step is done for
+// all numbers before the next step.
 template <int n>
 class PrintedFloats {
 public:

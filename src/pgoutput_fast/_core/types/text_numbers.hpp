@@ -89,7 +89,7 @@ inline Reason parse_float(const uint8_t* p, uint32_t n, F* out) noexcept {
     }
     if (*digits == '0' && digits + 1 < p + n && is_digit(digits[1])) return BAD_TEXT;
     // Most numbers have no exponent, so this first parses without one. That parse stops at an exponent, and only then
-    // its form is checked.
+    // is its form checked.
     auto [rest, error] = std::from_chars(first, last, *out, std::chars_format::fixed);
     if (rest == first || !is_digit(static_cast<uint8_t>(rest[-1]))) return BAD_TEXT;
     if (rest != last) {
@@ -157,22 +157,22 @@ inline constexpr uint64_t POWERS_OF_TEN[20] = {1ull,
                                                1000000000000000000ull,
                                                10000000000000000000ull};
 
-// The value of up to sixteen digits that end at `end`. It has no branch, because the length changes from cell to cell
-// and a branch would often be mispredicted.
+// The value of up to sixteen digits that end at `end`. It has no branch, because lengths vary between cells and a
+// branch would often be mispredicted.
 inline uint64_t digits16_backed(const uint8_t* end, unsigned count, uint64_t& bad) noexcept {
     const unsigned low = count < 8 ? count : 8;
     return digits8_backed(end, low, bad) + 100000000ull * digits8_backed(end - 8, count - low, bad);
 }
 
-// Does what parse_float does, with a short cut for the form that nearly all floats have: up to seven digits, a point,
-// up to sixteen more digits (19 in all), no exponent. A number of this form is a quotient of two 64-bit integers. One
+// Like parse_float, with a shortcut for the form that nearly all floats have: up to seven digits, a point, up to
+// sixteen more digits (19 in all), no exponent. A number of this form is a quotient of two 64-bit integers. One
 // division is exact enough to round it correctly in one step.
 template <class F>
 inline Reason parse_float_backed(const uint8_t* p, uint32_t n, F* out) noexcept {
     const unsigned negative = n && *p == '-';
     const uint32_t length = n - negative;
     if (length < 8 || length > 20) return parse_float(p, n, out);
-    // Finds the point among the first eight characters: it is the lowest byte that is zero.
+    // Finds the point among the first eight characters: it is the lowest zero byte.
     uint64_t v = load64_raw(p + negative) ^ 0x2e2e2e2e2e2e2e2eull;
     v = (v - 0x0101010101010101ull) & ~v & 0x8080808080808080ull;
     const unsigned whole = v ? static_cast<unsigned>(__builtin_ctzll(v)) / 8 : 0;
@@ -186,7 +186,7 @@ inline Reason parse_float_backed(const uint8_t* p, uint32_t n, F* out) noexcept 
     const int up = __builtin_clzll(value), down = __builtin_clzll(unit);
     const uint64_t divisor = unit << down;
     const uint128 dividend = static_cast<uint128>(value << up) << 62;
-    // The quotient has at least 62 bits and less than 64. Its lowest bit only says whether there is a remainder.
+    // The quotient has 62 or 63 bits. Its lowest bit only says whether there is a remainder.
     uint64_t quotient = static_cast<uint64_t>(dividend / divisor);
     quotient |= static_cast<uint128>(quotient) * divisor != dividend;
     // The quotient is 2^(62 + up - down) times too large. This makes the power of two that corrects it.
@@ -199,7 +199,7 @@ inline Reason parse_float_backed(const uint8_t* p, uint32_t n, F* out) noexcept 
 }
 
 // Reads the form that nearly every decimal has: as many fractional digits as the scale says, and not too many digits in
-// all. Returns false for everything else, valid or not, and leaves it to parse_decimal.
+// all. Returns false for all others, valid or not, which are left to parse_decimal.
 inline bool parse_usual_decimal_backed(const uint8_t* p, uint32_t n, int precision, int scale, int128* out) noexcept {
     const bool negative = n && *p == '-';
     p += negative;

@@ -1,6 +1,6 @@
-// Checks whether a text is one that the server prints, for types whose text stays as it is. The checks cover the
-// grammar, not the meaning, and only of types whose grammar takes a few lines. The text of two types depends on the
-// server's version: it becomes the text that a binary value becomes.
+// Checks whether the server prints a given text, for types whose text is unchanged. The checks cover the grammar, not
+// the meaning, and only types whose grammar takes a few lines. The text of two types depends on the server's version:
+// it becomes the same text as for a binary value.
 #pragma once
 #include <algorithm>
 #include <cstddef>
@@ -15,7 +15,7 @@ inline bool is_bits(const uint8_t* p, size_t n) noexcept {
     constexpr uint64_t zeros = 0x3030303030303030ull;
     uint64_t other = 0;
     if (n >= 8) {
-        // The last eight bytes may overlap the eight before them.
+        // The last eight bytes may overlap the previous eight.
         for (size_t i = 0; i + 8 < n; i += 8) other |= load64_raw(p + i) ^ zeros;
         other |= load64_raw(p + n - 8) ^ zeros;
     } else {
@@ -97,7 +97,7 @@ inline unsigned which_are_digits(uint64_t eight) noexcept {
     return high_bits(~(((value & lows) + 0x7676767676767676ull) | value | lows));
 }
 
-// Does what take_dotted does, for a whole text and without a branch for each digit.
+// Like take_dotted, for a whole text and without a branch per digit.
 inline bool is_dotted(const uint8_t* p, size_t n) noexcept {
     if (n < 8 || n > 15) return n == 7 && take_dotted(p, p + n);
     const uint64_t first = load64_raw(p), last = load64_raw(p + n - 8);
@@ -184,8 +184,8 @@ inline void checked_text(Column& column, Source source, const Cell* cells, size_
 
 inline bool is_upper_hex(uint8_t c) noexcept { return is_digit(c) || (c >= 'A' && c <= 'F'); }
 
-// Where the digits after the slash of a pg_lsn begin, or nullptr for a text that no server prints. Since version 19, they
-// are always eight.
+// Returns the start of the digits after the slash of a pg_lsn, or nullptr for a text that no server prints. Since
+// version 19, they are always eight.
 inline const uint8_t* lsn_low(const uint8_t* p, const uint8_t* end) noexcept {
     const uint8_t* slash = p;
     while (slash < end && is_upper_hex(*slash)) ++slash;
@@ -197,7 +197,7 @@ inline const uint8_t* lsn_low(const uint8_t* p, const uint8_t* end) noexcept {
     return low;
 }
 
-// Without the zeros after the slash, as servers before version 19 print it.
+// Without the leading zeros after the slash, as servers before version 19 print it.
 inline void lsn_text(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
     bool as_before = true;
     for (size_t i = 0; i < n && as_before; ++i) {
@@ -222,7 +222,8 @@ inline void lsn_text(Column& column, Source source, const Cell* cells, size_t n,
     });
 }
 
-// Servers before version 15 print a byte beyond ASCII as it is, which is no UTF-8. Later ones print what print_char does.
+// Servers before version 15 print a non-ASCII byte as it is, which is not valid UTF-8. Later ones print the form of
+// print_char.
 inline void char_text(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
     bool as_it_is = true;
     for (size_t i = 0; i < n; ++i) as_it_is &= cells[i].length != 1 || source.base[cells[i].offset] < 0x80;

@@ -38,7 +38,7 @@ inline int64_t days_from_civil(int64_t y, unsigned m, unsigned d) noexcept {
 }
 
 struct CivilDate {
-    int64_t year;  // as written; a " BC" at the end of the text does not change it
+    int64_t year;  // as written, without regard to a " BC" at the end of the text
     unsigned month, day;
 };
 // Reads a date at p and moves p past it.
@@ -102,17 +102,17 @@ inline bool read_clock(const uint8_t*& p, const uint8_t* end, int64_t* micros) n
 // ---- the form that nearly all dates and times have: a year of four digits, and UTC ----
 
 // Checks eight characters. Where a byte of `pattern` is 0x7f, the character must be the one in `expected`; where it is
-// 0x76, it must be a digit. Returns true if all are right. Byte k of `pairs` is then the number that characters k and k
-// + 1 form.
+// 0x76, it must be a digit. Returns true if all are right. Byte k of `pairs` is then the number formed by characters k
+// and k + 1.
 inline bool read_pattern(const uint8_t* p, uint64_t expected, uint64_t pattern, uint64_t* pairs) noexcept {
     uint64_t v = load64_raw(p) ^ expected;
     *pairs = v * 10 + (v >> 8);
     return !(((v + pattern) | v) & 0x8080808080808080ull);
 }
 
-// Reads "YYYY-MM-DD" as days since 1970. Returns false for everything else, even if it is a valid date.
+// Reads "YYYY-MM-DD" as days since 1970. Returns false for any other text, even a valid date.
 inline bool read_common_date(const uint8_t* p, int32_t* days) noexcept {
-    // How many days lie before each month, in a year that begins in March.
+    // The number of days before each month, in a year that begins in March.
     static const uint16_t before[13] = {0, 306, 337, 0, 31, 61, 92, 122, 153, 184, 214, 245, 275};
     uint64_t pairs;
     unsigned day;
@@ -125,7 +125,7 @@ inline bool read_common_date(const uint8_t* p, int32_t* days) noexcept {
     return true;
 }
 
-// Reads "HH:MM:SS" and up to six digits after a point, n characters in all. Returns false for everything else.
+// Reads "HH:MM:SS" and up to six digits after a point, n characters in all. Returns false for any other text.
 inline bool read_common_clock(const uint8_t* p, uint32_t n, int64_t* micros) noexcept {
     static const uint32_t scale[7] = {0, 100000, 10000, 1000, 100, 10, 1};
     uint64_t pairs;
@@ -176,9 +176,8 @@ inline Reason parse_time(const uint8_t* p, uint32_t n, int64_t* out) noexcept {
     return *out == MICROS_PER_DAY ? HOUR_24 : OK;
 }
 
-// The range of offsets that a timestamp can have. POSIX zones like utc+20 have the largest ones. Their standard time
-// is up to 168 hours away from UTC (167:59:60). Their daylight saving time is one hour further east if its rule gives
-// no offset.
+// The range of offsets in timestamps. POSIX zones like utc+20 have the largest ones. Their standard time is up to 168
+// hours away from UTC (167:59:60). Their daylight saving time is one hour further east if its rule gives no offset.
 constexpr int64_t FURTHEST_WEST = 168 * 3600, FURTHEST_EAST = 169 * 3600;
 
 // Reads an offset like +00, -03:30, +00:19:32 or -100 at q as seconds east of UTC. Moves q past it.

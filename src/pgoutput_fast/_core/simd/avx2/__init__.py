@@ -1,1 +1,1 @@
-"""Vector loops for AVX-512."""
+"""Vector loops for AVX2."""

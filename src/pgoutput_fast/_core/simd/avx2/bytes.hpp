@@ -77,7 +77,7 @@ inline bool binary_uuids(Source source, const Cell* cells, size_t n, uint8_t* ou
 
 // The values of hexadecimal digits. Other characters give more than 15.
 inline __m256i hex_values(__m256i c) {
-    // '0' to '9' become 0xf6 to 0xff, and then 0xf0 to 0xf9; nothing else gets beyond 0xef.
+    // '0' to '9' become 0xf6 to 0xff, and then 0xf0 to 0xf9; no other character exceeds 0xef.
     const __m256i high = _mm256_add_epi8(c, _mm256_set1_epi8(static_cast<char>(0xff - '9')));
     const __m256i decimal = _mm256_subs_epu8(high, _mm256_set1_epi8(6));
     const __m256i letter = _mm256_adds_epu8(_mm256_sub_epi8(c, _mm256_set1_epi8('a')), _mm256_set1_epi8(10));
@@ -122,9 +122,9 @@ inline bool byteas(Source source, const Cell* cells, size_t n, uint8_t* out, int
 
 // ---- text -------------------------------------------------------------------------------------------------------
 
-// Does what gather_cells does, for cells with readable bytes after them. `out` must have space for all copied bytes and
-// SLACK. Values are copied in pieces of one or two vectors. An unnecessary vector costs less than a loop whose end the
-// processor cannot predict.
+// Like gather_cells, for cells with readable bytes after them. `out` must have space for all copied bytes and SLACK.
+// Values are copied in pieces of one or two vectors. An unnecessary vector costs less than a loop with an unpredictable
+// end.
 template <uint32_t skip, int vectors>
 Gathered gather_pieces(Source source, const Cell* cells, size_t n, uint8_t* out, int32_t* offsets) noexcept {
     constexpr uint32_t piece = 32 * vectors;

@@ -1,4 +1,4 @@
-// For processors with AVX2: facts about cells, the handling of missing cells, and bool; see simd/avx2/registers.hpp.
+// For processors with AVX2: cell statistics, the handling of missing cells, and bool; see simd/avx2/registers.hpp.
 #pragma once
 #include <cstring>
 #include "columns/column.hpp"
@@ -9,10 +9,10 @@
 
 namespace pgo::avx2 {
 
-// ---- facts about cells ------------------------------------------------------------------------------------------
+// ---- cell statistics --------------------------------------------------------------------------------------------
 
-// Gathers facts about the cells in groups of eight and returns how many cells that were. The lengths add up to less
-// than 2^32, because no source is larger.
+// Computes statistics of the cells in groups of eight and returns the number of cells processed. The sum of the lengths
+// is less than 2^32, because no source is larger.
 inline size_t facts(const Cell* cells, size_t n, Facts* out) noexcept {
     const __m256i none = _mm256_setzero_si256();
     __m256i signs = none, longest = none, end = none, total = none;
@@ -48,7 +48,7 @@ inline size_t facts(const Cell* cells, size_t n, Facts* out) noexcept {
 
 // ---- missing cells ----------------------------------------------------------------------------------------------
 
-// The missing cells of four, a bit for each. A length is the high half of a cell, so its sign is the cell's sign.
+// The missing cells of four, one bit per cell. A length is the high half of a cell, so its sign is the cell's sign.
 inline uint32_t missing_of_four(__m256i cells) {
     return static_cast<uint32_t>(_mm256_movemask_pd(_mm256_castsi256_pd(cells)));
 }
@@ -57,7 +57,8 @@ inline uint32_t present_of_eight(const Cell* cells) {
     return 255 ^ (missing_of_four(load_cells(cells)) | missing_of_four(load_cells(cells + 4)) << 4);
 }
 
-// Writes one bit for each of n cells: whether it is present. Returns how many are present. `out` receives whole bytes.
+// Writes one bit for each of n cells: whether it is present. Returns the number of present cells. `out` receives whole
+// bytes.
 inline size_t presence_bits(const Cell* cells, size_t n, uint8_t* out) noexcept {
     size_t count = 0, i = 0;
     for (; i + 8 <= n; i += 8) {
@@ -71,7 +72,7 @@ inline size_t presence_bits(const Cell* cells, size_t n, uint8_t* out) noexcept 
     return count + static_cast<size_t>(_mm_popcnt_u32(last));
 }
 
-// Copies those of n cells that are present, and returns how many. `out` must have space for n + 3 cells.
+// Copies the present ones of n cells, and returns their number. `out` must have space for n + 3 cells.
 inline size_t pick_present(const Cell* cells, size_t n, Cell* out) noexcept {
     size_t count = 0, i = 0;
     for (; i + 4 <= n; i += 4) {
@@ -88,7 +89,7 @@ inline size_t pick_present(const Cell* cells, size_t n, Cell* out) noexcept {
     return count;
 }
 
-// Writes eight values, of which `present` ones are taken from `values`. The others become zero.
+// Writes eight values: those of `present` are taken from `values`, the others become zero.
 template <size_t width>
 inline void spread_eight(uint32_t present, const uint8_t* values, uint8_t* out) {
     const __m128i ranks = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(RANKS.of[present]));

@@ -11,8 +11,8 @@
 
 namespace pgo::avx2 {
 
-// The exact values of 10^k and, from NEGATIVE on, of -10^k. No number has more places than MOST_PLACES; the other
-// entries are never used for a result.
+// The exact values of 10^k and, from NEGATIVE on, of -10^k. No number has more places than MOST_PLACES; other entries
+// are never used for a result.
 constexpr uint64_t MOST_PLACES = 19, NEGATIVE = 32;
 struct Divisors {
     double of[2 * NEGATIVE];
@@ -43,7 +43,7 @@ inline __m256d quotients(__m256i value, __m256d divisor) {
 inline void store_floats(double* out, __m256d x) { _mm256_storeu_pd(out, x); }
 inline void store_floats(float* out, __m256d x) { _mm_storeu_ps(out, _mm256_cvtpd_ps(x)); }
 
-// A call, so that the loop keeps its registers.
+// Not inlined, so that the loop keeps its registers.
 template <class F>
 __attribute__((noinline)) bool parse_other(const uint8_t* p, int32_t length, F* out) noexcept {
     return parse_float(p, static_cast<uint32_t>(length), out) == OK;
@@ -51,8 +51,8 @@ __attribute__((noinline)) bool parse_other(const uint8_t* p, int32_t length, F* 
 
 constexpr size_t FLOATS = 4;  // floats per step of the loop
 
-// Reads floats without an exponent, with at most 19 significant digits and at most 16 characters before the point. It
-// parses all others one by one, and does not refuse the chunk because of them: there may be many.
+// Reads floats without an exponent, with at most 19 significant digits and at most 16 characters before the point. All
+// others are parsed one by one instead of refusing the chunk, because they may be frequent.
 template <class F>
 bool floats(Source source, const Cell* cells, size_t n, F* out, const Column& column) noexcept {
     if (n < FLOATS) {
@@ -76,11 +76,11 @@ bool floats(Source source, const Cell* cells, size_t n, F* out, const Column& co
             const uint8_t* const end = p + length;
             const uint64_t negative = *p == '-', all = length - negative;
             p += negative;
-            // The position of the point among the first sixteen characters. Without a point it is where the number ends.
+            // The position of the point among the first sixteen characters; without a point, the end of the number.
             const uint64_t found = static_cast<uint32_t>(_mm_movemask_epi8(_mm_cmpeq_epi8(load(p), points)));
             const uint64_t whole = _tzcnt_u64(found | uint64_t{1} << (all & 63));
             const uint64_t pointed = whole < all, places = all - whole - pointed;
-            // Keeps the characters after the point where they are, and moves those before it one position to the right.
+            // Keeps the characters after the point in place, and moves those before it one position to the right.
             const __m256i kept = load_wide(MASKS.last + (pointed ? places & 31 : 32));
             const __m256i digits = load_wide(MASKS.last + ((all - pointed) & 31));
             x[k] = _mm256_blendv_epi8(load_wide(end - 33), load_wide(end - 32), kept);
@@ -89,7 +89,7 @@ bool floats(Source source, const Cell* cells, size_t n, F* out, const Column& co
             x[k] = _mm256_madd_epi16(_mm256_maddubs_epi16(x[k], _mm256_set1_epi16(0x010a)),
                                      _mm256_set1_epi32(0x00010064));
             divisors[k] = DIVISORS.of + (places & 31) + NEGATIVE * negative;
-            // A first zero before another digit, no digit before the point or after it, too many characters.
+            // A leading zero before another digit, no digit before the point or after it, too many characters.
             const uint64_t most_whole = *p == '0' ? 1 : 16;
             unusual[k] = (whole - 1) | (most_whole - whole) | (places - pointed) | (MOST_PLACES - places) | (25 - all);
         }
@@ -113,7 +113,7 @@ bool floats(Source source, const Cell* cells, size_t n, F* out, const Column& co
         store_floats(out + i, result);
         __m256i others = _mm256_cmpgt_epi64(high, _mm256_set1_epi64x(999));
         if (sizeof(F) < sizeof(double)) {
-            // A double in the middle between two values of F may have come there by rounding, so it is parsed again.
+            // A double halfway between two values of F may be the result of rounding, so it is parsed again.
             const __m256i behind = _mm256_and_si256(_mm256_castpd_si256(result), _mm256_set1_epi64x(0x1fffffff));
             others = _mm256_or_si256(others, _mm256_cmpeq_epi64(behind, _mm256_set1_epi64x(0x10000000)));
         }

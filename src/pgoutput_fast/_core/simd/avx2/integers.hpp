@@ -18,7 +18,7 @@ inline __m256i load_two(const uint8_t* low, const uint8_t* high) {
     return _mm256_inserti128_si256(_mm256_castsi128_si256(load(low)), load(high), 1);
 }
 
-// Joins the sixteen digits in each half (0 to 9, the highest first) to a number in the low word of the half.
+// Joins the sixteen digits in each half (0 to 9, highest first) to a number in the low word of the half.
 inline __m256i join_digits(__m256i x) {
     x = _mm256_maddubs_epi16(x, _mm256_set1_epi16(0x010a));
     x = _mm256_madd_epi16(x, _mm256_set1_epi32(0x00010064));
@@ -61,7 +61,7 @@ bool integers(Source source, const Cell* cells, size_t n, T* out, const Column& 
         x = join_digits(x);
         const __m256i least = two_numbers(LEAST.of + p_length + (SIGNED - 1) * p_minus,
                                           LEAST.of + q_length + (SIGNED - 1) * q_minus);
-        // Also refuses the most negative value of T, because without its sign it is greater than `greatest`.
+        // Also refuses the minimum of T, because without its sign it is greater than `greatest`.
         bad = _mm256_or_si256(bad, _mm256_or_si256(_mm256_sub_epi64(x, least), _mm256_sub_epi64(greatest, x)));
         out[i] = static_cast<T>(with_sign(low_number(x), p_minus));
         out[i + 1] = static_cast<T>(with_sign(high_number(x), q_minus));
@@ -112,8 +112,7 @@ inline bool decimals(Source source, const Cell* cells, size_t n, int128* out, co
     const int scale = column.plan.scale, point = scale != 0;
     if (scale >= MOST_PRECISION || column.statistics.longest > 17 || n < 2) return false;
     const int most = column.plan.precision < MOST_PRECISION ? column.plan.precision : MOST_PRECISION;
-    // The least valid number for each length without a sign. If there are too few or too many digits, no value reaches
-    // it.
+    // The smallest valid number per length without a sign. With too few or too many digits, no value reaches it.
     int64_t least[2 * SIGNED];
     for (int length = 0; length < SIGNED; ++length) {
         const int digits = length - point;
@@ -152,7 +151,7 @@ inline bool decimals(Source source, const Cell* cells, size_t n, int128* out, co
     return !any_negative(bad) && is_zero(wrong_characters);
 }
 
-// 10^k for k below 20. The last entry stands for every other k: a product with it fails the checks, unless the value is
+// 10^k for k below 20. The last entry stands for any other k: a product with it fails the checks unless the value is
 // zero.
 struct Powers {
     uint64_t of[21];
@@ -177,14 +176,14 @@ inline bool binary_decimals(Source source, const Cell* cells, size_t n, int128* 
         mismatch |= (header & 0xbfffffff) ^ static_cast<uint64_t>(scale);
         mismatch |= static_cast<uint32_t>(cells[i].length) ^ (8 + 2 * count);
         bad |= 4 - count;
-        // Four digits; missing ones become leading zeros. The shift has two steps, because a shift by 64 does nothing.
+        // Four digits; missing ones become leading zeros. The shift has two steps, because a shift by 64 has no effect.
         const uint64_t half = 8 * (4 - count) & 63;
         const uint64_t digits = load64(p + 8) >> half >> half;
         mismatch |= ((digits + 0x58f058f058f058f0ull) | digits) & 0x8000800080008000ull;
         const uint64_t eights = (digits >> 16 & 0x0000ffff0000ffffull) * 10000 + (digits & 0x0000ffff0000ffffull);
         const uint64_t value = (eights >> 32) * 100000000 + (eights & 0xffffffff);
-        // The lowest decimal place of the last digit, as a power of ten in thousandths of 10^-scale. In this unit the
-        // power is never negative for a value that fits, so the value is multiplied first and then divided by 1000.
+        // The decimal place of the last digit, as a power of ten in thousandths of 10^-scale. In this unit the power is
+        // never negative for a value that fits, so the value is multiplied first and then divided by 1000.
         const int weight = static_cast<int16_t>(header >> 32);
         const uint32_t place = static_cast<uint32_t>(4 * (weight - static_cast<int>(count) + 1) + scale + 3);
         unsigned long long high;

@@ -13,7 +13,7 @@
 
 namespace pgo::avx2 {
 
-// Eight bytes from each place behind `base`.
+// Loads eight bytes at each offset from `base`.
 inline __m128i load_pieces(const uint8_t* base, uint64_t a, uint64_t b) {
     const __m128i low = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(base + a));
     return _mm_castps_si128(_mm_loadh_pi(_mm_castsi128_ps(low), reinterpret_cast<const __m64*>(base + b)));
@@ -29,15 +29,15 @@ constexpr uint64_t letters_of(const char* text) {
 }
 
 // Reads an interval like "1 year 2 mons 3 days 04:05:06.7", with at most seven digits in a number and six in the hours.
-// Returns whether it is one. Letters find the units: only "year" has an e, only "mon" an o, only "day" a d. They must be
-// among the first 32 characters of the cell. With SIGNED, parts have signs of their own, as in "3 mons -2 days
-// +04:05:06". Without, only a time that is alone may have one, and what is usual takes less time.
+// Returns false for any other text. Letters locate the units: only "year" has an e, only "mon" an o, only "day" a d.
+// They must be among the first 32 characters of the cell. With SIGNED, parts have signs of their own, as in "3 mons -2
+// days +04:05:06". Without it, only a time without other parts may have a sign, which is faster for usual intervals.
 template <bool SIGNED>
 inline bool read_usual_interval(const uint8_t* p, uint64_t length, Interval* out) noexcept {
     const __m256i zeros = _mm256_set1_epi8('0'), nine = _mm256_set1_epi8(9), all = _mm256_set1_epi8(-1);
     const __m256i none = _mm256_setzero_si256();
-    // Four numbers share a register: years, months, days and hours. For each count of digits, the least valid number; no
-    // number reaches `never`. Hours have two digits at least, and begin with a zero only if they have just two.
+    // Four numbers share a register: years, months, days and hours. Per number of digits: the smallest valid number. No
+    // number reaches `never`. Hours have at least two digits, and begin with a zero only if they have exactly two.
     const int never = INT32_MAX;
     const __m256i least_of_unit = _mm256_setr_epi32(never, 1, 10, 100, 1000, 10000, 100000, 1000000);
     const __m256i least_hours = _mm256_setr_epi32(never, never, 0, 100, 1000, 10000, 100000, never);
@@ -57,13 +57,14 @@ inline bool read_usual_interval(const uint8_t* p, uint64_t length, Interval* out
     const uint32_t e = which('e'), o = which('o'), d = which('d'), colons = which(':');
     const uint64_t year_end = _tzcnt_u32(e) - uint64_t{2}, month_end = _tzcnt_u32(o) - uint64_t{2};
     const uint64_t day_end = _tzcnt_u32(d) - uint64_t{1}, colon = _tzcnt_u32(colons);
-    // `clock` counts the characters from the first colon on. If that is not among the first 32, it must be the next one.
+    // `clock` is the number of characters from the first colon on. A colon that is not among the first 32 characters
+    // must be the next one.
     const uint64_t hour_end = colon < length ? colon : length, clock = length - hour_end;
     const __m256i ends = _mm256_cvtepi32_epi64(
         _mm_setr_epi32(static_cast<int>(year_end), static_cast<int>(month_end), static_cast<int>(day_end),
                        static_cast<int>(hour_end)));
     const __m256i clocks = _mm256_set1_epi64x(static_cast<int64_t>(clock));
-    // Without its letter, a unit seems to end after the 32 characters.
+    // A unit whose letter is missing appears to end after the 32 characters.
     const __m256i absent =
         _mm256_cmpeq_epi64(_mm256_blend_epi32(ends, clocks, 0xc0), _mm256_setr_epi64x(30, 30, 31, 0));
     const uint32_t absents = static_cast<uint32_t>(_mm256_movemask_pd(_mm256_castsi256_pd(absent)));
@@ -80,7 +81,7 @@ inline bool read_usual_interval(const uint8_t* p, uint64_t length, Interval* out
     __m256i values = _mm256_maddubs_epi16(_mm256_andnot_si256(others, numbers), _mm256_set1_epi16(0x010a));
     values = _mm256_madd_epi16(values, _mm256_set1_epi32(0x00010064));
     values = _mm256_add_epi64(_mm256_mul_epu32(values, _mm256_set1_epi64x(10000)), _mm256_srli_epi64(values, 32));
-    // The signs, which stand right before the digits. A part has a plus if the one before it has a minus and it has none.
+    // The signs right before the digits. A part without a minus has a plus if the previous part has a minus.
     const uint64_t minus = *p == '-';
     __m256i negative = none, signs = none;
     uint32_t negatives = static_cast<uint32_t>(minus) << 3, mismatch = 0;
@@ -103,7 +104,7 @@ inline bool read_usual_interval(const uint8_t* p, uint64_t length, Interval* out
         mismatch |= (negatives ^ negatives >> 1) & 1 & ~(absents | absents >> 1);  // years and months have one sign
         outside = 0;
     }
-    // How long each part is with the blank after it. Only 1 has no "s" after its unit.
+    // The length of every part with the blank after it. Only 1 has no "s" after its unit.
     const __m256i single =
         _mm256_andnot_si256(negative, _mm256_cmpeq_epi64(values, _mm256_setr_epi64x(1, 1, 1, -1)));
     __m256i lengths = _mm256_add_epi64(_mm256_add_epi64(counts, single), _mm256_setr_epi64x(7, 6, 6, 1));
@@ -112,7 +113,7 @@ inline bool read_usual_interval(const uint8_t* p, uint64_t length, Interval* out
     lengths = _mm256_andnot_si256(absent, lengths);
     __m256i sums = _mm256_add_epi64(lengths, _mm256_slli_si256(lengths, 8));
     sums = _mm256_add_epi64(sums, _mm256_blend_epi32(none, _mm256_permute4x64_epi64(sums, 0x55), 0xf0));
-    // Wrong: a part that does not begin where the one before it ends, other letters, too few or too many.
+    // Wrong: a part that does not begin at the end of the previous one, other letters, too few or too many digits.
     __m256i starts = _mm256_sub_epi64(sums, lengths);
     starts = SIGNED ? _mm256_sub_epi64(starts, signs)
                     : _mm256_add_epi64(starts, _mm256_set1_epi64x(static_cast<int64_t>(minus)));
@@ -124,7 +125,7 @@ inline bool read_usual_interval(const uint8_t* p, uint64_t length, Interval* out
                                              _mm256_permutevar8x32_epi32(least_hours, counts), 0xc0);
     const __m256i beyond = _mm256_or_si256(_mm256_cmpgt_epi32(least, values), _mm256_cmpgt_epi32(values, most));
     wrong = _mm256_andnot_si256(absent, _mm256_or_si256(wrong, _mm256_slli_epi64(beyond, 32)));
-    // What comes after the hours.
+    // The text after the hours.
     const __m128i rest =
         _mm_and_si128(_mm_xor_si128(load(p + hour_end), expected), load(MASKS.first + 64 - clock));
     wrong = _mm256_or_si256(wrong, _mm256_zextsi128_si256(_mm_subs_epu8(rest, largest)));
@@ -136,8 +137,8 @@ inline bool read_usual_interval(const uint8_t* p, uint64_t length, Interval* out
     const uint64_t micros = hours * (3600 * MICROS_PER_SECOND) + (seconds & UINT32_MAX) * MICROS_PER_SECOND +
                             (seconds >> 32) + static_cast<uint32_t>(_mm_extract_epi32(fields, 2));
     if (SIGNED) values = _mm256_sub_epi64(_mm256_xor_si256(values, negative), negative);
-    // A zero time is usual only alone and without a sign. A fraction does not end with a zero. Each unit has a blank
-    // before it, and there is one between two parts.
+    // A zero time is usual only alone and without a sign. A fraction does not end with a zero. Every unit has a blank
+    // before it, and one separates two parts.
     const uint32_t blanks = static_cast<uint32_t>(_mm_popcnt_u32(which(' ')));
     const uint32_t units = (absents & 7) != 7, zero = micros == 0;
     mismatch |= blanks ^ (6 - static_cast<uint32_t>(_mm_popcnt_u32(absents | (absents & 7) << 4)));
@@ -152,13 +153,13 @@ inline bool read_usual_interval(const uint8_t* p, uint64_t length, Interval* out
     return !(mismatch | unread) && is_zero(wrong);
 }
 
-// A call, so that the loop keeps its registers.
+// Not inlined, so that the loop keeps its registers.
 __attribute__((noinline)) inline bool read_other_interval(const uint8_t* p, int32_t length, Interval* out) noexcept {
     return read_usual_interval<true>(p, static_cast<uint32_t>(length), out) ||
            parse_interval(p, static_cast<uint32_t>(length), out) == OK;
 }
 
-// Reads intervals, those that are unusual one by one. So it does not refuse a chunk because of them.
+// Reads intervals. Unusual ones are parsed one by one instead of refusing the chunk.
 inline bool intervals(Source source, const Cell* cells, size_t n, Interval* out, const Column& column) noexcept {
     if (column.statistics.longest > 62) return false;
     for (size_t i = 0; i < n; ++i) {

@@ -1,9 +1,8 @@
 // Splits the text of arrays, composites and ranges for processors with AVX2; see simd/avx2/registers.hpp.
 //
-// 32 or 64 characters at a time become masks with a bit for each character: the delimiters, the quotes, and the
-// characters that are special otherwise. A part of a value ends at a delimiter that is not within quotes. A text is
-// refused if it has an escape, or anything that is not usual. 64 characters save a loop where texts are long, 32 take
-// half as many instructions.
+// 32 or 64 characters at a time become masks with one bit per character: the delimiters, the quotes, and other special
+// characters. A part of a value ends at a delimiter outside of quotes. A text with an escape or anything unusual is
+// refused. Windows of 64 characters save a loop for long texts, windows of 32 take half as many instructions.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -16,8 +15,8 @@
 
 namespace pgo::avx2 {
 
-// Two tables say which characters are special: one by the lower half of a character, one by the upper half. A character is
-// special if both have a bit in common. Each bit stands for one upper half.
+// Two tables define the special characters: one by the lower half of a character, one by the upper half. A character is
+// special if both entries have a common bit. Every bit stands for one upper half.
 struct SpecialTable {
     uint8_t of[16];
 };
@@ -25,7 +24,7 @@ constexpr uint8_t CONTROL = 1, PUNCTUATION = 2, BRACKET = 4, BRACE = 8;
 inline constexpr SpecialTable HIGH{{CONTROL, 0, PUNCTUATION, 0, 0, BRACKET, 0, BRACE, 0, 0, 0, 0, 0, 0, 0, 0}};
 
 // array_out quotes an element with blanks, braces or backslashes, or with the delimiter. An element without quotes is
-// never empty, and NULL is no text.
+// never empty, and an unquoted NULL is a null.
 template <uint8_t delimiter>
 struct ArrayText {
     static constexpr uint8_t between = delimiter;
@@ -35,8 +34,8 @@ struct ArrayText {
     static constexpr SpecialTable low{{PUNCTUATION, 0, 0, 0, 0, 0, 0, 0, 0, CONTROL, CONTROL, CONTROL | BRACE,
                                        CONTROL | BRACKET, CONTROL | BRACE, 0, 0}};
 };
-// record_out quotes a field with blanks, parentheses or backslashes, or with a comma. A field without quotes that is
-// empty is null.
+// record_out quotes a field with blanks, parentheses or backslashes, or with a comma. An empty field without quotes is
+// null.
 struct RecordText {
     static constexpr uint8_t between = ',';
     static constexpr bool opens(uint8_t c) { return c == '('; }
@@ -46,7 +45,7 @@ struct RecordText {
                                        CONTROL, CONTROL | BRACKET, CONTROL, 0, 0}};
 };
 
-// range_out does the same with a bound, and quotes one with brackets, too. A bound that is missing is empty.
+// range_out quotes bounds in the same way, and also those with brackets. A missing bound is empty.
 struct RangeText {
     static constexpr uint8_t between = ',';
     static constexpr bool opens(uint8_t c) { return c == '[' || c == '('; }
@@ -58,13 +57,13 @@ struct RangeText {
 
 inline __m256i both_halves(const SpecialTable& table) { return _mm256_broadcastsi128_si256(load(table.of)); }
 
-// The characters that are looked at together.
+// A window of 32 characters.
 struct Window32 {
     static constexpr uint32_t size = 32;
     __m256i x;
     explicit Window32(const uint8_t* p) : x(load_wide(p)) {}
     uint64_t find(char c) const { return mask_of(_mm256_cmpeq_epi8(x, _mm256_set1_epi8(c))); }
-    // Finds a letter in both cases.
+    // Finds a letter in either case.
     uint64_t find_letter(char lower) const {
         return mask_of(_mm256_cmpeq_epi8(_mm256_or_si256(x, _mm256_set1_epi8(0x20)), _mm256_set1_epi8(lower)));
     }
@@ -85,25 +84,25 @@ struct Window64 {
     }
 };
 
-// Sets each bit that is behind an odd number of set bits, or is one of them.
+// Prefix XOR: sets each bit for which the number of set bits up to and including it is odd.
 inline uint64_t prefix_xor(uint64_t bits) {
     for (int step = 1; step < 64; step *= 2) bits ^= bits << step;
     return bits;
 }
 
-// No text that is longer is one window of 32 characters behind the first one.
+// A text of at most this length fits in one window of 32 characters after its first character.
 constexpr uint32_t SHORT_TEXT = 33;
 
-// What one window of a text needs to know of the windows before it.
+// The state that a window of a text takes over from previous windows.
 struct SplitState {
     uint32_t start;           // where the current part begins
-    uint64_t begins = 1;      // bit 0: whether a part begins with the window
+    uint64_t begins = 1;      // bit 0: whether the window begins with the start of a part
     uint64_t within = 0;      // all ones if the window begins within quotes
-    uint64_t was_closing = 0; // whether the window before ended with a closing quote
+    uint64_t was_closing = 0; // whether the previous window ended with a closing quote
     bool careful = false;     // whether parts may have quotes or be NULL
 };
 
-// Appends the parts that end at `ends`. The window begins at `at`. A part that has no end yet keeps its start.
+// Appends the parts that end at `ends`. The window begins at `at`. A part without an end keeps its start.
 inline void add_parts(uint64_t ends, uint32_t at, SplitState& state, CellList& out) {
     if (!ends) return;
     const uint32_t next = at + static_cast<uint32_t>(64 - __builtin_clzll(ends));
@@ -111,7 +110,7 @@ inline void add_parts(uint64_t ends, uint32_t at, SplitState& state, CellList& o
     out.count += static_cast<size_t>(_mm_popcnt_u64(ends));
     uint32_t start = state.start;
     do {
-        // Four at a time, because it is hard to predict how many there are. What is too much is written over later.
+        // Four at a time, because their number is hard to predict. Superfluous ones are overwritten later.
         for (int k = 0; k < 4; ++k) {
             const uint32_t end = at + static_cast<uint32_t>(_tzcnt_u64(ends));
             *to++ = {start, static_cast<int32_t>(end - start)};
@@ -122,8 +121,7 @@ inline void add_parts(uint64_t ends, uint32_t at, SplitState& state, CellList& o
     state.start = next;
 }
 
-// Removes the quotes of parts, and finds those that are null. Returns false if one is a null word that the server does
-// not print.
+// Removes the quotes of parts, and detects nulls. Returns false for a null word that the server does not print.
 template <class Form>
 inline bool finish_parts(const uint8_t* base, Cell* parts, const Cell* end) {
     bool good = true;
@@ -170,7 +168,7 @@ inline bool split_text(const uint8_t* base, Cell cell, CellList& out) {
         ends = (ends & ~within) | last;
         const uint64_t begins = ends << 1 | state.begins;
         if (state.careful) {
-            // A quote opens where a part begins, and closes where a part ends.
+            // A quote opens at the beginning of a part, and closes at the end of a part.
             const uint64_t closing = quotes & ~within;
             wrong |= (quotes & within & ~begins) | (last & within);
             wrong |= (closing << 1 | state.was_closing) & ~ends & in_range;
@@ -195,7 +193,7 @@ inline bool split_text(const uint8_t* base, Cell cell, CellList& out) {
     return !wrong;
 }
 
-// Splits lists as far as they are usual, and writes where the elements of each end. Returns how many lists it has
+// Splits lists up to the first unusual one, and writes the end of each list's elements. Returns the number of lists
 // split.
 template <class Form, class Window>
 size_t split_lists_by(Source source, const Cell* cells, size_t n, CellList& out, int32_t* offsets, int32_t first) {
@@ -212,8 +210,8 @@ size_t split_lists(Source source, const Cell* cells, size_t n, CellList& out, in
     return split(source, cells, n, out, offsets, first);
 }
 
-// Splits composites as far as they are usual. Field k of row i becomes the cell out[k * stride + i]. Returns how many
-// composites it has split.
+// Splits composites up to the first unusual one. Field k of row i becomes the cell out[k * stride + i]. Returns the
+// number of composites split.
 template <class Window>
 size_t split_records_by(Source source, const Cell* cells, size_t n, CellList& parts, size_t width, Cell* out,
                         size_t stride) {
@@ -234,7 +232,7 @@ inline size_t split_records(Source source, const Cell* cells, size_t n, CellList
     return split(source, cells, n, parts, width, out, stride);
 }
 
-// Splits a range of one window at its comma, if nothing in it has quotes.
+// Splits a range of one window without quotes at its comma.
 inline bool split_plain_range(const uint8_t* base, Cell cell, Cell* lower, Cell* upper) {
     const uint32_t length = static_cast<uint32_t>(cell.length);
     if (length < 3 || length > SHORT_TEXT) return false;
@@ -253,8 +251,8 @@ inline bool split_plain_range(const uint8_t* base, Cell cell, Cell* lower, Cell*
     return true;
 }
 
-// Splits ranges as far as they are usual. The bounds of row i become the cells out[i] and out[stride + i]. Returns how
-// many ranges it has split.
+// Splits ranges up to the first unusual one. The bounds of row i become the cells out[i] and out[stride + i]. Returns
+// the number of ranges split.
 template <class Window>
 size_t split_ranges_by(Source source, const Cell* cells, size_t n, CellList& parts, Cell* out, size_t stride,
                        RangeFlags flags) {
@@ -274,7 +272,7 @@ size_t split_ranges_by(Source source, const Cell* cells, size_t n, CellList& par
             upper = parts.memory[1];
         }
         const bool lower_inc = *p == '[', upper_inc = p[cells[i].length - 1] == ']';
-        // A bound that is absent cannot be inclusive.
+        // An absent bound cannot be inclusive.
         if ((lower_inc && lower.length < 0) || (upper_inc && upper.length < 0)) return i;
         flags.lower_inc[i] = lower_inc;
         flags.upper_inc[i] = upper_inc;
@@ -306,7 +304,7 @@ inline bool split_multirange(const uint8_t* base, Cell cell, CellList& out) {
     const uint64_t opening = (window.find('[') | window.find('(')) & outside;
     const uint64_t closing = (window.find(']') | window.find(')')) & outside;
     const uint64_t commas = window.find(',') & outside;
-    // A range begins at the first character and behind each comma that is behind a range.
+    // A range begins at the first character and after every comma that follows a range.
     uint64_t wrong = (within & last) | (opening ^ ((uint64_t{1} | closing << 2) & in_range));
     wrong |= (closing << 1) & ~(commas | last);
     wrong |= ~(closing << 1) & last;

@@ -9,8 +9,8 @@
 
 namespace pgo::avx2 {
 
-// For each count of characters after the dollar: the least valid number of cents. The entries from SIGNED on are for
-// amounts with a minus, where zero is not allowed. No value reaches the entries of counts that no amount has.
+// Per number of characters after the dollar: the smallest valid number of cents. The entries from SIGNED on are for
+// amounts with a minus, where zero is not allowed. No value reaches the entries for impossible lengths.
 struct LeastCents {
     int64_t of[2 * SIGNED];
     constexpr LeastCents() : of() {
@@ -26,7 +26,7 @@ struct LeastCents {
 };
 inline constexpr LeastCents LEAST_CENTS{};
 
-// Reads amounts like -$1,234.50 with at most ten digits before the point. Commas and the point have fixed places, counted
+// Reads amounts like -$1,234.50 with at most ten digits before the point. Commas and the point have fixed positions
 // from the end.
 inline bool moneys(Source source, const Cell* cells, size_t n, int128* out, const Column& column) noexcept {
     if (column.statistics.longest > 18 || n < 2) return false;
@@ -44,7 +44,7 @@ inline bool moneys(Source source, const Cell* cells, size_t n, int128* out, cons
         const uint64_t p_length = static_cast<uint32_t>(cells[i].length);
         const uint64_t q_length = static_cast<uint32_t>(cells[i + 1].length);
         const uint64_t p_minus = *p == '-', q_minus = *q == '-';
-        // An amount without any character after the dollar is as wrong as one with 17 of them.
+        // An amount without any character after the dollar is as invalid as one with 17 of them.
         const uint64_t p_rest = p_length - p_minus - 1, q_rest = q_length - q_minus - 1;
         const uint64_t p_size = p_rest < 17 ? p_rest : 17, q_size = q_rest < 17 ? q_rest : 17;
         mismatch |= static_cast<uint32_t>((p[p_minus] ^ '$') | (q[q_minus] ^ '$'));

@@ -9,8 +9,8 @@
 
 namespace pgo::avx2 {
 
-// Copies IPv4 addresses like 192.168.0.1 or 10.0.0.0/8, and checks them. A cidr always has a prefix length. Each mask
-// has a bit for each character. `out` must have space for the cells' bytes and SLACK.
+// Copies IPv4 addresses like 192.168.0.1 or 10.0.0.0/8, and checks them. A cidr always has a prefix length. A mask has
+// one bit per character. `out` must have space for the cells' bytes and SLACK.
 template <bool is_cidr>
 bool networks(Source source, const Cell* cells, size_t n, uint8_t* out, int32_t* offsets,
               const Column& column) noexcept {
@@ -24,15 +24,15 @@ bool networks(Source source, const Cell* cells, size_t n, uint8_t* out, int32_t*
         store_wide(out, x);
         const uint32_t in_range = (uint32_t{1} << length) - 1;
         const auto are = [&](char c) { return mask_of(_mm256_cmpeq_epi8(x, _mm256_set1_epi8(c))) & in_range; };
-        // Characters that are no digits are wrong anyway, wherever they count as greater.
+        // Characters that are not digits are wrong anyway, even if they compare as greater.
         const auto above = [&](char c) { return mask_of(_mm256_cmpgt_epi8(x, _mm256_set1_epi8(c))); };
         const uint32_t dots = are('.'), slash = are('/'), zeros = are('0');
         const uint32_t digits = above('/') & ~above('9') & in_range;
         const uint32_t above_1 = above('1'), above_2 = above('2'), above_3 = above('3');
         const uint32_t above_4 = above('4'), above_5 = above('5');
-        // Where numbers begin, and where numbers of two and three digits begin.
+        // The starts of numbers, and of numbers with two and three digits.
         const uint32_t starts = digits & ~(digits << 1), twos = starts & digits >> 1, threes = twos & digits >> 2;
-        // Each number begins the text or follows a dot or a slash. The prefix length is the last one.
+        // Every number is at the beginning of the text or follows a dot or a slash. The prefix length is the last one.
         const uint32_t prefix = slash << 1;
         uint32_t bad = (digits | dots | slash) ^ in_range;
         bad |= starts ^ (dots << 1 | prefix | 1);

@@ -8,7 +8,7 @@
 
 namespace pgo {
 
-// The most characters that the vector loop makes of a binary numeric: a minus, a point and 32 digits.
+// Maximum text length of a binary numeric in the vector loop: a minus, a point and 32 digits.
 constexpr size_t LONGEST_USUAL_NUMERIC = 34;
 
 }  // namespace pgo
@@ -18,7 +18,7 @@ constexpr size_t LONGEST_USUAL_NUMERIC = 34;
 
 namespace pgo::avx2 {
 
-// Copies numerics that stay text, and checks that they are what numeric_out prints. They may have at most 31
+// Copies numerics that stay text, and checks that they have the form that numeric_out prints. They may have at most 31
 // characters. `out` must have space for the cells' bytes and SLACK.
 inline bool numerics(Source source, const Cell* cells, size_t n, uint8_t* out, int32_t* offsets,
                      const Column& column) noexcept {
@@ -51,7 +51,7 @@ inline bool numerics(Source source, const Cell* cells, size_t n, uint8_t* out, i
     return !bad;
 }
 
-// The decimal digits of eight numbers below 10000, four for each.
+// The decimal digits of eight numbers below 10000, four per number.
 inline __m256i decimal_digits(__m128i numbers) {
     const __m128i hundreds = _mm_srli_epi16(_mm_mulhi_epu16(numbers, _mm_set1_epi16(5243)), 3);
     const __m128i rest = _mm_sub_epi16(numbers, _mm_mullo_epi16(hundreds, _mm_set1_epi16(100)));
@@ -62,13 +62,13 @@ inline __m256i decimal_digits(__m128i numbers) {
     return _mm256_or_si256(tens, _mm256_slli_epi16(ones, 8));
 }
 
-// Prints binary numerics as numeric_out does. They may have at most seven digits in base 10000, with the zeros between
-// these digits and the point, and at most 28 digits after the point. `out` must have space for LONGEST_USUAL_NUMERIC n
-// bytes and SLACK.
+// Prints binary numerics as numeric_out does. They may have at most seven digits in base 10000, including the zeros
+// between these digits and the point, and at most 28 digits after the point. `out` must have space for
+// LONGEST_USUAL_NUMERIC n bytes and SLACK.
 inline bool binary_numerics(Source source, const Cell* cells, size_t n, uint8_t* out, int32_t* offsets,
                             const Column&) noexcept {
-    // First this finds the digits of some cells, then it copies them. A copy begins at any of the digits, and the
-    // processor would wait if it read them back at once.
+    // Computes the digits of a batch of cells before copying them. A copy begins at any of the digits, and reading them
+    // back at once would stall the processor.
     constexpr size_t BATCH = 16;
     struct Place {
         uint8_t first, whole, point, scale, minus;
@@ -90,8 +90,8 @@ inline bool binary_numerics(Source source, const Cell* cells, size_t n, uint8_t*
             const uint64_t count = header >> 48, scale = header & 0xffff;
             mismatch |= (static_cast<uint32_t>(cell.length) ^ (8 + 2 * count)) & present;
             mismatch |= header & 0xbfff0000;
-            // Group 0 is always zero: it becomes the 0 before the point. `lead` is how many more zeros come before the
-            // first digit. The point comes after `groups` of them all.
+            // Group 0 is always zero: it becomes the 0 before the point. `lead` is the number of further zeros before
+            // the first digit. The point comes after `groups` of them all.
             const int64_t above = static_cast<int16_t>(header >> 32) + int64_t{1};
             const uint64_t lead = static_cast<uint64_t>(above < 0 ? -above : 0);
             const uint64_t groups = static_cast<uint64_t>(above < 0 ? 1 : 1 + above), point = 4 * groups;

@@ -1,4 +1,4 @@
-// Ends what simd/avx2/on.hpp begins.
+// Ends the section that simd/avx2/on.hpp begins.
 #ifdef __clang__
 #pragma clang attribute pop
 #else

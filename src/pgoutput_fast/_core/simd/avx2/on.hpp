@@ -1,5 +1,4 @@
-// Code from here to simd/avx2/off.hpp is compiled for AVX2. It runs only if simd/dispatch.hpp finds that the processor
-// has it.
+// Code from here to simd/avx2/off.hpp is compiled for AVX2. It runs only if simd/dispatch.hpp detects AVX2.
 #ifdef __clang__
 #pragma clang attribute push(__attribute__((target("avx2,bmi,bmi2,fma,popcnt"))), apply_to = function)
 #else

@@ -1,4 +1,4 @@
-// The most expensive loops, for processors with AVX2. Each loop accepts only the form that nearly all cells have, and
+// The most expensive loops, for processors with AVX2. A loop accepts only the form that nearly all cells have, and
 // refuses the cells if it sees anything else, valid or not. The portable converters then decide. So they alone define
 // what is valid, and results do not depend on the processor.
 //
@@ -6,12 +6,12 @@
 // before each present cell, the READ_BEHIND bytes after it, and the first READ_BEHIND bytes of the source. The loops
 // for fixed-width types get no missing cells and no empty ones.
 //
-// The number of instructions decides the speed. So two cells share a register where they fit. The loops collect errors
-// and check them once at the end. `wrong_characters` has a lane for each character, and any lane that is not zero is an
-// error. In `mismatch` any bit is an error. In `bad` the highest bit is an error: the sign of a difference.
+// The number of instructions determines the speed. So two cells share a register if they fit. The loops collect errors
+// and check them once at the end. `wrong_characters` has a lane per character, and any nonzero lane is an error. In
+// `mismatch` any bit is an error. In `bad` the highest bit is an error: the sign of a difference.
 //
-// Names in the loops: `expected` has the characters that every value has, and '0' where it has a digit. `largest` has
-// the largest digit in each place. `compact` is a shuffle that removes the characters between the digits.
+// Names in the loops: `expected` has the characters that every value has, and '0' at the position of a digit. `largest`
+// has the largest digit at each position. `compact` is a shuffle that removes the characters between the digits.
 #pragma once
 #include <cstdint>
 
@@ -32,7 +32,7 @@ inline void store_wide(uint8_t* p, __m256i v) { _mm256_storeu_si256(reinterpret_
 inline __m128i last_lanes(uint32_t n) { return load(MASKS.last + 16 + n); }
 inline __m256i last_lanes_wide(uint32_t n) { return load_wide(MASKS.last + n); }
 inline __m256i first_lanes_wide(uint32_t n) { return load_wide(MASKS.first + 64 - n); }
-// A bit for each lane: the highest one of its eight.
+// One bit per lane: the highest one of its eight.
 inline uint32_t mask_of(__m256i lanes) { return static_cast<uint32_t>(_mm256_movemask_epi8(lanes)); }
 inline bool is_zero(__m128i v) { return _mm_testz_si128(v, v); }
 inline bool is_zero(__m256i v) { return _mm256_testz_si256(v, v); }

@@ -9,8 +9,8 @@
 
 namespace pgo::avx2 {
 
-// Copies texts like (block,offset), with at most nine digits for the block and four for the offset. Such numbers are
-// never too large. `out` must have space for the cells' bytes and SLACK.
+// Copies texts like (block,offset), with at most nine digits for the block and four for the offset. Such numbers never
+// exceed their limits. `out` must have space for the cells' bytes and SLACK.
 inline bool tids(Source source, const Cell* cells, size_t n, uint8_t* out, int32_t* offsets,
                  const Column& column) noexcept {
     if (column.statistics.longest > 16 || column.statistics.shortest < 5) return false;
@@ -29,7 +29,7 @@ inline bool tids(Source source, const Cell* cells, size_t n, uint8_t* out, int32
         const uint32_t comma = _tzcnt_u32(mask(_mm_cmpeq_epi8(x, _mm_set1_epi8(','))) | 1 << 16);
         const uint32_t block = comma - 1, offset = length - 2 - comma;
         bad |= ((block - 1) | (9 - block) | (offset - 1) | (4 - offset)) & present;
-        // Only the brackets and the comma are not digits. No number begins with a zero before another digit.
+        // Only the parentheses and the comma are not digits. No number begins with a zero before another digit.
         uint32_t wrong = (digits | 1 | 1 << comma | (in_range ^ in_range >> 1)) ^ in_range;
         wrong |= (zeros & (2 | 2 << comma)) & digits >> 1;
         wrong |= (uint32_t{*p} ^ '(') | (uint32_t{p[(length - 1) & present]} ^ ')');

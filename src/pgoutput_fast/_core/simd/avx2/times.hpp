@@ -11,8 +11,8 @@
 
 namespace pgo::avx2 {
 
-// For each month * 64 + day: the number of the day in a year that begins in March, counted from 1. An entry of 0 means
-// that there is no such day.
+// Indexed by month * 64 + day: the day of a year that begins in March, counted from 1. An entry of 0 means that the day
+// does not exist.
 struct DayOfYear {
     uint16_t of[16 * 64];
     constexpr DayOfYear() : of() {
@@ -107,7 +107,7 @@ bool timestamps(Source source, const Cell* cells, size_t n, int64_t* out, const 
 
 constexpr size_t TIMES = 4;  // times per step of the loop
 
-// Reads "HH:MM:SS", with one to six digits after a point or without a fraction.
+// Reads "HH:MM:SS", optionally with a point and one to six digits.
 inline bool times(Source source, const Cell* cells, size_t n, int64_t* out, const Column& column) noexcept {
     if (column.statistics.longest > 15 || column.statistics.shortest < 8) return false;
     if (n < TIMES) {
@@ -126,7 +126,7 @@ inline bool times(Source source, const Cell* cells, size_t n, int64_t* out, cons
         _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 3, 4, 6, 7, 9, 10, 11, 12, 13, 14, -1, -1, -1, -1));
     const __m256i factors =
         _mm256_broadcastsi128_si256(_mm_setr_epi32(MINUTE_FACTORS, YEAR_FACTORS, YEAR_FACTORS, 0));
-    // What the fields of a half count for: minutes, hundredths of a second, the fraction's last four digits.
+    // The weights of the fields of a half: minutes, hundredths of a second, the fraction's last four digits.
     const __m256i evens = _mm256_setr_epi32(60000000, 0, 1, 0, 60000000, 0, 1, 0);
     const __m256i odds = _mm256_setr_epi32(10000, 0, 0, 0, 10000, 0, 0, 0);
     const __m256i most = _mm256_setr_epi32(1439, INT32_MAX, INT32_MAX, 0, 1439, INT32_MAX, INT32_MAX, 0);

@@ -10,7 +10,7 @@
 
 namespace pgo::avx512 {
 
-// A table with one byte for each ASCII character.
+// A table with one byte per ASCII character.
 struct Characters {
     uint8_t of[128];
 };
@@ -62,7 +62,7 @@ bool copy_uuids(Source source, const Cell* cells, size_t n, uint8_t* out) noexce
         const __m512i x = load_full(source.base + (cells[i].offset & present));
         const __m512i seen = classify(UUID_CHARACTERS, x);
         store_full(out, x);
-        // A byte is wrong if its class is not the wanted one, or if it is beyond ASCII.
+        // A byte is wrong if its class is not the expected one, or if it is not ASCII.
         __m512i wrong = _mm512_ternarylogic_epi64(_mm512_andnot_si512(seen, wanted), x, high, 0xf8);
         if (missing) wrong = _mm512_and_si512(wrong, _mm512_set1_epi32(static_cast<int>(present)));
         bad = _mm512_or_si512(bad, wrong);
@@ -80,8 +80,8 @@ inline bool uuids(Source source, const Cell* cells, size_t n, uint8_t* out, int3
     return true;
 }
 
-// For each character of a UUID's text: the byte of the UUID that it comes from, and the bit where its four bits begin
-// when eight of these bytes lie in one word.
+// For each character of a UUID's text: the UUID byte that it comes from, and the bit offset of its four bits in a word
+// of eight such bytes.
 struct UuidPrint {
     Bytes byte, bit;
     constexpr UuidPrint() : byte(), bit() {
@@ -104,8 +104,8 @@ void print_uuids(Source source, const Cell* cells, size_t n, uint8_t* out) noexc
         const uint32_t present = missing ? pgo::presence(cells[i].length) : ~uint32_t{0};
         const __m512i x = _mm512_castsi128_si512(avx2::load(source.base + (cells[i].offset & present)));
         const __m512i digits = _mm512_multishift_epi64_epi8(bit, _mm512_permutexvar_epi8(byte, x));
-        // The lowest six bits of an index into 64 letters count. The sixteen letters are there four times, so in effect
-        // only the lowest four bits count.
+        // Only the lowest six bits of an index into 64 letters count. The sixteen letters are repeated four times, so
+        // only the lowest four bits matter.
         store_full(out, _mm512_mask_mov_epi8(_mm512_permutexvar_epi8(digits, letters), UUID_DASHES, dash));
         out += 36 & present;
     }
@@ -215,8 +215,8 @@ Gathered gather_pieces(const uint8_t* base, const Cell* cells, size_t n, uint8_t
     return found;
 }
 
-// The most pieces of 64 bytes that are copied for every value. More than one is copied only if this many pieces can be
-// read after the last cell.
+// Maximum number of 64-byte pieces that are copied for every value. More than one is copied only if this many pieces
+// can be read after the last cell.
 constexpr uint32_t MOST_PIECES = 4;
 
 template <uint32_t skip, bool missing>
@@ -234,8 +234,8 @@ Gathered gather_as(Source source, const Cell* cells, size_t n, uint8_t* out, int
     return gather_pieces<skip, 64, 4, missing>(base, cells, n, out, offsets);
 }
 
-// Does what gather_cells does, for cells with readable bytes after them. `out` must have space for all copied bytes and
-// for MOST_PIECES pieces after them.
+// Like gather_cells, for cells with readable bytes after them. `out` must have space for all copied bytes and for
+// MOST_PIECES more pieces.
 template <uint32_t skip>
 Gathered gather(Source source, const Cell* cells, size_t n, uint8_t* out, int32_t* offsets,
                 const Column& column) noexcept {
@@ -247,7 +247,7 @@ using avx2::binary_numerics;
 using avx2::networks;
 using avx2::tids;
 
-// Copies numerics that stay text, and checks that they are what numeric_out prints. They may have at most 64
+// Copies numerics that stay text, and checks that they have the form that numeric_out prints. They may have at most 64
 // characters. `out` must have space for the cells' bytes and SLACK.
 inline bool numerics(Source source, const Cell* cells, size_t n, uint8_t* out, int32_t* offsets,
                      const Column& column) noexcept {
@@ -281,8 +281,8 @@ inline bool numerics(Source source, const Cell* cells, size_t n, uint8_t* out, i
     return !bad;
 }
 
-// Does what pgo::is_utf8 does, with one bit for each of 64 bytes. Characters are complete if continuation bytes are
-// exactly where they must be.
+// Like pgo::is_utf8, with one bit per byte for 64 bytes at a time. Text is valid only if continuation bytes are exactly
+// at the required positions.
 inline bool is_utf8(const uint8_t* p, size_t n) noexcept {
     uint64_t wrong = 0, due = 0;  // due: continuation bytes that a character of the last 64 bytes still needs
     uint64_t was_e0 = 0, was_ed = 0, was_f0 = 0, was_f4 = 0;  // whether the last byte limits the byte after it, and how

@@ -1,5 +1,4 @@
-// For processors with AVX-512: facts about cells, the handling of missing cells, and bool. See
-// simd/avx512/integers.hpp.
+// For processors with AVX-512: cell statistics, the handling of missing cells, and bool. See simd/avx512/integers.hpp.
 #pragma once
 #include "simd/avx512/integers.hpp"
 
@@ -19,9 +18,9 @@ constexpr Words every_second(uint32_t first) {
 }
 inline constexpr Words EVEN_WORDS = every_second(0), ODD_WORDS = every_second(1);
 
-// ---- facts about cells ------------------------------------------------------------------------------------------
+// ---- cell statistics --------------------------------------------------------------------------------------------
 
-// Does what avx2::facts does, for sixteen cells at a time.
+// Like avx2::facts, for sixteen cells at a time.
 inline size_t facts(const Cell* cells, size_t n, Facts* out) noexcept {
     const __m512i none = _mm512_setzero_si512(), all = _mm512_set1_epi32(-1);
     const __m512i evens = load_full(EVEN_WORDS.of), odds = load_full(ODD_WORDS.of);
@@ -55,7 +54,8 @@ inline size_t facts(const Cell* cells, size_t n, Facts* out) noexcept {
 
 inline __mmask8 first_cells(size_t n) { return static_cast<__mmask8>((uint32_t{1} << (n < CELLS ? n : CELLS)) - 1); }
 
-// Writes one bit for each of n cells: whether it is present. Returns how many are present. `out` receives whole bytes.
+// Writes one bit for each of n cells: whether it is present. Returns the number of present cells. `out` receives whole
+// bytes.
 inline size_t presence_bits(const Cell* cells, size_t n, uint8_t* out) noexcept {
     size_t count = 0;
     for (size_t i = 0; i < n; i += CELLS) {
@@ -68,7 +68,7 @@ inline size_t presence_bits(const Cell* cells, size_t n, uint8_t* out) noexcept 
     return count;
 }
 
-// Copies those of n cells that are present, and returns how many. `out` must have space for n + CELLS - 1 cells.
+// Copies the present ones of n cells, and returns their number. `out` must have space for n + CELLS - 1 cells.
 inline size_t pick_present(const Cell* cells, size_t n, Cell* out) noexcept {
     size_t count = 0;
     for (size_t i = 0; i < n; i += CELLS) {

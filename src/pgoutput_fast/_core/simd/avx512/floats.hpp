@@ -7,7 +7,7 @@
 
 namespace pgo::avx512 {
 
-// For each lane, the index of the lane before it in the same cell. A cell has 32 lanes.
+// For each lane, the index of the previous lane of the same cell. A cell has 32 lanes.
 constexpr Bytes one_right() {
     Bytes b{};
     for (int k = 0; k < 64; ++k) b.of[k] = static_cast<uint8_t>(k % 32 ? k - 1 : k);
@@ -28,10 +28,10 @@ inline constexpr Tens TENS{};
 constexpr int MOST_PLACES = 19;
 
 // Returns value / 10^places, correctly rounded. The first quotient leaves a remainder, which is known exactly except
-// for its last bit. The remainder is divided too. Before the last rounding, the sum of both quotients is wrong by less
-// than 2^-103 of its size. That is exact enough. An integer below 2^64, divided by at most 10^19, is either a number in
-// the middle between two floats, or at least 2^-99 of its size away from one (the difference is a multiple of 1 / 5^19
-// times a power of two). If it is in the middle, the second division has nothing to round.
+// for its last bit. The remainder is also divided. Before the last rounding, the relative error of the sum of both
+// quotients is less than 2^-103. That is exact enough. An integer below 2^64, divided by at most 10^19, is either
+// exactly halfway between two floats, or at a relative distance of at least 2^-99 from such a midpoint (the difference
+// is a multiple of 1 / 5^19 times a power of two). If it is halfway, the second division has nothing to round.
 inline __m512d quotients(__m512i value, __m512i places) {
     const __m512d low = _mm512_loadu_pd(TENS.of), middle = _mm512_loadu_pd(TENS.of + 8);
     __m512d divisor = _mm512_permutex2var_pd(low, places, middle);
@@ -45,8 +45,8 @@ inline __m512d quotients(__m512i value, __m512i places) {
 }
 
 // `of_pairs` joins masks of two cells each to one register with a bit per character, for the last 32 characters of
-// eight cells. `Pairs` splits it again. `of_pairs` does not go through memory, because all writes would have to finish
-// before the memory could be read as a whole.
+// eight cells. `Pairs` splits it again. `of_pairs` avoids memory, because a load of the whole would have to wait for
+// all stores.
 inline __m256i of_pairs(const __mmask64 masks[4]) {
     return _mm256_setr_epi64x(static_cast<int64_t>(masks[0]), static_cast<int64_t>(masks[1]),
                               static_cast<int64_t>(masks[2]), static_cast<int64_t>(masks[3]));
@@ -85,11 +85,11 @@ inline EightNumbers read_eight(Source source, const Cell* cells) {
     const __m256i number = _mm256_andnot_si256(sign, region);
     const __m256i point = _mm256_and_si256(of_pairs(points), number);
     const __m256i first = _mm256_andnot_si256(_mm256_slli_epi32(number, 1), number);
-    // `after_point` is all ones if there is no point. Every character then counts as one after the point.
+    // `after_point` is all ones without a point. All characters then count as characters after the point.
     const __m256i places = _mm256_lzcnt_epi32(point);
     const __m256i after_point = _mm256_sllv_epi32(ones, _mm256_sub_epi32(most, places));
     const __mmask8 pointed = _mm256_test_epi32_mask(point, point), negative = _mm256_test_epi32_mask(sign, sign);
-    // The removal of the point moves everything before it one position to the right.
+    // Removing the point moves everything before it one position to the right.
     const __m256i digits = _mm256_mask_slli_epi32(number, pointed, number, 1);
     const Pairs behind_point(after_point), counted(digits);
     for (int k = 0; k < 4; ++k) {
@@ -114,8 +114,8 @@ inline EightNumbers read_eight(Source source, const Cell* cells) {
     numbers.negative = negative;
     numbers.value = _mm512_add_epi64(low, _mm512_mullo_epi64(high, _mm512_set1_epi64(10000000000000000)));
     numbers.places = _mm512_maskz_mov_epi64(pointed, _mm512_cvtepu32_epi64(places));
-    // Refuses a character that is not a digit, a first zero before a character other than the point, a point without a
-    // digit before it or after it, and too many digits.
+    // Refuses a character that is not a digit, a leading zero before a character other than the point, a point without
+    // a digit before it or after it, and too many digits.
     const __m256i after_zero = _mm256_slli_epi32(_mm256_and_si256(of_pairs(zeros), first), 1);
     const __m256i leading_zero = _mm256_andnot_si256(point, _mm256_and_si256(after_zero, number));
     const __m256i last = _mm256_set1_epi32(static_cast<int>(0x80000000));
@@ -129,8 +129,8 @@ inline EightNumbers read_eight(Source source, const Cell* cells) {
     return numbers;
 }
 
-// Reads floats without an exponent and with at most 19 significant digits. It parses all others one by one, and does
-// not refuse the chunk because of them: there may be many.
+// Reads floats without an exponent and with at most 19 significant digits. All others are parsed one by one instead of
+// refusing the chunk, because they may be frequent.
 template <class F>
 bool floats(Source source, const Cell* cells, size_t n, F* out, const Column& column) noexcept {
     if (n < CELLS) return avx2::floats<F>(source, cells, n, out, column);
@@ -141,7 +141,7 @@ bool floats(Source source, const Cell* cells, size_t n, F* out, const Column& co
         x = _mm512_mask_xor_pd(x, numbers.negative, x, _mm512_set1_pd(-0.0));
         store_floats(out + i, x);
         __mmask8 usual = numbers.usual;
-        // A double in the middle between two values of F may have come there by rounding, so it is parsed again.
+        // A double halfway between two values of F may be the result of rounding, so it is parsed again.
         if (sizeof(F) < sizeof(double))
             usual &= _mm512_cmpneq_epu64_mask(_mm512_and_si512(_mm512_castpd_si512(x), _mm512_set1_epi64(0x1fffffff)),
                                               _mm512_set1_epi64(0x10000000));

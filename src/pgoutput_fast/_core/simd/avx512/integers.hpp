@@ -1,9 +1,9 @@
-// Number loops for processors with AVX-512. They do what the loops of simd/avx2/ do, for eight cells at a time. The
-// same rules apply: they accept only the form that nearly all cells have, and leave refused cells to other loops, first
-// to those of AVX2.
+// Number loops for processors with AVX-512, like those of simd/avx2/, for eight cells at a time. The same rules apply:
+// they accept only the form that nearly all cells have, and leave refused cells to other loops, first to those of AVX2.
 //
-// A register has four cells of sixteen bytes, or two of 32 bytes. The AVX2 loops check each cell by itself: its sign,
-// its length, a leading zero. These loops check eight cells at once, in masks or in a register with one lane per cell.
+// A register has four cells of sixteen bytes, or two of 32 bytes. The AVX2 loops check the sign, length and leading
+// zero of every cell separately. These loops check eight cells at once, in masks or in a register with one lane per
+// cell.
 #pragma once
 #include "simd/avx2/bytes.hpp"
 #include "simd/avx2/cells.hpp"
@@ -47,7 +47,7 @@ constexpr Bytes spread(int first, int step, int cells_at_once, int byte) {
         b.of[k] = static_cast<uint8_t>(8 * (first + step * (k / (64 / cells_at_once))) + byte);
     return b;
 }
-// For each lane: how many lanes of the same cell follow it. A cell has `width` lanes.
+// For each lane: the number of later lanes of the same cell. A cell has `width` lanes.
 constexpr Bytes behind(int width) {
     Bytes b{};
     for (int k = 0; k < 64; ++k) b.of[k] = static_cast<uint8_t>(width - 1 - k % width);
@@ -58,7 +58,7 @@ inline constexpr Bytes EVEN_LENGTHS = spread(0, 2, 4, LENGTH_BYTE);
 inline constexpr Bytes ODD_LENGTHS = spread(1, 2, 4, LENGTH_BYTE);
 inline constexpr Bytes BEHIND_16 = behind(16);
 
-// Where each of eight cells ends, counted from the source's base.
+// The ends of eight cells, relative to the source's base.
 struct Ends {
     alignas(64) uint64_t of[CELLS];
     explicit Ends(__m512i cells) {
@@ -67,15 +67,14 @@ struct Ends {
     }
 };
 
-// Turns one bit per byte into one bit per cell. A cell has sixteen bytes. There is a mask of even cells and one of odd
-// cells.
+// Turns one bit per byte into one bit per cell of sixteen bytes. There is a mask of even cells and one of odd cells.
 inline __mmask8 of_cells(__mmask64 even, __mmask64 odd) {
     const __m128i words = _mm_unpacklo_epi16(_mm_cvtsi64_si128(static_cast<int64_t>(even)),
                                              _mm_cvtsi64_si128(static_cast<int64_t>(odd)));
     return _mm_test_epi16_mask(words, words);
 }
 
-// Joins pairs of digits (0 to 9, the highest first) to numbers, and pairs of these: four digits per lane of 32 bits.
+// Joins pairs of digits (0 to 9, highest first) to numbers, and pairs of these: four digits per lane of 32 bits.
 inline __m512i join_fours(__m512i x) {
     x = _mm512_maddubs_epi16(x, _mm512_set1_epi16(0x010a));
     return _mm512_madd_epi16(x, _mm512_set1_epi32(0x00010064));
@@ -87,7 +86,7 @@ inline __m512i join_sixteens(__m512i even, __m512i odd) {
     return _mm512_add_epi64(_mm512_mul_epu32(eights, _mm512_set1_epi64(100000000)), _mm512_srli_epi64(eights, 32));
 }
 
-// Entry k is the least number with k + 1 digits and no leading zero.
+// Entry k is the smallest number with k + 1 digits and no leading zero.
 struct Least {
     int64_t of[16];
     constexpr Least() : of() {
@@ -178,7 +177,7 @@ bool integers_of(Source source, const Cell* cells, size_t n, T* out) noexcept {
             bad |= _mm512_cmplt_epu64_mask(number, fewest) | _mm512_cmpgt_epu64_mask(number, _mm512_set1_epi64(999));
             value = _mm512_add_epi64(value, _mm512_mullo_epi64(number, _mm512_set1_epi64(10000000000000000)));
         }
-        // The number of digits, less one, is the index. A sign without digits gets the last entry. Its value, zero, is
+        // The index is the number of digits minus one. A sign without digits gets the last entry. Its value, zero, is
         // less than that entry, so it is refused.
         const __m512i index =
             _mm512_mask_sub_epi64(_mm512_sub_epi64(length, one), minus, length, _mm512_set1_epi64(2));
@@ -223,8 +222,8 @@ inline bool usual_decimals(Source source, const Cell* cells, size_t n, int128* o
     const int scale = column.plan.scale, point = scale != 0;
     if (scale < 0 || scale >= avx2::MOST_PRECISION || column.statistics.longest > 16 || n < CELLS) return false;
     const int most = column.plan.precision < avx2::MOST_PRECISION ? column.plan.precision : avx2::MOST_PRECISION;
-    // The least valid number for each count of characters, less one. If there are too few or too many digits, no value
-    // reaches it.
+    // The smallest valid number per number of characters minus one. With too few or too many digits, no value reaches
+    // it.
     int64_t least[16];
     for (int k = 0; k < 16; ++k) {
         const int digits = k + 1 - point;
@@ -251,7 +250,7 @@ inline bool usual_decimals(Source source, const Cell* cells, size_t n, int128* o
         const Digits a = digits_of(x, _mm512_permutexvar_epi8(even_lengths, c));
         const Digits b = digits_of(y, _mm512_permutexvar_epi8(odd_lengths, c));
         wrong_characters |= a.bad | b.bad;
-        // Only the points may be characters other than digits. So the final check needs both masks.
+        // Only the points may be characters other than digits, so the final check needs both masks.
         pointed &= _mm512_mask_cmpeq_epi8_mask(a.bad, a.values, dot);
         pointed &= _mm512_mask_cmpeq_epi8_mask(b.bad, b.values, dot);
         __m512i value = join_sixteens(_mm512_shuffle_epi8(a.values, compact), _mm512_shuffle_epi8(b.values, compact));
@@ -317,8 +316,8 @@ inline bool usual_binary_decimals(Source source, const Cell* cells, size_t n, in
         mismatch = _mm512_or_si512(mismatch, _mm512_xor_si512(length, expected));
         digits = _mm512_andnot_si512(_mm512_srlv_epi64(ones, _mm512_slli_epi64(count, 4)), digits);
         wrong_digits |= _mm512_cmpgt_epu16_mask(digits, _mm512_set1_epi16(9999));
-        // How many zero digits come before the first digit. With these, there may be at most four digits; the shift
-        // would lose any more.
+        // The number of zero digits before the first digit. With these, there may be at most four digits; the shift
+        // would lose others.
         const __m512i weight = _mm512_srai_epi64(_mm512_slli_epi64(header, 16), 48);
         const __m512i before = _mm512_sub_epi64(_mm512_set1_epi64(3 - behind), weight);
         bad |= _mm512_cmpgt_epu64_mask(count, _mm512_set1_epi64(4));

@@ -1,5 +1,4 @@
-// Code from here to simd/avx512/off.hpp is compiled for AVX-512. It runs only if simd/dispatch.hpp finds that the
-// processor has it.
+// Code from here to simd/avx512/off.hpp is compiled for AVX-512. It runs only if simd/dispatch.hpp detects AVX-512.
 #ifdef __clang__
 #pragma clang attribute push(__attribute__((target( \
     "avx2,bmi,bmi2,lzcnt,popcnt,fma,avx512f,avx512bw,avx512vl,avx512dq,avx512cd,avx512vbmi,avx512vbmi2"))), \

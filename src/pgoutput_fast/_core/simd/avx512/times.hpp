@@ -8,7 +8,7 @@
 
 namespace pgo::avx512 {
 
-// For each month: the number of its days and, in the high half, the days before it in a year that begins in March.
+// Per month: the number of its days and, in the high half, of the days before it in a year that begins in March.
 struct Months {
     uint32_t of[16];
     constexpr Months() : of() {
@@ -97,7 +97,7 @@ struct PairLengths {
 };
 inline constexpr PairLengths PAIR_LENGTHS{};
 
-// Reads what avx2::timestamps reads, two cells per register. It checks the zone without moving it.
+// Reads the same texts as avx2::timestamps, two cells per register. It checks the zone without moving it.
 template <bool zoned>
 bool usual_timestamps(Source source, const Cell* cells, size_t n, int64_t* out) noexcept {
     constexpr int zone = zoned ? 3 : 0;
@@ -138,7 +138,7 @@ bool usual_timestamps(Source source, const Cell* cells, size_t n, int64_t* out) 
             const __m512i pairs = _mm512_maddubs_epi16(_mm512_shuffle_epi8(y, compact), _mm512_set1_epi16(0x010a));
             fields[k] = _mm512_madd_epi16(pairs, factors);
         }
-        // For each cell: the year and month * 64 + day, the minutes, and seconds * 100 and the rest of the fraction.
+        // Per cell: the year and month * 64 + day, the minutes, and seconds * 100 and the rest of the fraction.
         const __m512i dates_seconds = _mm512_unpacklo_epi64(fields[0], fields[1]);
         const __m512i dates_seconds_2 = _mm512_unpacklo_epi64(fields[2], fields[3]);
         const __m512i first = _mm512_setr_epi64(0, 4, 1, 5, 8, 12, 9, 13);
@@ -149,7 +149,7 @@ bool usual_timestamps(Source source, const Cell* cells, size_t n, int64_t* out) 
                                                           _mm512_unpackhi_epi64(fields[2], fields[3]));
         bad |= _mm512_cmpgt_epu64_mask(minutes, _mm512_set1_epi64(1439));
         bad |= _mm512_cmpeq_epi64_mask(_mm512_srli_epi64(c, 32), _mm512_set1_epi64(20 + zone));  // a point, no digits
-        // `days_of` works on lanes of 32 bits. Every second lane contains no date, and its result does not count.
+        // `days_of` works on lanes of 32 bits. Every second lane contains no date, and its result is ignored.
         const __m512i year = _mm512_and_si512(date, _mm512_set1_epi64(0xffffffff));
         __mmask16 bad_dates = 0;
         const __m512i days = days_of(year, _mm512_srli_epi64(date, 32), &bad_dates);
@@ -173,7 +173,7 @@ bool timestamps(Source source, const Cell* cells, size_t n, int64_t* out, const 
 
 using avx2::intervals;
 
-// Reads "HH:MM:SS", with one to six digits after a point or without a fraction.
+// Reads "HH:MM:SS", optionally with a point and one to six digits.
 inline bool times(Source source, const Cell* cells, size_t n, int64_t* out, const Column& column) noexcept {
     if (column.statistics.longest > 15 || column.statistics.shortest < 8) return false;
     if (n < CELLS) return avx2::times(source, cells, n, out, column);
@@ -197,7 +197,7 @@ inline bool times(Source source, const Cell* cells, size_t n, int64_t* out, cons
             const __m512i x =
                 load_four(base + at[0].offset, base + at[2].offset, base + at[4].offset, base + at[6].offset);
             const __m512i length = _mm512_permutexvar_epi8(load_full(k ? ODD_LENGTHS.of : EVEN_LENGTHS.of), c);
-            // Each cell has sixteen lanes. A lane belongs to the text if more than 15 - length lanes follow it.
+            // A cell has sixteen lanes. A lane belongs to the text if more than 15 - length lanes follow it.
             const __mmask64 in_range = _mm512_cmpgt_epu8_mask(behind, _mm512_sub_epi8(_mm512_set1_epi8(15), length));
             const __m512i y = _mm512_maskz_sub_epi8(in_range, x, expected);
             wrong_characters |= _mm512_cmpgt_epu8_mask(y, largest);
