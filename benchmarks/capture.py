@@ -90,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def measure(rows: int, rounds: int, only: Sequence[str] | None = None) -> tuple[int, dict[str, list[Figure]]]:
-    """(the server's version, {kind of run: cost of each run}).
+    """Returns (the server's version, {kind of run: cost of every run}).
 
     Raises:
         AssertionError: if the number of rows in the segments is wrong.

@@ -31,7 +31,7 @@ IN_MEMORY = pgo.Options(transactions="committed", memory_limit=1 << 40)
 
 
 def streamed(corpus: corpora.Corpus) -> pa.Array:
-    """The corpus as one streamed transaction: each of its transactions becomes a block, each change gets an xid."""
+    """The corpus as one streamed transaction: every transaction becomes a block, every change gets an xid."""
     payloads = corpus.payloads
     kinds = pc.binary_slice(payloads, 0, 1)
     changed = pc.binary_replace_slice(payloads, 1, 1, XID.to_bytes(4))
@@ -42,10 +42,10 @@ def streamed(corpus: corpora.Corpus) -> pa.Array:
 
 
 def rows(scale: float, rounds: int, seed: int) -> Iterator[tuple[str, str, str]]:
-    """(case, CPU ns per message, ratio to the cost of the same stream as sent) for each case.
+    """Yields (case, CPU ns per message, ratio to the cost of the same stream as sent) for every case.
 
     Raises:
-        AssertionError: if both views do not give the same rows.
+        AssertionError: if the two views give different rows.
     """
     tasks: dict[str, Callable[[], int]] = {}
     sizes: dict[str, int] = {}
@@ -92,7 +92,7 @@ def _run(payloads: pa.Array, size: int, options: pgo.Options) -> int:
 
 
 def _through_a_file(payloads: pa.Array, directory: str) -> int:
-    """Writes the bytes of payloads to a file and reads them again. Returns how many bytes there are."""
+    """Writes the bytes of payloads to a file and reads them again. Returns their number."""
     data = memoryview(payloads.buffers()[2])
     piece = memoryview(bytearray(FILE_PIECE_BYTES))
     with tempfile.TemporaryFile(buffering=0, dir=directory) as file:

@@ -1,8 +1,8 @@
-"""Measures what text and binary cost, from the server to columns: `python -m benchmarks.formats`.
+"""Measures the cost of text and binary, from the server to columns: `python -m benchmarks.formats`.
 
-For each server version and each kind of table, the same backlog is read from copies of one slot, in text and in
-binary in turns. A row of the table has the CPU time of the walsender, of our read loop and of `decode`. The first round
-also checks that both formats decode to the same rows.
+For every server version and kind of table, the same backlog is read from copies of one slot, alternating between text
+and binary. A row of the table has the CPU time of the walsender, of our read loop and of `decode`. The first round also
+checks that both formats decode to the same rows.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ TABLES = {
 
 @dataclass(frozen=True)
 class Cost:
-    """What a backlog cost, for each row of it: microseconds of CPU time, and bytes.
+    """The cost of a backlog per row: microseconds of CPU time, and bytes.
 
     Attributes:
         server: of the walsender.
@@ -134,7 +134,7 @@ def measure(installation: Any, rows: int, rounds: int) -> dict[str, dict[str, li
 
 
 def _fill(dsn: str, columns: str, values: str, rows: int) -> int:
-    """Makes a table and a slot that has its rows. Returns the position behind them."""
+    """Makes a table and a slot with its rows. Returns the end LSN."""
     with psycopg2.connect(dsn) as connection, connection.cursor() as cursor:
         cursor.execute("DROP TABLE IF EXISTS filled; DROP PUBLICATION IF EXISTS backlog")
         cursor.execute(f"CREATE TABLE filled ({columns}); CREATE PUBLICATION backlog FOR TABLE filled")
@@ -151,7 +151,7 @@ def _fill(dsn: str, columns: str, values: str, rows: int) -> int:
 
 
 def _read(dsn: str, format: str, end: int, rows: int) -> tuple[Cost, pa.Table]:
-    """Reads a copy of the slot, and decodes what it sent."""
+    """Reads a copy of the slot, and decodes the messages."""
     with _copied_slot(dsn) as slot, psycopg2.connect(dsn) as connection:
         options = plugin_options(
             connection.server_version,
@@ -220,7 +220,7 @@ def section(version: int, figures: dict[str, dict[str, list[Cost]]]) -> Section:
             return ", ".join(f"{each:.0f}" if what == "nbytes" else f"{each:.2f}" for each in both)
 
         pairs = list(zip(text, binary, strict=True))
-        # A short run may take the server less than the unit in which the system counts.
+        # A short run may take the server less than the resolution of its CPU time.
         servers = [b.server / t.server for t, b in pairs if t.server] or [0.0]
         sums = [sum(astuple(b)[:3]) / sum(astuple(t)[:3]) for t, b in pairs]
         table.rows.append(

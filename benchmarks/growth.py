@@ -43,7 +43,7 @@ GIGABYTE = 1_000_000_000
 
 @dataclass(frozen=True)
 class Curve:
-    """A direction: a function that makes a stream of a given length, and lengths; some only for `--full`."""
+    """A direction: a function that makes a stream of a given length, and lengths, some of them only for `--full`."""
 
     make: Callable[[int], Shape]
     unit: str
@@ -139,7 +139,7 @@ CURVES: dict[str, Curve] = {
 
 
 def measure(curve: Curve, length: int) -> float:
-    """CPU nanoseconds per unit of the stream of this length: the best of several rounds, after a warm-up round."""
+    """CPU nanoseconds per unit of the stream of this length: the minimum of several rounds, after a warm-up round."""
     shape = curve.make(length)
     seconds = []
     for _ in range(1 if shape.units > 20_000_000 and len(shape.calls) > 1 else ROUNDS + 1):

@@ -115,7 +115,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def compare(known: dict[str, int], counted: dict[str, int]) -> list[str]:
-    """One line for each name with more instructions than the recorded count. Names without a count are skipped."""
+    """Returns a line per name with more instructions than the recorded count. Names without a count are skipped."""
     return [
         f"{name}: {counted[name]} instructions a message, {counted[name] / before - 1:+.1%}: it took {before}. "
         "If this is intended, run this with --update"
@@ -125,7 +125,7 @@ def compare(known: dict[str, int], counted: dict[str, int]) -> list[str]:
 
 
 def uneven(flat: dict[str, tuple[float, float]]) -> list[str]:
-    """One line for each name with more instructions per unit in the long stream than in the short one."""
+    """Returns a line per name with more instructions per unit in the long stream than in the short one."""
     return [
         f"{name}: {long} instructions a unit in a long stream, {short} in a short one: it grows faster than its input"
         for name, (short, long) in flat.items()
@@ -171,7 +171,7 @@ def _total(dump: Path) -> int:
 
 
 def _compiler() -> str:
-    """The compiler that built the extensions. Its name is in the binary."""
+    """The compiler of the extensions, whose name is in the binary."""
     found = re.search(
         rb"(GCC): \([^)]*\) ([0-9.]+)|(clang) version ([0-9.]+)", Path(column.__file__).read_bytes()
     )

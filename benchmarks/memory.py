@@ -1,16 +1,16 @@
 """Measures the memory that decoding takes in addition to its input and output: `python -m benchmarks.memory`.
 
-Each case runs in its own process. The process makes the input, resets the peak of the resident set, runs one `decode`,
+Every case runs in its own process. The process makes the input, resets the peak of the resident set, runs one `decode`,
 and reads the peak. It subtracts these parts from the peak:
 
 - the resident set before the call, which includes the input;
 - the output: the bytes of the results' buffers, without columns that have only nulls, whose memory is never touched;
 - `objects`: Arrow's own memory for this number of batches and columns, which does not depend on the number of rows. To
-  measure it, the process reads the first row of each result from Arrow's own format.
+  measure it, the process reads the first row of every result from Arrow's own format.
 
-The rest is `beyond`. The limit is BOUND, however much is decoded, plus RELATION for each relation version with rows.
-RELATION is for the decoder's data on the version, and for the gaps that its small growing buffers leave in the
-allocator.
+The rest is `beyond`. Its limit is BOUND, regardless of the amount decoded, plus RELATION for every relation version
+with rows. RELATION is for the decoder's data on the version, and for the gaps that its small growing buffers leave in
+the allocator.
 
 `--update` rewrites the table in README.md.
 """
@@ -153,7 +153,7 @@ class _Arena(ctypes.Structure):
 
 
 def _in_use() -> int:
-    """Bytes that were allocated with malloc and not freed. Arrow's own arrays use another allocator."""
+    """Bytes allocated with malloc and not freed. Arrow's own arrays use another allocator."""
     libc = ctypes.CDLL(None)
     libc.mallinfo2.restype = _Arena
     arena = libc.mallinfo2()

@@ -2,7 +2,7 @@
 
     python -m benchmarks.parquet
 
-One thread writes each table into memory and reads all of it. All settings run in turns. At full size this rewrites the
+One thread writes every table into memory and reads all of it. All settings run in turns. At full size this rewrites the
 table in README.md.
 """
 
@@ -29,7 +29,7 @@ MARKERS = "<!-- parquet figures -->", "<!-- end of parquet figures -->"
 ROUNDS = 7
 CHOSEN = "as chosen: zstd 1, dictionaries of 64 KiB"
 
-# What each variant changes.
+# The changed settings of every variant.
 VARIANTS: Mapping[str, Mapping[str, Any]] = {
     CHOSEN: {},
     "dictionaries of 1 MiB (pyarrow's default)": {"dictionary_pagesize_limit": 1 << 20},
@@ -54,7 +54,7 @@ def _decoded(name: str, table: str, scale: float) -> pa.Table:
 
 
 def _repeating(scale: float) -> pa.Table:
-    """Rows with texts that repeat: of 5, 200, 2,000 and 20,000 different ones, 24 characters each."""
+    """Rows with repeating texts: 5, 200, 2,000 and 20,000 different ones, 24 characters each."""
     generator = np.random.default_rng(20)
     rows = max(int(400_000 * scale), 1)
     columns = {"id": pa.array(np.arange(rows))}
@@ -85,7 +85,7 @@ def _read(file: pa.Buffer) -> pa.Table:
 
 
 def section(table: str, scale: float, rounds: int) -> Section:
-    """The figures of one table, as ratios to what was chosen.
+    """The figures of one table, as ratios to the chosen settings.
 
     Raises:
         AssertionError: if a variant does not keep the rows.

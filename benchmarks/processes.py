@@ -1,4 +1,4 @@
-"""Looks at processes from time to time while a block runs."""
+"""Samples processes while a block runs."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ __all__ = ["Watch", "descendants", "stat_fields"]
 
 
 class Watch(ABC):
-    """Looks at something from time to time, in a thread, as long as a with block lasts.
+    """Samples something at regular intervals, in a thread, during a with block.
 
     Args:
-        seconds: how often.
+        seconds: sampling interval.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -36,11 +36,11 @@ class Watch(ABC):
 
     @abstractmethod
     def look(self) -> None:
-        """Looks once."""
+        """Takes one sample."""
 
 
 def descendants(pid: int) -> set[int]:
-    """The processes below a process, without itself."""
+    """The descendants of a process."""
     parents = {}
     for name in filter(str.isdigit, os.listdir("/proc")):
         fields = stat_fields(int(name))
@@ -53,7 +53,7 @@ def descendants(pid: int) -> set[int]:
 
 
 def stat_fields(pid: int) -> list[str]:
-    """The fields of a process behind its name, as proc(5) has them; empty if it has ended."""
+    """The fields of a process after its name, as in proc(5); empty if it has ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

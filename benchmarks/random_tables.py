@@ -1,11 +1,11 @@
-"""Decodes tables that a seed decides, and compares with memcpy: `python -m benchmarks.random_tables`.
+"""Decodes random tables and compares with memcpy: `python -m benchmarks.random_tables`.
 
-Each table is decoded in text and in binary, with the vector loops for AVX2 and with those for AVX-512, as far as this
-processor has them. The result is a distribution: what a table gets that nobody chose. With all 100 tables this rewrites
-the table in README.md and docs/random-tables.svg.
+Every table is decoded in text and in binary, with the vector loops for AVX2 and AVX-512 that this processor supports.
+The result is a distribution over arbitrary tables. With all 100 tables this rewrites the table in README.md and
+docs/random-tables.svg.
 
-Beside each case stands about what it could be at most, with the present way to find cells: the time to find the
-messages and their cells, and to fill as much memory as the columns have, but not to convert a single cell.
+Every case also has an approximate upper limit for the present way of finding cells: the time to find the messages and
+their cells, and to fill as much memory as the columns have, without converting any cell.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ SHARES = {"worst": 0.0, "worst decile": 0.1, "median": 0.5, "best decile": 0.9}
 
 @dataclass(frozen=True)
 class Figure:
-    """How fast one table is decoded.
+    """The speed of decoding one table.
 
     Attributes:
         seed: its seed.
         case: the format of its cells and the level of the vector loops.
-        of_memcpy: speed beside memcpy into memory that was written before.
+        of_memcpy: speed relative to memcpy into memory that was written before.
         ns_per_cell: CPU time.
         table: the types of its columns.
     """
@@ -58,10 +58,10 @@ class Figure:
 
 
 def figures(seed: int, nbytes: int, rounds: int, levels: Sequence[str]) -> list[Figure]:
-    """What the table of a seed takes.
+    """The figures of a seed's table.
 
     Raises:
-        AssertionError: if a value differs from the one that the table was made from.
+        AssertionError: if a value differs from its source value.
     """
     table = random_table(seed, nbytes)
     found = []
@@ -96,14 +96,14 @@ def _decoded(corpus: corpora.Corpus, level: str) -> pgo.Decoded:
 
 
 def _cells_found(corpus: corpora.Corpus, level: str) -> float:
-    """CPU seconds to find the messages, what they are, and their cells."""
+    """CPU seconds to find the messages, their kinds, and their cells."""
     use_vectors(level)
     stages, _ = time_stages(corpus.payloads, pgo.Options())
     return stages["scan"] + stages["tag"] + stages["slice"]
 
 
 def section(found: Sequence[Figure]) -> Section:
-    """The distribution of each case."""
+    """The distribution of every case."""
     result = Section(
         f"random tables: {len({each.seed for each in found})}", ["of memcpy", *SHARES, "ns/cell, median"]
     )
@@ -116,7 +116,7 @@ def section(found: Sequence[Figure]) -> Section:
 
 
 def chart(found: Sequence[Figure]) -> str:
-    """An SVG chart: for each case, the speed of every table beside memcpy, from the slowest table to the fastest."""
+    """An SVG chart: per case, the speed of every table relative to memcpy, from slowest to fastest."""
     width, height, left, top, inner_w, inner_h = 800, 400, 70, 20, 480, 320
     most = max(each.of_memcpy for each in found)
     parts = [

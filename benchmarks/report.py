@@ -215,7 +215,7 @@ def column_type(kind: ColumnKind) -> ColumnType:
 
 
 def check_convert(name: str, kind: ColumnKind, n: int) -> None:
-    """Asserts that cells in both formats convert to the values that they were made from."""
+    """Asserts that cells in both formats convert to their source values."""
     cells = kind.make(np.random.default_rng(corpora.SEED), n)
     for binary, wire in ((False, cells.text), (True, cells.binary)):
         array, issues = convert(column_type(kind), wire.to_pylist(), binary)
@@ -224,7 +224,7 @@ def check_convert(name: str, kind: ColumnKind, n: int) -> None:
 
 
 def convert_section(n: int, rounds: int) -> Section:
-    """The convert stage on `n` cells of each type, without nulls."""
+    """The convert stage on `n` cells of every type, without nulls."""
     section = Section(
         f"convert: ns per cell of {n:,}, warm buffers",
         ["", "bytes/cell text", "ns text", "bytes/cell binary", "ns binary"],

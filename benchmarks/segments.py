@@ -1,7 +1,7 @@
-"""The cost of a segment for a capture that knows many relations: `python -m benchmarks.segments`.
+"""The cost of a segment for a capture with many known relations: `python -m benchmarks.segments`.
 
-This measures the CPU time to write a segment with one row, read it back and make it durable, depending on how many
-relation versions the stream knows. It also measures the CPU time of each night's segment during a year in which every
+This measures the CPU time to write a segment with one row, read it back and make it durable, depending on the number of
+relation versions in the stream. It also measures the CPU time of every night's segment during a year in which every
 night creates tables, fills them and drops them. The times must not grow: data that is too large for a footer is in
 files next to the segment. `--full` goes up to 20,000 tables of 100 columns, 100,000 relation versions and 365 nights,
 and rewrites the table in README.md and docs/segments.svg.
@@ -50,13 +50,13 @@ class Curve:
 
 
 class _Capture:
-    """A recorder that gets transactions and writes one segment for each."""
+    """A recorder that gets transactions and writes a segment per transaction."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder, self._writer, self._lsn = recorder, Writer(), 0
 
     def segment(self, tables: Sequence[RelationSpec]) -> float:
-        """Writes a segment with one row of each table. Returns the CPU seconds."""
+        """Writes a segment with one row of every table. Returns the CPU seconds."""
         self._lsn += 100
         wal = list(self._writer.begin(7, self._lsn, 0))
         for spec in tables:
@@ -112,7 +112,7 @@ def _segments(lengths: Sequence[int]) -> Iterator[tuple[int, float]]:
 
 
 def _nights(lengths: Sequence[int]) -> Iterator[tuple[int, float]]:
-    """(night, its cost): the lowest cost of the five nights up to this one."""
+    """Yields (night, its cost): the lowest cost of the five nights up to this one."""
     with tempfile.TemporaryDirectory() as directory:
         costs: list[float] = []
         while len(costs) < max(lengths):
@@ -135,7 +135,7 @@ CURVES: dict[str, Curve] = {
 
 
 def measure(curve: Curve, lengths: Sequence[int]) -> Iterator[tuple[int, float]]:
-    """(length, CPU nanoseconds of a segment) for each length, in ascending order."""
+    """Yields (length, CPU nanoseconds of a segment) for every length, in ascending order."""
     return ((length, seconds * 1e9) for length, seconds in curve.measure(lengths))
 
 

@@ -5,7 +5,7 @@
 Both read one table of 16 columns from an embedded server, in turns, with the same connection settings. Before the
 timing, this compares their values. It needs `adbc-driver-postgresql`.
 
-It also shows who spends the time of a snapshot: the server, the connection (libpq and the system), and the decoder. For
+It also splits the time of a snapshot between the server, the connection (libpq and the system), and the decoder. For
 the connection it receives the same bytes without decoding them.
 """
 

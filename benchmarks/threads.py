@@ -1,7 +1,7 @@
 """Decoding on several threads compared with one thread, in wall time.
 
-As many processes as threads, each with all of the stream, show what the machine gives at most: they share no work and
-wait for nothing of each other.
+The upper limit of the machine is shown by as many independent processes as threads, each of which decodes the whole
+stream.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _row(payloads: object, threads: int, rounds: int) -> list[str]:
 
 @contextmanager
 def _processes(payloads: object, count: int, rounds: int) -> Iterator[Callable[[], object]]:
-    """Gives a function that lets `count` processes decode the payloads at the same time. Call it `rounds` times."""
+    """Yields a function that lets `count` processes decode the payloads at the same time. Call it `rounds` times."""
     context = multiprocessing.get_context("fork")
     barrier = context.Barrier(count + 1, timeout=60)
 

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 
 __all__ = ["Measured", "interleaved"]
 
-# There are two kinds of tasks. For the first kind, the call is timed and its result is dropped. A task of the second
+# There are two kinds of tasks. The first kind is timed by its call, and its result is dropped. A task of the second
 # kind measures itself and returns {part: CPU seconds}.
 Task = Callable[[], object]
 
 
 @dataclass(frozen=True)
 class Measured:
-    """CPU seconds of each round, in order."""
+    """CPU seconds of all rounds, in order."""
 
     rounds: list[float]
 

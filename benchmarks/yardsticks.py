@@ -1,4 +1,4 @@
-"""What decoding is compared with: memcpy, pyarrow's CSV reader and a few lines of Python."""
+"""Yardsticks for decoding: memcpy, pyarrow's CSV reader and a few lines of Python."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def memcpy(corpus: Corpus) -> Callable[[], None]:
 
 
 def fill(decoded: pgo.Decoded) -> Callable[[], None]:
-    """Writes one byte again and again to as much memory as the columns of a result have; this memory is already mapped.
+    """Repeatedly writes one byte to as much memory as the columns of a result have; this memory is already mapped.
 
     Columns of nulls do not count: the decoder writes nothing for them.
     """
@@ -62,9 +62,9 @@ def memcpy_to_new(corpus: Corpus) -> Callable[[], object]:
 
 
 def import_seconds(batch: pa.RecordBatch, times: int) -> float:
-    """CPU seconds in which pyarrow imports a batch so many times from Arrow's C interface, and frees it again.
+    """CPU seconds in which pyarrow imports a batch `times` times from Arrow's C interface, and frees it again.
 
-    This is how each batch of the decoder becomes a pyarrow object. The structures must be exported first; that does not
+    This is how the decoder's batches become pyarrow objects. The structures must be exported first; that does not
     count.
     """
     # sizeof(struct ArrowArray)
@@ -79,7 +79,7 @@ def import_seconds(batch: pa.RecordBatch, times: int) -> float:
 
 
 def csv_reader(data: pa.Buffer, truth: pa.Table) -> Callable[[], pa.Table]:
-    """Reads the wide table's rows on one thread, into their types if the reader has them."""
+    """Reads the wide table's rows on one thread, into their types if the reader supports them."""
     types = {field.name: field.type for field in truth.schema}
     types["data"] = pa.string()  # the reader cannot read bytea's hexadecimal digits
     read = csv.ReadOptions(use_threads=False, column_names=truth.column_names)

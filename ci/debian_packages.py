@@ -1,8 +1,8 @@
-"""PostgreSQL server programs out of Debian's packages, for a version that neither npm nor PyPI has yet.
+"""PostgreSQL server programs from Debian's packages, for a version that neither npm nor PyPI has yet.
 
-`apt-get download` needs no installation and no right to install: sources list, lists and cache lie in a directory of
-their own. The packages and the libraries that they need become one tree, also with Debian's C library, so that the
-programs run on an older Debian. A program finds its interpreter by an absolute path: the tree stays where it was made.
+`apt-get download` needs no installation and no privileges: sources list, lists and cache are in a private directory.
+The packages and the libraries that they need become one tree, including Debian's C library, so that the programs run on
+an older Debian. A program finds its interpreter by an absolute path, so the tree must not be moved.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from pathlib import Path
 
 SUITES = ("sid", "experimental")
 KEYS = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
-# Data of packages that are no library are absolute paths in the programs (time zones), or are not needed.
+# Data of packages other than libraries have absolute paths in the programs (time zones), or are not needed.
 LIBRARY = re.compile(r"^ [ |](?:Pre)?Depends: ((?:lib|zlib)\S*)$", re.MULTILINE)
 
 
 class PackageError(Exception):
-    """Debian's packages cannot be had or do not run here; the message says why."""
+    """Debian's packages are not available or do not run here; the message says why."""
 
 
 def fetch_tree(major: int, place: Path, work: Path) -> Path:
@@ -41,7 +41,7 @@ def fetch_tree(major: int, place: Path, work: Path) -> Path:
         _run("dpkg-deb", "--extract", str(package), str(stage))
     stage.chmod(0o755)
     _bind(stage, target, stage / f"usr/lib/postgresql/{major}", _patchelf(work))
-    shutil.rmtree(target, ignore_errors=True)  # a tree that does not run, or it would have been found
+    shutil.rmtree(target, ignore_errors=True)  # a tree that does not run, or it would have been used
     stage.rename(target)
     return target
 
@@ -98,7 +98,7 @@ def _mirror() -> str:
     described = _run("apt-get", "indextargets", "--format", "$(CREATED_BY) $(RELEASE) $(REPO_URI)")
     for line in described.splitlines():
         created_by, release, uri = line.split(" ", 2)
-        # Security updates have an archive of their own, without these suites.
+        # Security updates have a separate archive, without these suites.
         if created_by == "Packages" and "/debian" in uri and "security" not in release:
             return uri
     raise PackageError("no source of apt is a Debian archive")
@@ -113,7 +113,7 @@ def _patchelf(work: Path) -> Path:
 
 
 def _bind(stage: Path, target: Path, postgresql: Path, patchelf: Path) -> None:
-    """Let the programs run with the libraries of their tree, which will be `target`."""
+    """Make the programs use the libraries of their tree, which will be moved to `target`."""
     programs = [path for path in sorted((postgresql / "bin").iterdir()) if _is_elf(path)]
     if not programs:
         raise PackageError(f"the package has no programs in {postgresql.relative_to(stage)}/bin")
@@ -124,7 +124,7 @@ def _bind(stage: Path, target: Path, postgresql: Path, patchelf: Path) -> None:
     libraries = target / loaders[0].parent.relative_to(stage)
     path = f"{libraries}:{target / postgresql.relative_to(stage)}/lib"
     for program in programs:
-        # Unlike a DT_RUNPATH, a DT_RPATH is also for libraries that libraries need.
+        # Unlike a DT_RUNPATH, a DT_RPATH also applies to libraries that libraries need.
         _run(
             str(patchelf), "--set-interpreter", str(libraries / interpreter),
             "--force-rpath", "--set-rpath", path, str(program),

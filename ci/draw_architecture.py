@@ -1,4 +1,10 @@
-#!/usr/bin/env python3
+# Draw the layers of the package into docs/architecture.md, as a Mermaid diagram of the existing imports.
+#
+# python ci/draw_architecture.py [--check]
+#
+# A box is a group of `LAYERS` in ci/layers.py, with its folders and files. An arrow is an import. Implied arrows are
+# left out: if a imports b and c, and b imports c, then there is no arrow from a to c. With --check nothing is written;
+# the exit status is 1 if the drawing is stale.
 """Draw the layers of the package into docs/architecture.md, as a Mermaid diagram of the imports that there are.
 
     python ci/draw_architecture.py [--check]
@@ -31,7 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def page(text: str) -> str:
-    """The text of docs/architecture.md with the drawing of today."""
+    """The text of docs/architecture.md with the current drawing."""
     before, _, rest = text.partition(BEGIN)
     _, found, after = rest.partition(END)
     if not found:
@@ -40,7 +46,7 @@ def page(text: str) -> str:
 
 
 def arrows(imports: Mapping[str, Iterable[str]]) -> dict[str, set[str]]:
-    """Who imports whom, by groups, without what others imply. Every group is a key."""
+    """The imports between groups, without implied ones. Every group is a key."""
     direct: dict[str, set[str]] = {group: set() for groups in LAYERS for group in groups}
     for module, others in imports.items():
         here = place(module)
@@ -52,7 +58,7 @@ def arrows(imports: Mapping[str, Iterable[str]]) -> dict[str, set[str]]:
 
 
 def without_implied(direct: Mapping[str, set[str]]) -> dict[str, set[str]]:
-    """The arrows of a graph without circles that no other way implies."""
+    """The arrows of an acyclic graph that no other path implies."""
     reached: dict[str, set[str]] = {}
 
     def reach(group: str) -> set[str]:
@@ -67,7 +73,7 @@ def without_implied(direct: Mapping[str, set[str]]) -> dict[str, set[str]]:
 
 
 def drawing(drawn: Mapping[str, set[str]]) -> str:
-    """The diagram. Links that are not shown keep each layer below the one above it."""
+    """The diagram. Hidden links keep each layer below the one above it."""
     lines = ["```mermaid", "flowchart TB"]
     for rank, groups in enumerate(LAYERS, 1):
         boxes = [f'{_key(group)}["{_label(patterns)}"]' for group, patterns in groups.items()]

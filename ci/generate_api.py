@@ -31,7 +31,7 @@ PAGE = DOCS / "api.md"
 COMMAND = "python ci/generate_api.py"
 
 # The modules from which users import, in the order of the page, and the pages that explain their names. A name is
-# explained on the first page that mentions it; `_page_of` says what holds for other names.
+# explained on the first page that mentions it; `_page_of` handles other names.
 PUBLIC: dict[str, tuple[str, ...]] = {
     "pgoutput_fast": ("decoding.md", "types.md", "transactions.md", "follow.md"),
     "pgoutput_fast.segments": ("segments.md", "notebook.md"),
@@ -45,7 +45,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     "pgoutput_fast.demo.servers": ("../CONTRIBUTING.md",),
 }
 
-# Names that no page mentions, but that belong to another page than the first of their module.
+# Names that no page mentions and that belong to another page than the first of their module.
 EXPLAINED = {"TypeField": "types.md", "UserTypes": "types.md"}
 
 _HEAD = f"""\
@@ -111,13 +111,13 @@ def names(module: str) -> Iterator[Name]:
 
 
 def sentence(module: str, name: str, thing: Any) -> str:
-    """The first line of a docstring. That of a constant stands below its assignment."""
+    """The first line of a docstring. A constant's docstring is below its assignment."""
     doc = inspect.getdoc(thing) if _has_docstring(thing) else constant_docstring(*origin(module, name))
     return (doc or "").partition("\n")[0]
 
 
 def signature(module: str, name: str) -> str:
-    """The line that shows how a name is used: a call with its types, or the name alone."""
+    """The line that shows how to use a name: a call with its types, or the name alone."""
     thing = getattr(importlib.import_module(module), name)
     if not _is_called(thing):
         return name
@@ -128,7 +128,7 @@ def signature(module: str, name: str) -> str:
 
 
 def missing_annotations(thing: Any) -> list[str]:
-    """What of a function, or of a class's constructor and public methods, has no annotation."""
+    """The parts of a function, or of a class's constructor and public methods, without annotation."""
     if not _is_called(thing):
         return []
     if not inspect.isclass(thing):
@@ -144,14 +144,14 @@ def missing_annotations(thing: Any) -> list[str]:
 
 
 def origin(module: str, name: str) -> tuple[str, str]:
-    """(module, name) where an imported name is defined, by the import statements of the sources."""
+    """Returns (module, name) of the definition of an imported name, by the import statements of the sources."""
     found = imported_names(module).get(name)
     return (module, name) if found is None else origin(*found)
 
 
 @cache
 def imported_names(module: str) -> dict[str, tuple[str, str]]:
-    """What a module imports from other modules: name -> (module, name there)."""
+    """The imports of a module from other modules: name -> (module, name there)."""
     return {
         each.asname or each.name: (node.module, each.name)
         for node in import_statements(module)
@@ -162,14 +162,14 @@ def imported_names(module: str) -> dict[str, tuple[str, str]]:
 
 
 def import_statements(module: str) -> list[ast.ImportFrom]:
-    """The `from ... import` statements that run with a module, also those that catch a missing package."""
+    """The `from ... import` statements that run with a module, including those that catch a missing package."""
     body = ast.parse(source_of(module).read_text()).body
     tried = [inner for node in body if isinstance(node, ast.Try) for inner in node.body]
     return [node for node in body + tried if isinstance(node, ast.ImportFrom)]
 
 
 def constant_docstring(module: str, name: str) -> str:
-    """The text that stands as a statement below the assignment of a constant."""
+    """The text in the statement below the assignment of a constant."""
     body = ast.parse(source_of(module).read_text()).body
     for node, following in pairwise(body):
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
@@ -186,19 +186,19 @@ def source_of(module: str) -> Path:
 
 
 def annotation(value: Any) -> str:
-    """A type as the source writes it."""
+    """A type as written in the source."""
     if isinstance(value, ForwardRef):
         return value.__forward_arg__
     return value if isinstance(value, str) else inspect.formatannotation(value)
 
 
 def _has_docstring(thing: Any) -> bool:
-    """Whether it is a thing that has a docstring of its own: a module, a class or a function."""
+    """Whether an object has its own docstring: a module, a class or a function."""
     return isinstance(thing, ModuleType) or inspect.isclass(thing) or inspect.isroutine(thing)
 
 
 def _is_called(thing: Any) -> bool:
-    """Whether it is a function, or a class with a constructor in Python: built-in exceptions have none."""
+    """Whether an object is a function, or a class with a constructor in Python: built-in exceptions have none."""
     if inspect.isclass(thing):
         return inspect.isfunction(thing.__init__) or issubclass(thing, tuple)
     return inspect.isroutine(thing)
@@ -217,7 +217,7 @@ def _parameters(found: inspect.Signature) -> Iterator[str]:
             text += f": {annotation(each.annotation)}"
         if each.default is not each.empty:
             shown = repr(each.default)
-            # A default that has no literal form is not shown: its repr may differ from run to run.
+            # A default without a literal form is not shown: its repr may differ from run to run.
             text += " = ..." if shown.startswith("<") else f" = {shown}"
         yield text
 

@@ -40,7 +40,7 @@ def main() -> int:
 
 
 def stale_files() -> dict[Path, str]:
-    """The files that do not match the tables, each with the text that it should have."""
+    """The files that do not match the tables, with the text that they should have."""
     reasons, kinds = (load_module(PACKAGE / "protocol" / f"{name}.py") for name in ("reasons", "kinds"))
     wanted = {
         CORE / "protocol/reasons.hpp": _reasons_hpp(reasons),

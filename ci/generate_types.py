@@ -27,7 +27,7 @@ NATIVE_TABLE = PACKAGE / "_core" / "types" / "oids.hpp"
 VERSION = 19
 COMMAND = "python ci/generate_types.py"
 
-# Types that a column can have but that are not in the table. The oid alone does not say how to convert them.
+# Types that a column can have but that are not in the table. The oid alone does not determine how to convert them.
 LEFT_OUT = {
     "pg_ndistinct": "extended statistics, in system catalogs only; no input",
     "pg_dependencies": "extended statistics, in system catalogs only; no input",
@@ -106,7 +106,7 @@ def read_rows(connection: Any) -> list[Row]:
 
 
 def written(rows: Iterable[Row]) -> dict[Path, str]:
-    """The text that each file should have."""
+    """The text that every file should have."""
     oids = {row.name: row.oid for row in rows}
     tables = {
         PYTHON_TABLE: [f"    {python_row(row)},\n" for row in rows],

@@ -1,6 +1,6 @@
-"""The layers of the package, and who imports whom: for the test of the layers and for the drawing of them.
+"""The layers of the package, and their imports: for the test of the layers and for their drawing.
 
-Every import counts: those inside of functions, those for type checkers alone, and those of stubs.
+Every import counts: those inside of functions, those only for type checkers, and those of stubs.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from pathlib import Path
 PACKAGE = "pgoutput_fast"
 
 # From top to bottom. A module may import its own group and those below its rank; groups of one rank do not import each
-# other. A name counts before a pattern, and the last pattern that fits counts before the others. "" is the package.
+# other. A name takes precedence over a pattern, and the last matching pattern over the others. "" is the package.
 LAYERS: tuple[dict[str, tuple[str, ...]], ...] = (
     {"cli": ("cli", "cli.*", "__main__")},
     {"demo": ("demo", "demo.*")},
     {"spark": ("spark", "spark.*")},
-    # What runs on executors: without PySpark.
+    # Code that runs on executors: without PySpark.
     {"spark tasks": ("spark.tasks", "spark.tasks.*")},
     {"mirror": ("mirror", "mirror.*")},
     {"the public face": ("",)},
@@ -57,7 +57,7 @@ def _module(path: Path, root: Path) -> str:
 
 
 def _statements(path: Path) -> Iterator[tuple[int, str, list[str]]]:
-    """(how many dots, module, names) of a file's imports; no names for `import module`."""
+    """Yields (number of dots, module, names) of a file's imports; no names for `import module`."""
     text = path.read_text(encoding="utf-8")
     if path.suffix in (".py", ".pyi"):
         for node in ast.walk(ast.parse(text)):
@@ -76,7 +76,7 @@ def _statements(path: Path) -> Iterator[tuple[int, str, list[str]]]:
 
 
 def read_imports(root: Path) -> dict[str, set[str]]:
-    """The modules under `root`, by their full names, and what each imports, by full names."""
+    """The modules under `root` and their imports, by full names."""
     files = sorted(each for each in root.rglob("*") if each.suffix in (".py", ".pyi", ".pyx", ".pxd"))
     modules = {_module(path, root) for path in files}
     imports: dict[str, set[str]] = {module: set() for module in modules}
@@ -107,7 +107,7 @@ def own_imports(imports: Mapping[str, Iterable[str]]) -> dict[str, set[str]]:
 
 
 def place(module: str) -> tuple[int, str] | None:
-    """(rank from the top, group) of a module, None if it has none."""
+    """Returns (rank from the top, group) of a module, None if it has none."""
     found = None
     for rank, groups in enumerate(LAYERS):
         for group, patterns in groups.items():

@@ -1,4 +1,4 @@
-"""A hook of mkdocs: adds the pages that lie beside docs/, and makes links lead where they lead on GitHub."""
+"""A hook of mkdocs: adds the pages next to docs/, and adapts links to the site."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pymdownx.superfences import fence_code_format
 
 from repository import ROOT
 
-# On the site, these have the same paths as in the repository. What lies in docs/ lies at the top of the site.
+# On the site, these have the same paths as in the repository. Files in docs/ are at the top of the site.
 BESIDE = (
     "CHANGELOG.md",
     "CONTRIBUTING.md",
@@ -25,7 +25,7 @@ _LINK = re.compile(r"(\]\()([^)\s:#]+)(#[^)\s]*)?(\))")
 
 
 def on_config(config: Any) -> Any:
-    """Sets what YAML can say only with tags of Python."""
+    """Sets options that YAML can express only with tags of Python."""
     config["mdx_configs"]["toc"]["slugify"] = slugify(case="lower")
     config["mdx_configs"]["pymdownx.superfences"] = {
         "custom_fences": [{"name": "mermaid", "class": "mermaid", "format": fence_code_format}]
@@ -34,19 +34,19 @@ def on_config(config: Any) -> Any:
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Adds the files that lie beside docs/."""
+    """Adds the files next to docs/."""
     for path in BESIDE:
         files.append(File.generated(config, path, content=(ROOT / path).read_text()))
     return files
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
-    """Makes the links between files of the repository those between pages of the site."""
+    """Converts links between files of the repository to links between pages of the site."""
     return with_links_of_site(markdown, page.file.src_uri)
 
 
 def with_links_of_site(markdown: str, page: str) -> str:
-    """The text of a page with other links.
+    """Returns the text of a page with adapted links.
 
     Args:
         markdown: the text, with links relative to its file in the repository.

@@ -155,7 +155,7 @@ def _run(version: str, python: str, given: list[str]) -> tuple[bool, str]:
 
 
 def _environment(version: str, python: str) -> Path:
-    """The Python of an environment. Makes the environment, or makes it again if its requirements have changed."""
+    """The Python of an environment. Makes the environment, or remakes it if its requirements have changed."""
     place = ROOT / f".venv-{version}"
     own = place / "bin" / "python"
     requirements = [*_requirements(version), *(lower_bounds(list(TESTS)) if version == OLDEST else TESTS)]

@@ -1,4 +1,4 @@
-"""The places of this repository, and what the scripts that write files in it share."""
+"""Paths of this repository, and functions shared by the scripts that write files in it."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def main() -> int:
 
 
 def try_wheel(wheel: Path, python: str) -> tuple[bool, str]:
-    """Install a wheel into a new environment and check it. Returns whether it works, and what the check said.
+    """Install a wheel into a new environment and check it. Returns whether it works, and the output of the check.
 
     Args:
         wheel: the file.
@@ -68,7 +68,7 @@ def try_wheel(wheel: Path, python: str) -> tuple[bool, str]:
     with tempfile.TemporaryDirectory() as place:
         subprocess.run([python, "-m", "venv", place], check=True)
         own = Path(place) / "bin" / "python"
-        # A wheel only: nothing may be compiled here.
+        # Only wheels: nothing may be compiled here.
         run_pip(own, "--only-binary", ":all:", str(wheel))
         run_pip(own, command="check")
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}

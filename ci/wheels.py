@@ -1,4 +1,4 @@
-"""The facts that a wheel and an sdist of this tree must have, and the wheel of this tree that was built already.
+"""Checks of a wheel and an sdist of this tree, and the search for an existing wheel of this tree.
 
     python ci/wheels.py
 
@@ -29,7 +29,7 @@ PURE = (".py", ".pyi")
 
 
 def wrong_in_wheel(wheel: Path) -> list[str]:
-    """A sentence for each thing that is wrong with a wheel of this tree.
+    """Returns a sentence for every fault in a wheel of this tree.
 
     Args:
         wheel: the file.
@@ -55,7 +55,7 @@ def wrong_in_wheel(wheel: Path) -> list[str]:
 
 
 def wrong_in_sdist(sdist: Path) -> list[str]:
-    """A sentence for each thing that is wrong with an sdist of this tree.
+    """Returns a sentence for every fault in an sdist of this tree.
 
     Args:
         sdist: the file.

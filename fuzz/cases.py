@@ -26,7 +26,7 @@ EDGES = [
 
 @dataclass
 class Case:
-    """A stream, the places where calls end, the decoder's options, and the number of mutated messages."""
+    """A stream, the ends of calls, the decoder's options, and the number of mutated messages."""
 
     stream: Stream
     cuts: list[int]
@@ -35,7 +35,7 @@ class Case:
 
 
 def read_fixture(path: Path) -> list[tuple[int, bytes]]:
-    """(position, payload) of each line. A line that begins with # is a comment."""
+    """Returns (position, payload) of every line. A line that begins with # is a comment."""
     lines = (
         line.split() for line in path.read_text(encoding="utf-8").splitlines() if line[:1] not in ("", "#")
     )
@@ -88,7 +88,7 @@ def raising_case(rng: random.Random, sources: list[list[tuple[int, bytes]]]) -> 
 
 
 def quarantined_case(rng: random.Random, sources: list[list[tuple[int, bytes]]]) -> Case:
-    """Captured and generated streams one after another. Mutations of a change come after it.
+    """Captured and generated streams one after another. Mutations of a change follow it.
 
     The captured streams are from servers. The generated streams have every type that the encoder can write.
     """

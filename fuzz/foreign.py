@@ -3,9 +3,9 @@
     python fuzz/foreign.py --seconds 60 --seed 1
     python fuzz/foreign.py --cases 1 --seed 4711
 
-Each case must end with a result or with an error that names the problem: a ValueError, for arguments also a
-TypeError, for states also a SpillError. It must not kill the process or take long. The cases run in a child process,
-which prints the seed of each case before it runs the case.
+Every case must end with a result or with an error that names the problem: a ValueError, for arguments also a TypeError,
+for states also a SpillError. It must not kill the process or take long. The cases run in a child process, which prints
+the seed of every case before it runs the case.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ def frames_failure(rng: random.Random, sources: list[list[tuple[int, bytes]]]) -
         damaged = list(frames)
         places = rng.sample(range(len(frames)), rng.choice([0, 1, 1, 1, 2]))
         for at in places:
-            # Most damage goes to the header, where it has an effect.
+            # Most damage is in the header, where it has an effect.
             head = damaged[at][:26]
             damaged[at] = mutate(rng, head, frames, keep_tag=rng.random() < 0.8) + damaged[at][26:]
         tried += len(places)

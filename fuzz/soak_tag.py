@@ -3,10 +3,9 @@
     python fuzz/soak_tag.py --messages 10000000
 
 On the server, three sessions work at the same time (see tests/support/backlog.py): streamed, rolled back and prepared
-transactions, savepoints, DDL, truncates. The messages are in fifty files. Each file has rows from the whole stream in
-random order. `tag` on local[2] orders them, and its result is written as Parquet. The changes of committed
-transactions give tables, which are compared with the server's tables, cell by cell. Prints the cost, and fails if a
-cell differs.
+transactions, savepoints, DDL, truncates. The messages are in fifty files, each with rows from the whole stream in
+random order. `tag` on local[2] orders them, and its result is written as Parquet. The changes of committed transactions
+give tables, which are compared with the server's tables, cell by cell. Prints the cost, and fails if a cell differs.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ FILES = 50
 
 
 def capture(database: pg.Database, seed: str, messages: int, rows: int, directory: Path) -> Counter[str]:
-    """Writes the files. Returns the number of messages of each kind."""
+    """Writes the files. Returns the number of messages by kind."""
     kinds: Counter[str] = Counter()
     chance = np.random.default_rng([*seed.encode()])
     schema = pa.schema([("place", pa.int64()), ("data", pa.binary()), ("lsn", pa.int64())])
@@ -87,7 +86,7 @@ class Memory:
 
 
 def below(root: int) -> list[tuple[str, float]]:
-    """(name, resident MB) of all child processes of a process, their children, and so on."""
+    """Returns (name, resident MB) of all descendants of a process."""
     found: dict[int, tuple[int, str, float]] = {}
     for each in Path("/proc").glob("[0-9]*"):
         try:

@@ -28,7 +28,7 @@ from pgoutput_fast.encode import (
 __all__ = ["FULL_MESSAGES", "SEED", "WIDE_COLUMNS", "Corpus", "check", "corpus", "csv_of", "wide_cells"]
 
 SEED = 20_261_120
-# A part of the names of cached files. Increase it when the generated corpora change.
+# Part of the names of cached files. Increase it when the generated corpora change.
 FORMAT_VERSION = 1
 
 # name -> (type of columns.TYPES, share of nulls)
@@ -108,7 +108,7 @@ def corpus(name: str, scale: float = 1.0, seed: int = SEED) -> Corpus:
 
 
 def check(corpus: Corpus) -> None:
-    """Decodes the corpus and compares every value with the one that it was made from.
+    """Decodes the corpus and compares every value with its source value.
 
     Raises:
         AssertionError: if a value differs; the error text names the table and column.
@@ -152,7 +152,7 @@ def _write_table(table: pa.Table, path: Path) -> None:
 
 
 def _read(path: Path) -> pa.Table:
-    # This reads the file into memory. If it were mapped, the first benchmark would pay for its page faults.
+    # Reads the file into memory. If it were mapped, the first benchmark would include its page faults.
     with pa.OSFile(str(path)) as source:
         return pa.ipc.open_file(source).read_all()
 
@@ -234,7 +234,7 @@ _PGBENCH: dict[str, tuple[int, dict[str, ColumnKind]]] = {
 
 
 def _pgbench(scale: float, seed: int) -> Corpus:
-    """The default script: B, three updates, an insert, C. pgbench's own truncate comes before all of them."""
+    """The default script: B, three updates, an insert, C. pgbench's own truncate precedes all of them."""
     count = _transactions(PGBENCH_TRANSACTIONS, scale)
     rng = generator(seed, "pgbench")
 
@@ -262,7 +262,7 @@ def _pgbench(scale: float, seed: int) -> Corpus:
         streams.append(changes(b"I" if name == "history" else b"U", oid, text, b"t"))
         truth[f"public.pgbench_{name}"] = pa.table(dict(zip(kinds, columns, strict=True)))
     begins, commits = boundaries(count + 1)
-    # The server sends each Relation once. Halfway, an ANALYZE of branches makes it send that Relation again.
+    # The server sends every Relation once. Halfway, an ANALYZE of branches makes it send that Relation again.
     order = np.stack([np.arange(count) + k * count for k in range(6)], axis=1).reshape(-1)
     body = ordered([begins[1:], *streams, commits[1:]], order)
     half = count // 2 * 6 + 3

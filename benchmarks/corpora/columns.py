@@ -1,4 +1,4 @@
-"""Columns of generated values, with their cells as PostgreSQL writes them in text and in binary.
+"""Columns of generated values, with their cells in PostgreSQL's text and binary formats.
 
 Values are formatted one column at a time, so that a corpus of millions of cells takes only seconds.
 """
@@ -69,7 +69,7 @@ class Cells:
 
 @dataclass(frozen=True)
 class ColumnKind:
-    """A type for columns: its oid and typmod, a function that makes `n` cells, and user-defined types that it needs."""
+    """A type for columns: its oid and typmod, a function that makes `n` cells, and the user-defined types it needs."""
 
     oid: int
     make: Callable[[Rng, int], Cells]

@@ -17,13 +17,13 @@ __all__ = ["boundaries", "changes", "generator", "in_transactions", "ordered", "
 
 
 def generator(seed: int, *path: object) -> np.random.Generator:
-    """A generator. Each column has its own, so that its values do not change when another column changes."""
+    """A random generator. Every column has its own, so that its values do not change when another column changes."""
     digest = hashlib.sha256(repr((seed, path)).encode()).digest()
     return np.random.default_rng(int.from_bytes(digest[:8], "big"))
 
 
 def _cell_parts(cells: pa.Array, format: bytes) -> list[pa.Array]:
-    """(header, value) of each cell. The header is format and length, or `n`."""
+    """Returns (header, value) of all cells. The header is format and length, or `n`."""
     header = np.empty(len(cells), [("format", "S1"), ("length", ">i4")])
     header["format"] = format
     header["length"] = pc.fill_null(pc.binary_length(cells), 0).to_numpy()
@@ -67,7 +67,7 @@ def ordered(sources: Sequence[pa.Array], order: np.ndarray[Any, Any]) -> pa.Arra
 
 
 def in_transactions(relation: bytes, rows: pa.Array, rows_each: int) -> pa.Array:
-    """The rows in transactions of `rows_each` rows. The relation comes before the first row; rows left over go."""
+    """The rows in transactions of `rows_each` rows. The relation precedes the first row; leftover rows are dropped."""
     count = len(rows) // rows_each
     begins, commits = boundaries(count)
     # Indexes into `relation + begins + rows + commits`. A transaction is its begin, its rows, and its commit.

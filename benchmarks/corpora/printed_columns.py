@@ -1,4 +1,4 @@
-"""Columns of the types that become text. Each column takes its cells from a pool of values in both formats."""
+"""Columns of the types that become text. A column takes its cells from a pool of values in both formats."""
 
 from __future__ import annotations
 

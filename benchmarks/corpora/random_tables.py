@@ -1,6 +1,6 @@
-"""Tables that a seed decides: how many columns, of which types, how long their values are, how many of them are null.
+"""Tables derived from a seed: number and types of columns, lengths of values, share of nulls.
 
-The decoder was not tuned to these tables, so they show what it does with a table that nobody chose.
+The decoder was not tuned to these tables, so they show its speed on arbitrary tables.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ OID = 16_601
 ROWS_PER_TRANSACTION = 500
 _SAMPLE_ROWS = 1000
 _MOST_COLUMNS = 40
-_NO_NULLS = 0.5  # so many of the columns have no nulls
+_NO_NULLS = 0.5  # share of columns without nulls
 _NULL_SHARES = (0.02, 0.1, 0.3, 0.6, 0.9)
 
 
@@ -52,8 +52,8 @@ class RandomTable:
     """A table and its rows.
 
     Attributes:
-        columns: {name: (type as people write it, share of nulls)}.
-        text, binary: the rows' inserts in both formats, as a corpus each.
+        columns: {name: (type as written in SQL, share of nulls)}.
+        text, binary: a corpus of the rows' inserts in either format.
     """
 
     columns: dict[str, tuple[str, float]]
@@ -138,7 +138,7 @@ def array_of(
 
 
 def _array_header(counts: np.ndarray, oid: int) -> pa.Array:
-    """What array_send writes before the elements. The flag for nulls is never read, so it is always set."""
+    """The part of array_send's output before the elements. The flag for nulls is never read, so it is always set."""
     header = np.empty((len(counts), 5), ">i4")
     header[:, 0], header[:, 1], header[:, 2], header[:, 3], header[:, 4] = 1, 1, oid, counts, 1
     empty = pa.scalar(np.array([0, 0, oid], ">i4").tobytes())

@@ -63,12 +63,12 @@ class Shape:
     """Calls that can be decoded any number of times.
 
     Attributes:
-        known: payloads that the decoder must decode before.
-        calls: the payloads of each call.
+        known: payloads to decode before the calls.
+        calls: the payloads of every call.
         units: number of messages, cells, bytes or calls; the cost is divided by it.
         options: the decoder's default options.
         tags: whether to tag the calls instead of decoding them.
-        table: the table to make from the result of each call.
+        table: the table to make from the result of every call.
     """
 
     known: list[bytes]
@@ -119,7 +119,7 @@ def columns(count: int, rows: int) -> Shape:
 
 
 def arrays(count: int, rows: int, elements: int) -> Shape:
-    """Rows of `count` relations in turn, each with two arrays of `elements` integers. Units: elements."""
+    """Rows of `count` relations in turn, with two arrays of `elements` integers per row. Units: elements."""
     spec = (ColumnSpec("a", INT4_ARRAY), ColumnSpec("b", INT4_ARRAY))
     known = [encode_relation(RelationSpec(FIRST_OID + k, "public", f"t{k}", spec)) for k in range(count)]
     array = "{" + ",".join(str(k) for k in range(elements)) + "}"
@@ -128,7 +128,7 @@ def arrays(count: int, rows: int, elements: int) -> Shape:
 
 
 def nulls(count: int, rows: int) -> Shape:
-    """Rows of a relation with `count` texts. In each row, a different tenth of them is not null. Units: cells."""
+    """Rows of a relation with `count` texts. In every row, a different tenth of them is not null. Units: cells."""
     spec = tuple(ColumnSpec(f"c{k}", TEXT) for k in range(count))
     relation = encode_relation(RelationSpec(FIRST_OID, "public", "t", spec))
     inserts = [
@@ -168,7 +168,7 @@ def pgbench(scale: float) -> Shape:
 
 
 def open_streams(count: int, calls: int, rows_per_call: int) -> Shape:
-    """Calls with a block of one streamed transaction each, while `count` streams are open. Units: messages."""
+    """Calls with one block of a streamed transaction per call, while `count` streams are open. Units: messages."""
     insert = [encode_insert(FIRST_OID, ["1", "some text"], xid=xid) for xid in range(1000, 1000 + count)]
     known = [BEGIN, _relation(0), COMMIT]
     for k in range(count):
@@ -181,7 +181,7 @@ def open_streams(count: int, calls: int, rows_per_call: int) -> Shape:
 
 
 def open_prepared(count: int, calls: int, rows_per_call: int) -> Shape:
-    """Calls with one transaction each, while `count` transactions are prepared. Units: messages."""
+    """Calls with one transaction per call, while `count` transactions are prepared. Units: messages."""
     known = [BEGIN, _relation(0), COMMIT]
     for k in range(count):
         prepared = (100, 148, 0, 1_000_000 + k, f"gid {k}")
@@ -201,7 +201,7 @@ def first_seen(count: int) -> Shape:
 
 
 def versions(count: int) -> Shape:
-    """One table with a row of each of many versions of a relation. Each version renames a column. Units: versions."""
+    """One table with a row of each of many versions of a relation. Every version renames a column. Units: versions."""
     messages = []
     for k in range(count):
         columns = ColumnSpec("id", INT4, key=True), ColumnSpec(f"c{k}", TEXT)
@@ -211,7 +211,7 @@ def versions(count: int) -> Shape:
 
 
 def subtransactions(count: int, aborted: bool) -> Shape:
-    """A streamed transaction with a row in each of `count` subtransactions; `aborted`: all abort. Units: messages."""
+    """A streamed transaction with a row in each of `count` subtransactions, optionally all aborted. Units: messages."""
     start, stop = [encode_stream_start(1000, True)], [encode_stream_stop()]
     rows = [encode_insert(FIRST_OID, ["1", "some text"], xid=1001 + k) for k in range(count)]
     ends = [encode_stream_abort(1000, 1001 + k) for k in range(count)] if aborted else []

@@ -1,10 +1,10 @@
-"""Debezium embedded in Python, with a handler that writes Delta tables. It runs with packages of its own.
+"""Embedded Debezium with a Python handler that writes Delta tables. It runs with its own packages.
 
     python debezium_sink.py '<JSON>'
 
-properties: of the connector. target: a directory, which gets the tables `history` and `current`.
+properties: of the connector. target: a directory for the tables `history` and `current`.
 
-Each batch is appended to the history. Then its last row of each key is merged into the current table.
+Every batch is appended to the history. Then the last row per key of the batch is merged into the current table.
 """
 
 import io
@@ -19,7 +19,7 @@ from deltalake import DeltaTable, write_deltalake
 from pyarrow import json as arrow_json
 from pydbzengine import BasePythonChangeHandler, DebeziumJsonEngine
 
-# As Debezium writes them: decimals and bytes as texts, days as numbers, timestamps as texts.
+# In Debezium's format: decimals and bytes as texts, days as numbers, timestamps as texts.
 JSON = pa.schema(
     {
         "id": pa.int64(), "a": pa.int32(), "b": pa.int32(), "c": pa.int16(), "price": pa.string(), "rate": pa.float64(),
@@ -29,7 +29,7 @@ JSON = pa.schema(
     }
 )  # fmt: skip
 TYPES = {"price": pa.decimal128(12, 2), "day": pa.date32(), "at": pa.timestamp("us", "UTC")}
-# What the connector adds to rows of the server.
+# Columns that the connector adds to rows of the server.
 ADDED = ("__op", "__deleted")
 
 
@@ -73,7 +73,7 @@ class Sink(BasePythonChangeHandler):
 
 
 def typed(lines: bytes) -> pa.Table:
-    """Rows of a batch, in the types that a lake has."""
+    """Rows of a batch, in lake types."""
     options = arrow_json.ParseOptions(explicit_schema=JSON, unexpected_field_behavior="ignore")
     read = arrow_json.ReadOptions(use_threads=True, block_size=max(len(lines), 1))
     rows = arrow_json.read_json(io.BytesIO(lines), read_options=read, parse_options=options)

@@ -1,9 +1,9 @@
-"""Measures the net effect of changes of the wide table, beside decoding as many rows and beside plain Python.
+"""Measures the net effect of changes of the wide table, compared with decoding as many rows and with plain Python.
 
     python -m benchmarks.mirror.effect
 
-Each case is a stretch of decoded changes in batches as the decoder gives them. All cases run in turns, on one thread.
-At full size this rewrites the table in README.md.
+Every case is a range of decoded changes in the decoder's batches. All cases run in turns, on one thread. At full size
+this rewrites the table in README.md.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Case:
 
     Attributes:
         key: the columns of the key.
-        messages: how many changes it has. An update with its old row is one.
+        messages: number of changes. An update with its old row is one.
         changes: the rows.
     """
 
@@ -62,7 +62,7 @@ def _wide(scale: float) -> pa.Table:
 
 
 def _case(rows: pa.Table, kinds: np.ndarray[Any, Any], key: Sequence[str] = ("id",), **given: Any) -> Case:
-    """Rows with metadata. `given` has columns that are not those of `rows`."""
+    """Rows with metadata. `given` has additional columns."""
     count = rows.num_rows
     starts = kinds != "update_postimage"
     starts[1:] |= kinds[:-1] != "update_preimage"
@@ -105,7 +105,7 @@ def _updates(of: float) -> Callable[[pa.Table], Case]:
 
 
 def _mixed(rows: pa.Table) -> Case:
-    """45 % inserts, 45 % updates and 10 % deletes of rows that were there or came."""
+    """45 % inserts, 45 % updates and 10 % deletes of existing or newly inserted rows."""
     count = rows.num_rows
     drawn = _drawn(count)
     kinds = drawn.choice(["insert", "update_postimage", "delete"], count, p=[0.45, 0.45, 0.1])
@@ -153,7 +153,7 @@ def _unchanged(of: float, moves: float = 0) -> Callable[[pa.Table], Case]:
             if moved[row]:
                 now[place], new = new, new + 1
             ids[row] = now[place]
-        # A moved row has its old row before it.
+        # A moved row is preceded by its old row.
         order = np.repeat(np.arange(count), 1 + moved)
         before = np.zeros(len(order), np.bool_)
         before[:-1] = order[1:] == order[:-1]
@@ -175,7 +175,7 @@ def _whole(of: float) -> Callable[[pa.Table], Case]:
     def make(rows: pa.Table) -> Case:
         count = rows.num_rows // 2
         ids = _drawn(count).integers(0, max(int(count * of), 1), count)
-        # The n-th update of a row counts its quantity from n to n + 1. All else is as the id says.
+        # The n-th update of a row changes its quantity from n to n + 1. All other columns depend on the id.
         order = np.argsort(ids, kind="stable")
         starts = np.flatnonzero(np.concatenate([[True], ids[order][1:] != ids[order][:-1]]))
         sizes = np.diff([*starts, count])
@@ -207,13 +207,13 @@ CASES: dict[str, Callable[[pa.Table], Case]] = {
 
 
 def plain_python(case: Case) -> tuple[Any, Any]:
-    """(what goes, what comes) by the loop that you would write first."""
+    """Returns (removed, added) as computed by a straightforward loop."""
     return _whole_rows(case) if not case.key else _keyed(case)
 
 
 def _keyed(case: Case) -> tuple[set[int], dict[int, dict[str, Any]]]:
     gone: set[int] = set()
-    new: set[int] = set()  # keys that were not there before
+    new: set[int] = set()  # keys that did not exist before
     rows: dict[int, dict[str, Any]] = {}
     moves, moved = False, None
     for change in case.changes.drop_columns(_NOT_USED).to_pylist():
@@ -257,7 +257,7 @@ _NOT_USED = [
 
 
 def check(case: Case) -> None:
-    """Compares the effect with what plain Python finds.
+    """Compares the effect with the result of plain Python.
 
     Raises:
         AssertionError: if they differ.
@@ -280,7 +280,7 @@ def section(scale: float, rounds: int) -> Section:
     """The figures of all cases.
 
     Raises:
-        AssertionError: if an effect differs from what plain Python finds.
+        AssertionError: if an effect differs from the result of plain Python.
     """
     rows, few = _wide(scale), _wide(max(scale * SHARE, 1e-9))
     cases = {name: make(rows) for name, make in CASES.items()}

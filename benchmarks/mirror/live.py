@@ -1,11 +1,11 @@
-"""Measures live mirrors: ours, Debezium embedded with deltalake, and what one walsender gives, on one server.
+"""Measures live mirrors on one server: ours, and embedded Debezium with deltalake, beside a plain walsender.
 
     python -m benchmarks.mirror.live                # some five minutes; rewrites the figures in README.md
 
-All of them run, and are warm. Their walsenders are halted (SIGSTOP) while rows are committed, and go on one at a time.
-So each rate is that of a backlog from the moment at which its walsender goes on, until the rows are visible in the
-table. Then single rows are committed at a steady rate, and each version of the tables shows when they became visible.
-At the end, the tables must have what the server has. Then the table is loaded by a new mirror, and with ADBC.
+All of them run, and are warm. Their walsenders are halted (SIGSTOP) while rows are committed, and resumed one at a
+time. So each rate is that of a backlog from the moment at which its walsender resumes until the rows are visible in the
+table. Then single rows are committed at a steady rate, and the versions of the tables show when they became visible. At
+the end, the tables must have the same rows as the server. Then the table is loaded by a new mirror, and with ADBC.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ __all__ = ["Live", "main", "measured", "sections"]
 MARKERS = "<!-- live figures -->", "<!-- end of live figures -->"
 ROWS_OF_A_BURST, WARM_UP, SHARE = 2_000_000, 50_000, 0.1
 RATE, SECONDS = 1000.0, 30.0
-# As texts, what ADBC has types of its own for.
+# As texts, where ADBC has its own types.
 _QUERY = (
     "SELECT id, a, b, c, price::text, rate, yes, day, at, name, note, code, key::text, data, more::text, big "
     "FROM {}"
@@ -50,10 +50,10 @@ _QUERY = (
 
 @dataclass
 class Burst:
-    """What one backlog cost a system.
+    """The cost of one backlog for a system.
 
     Attributes:
-        rows: how many rows.
+        rows: number of rows.
         seconds: until they were visible, by table; "" for a system without tables.
         cpu: CPU seconds of its processes meanwhile.
     """
@@ -65,7 +65,7 @@ class Burst:
 
 @dataclass
 class Figures:
-    """All that was measured of one system."""
+    """All measurements of one system."""
 
     bursts: list[Burst] = field(default_factory=list)
     latencies: dict[str, Any] = field(default_factory=dict)
@@ -74,7 +74,7 @@ class Figures:
 
 
 class Live:
-    """The server, and what runs on it. A context manager.
+    """The server and its clients. A context manager.
 
     Args:
         directory: for all files.
@@ -131,18 +131,18 @@ class Live:
     # ---- bursts --------------------------------------------------------------------------------------------------
 
     def burst(self, rows: int, *, counts: bool = True) -> None:
-        """One backlog for each system. Debezium's has a share of the rows.
+        """Runs one backlog per system. Debezium's has a share of the rows.
 
         Args:
-            rows: how many.
-            counts: whether it is measured; else it only warms up.
+            rows: number of rows.
+            counts: whether it is measured; otherwise it only warms up.
         """
         for table in ("wide", "wide_share"):
             systems = [each for each in self.systems if each.table == table]
             if not systems:
                 continue
             with ExitStack() as halted:
-                # Also those of the other table: their walsenders would read past what is not theirs.
+                # Also those of the other table, because their walsenders would read past foreign changes.
                 stopped = {each.name: halted.enter_context(_Halted(each)) for each in self.systems}
                 made = rows if table == "wide" or not counts else max(round(rows * SHARE), 1)
                 end = self._commit(table, made)
@@ -158,7 +158,7 @@ class Live:
                 wait(lambda: each.sent() >= end, each.process)  # noqa: B023
 
     def _commit(self, table: str, rows: int) -> int:
-        """Commits rows. Returns the LSN behind them."""
+        """Commits rows. Returns the LSN after them."""
         first = self.counts[table]
         connection = self.server.connect()
         with connection.cursor() as cursor:
@@ -172,7 +172,7 @@ class Live:
         return int(end)
 
     def _visible(self, system: System, end: int, began: float) -> dict[str, float]:
-        """Waits until a system has all. Returns the seconds until then, by table."""
+        """Waits until all changes are visible in a system. Returns the seconds until then, by table."""
         if not isinstance(system, Mirrored):
             wait(lambda: system.sent() >= end, system.process)
             return {"": time.perf_counter() - began}
@@ -192,7 +192,7 @@ class Live:
     # ---- a steady rate -------------------------------------------------------------------------------------------
 
     def steady(self, rate: float, seconds: float) -> None:
-        """Commits single rows at a rate, for each mirror, while the others are halted."""
+        """Commits single rows at a rate, for one mirror after another, while the others are halted."""
         for system in [each for each in self.systems if isinstance(each, Mirrored)]:
             with ExitStack() as halted:
                 for other in self.systems:
@@ -229,7 +229,7 @@ class Live:
         found.steady_cpu = (system.tree.cpu - before) / (count / rate)
         committed = np.array(json.loads(said))
         for name, each in seen.items():
-            # The first look at which each row was visible.
+            # The first sample in which each row was visible.
             at = np.searchsorted([newest for _, newest in each], np.arange(first, last + 1))
             found.latencies[name] = np.array([when for when, _ in each])[at] - committed
         self.counts[system.table] += count
@@ -237,7 +237,7 @@ class Live:
     # ---- the end -------------------------------------------------------------------------------------------------
 
     def finish(self) -> None:
-        """Notes the memory, and checks the tables.
+        """Records the memory, and checks the tables.
 
         Raises:
             AssertionError: if a table has other rows than the server.
@@ -254,7 +254,7 @@ class Live:
                     assert (rows.num_rows, *sums) == expected, f"{system.name}: {path.name} has other rows"
 
     def load(self) -> dict[str, tuple[float, float, int]]:
-        """{what: (wall seconds, CPU seconds, peak memory)} of loading the table that is there."""
+        """Returns {name: (wall seconds, CPU seconds, peak memory)} of loading the existing table."""
         words = dict(word.split("=", 1) for word in self.server.dsn.split())
         uri = (
             f"postgresql://{words['user']}@{words['host']}:{words['port']}/{words['dbname']}?sslmode=disable"
@@ -272,7 +272,7 @@ class Live:
 
 
 class _Halted:
-    """The walsender of a system does nothing during a with block, or until it goes on."""
+    """Halts the walsender of a system during a with block, or until it is resumed."""
 
     def __init__(self, system: System) -> None:
         self._system = system
@@ -306,7 +306,7 @@ def _timed(module: list[str], dsn: str) -> tuple[float, float, int]:
 
 
 def _children() -> float:
-    """CPU seconds of all processes that this one has started, and that have ended."""
+    """CPU seconds of all child processes that have ended."""
     times = os.times()
     return times.children_user + times.children_system
 
@@ -370,7 +370,7 @@ def _loads(live: Live, loads: dict[str, tuple[float, float, int]]) -> Section:
 
 @contextmanager
 def _opened(debezium: bool) -> Iterator[Live]:
-    """The systems; without Debezium if it cannot be installed, but not where CI=true."""
+    """The systems; without Debezium if it cannot be installed, unless CI=true."""
     with tempfile.TemporaryDirectory(prefix="pgoutput-fast-live-") as directory, ExitStack() as stack:
         try:
             live = stack.enter_context(Live(Path(directory), debezium=debezium))
@@ -395,8 +395,8 @@ def measured(
 
     Args:
         rows: of a backlog.
-        rounds: how many backlogs.
-        rate: rows a second that are then committed one by one.
+        rounds: number of backlogs.
+        rate: rows per second that are then committed one by one.
         seconds: for how long.
         warm_up: rows of the first backlog, which does not count.
         debezium: whether Debezium runs, too.

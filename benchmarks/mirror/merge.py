@@ -1,11 +1,11 @@
-"""What it costs to apply 10,000 changes to current tables of several sizes.
+"""Measures the cost of applying 10,000 changes to current tables of several sizes.
 
     python -m benchmarks.mirror.merge            # 100,000 to 10,000,000 rows, in some minutes
     python -m benchmarks.mirror.merge --full     # and 100,000,000 rows in the format of Delta
 
-Each table has a key of int64, which grows, and four more columns. Half of the changes are updates, four tenths are new
-rows, and a tenth are deletes. The updates and deletes are of the newest keys (`local`) or of any keys (`random`). Each
-kind of table gets the same changes, and must have the right rows then. `delta-rs's MERGE` is the alternative that was
+Every table has an ascending int64 key and four more columns. Half of the changes are updates, four tenths are new rows,
+and a tenth are deletes. The updates and deletes are of the newest keys (`local`) or of any keys (`random`). All kinds
+of tables get the same changes, and must have the right rows afterwards. `delta-rs's MERGE` is the alternative that was
 not chosen, with the bounds of the keys as literals.
 """
 
@@ -50,7 +50,7 @@ SCHEMA = current_schema(_COLUMNS)
 
 
 def rows_of(keys: np.ndarray[Any, Any], version: int) -> pa.Table:
-    """Rows with these keys. `version` is their LSN, and makes other values."""
+    """Rows with these keys. `version` is their LSN, and changes their values."""
     noise = np.random.default_rng([version, int(keys[0]) if len(keys) else 0])
     count = len(keys)
     columns = [
@@ -135,7 +135,7 @@ class _Cost:
 
 
 def _written() -> int:
-    """How many bytes this process has passed to the kernel."""
+    """The number of bytes that this process has passed to the kernel."""
     lines = Path("/proc/self/io").read_text().splitlines()
     return int(next(line for line in lines if line.startswith("wchar")).split()[1])
 
@@ -167,10 +167,10 @@ def _check(table: Any, size: int, changes: int) -> None:
 
 
 def costs(kind: str, size: int, changes: int = CHANGES) -> dict[str, _Cost]:
-    """What the first load, local changes and random changes cost.
+    """The costs of the first load, local changes and random changes.
 
     Raises:
-        AssertionError: if the table has other rows then.
+        AssertionError: if the table has wrong rows afterwards.
     """
     place = Path(tempfile.mkdtemp(prefix="pgoutput-fast-merge-"))
     try:

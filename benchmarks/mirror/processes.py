@@ -1,4 +1,4 @@
-"""What a process and all its descendants use: CPU time, and memory."""
+"""CPU time and memory of a process and all its descendants."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class ProcessTree(Watch):
-    """A process with its descendants. In a with block, it looks at their memory from time to time.
+    """A process with its descendants. In a with block, it samples their memory.
 
     Args:
         pid: of the process.
-        seconds: how often to look.
+        seconds: sampling interval.
 
     Attributes:
-        peak: the most memory of all processes together so far, in bytes. Pages that several have count once.
+        peak: the peak memory of all processes together so far, in bytes. Shared pages count once.
     """
 
     def __init__(self, pid: int, seconds: float = 0.5) -> None:
@@ -30,7 +30,7 @@ class ProcessTree(Watch):
 
     @property
     def cpu(self) -> float:
-        """CPU seconds of the processes so far, and of those that have ended."""
+        """CPU seconds of the processes so far, including those that have ended."""
         return sum(_ticks(each) for each in self._pids()) / _TICKS
 
     def look(self) -> None:
@@ -41,7 +41,7 @@ class ProcessTree(Watch):
 
 
 def _ticks(pid: int) -> int:
-    """CPU time of a process, and of its children that have ended."""
+    """CPU time of a process, and of its ended children."""
     return sum(map(int, stat_fields(pid)[11:15]))
 
 

@@ -1,6 +1,6 @@
-"""Commits one row after the other at a steady rate: `python -m benchmarks.mirror.steady DSN TABLE FIRST RATE COUNT`.
+"""Commits single rows at a steady rate: `python -m benchmarks.mirror.steady DSN TABLE FIRST RATE COUNT`.
 
-It prints the time behind each commit, in seconds since 1970, as a JSON list. The rows have ascending ids.
+Prints the times after the commits, in seconds since 1970, as a JSON list. The rows have ascending ids.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ __all__ = ["main"]
 
 
 def main(dsn: str, table: str, first: int, rate: float, count: int) -> list[float]:
-    """Commits the rows. Returns the time behind each commit."""
+    """Commits the rows. Returns the time after every commit."""
     connection = psycopg2.connect(dsn)
     connection.autocommit = True
     done = []
     with connection.cursor() as cursor:
-        # A commit does not wait for the disk: the figures are about what comes behind it.
+        # A commit does not wait for the disk: only the time after it is measured.
         cursor.execute("SET synchronous_commit = off")
         statement = ROWS.format(table=table).replace("%s", "$1").replace("%%", "%")
         cursor.execute(f"PREPARE one (int4) AS {statement}")

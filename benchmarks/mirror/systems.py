@@ -1,4 +1,4 @@
-"""The systems that `benchmarks.mirror.live` compares: each is a process that follows a slot into Delta tables."""
+"""The systems that `benchmarks.mirror.live` compares: processes that follow a slot into Delta tables."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _DEBEZIUM = (
 
 
 def wait(condition: Callable[[], object], process: subprocess.Popen[Any], seconds: float = _SECONDS) -> None:
-    """Waits until something is true.
+    """Waits until the condition is true.
 
     Raises:
         RuntimeError: if the process has ended, or it takes too long.
@@ -53,8 +53,8 @@ class System(ABC):
 
     Args:
         dsn: of the database.
-        table: that it reads; the publication has its name.
-        directory: for what it writes.
+        table: the table to read; the publication has the same name.
+        directory: for its output.
 
     Attributes:
         slot: name of the slot.
@@ -75,7 +75,7 @@ class System(ABC):
         """The command of the process."""
 
     def prepare(self) -> None:  # noqa: B027  (most systems need nothing before)
-        """What comes before the process."""
+        """Preparations before the process starts."""
 
     def __enter__(self) -> System:
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -88,7 +88,7 @@ class System(ABC):
             else {name: text for name, text in os.environ.items() if name != "PYTHONPATH"},
             stdout=errors,
             stderr=errors,
-            # pydbzengine makes a directory with logs where it is.
+            # pydbzengine makes a directory with logs in its working directory.
             cwd=self.directory if self.command()[0] != sys.executable else None,
         )
         self._stack.callback(self._end)
@@ -113,7 +113,7 @@ class System(ABC):
             self.process.wait()
 
     def walsender(self) -> int | None:
-        """The server's process that sends to it, which is its own as long as it is connected."""
+        """The server process that serves it, which is unchanged while it is connected."""
         found = self._asked("SELECT active_pid FROM pg_replication_slots WHERE slot_name = %s", self.slot)
         return found[0] if found else None
 
@@ -137,7 +137,7 @@ class System(ABC):
 
 
 class Walsender(System):
-    """pg_recvlogical, which drops what it gets: all that a walsender can give."""
+    """pg_recvlogical, which drops its input: the upper limit of a walsender."""
 
     name, slot = "one walsender, pg_recvlogical to /dev/null", "alone"
 
@@ -162,7 +162,7 @@ class Mirrored(System):
 
     Attributes:
         history: path of the table with all changes.
-        current: path of the table with the rows as they are now.
+        current: path of the table with the current rows.
     """
 
     history: Path
@@ -173,11 +173,11 @@ class Mirrored(System):
         self._seen: dict[Path, tuple[DeltaTable, pa.Table]] = {}
 
     def last_ids(self) -> dict[str, int]:
-        """{what a reader asks: the largest id there}; -1 for none."""
+        """Returns {table or view: its largest id}; -1 for none."""
         return {"history": self.last_id(self.history), "current": self.last_id(self.current)}
 
     def rows(self, path: Path) -> int:
-        """How many rows a table has now."""
+        """The current number of rows of a table."""
         files = self._files(path)
         return 0 if files is None else int(pc.sum(files["num_records"]).as_py() or 0)
 
@@ -190,7 +190,7 @@ class Mirrored(System):
         return -1 if newest is None else int(newest)
 
     def _files(self, path: Path) -> pa.Table | None:
-        """The files of a table. A look that finds no new version costs next to nothing: it must not slow the system."""
+        """The files of a table. Almost free without a new version, because it must not slow down the system."""
         if path not in self._seen:
             if not DeltaTable.is_deltatable(str(path)):
                 return None
@@ -217,7 +217,7 @@ class OurSystem(Mirrored):
         self._last_fresh = -1
 
     def last_ids(self) -> dict[str, int]:
-        """Also that of the fresh view, which has what the mirror notes that all histories have."""
+        """Also includes the fresh view, which has the rows that the mirror has recorded in all histories."""
         found = super().last_ids()
         position = self._seen[self.history][0].transaction_version("pgoutput_fast")
         if (Memory(open_store(self.directory / "lake")).reached() or -1) >= position:
@@ -233,7 +233,7 @@ class OurSystem(Mirrored):
 
 
 class DebeziumSystem(Mirrored):
-    """Debezium embedded, and a handler with pyarrow and deltalake.
+    """Embedded Debezium, and a handler with pyarrow and deltalake.
 
     Raises (when it is made):
         installations.MissingError: if it cannot be installed.
@@ -248,7 +248,7 @@ class DebeziumSystem(Mirrored):
 
     @staticmethod
     def is_installed() -> bool:
-        """Whether it needs no network any more."""
+        """Whether it is installed, so that no network is needed."""
         return installations.has_python(*_DEBEZIUM, pyarrow=True)
 
     def prepare(self) -> None:
@@ -275,7 +275,7 @@ class DebeziumSystem(Mirrored):
             "offset.storage": "org.apache.kafka.connect.storage.FileOffsetBackingStore",
             "offset.storage.file.filename": str(self.directory / "offsets"),
             "offset.flush.interval.ms": "1000",
-            # By default it gives 2,048 events at once, which would make tables of very small files.
+            # The default is 2,048 events per batch, which would make tables of very small files.
             "max.batch.size": "50000",
             "max.queue.size": "100000",
             "poll.interval.ms": "100",

@@ -20,7 +20,7 @@ def main() -> None:
 
     def dump(path: str) -> None:
         table = read()
-        # The driver gives types that pyarrow does not have as an extension type over their storage type.
+        # For types that pyarrow does not have, the driver returns an extension type over their storage type.
         columns = [
             pa.chunked_array([chunk.storage for chunk in column.chunks], column.type.storage_type)
             if isinstance(column.type, pa.BaseExtensionType)

@@ -1,4 +1,4 @@
-"""The peers: the name, input, output, start command and known failures of each."""
+"""The peers: their names, inputs, outputs, start commands and known failures."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ class Started:
 
 @dataclass(frozen=True)
 class Failure:
-    """Something that a peer cannot do.
+    """A known limitation of a peer.
 
     Attributes:
         why: the reason, for the table.
-        shows: a text that its error message contains. A failure without this text is not this failure.
+        shows: a text in its error message. A failure without this text is another failure.
     """
 
     why: str

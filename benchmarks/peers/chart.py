@@ -1,4 +1,4 @@
-"""The figures as an SVG: bars on a logarithmic axis, a panel for each corpus. Legible on light and dark pages."""
+"""The figures as an SVG: bars on a logarithmic axis, one panel per corpus. Legible on light and dark pages."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def chart(panels: Mapping[str, Sequence[Bar]], axis: str, legend: Mapping[str, s
         legend: {kind: its meaning}.
     """
     values = [bar.value for bars in panels.values() for bar in bars if bar.value is not None]
-    # A bar that is slightly longer than the last power of ten may end a little beyond the axis.
+    # A bar that is slightly longer than the last power of ten may extend a little beyond the axis.
     low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)) - 0.1)
     high = max(high, low + 1)
 

@@ -73,7 +73,7 @@ def _table(directory: Path, corpus: Corpus, inputs: Inputs) -> None:
 
 
 def _selected(directory: Path, corpus: Corpus, inputs: Inputs) -> None:
-    """Arrow tables whose rows come in any order, as the server gives them."""
+    """Arrow tables whose rows are in any order, as the server returns them."""
     for name, wanted in decoded(corpus).items():
         key = wanted.column_names[0]
         _same(name, _arrow(directory, name).sort_by(key), wanted.sort_by(key))
@@ -102,7 +102,7 @@ def _raw(directory: Path, corpus: Corpus, inputs: Inputs) -> None:
 
 
 def _values(read: Callable[[Any, pa.DataType], Any]) -> Callable[[Path, Corpus, Inputs], None]:
-    """JSON values. `read` converts one to the value that pyarrow gives for its type."""
+    """JSON values. `read` converts one to the value that pyarrow has for its type."""
 
     def compare(directory: Path, corpus: Corpus, inputs: Inputs) -> None:
         tables = decoded(corpus)
@@ -123,7 +123,7 @@ def _values(read: Callable[[Any, pa.DataType], Any]) -> Callable[[Path, Corpus, 
 
 
 def _of_text(value: Any, wanted: pa.DataType) -> Any:
-    """A value from the text that most languages write."""
+    """A value from the text that most languages print."""
     if pa.types.is_boolean(wanted):
         return {"t": True, "f": False, "true": True, "false": False}[str(value).lower()]
     if pa.types.is_integer(wanted):

@@ -14,11 +14,10 @@ class Figures:
     """The cost of one whole corpus for a peer. Figures from a share of the corpus are scaled up.
 
     Attributes:
-        cpu, wall: seconds of each round.
+        cpu, wall: seconds per round.
         nbytes: bytes of its input.
         messages: number of messages; number of rows for a peer that reads something else.
-        resident_before, resident_peak: resident memory in bytes: after it has read its input, and the most while
-            decoding.
+        resident_before, resident_peak: resident memory in bytes: after reading its input, and the peak while decoding.
     """
 
     cpu: Measured

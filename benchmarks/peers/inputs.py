@@ -94,7 +94,7 @@ class Database:
         """Writes the output of wal2json for the rows, in its format with one object per change, without types."""
         if self.without_wal2json:
             raise MissingError(self.without_wal2json)
-        # COPY doubles quotes in values, so quote and delimiter are characters that no JSON has.
+        # COPY doubles quotes in values, so quote and delimiter are characters that do not occur in JSON.
         query = (
             f"COPY (SELECT data FROM pg_logical_slot_peek_changes('{_SLOT}', NULL, NULL, 'format-version', '2', "
             "'include-types', 'false')) TO STDOUT (FORMAT csv, QUOTE E'\\x01', DELIMITER E'\\x02')"
@@ -123,7 +123,7 @@ class Database:
 
 
 class Inputs:
-    """Files of the corpora at one scale. Each is made when it is first used; `close` removes them."""
+    """Files of the corpora at one scale. They are made on first use; `close` removes them."""
 
     def __init__(self, scale: float, seed: int = corpora.SEED) -> None:
         self.scale = scale
@@ -165,7 +165,7 @@ class Inputs:
         return pc.sum(pc.is_in(kinds, pa.array([b"I", b"U", b"D"], kinds.type))).as_py()
 
     def messages(self, name: str, share: float) -> Path:
-        """A file of these messages. Before each message is its length: four bytes, big-endian."""
+        """A file of these messages. Every message is preceded by its length: four bytes, big-endian."""
         path = self._directory / f"{name}-{share:g}"
         if not path.exists():
             payloads = self.payloads(name, share)

@@ -66,11 +66,11 @@ def version(package: str) -> str:
 
 
 def python(*packages: str, pyarrow: bool = False) -> Path:
-    """A Python of this version with these packages and no others.
+    """A Python of this version with only these packages.
 
     Args:
         packages: keys of `PINS`, with all dependencies; no other package is installed.
-        pyarrow: whether to install pyarrow too, in the version that this process uses.
+        pyarrow: whether to install pyarrow too, in the version of this process.
 
     Raises:
         MissingError: if pip fails, with pip's error text.
@@ -90,12 +90,12 @@ def python(*packages: str, pyarrow: bool = False) -> Path:
 
 
 def has_python(*packages: str, pyarrow: bool = False) -> bool:
-    """Whether `python` has been called with the same arguments, and has made it."""
+    """Whether an earlier call of `python` with the same arguments succeeded."""
     return (_python(packages, pyarrow)[1] / "whole").exists()
 
 
 def _python(packages: Sequence[str], pyarrow: bool) -> tuple[list[str], Path]:
-    """(what pip installs, the directory). A venv has its own path in it, so it is made in place, and then marked."""
+    """Returns (arguments for pip, directory). A venv contains its own path, so it is made in place, and then marked."""
     wanted = [f"{name}=={PINS[name]}" for name in packages]
     if pyarrow:
         import pyarrow as pa
@@ -198,7 +198,7 @@ def _cache() -> Path:
     return directory.resolve()
 
 
-# A failed installation is not tried again in this process, because without a network each try takes a long time.
+# A failed installation is not retried in this process, because every attempt without a network takes a long time.
 _failed: dict[Path, MissingError] = {}
 
 

@@ -12,7 +12,7 @@ from benchmarks.peers.worker import given, serve
 
 def main() -> None:
     asked = given()
-    # This reads the file into memory. If it were mapped, the first round would pay for its page faults.
+    # Reads the file into memory. If it were mapped, the first round would include its page faults.
     with pa.OSFile(asked["payloads"]) as file:
         payloads = pa.ipc.open_file(file).read_all().column(0)
     options = pgo.Options(threads=asked["threads"])

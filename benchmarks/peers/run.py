@@ -1,7 +1,7 @@
 """Runs the peers and writes docs/peers.md and docs/peers.svg: `python -m benchmarks.peers`.
 
-Every peer has its own process. First, this compares the output of each peer for a small corpus with ours. If one
-differs, it times nothing. Then the peers decode the whole corpora in turns.
+Every peer has its own process. First, the output of every peer for a small corpus is compared with ours. If one
+differs, nothing is timed. Then the peers decode the whole corpora in turns.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class Process:
 
 
 def check(peers: Sequence[Peer], inputs: Inputs) -> dict[tuple[str, str], str]:
-    """Compares the output of each peer for each of its corpora with ours.
+    """Compares the output of every peer for each of its corpora with ours.
 
     Returns:
         {(corpus, peer): why there are no figures}: a missing program or a known failure.
@@ -167,10 +167,10 @@ def check(peers: Sequence[Peer], inputs: Inputs) -> dict[tuple[str, str], str]:
 
 
 def turn(process: Process) -> list[dict[str, Any]]:
-    """The cost of each of several calls, or of one call if it is long.
+    """The costs of several calls, or of one call if it is long.
 
-    Other processes ran for seconds before this one, so its memory is no longer in the caches. This affects the
-    shortest calls most: a memcpy takes twice as long.
+    Other processes ran for seconds before this one, so its memory is no longer in the caches. This affects the shortest
+    calls most: a memcpy takes twice as long.
     """
     calls: list[dict[str, Any]] = []
     while len(calls) < _CALLS and sum(call["cpu"] for call in calls) < _ENOUGH:

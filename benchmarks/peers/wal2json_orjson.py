@@ -41,7 +41,7 @@ def typed(values: list[Any], wanted: pa.DataType) -> Any:
     if pa.types.is_binary(wanted):
         return pa.array([each and bytes.fromhex(each) for each in values], wanted)
     if pa.types.is_decimal(wanted):
-        # orjson makes floats of JSON numbers. Floats have more digits than these decimals.
+        # orjson converts JSON numbers to floats, which have more digits than these decimals.
         return pc.round(pa.array(values, pa.float64()), wanted.scale).cast(wanted)
     if pa.types.is_date(wanted) or pa.types.is_timestamp(wanted):
         return pa.array(values, pa.string()).cast(wanted)

@@ -1,8 +1,8 @@
 """The protocol of a peer in Python. It needs only the standard library, because peers run in their own environments.
 
-A peer writes `{}` when it has read its input. Then it answers each line of its standard input with one line of JSON.
-On `round` it decodes everything once and answers with the cost. On `dump PATH` it writes its output into this
-directory and answers `{}`.
+A peer writes `{}` after it has read its input. Then it answers every line of its standard input with one line of JSON.
+On `round` it decodes everything once and answers with the cost. On `dump PATH` it writes its output into this directory
+and answers `{}`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def given() -> dict[str, Any]:
 
 
 def messages(path: str) -> list[bytes]:
-    """The messages of a file. In the file, the length of each message comes before it."""
+    """The messages of a file. In the file, every message is preceded by its length."""
     data, at, found = Path(path).read_bytes(), 0, []
     while at < len(data):
         end = at + 4 + int.from_bytes(data[at : at + 4], "big")
@@ -42,7 +42,7 @@ def serve(decode: Callable[[], Any], count: Callable[[Any], int], dump: Callable
         count: returns the number of rows in a result of `decode`; not timed.
         dump: writes the output in the form that the catalogue names.
     """
-    # Text that a peer prints is not an answer.
+    # Other output of a peer is not an answer.
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     sys.stdout = sys.stderr
     print("{}", file=answers)
@@ -61,7 +61,7 @@ def serve(decode: Callable[[], Any], count: Callable[[Any], int], dump: Callable
 
 
 def write_rows(path: str, rows: Iterator[tuple[str, list[Any]]]) -> None:
-    """Writes one line of JSON for each (table, values)."""
+    """Writes one line of JSON per (table, values)."""
     with open(path, "w", encoding="utf-8") as file:
         for table, values in rows:
             file.write(json.dumps([table, values], default=str) + "\n")

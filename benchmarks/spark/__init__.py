@@ -1,1 +1,1 @@
-"""Benchmarks of the Spark face."""
+"""Benchmarks of the Spark package."""

@@ -1,8 +1,8 @@
-"""Measures what it saves on Spark to choose columns: all of 16 columns, or three, with and without metadata columns.
+"""Measures the effect of selecting columns on Spark: all of 16 columns, or three, with and without metadata columns.
 
     python -m benchmarks.spark.columns
 
-The session has two cores. Each query writes to the noop sink, but for those that count. At full size this rewrites the
+The session has two cores. Every query writes to the noop sink, except those that count. At full size this rewrites the
 table in README.md.
 """
 
@@ -31,7 +31,7 @@ IDENTITY = "identity, tagged payloads"
 
 
 def queries(spark: Any, directory: Path) -> dict[str, Callable[[], Any]]:
-    """{name: function that makes a DataFrame} of the compared queries. All have every row, or their number."""
+    """{name: function that makes a DataFrame} of the compared queries. All return every row, or their number."""
     from pgoutput_fast import spark as pgspark
 
     wal = spark.read.parquet(str(directory))
@@ -63,7 +63,7 @@ def section(spark: Any, directory: Path, rounds: int, rows: int) -> Section:
     """The table.
 
     Raises:
-        AssertionError: if a query does not give every row.
+        AssertionError: if a query does not return every row.
     """
     compared = queries(spark, directory)
     for label, query in compared.items():

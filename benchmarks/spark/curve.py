@@ -2,7 +2,7 @@
 
     python -m benchmarks.spark.curve
 
-For each size this measures wall and CPU time to the noop sink, shuffled bytes, tasks, and the peak memory of a Python
+For every size this measures wall and CPU time to the noop sink, shuffled bytes, tasks, and the peak memory of a Python
 worker. At full size this rewrites the figures in docs/cluster.md and docs/curve.svg. The largest input takes some 3 GB
 in the temporary directory.
 """
@@ -91,7 +91,7 @@ def queries(spark: Any, directory: Path) -> dict[str, Callable[[], Any]]:
 
 
 def measure(spark: Any, directory: Path, times: int, nbytes: int) -> list[Point]:
-    """Runs each query once over the segments of a directory. The times include planning."""
+    """Runs every query once over the segments of a directory. The times include planning."""
     found = []
     for name, query in queries(spark, directory).items():
         group, before, started = str(uuid.uuid4()), cpu_of_descendants(), time.perf_counter()
@@ -150,7 +150,7 @@ def table(points: Sequence[Point]) -> Section:
 
 
 def on_paper(points: Sequence[Point], terabytes: int = 100, cores: int = 400) -> str:
-    """A text on the cost of `terabytes` TB of payloads, if each GB costs as much as in the largest input."""
+    """A text on the cost of `terabytes` TB of payloads, if every GB costs as much as in the largest input."""
     found = Section(
         f"{terabytes} TB on paper",
         ["query", "CPU s per GB", "core hours", f"on {cores} cores"],
@@ -241,7 +241,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     spark = session()
     points: list[Point] = []
     with tempfile.TemporaryDirectory() as name:
-        # Python workers and the JVM's compiler are warm before the first figure.
+        # Python workers and the JVM's compiler are warm before the first measurement.
         warm = Path(name) / "warm"
         warm.mkdir()
         measure(spark, warm, 1, wide_segments(warm, 2, given.scale)[1])

@@ -1,9 +1,9 @@
-"""What it costs to plan a query on a directory with very many small segments.
+"""Measures the cost of planning a query on a directory with very many small segments.
 
     python -m benchmarks.spark.planning
 
 A capture that writes a segment every 10 seconds makes 8,640 a day. The segments here have three tables and two small
-transactions each. Each figure is wall time until Spark could start the tasks; nothing is decoded. At full size this
+transactions each. The figures are wall times until Spark could start the tasks; nothing is decoded. At full size this
 rewrites the table in README.md.
 """
 
@@ -35,7 +35,7 @@ FEW = 10
 
 
 def small_segments(directory: Path, count: int, state: pgo.StreamState | None = None) -> pgo.StreamState:
-    """Writes segments of two transactions with 20 rows of each table. Returns the state behind them."""
+    """Writes segments of two transactions with 20 rows per table. Returns the state after them."""
     writer = Writer()
     lsn = 0 if state is None else state.next_seq * 100
     for _ in range(count):
@@ -49,7 +49,7 @@ def small_segments(directory: Path, count: int, state: pgo.StreamState | None = 
             wal += writer.commit(lsn, lsn + 8, 0)
         first = 0 if state is None else state.next_seq
         tagged, state = pgo.tag(wal, state)
-        # With the path of the file, nobody looks for the newest segment of the directory each time.
+        # With the path of the file, the newest segment of the directory need not be searched every time.
         path = directory / name_of(first, state.next_seq - 1)
         write_segment(path, tagged, state, source=SOURCE, relation_bytes=1)
     assert state is not None
@@ -78,7 +78,7 @@ def _ways(spark: Any, directory: Path, target: Path) -> dict[str, Callable[[], A
 
 
 def measure(spark: Any, place: Path, counts: Sequence[int], rounds: int) -> Section:
-    """The table: seconds of each way for directories of these sizes.
+    """The table: seconds per way for directories of these sizes.
 
     Raises:
         AssertionError: if a listing lacks segments.

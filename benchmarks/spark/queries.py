@@ -2,7 +2,7 @@
 
     python -m benchmarks.spark
 
-The session has two cores. Each query writes to the noop sink. Wall time is the time that users wait. CPU time, of the
+The session has two cores. Every query writes to the noop sink. Wall time is the time that users wait. CPU time, of the
 JVM and its Python workers, is more reliable on a shared machine. At full size this rewrites the table in README.md.
 """
 
@@ -91,10 +91,10 @@ def cpu_of_descendants() -> dict[int, float]:
 
 
 def cpu_since(before: Mapping[int, float]) -> float:
-    """CPU seconds of the descendants since `before`, which `cpu_of_descendants` gave.
+    """CPU seconds of the descendants since `before`, a result of `cpu_of_descendants`.
 
-    Spark ends workers that have nothing to do, and nothing counts their time afterwards. So processes that are gone are
-    left out on both sides.
+    Spark ends idle workers, and their time is no longer counted. So processes that have ended are left out on both
+    sides.
     """
     return sum(seconds - before.get(process, 0.0) for process, seconds in cpu_of_descendants().items())
 
@@ -128,7 +128,7 @@ def section(spark: Any, directory: Path, rounds: int, rows: int, nbytes: int) ->
     """The table.
 
     Raises:
-        AssertionError: if a query that decodes does not give every row.
+        AssertionError: if a query that decodes does not return every row.
     """
     compared = queries(spark, directory)
     for label, query in compared.items():
@@ -142,7 +142,7 @@ def section(spark: Any, directory: Path, rounds: int, rows: int, nbytes: int) ->
             query().write.format("noop").mode("overwrite").save()
             if number:
                 walls[label].append(time.perf_counter() - started)
-                # If a worker has ended and no process waited for it, the difference could be negative.
+                # If a worker ended without being waited for, the difference could be negative.
                 cpus[label].append(max(cpu_since(before), 1e-9))
     found = Section(
         f"Spark: {rows:,} rows, {nbytes / 1e9:.2f} GB of payloads",

@@ -1,10 +1,10 @@
-"""From segments to typed tables: `write_tables` beside Spark's own ways, and beside one process without Spark.
+"""From segments to typed tables: `write_tables` compared with Spark's own ways, and with one process without Spark.
 
     python -m benchmarks.spark_tables
 
-The session has two cores. All ways write the rows of the wide text corpus as Parquet. Each way is checked once: it must
-write every row. Then come ten tables instead of one, with the same bytes, and up to 64 times as many rows,
-with the peak memory of the Python workers. At full size this rewrites the tables in README.md.
+The session has two cores. All ways write the rows of the wide text corpus as Parquet. They are checked once: every row
+must be written. Then follow ten tables instead of one, with the same bytes, and up to 64 times as many rows, with the
+peak memory of the Python workers. At full size this rewrites the tables in README.md.
 """
 
 from __future__ import annotations
@@ -66,9 +66,9 @@ def _write_rows(rows: pa.Table, path: Path) -> None:
 
 
 class _WriteWithoutDecoding:
-    """Reads each segment, and writes rows that are there already: what is left if decoding takes no time.
+    """Reads every segment, but writes already decoded rows: the cost without decoding.
 
-    These are the rows of the first segment. All segments have the same ones, but for their metadata columns.
+    These are the rows of the first segment. All segments have the same ones, except for their metadata columns.
     """
 
     def __init__(self, segments: Path) -> None:
@@ -83,7 +83,7 @@ class _WriteWithoutDecoding:
 
 
 class _WriteSegment:
-    """What a user without `write_tables` would write: names of segments -> files with their rows, for `mapInArrow`."""
+    """What a user would write without `write_tables`: names of segments -> files with their rows, for `mapInArrow`."""
 
     def __init__(self, catalog: str, target: Path) -> None:
         self._catalog, self._target = catalog, target
@@ -206,7 +206,7 @@ def _of_table(payload: bytes, number: int) -> bytes:
 
 
 def ten_tables(spark: Any, directory: Path, times: int, scale: float, rounds: int) -> Section:
-    """Ten tables beside one, with the same bytes."""
+    """Ten tables compared with one, with the same bytes."""
     from pgoutput_fast import spark as pgspark
 
     corpus = corpora.corpus("wide text", scale)
@@ -261,7 +261,7 @@ def _peak_memory() -> float:
 
 
 def scaling(spark: Any, directory: Path, scale: float, factors: Sequence[int]) -> Section:
-    """More and more rows: time, rate, memory of the workers."""
+    """Increasing numbers of rows: time, rate, memory of the workers."""
     from pgoutput_fast import spark as pgspark
 
     directory.mkdir()
@@ -297,7 +297,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     spark = session()
     with tempfile.TemporaryDirectory() as name:
-        # First: workers keep memory that other ways of writing made them take.
+        # First, because workers keep the memory that other ways of writing need.
         scaled = scaling(spark, Path(name) / "more", given.scale, FACTORS)
         shutil.rmtree(Path(name) / "more")
         segments = Path(name) / "segments"

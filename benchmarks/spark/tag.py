@@ -1,8 +1,8 @@
 """The cost of tagging payloads on Spark: `python -m benchmarks.spark.tag`.
 
 This compares `tag` with an identity `mapInArrow` over the same bytes, in one session on local[2], into the noop sink,
-in interleaved rounds. Each round calls `tag` again, so its time includes both passes and the check of the order before
-them. Before the timing, this compares the tags of the corpus with those of `pgo.tag`.
+in interleaved rounds. Every round calls `tag` again, so its time includes both passes and the preceding check of the
+order. Before the timing, this compares the tags of the corpus with those of `pgo.tag`.
 """
 
 from __future__ import annotations

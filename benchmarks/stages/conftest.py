@@ -13,7 +13,7 @@ SCALE = float(os.environ.get("PGOUTPUT_FAST_BENCH_SCALE", "0.1"))
 
 @pytest.fixture(scope="session", params=list(corpora.FULL_MESSAGES))
 def corpus(request: pytest.FixtureRequest) -> corpora.Corpus:
-    """Each corpus in turn. The fixture first checks that decoding gives the values that it was made from."""
+    """Every corpus in turn. The fixture first checks that decoding returns the source values."""
     made = corpora.corpus(request.param, SCALE)
     corpora.check(made)
     return made

@@ -1,7 +1,7 @@
-"""A real Spark cluster on this machine: a master and workers in processes of their own, and what their nodes have.
+"""A real Spark cluster on this machine: a master and workers in their own processes, and their nodes' environment.
 
-The Python of the nodes has what this environment has, but not this package. The processes get no variable of this
-process but JAVA_HOME. So executors have the package only if a test sends it to them, or installs it.
+The Python of the nodes has the packages of this environment, except this package. The processes get no variable of this
+process except JAVA_HOME. So executors have the package only if a test sends it to them, or installs it.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ def make_node(place: Path) -> Path:
 
 
 def site_packages(place: Path) -> Path:
-    """Where the packages of an environment are."""
+    """The directory of an environment's packages."""
     (found,) = place.glob("lib/python3*/site-packages")
     return found
 
 
 def unpack(wheel: Path, target: Path) -> Path:
-    """Installs a wheel, and nothing else, into a directory."""
+    """Installs only a wheel, without dependencies, into a directory."""
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target"]
     subprocess.run([*command, str(target), str(wheel)], check=True)
     return target
 
 
 def clean_environment(python: Path) -> dict[str, str]:
-    """The variables of a node."""
+    """The environment variables of a node."""
     return {
         "JAVA_HOME": spark_environment()["JAVA_HOME"],
         "PATH": "/usr/bin:/bin",
@@ -65,13 +65,13 @@ def clean_environment(python: Path) -> dict[str, str]:
 def started(
     place: Path, python: Path, workers: Sequence[Mapping[str, str]] = ({}, {}), address: str = "127.0.0.1"
 ) -> Iterator[str]:
-    """Starts a cluster. Gives the URL of its master.
+    """Starts a cluster. Yields the URL of its master.
 
     Args:
         place: a directory for logs and for the executors' files.
         python: the Python of the nodes.
-        workers: more variables of each worker, which its executors get, too. A worker has one core.
-        address: the first worker's address. With "127.0.0.*", each worker has one of its own.
+        workers: more variables per worker, which its executors also get. A worker has one core.
+        address: the first worker's address. With "127.0.0.*", every worker has its own.
     """
     environment = clean_environment(python)
     with ExitStack() as stack:
@@ -129,7 +129,7 @@ def run_driver(
     """Runs a program on the cluster, with this Python and this package in the driver.
 
     Args:
-        program: it finds the session as `spark` and the directory as `directory`.
+        program: it has the session as `spark` and the directory as `directory`.
         url: of the master.
         directory: of segments.
         node: PYSPARK_PYTHON, the Python that the executors start.
@@ -150,7 +150,7 @@ def run_driver(
     head += f"directory = {str(directory)!r}\n"
     head += "spark = builder.getOrCreate()\nspark.sparkContext.setLogLevel('ERROR')\n"
     environment = {**clean_environment(node), "PYSPARK_DRIVER_PYTHON": sys.executable}
-    # Where this package is, if it is not installed. The driver's machine plans with the Python of the nodes.
+    # The path of this package if it is not installed. The driver's machine plans with the Python of the nodes.
     environment["PYTHONPATH"] = str(Path(pgoutput_fast.__file__).parents[1])
     return subprocess.run(
         [sys.executable, "-c", head + program],

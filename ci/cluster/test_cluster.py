@@ -1,7 +1,7 @@
-"""A real cluster: how executors get the package, and tasks that Spark runs twice, as docs/cluster.md says.
+"""A real cluster: how executors get the package, and tasks that Spark runs twice, as described in docs/cluster.md.
 
 make test-cluster                                   # builds the wheel
-PGOUTPUT_FAST_WHEEL=... make test-cluster           # with a wheel that was built already
+PGOUTPUT_FAST_WHEEL=... make test-cluster           # with an existing wheel
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Cluster:
     wheel: Path
 
     def run(self, node: Path, **settings: str) -> str:
-        """What the program prints. `node` is the Python of the executors."""
+        """Returns the program's output. `node` is the Python of the executors."""
         program = f"lake = {str(self.place / 'lake')!r}\n{PROGRAM}"
         named = {name.replace("_", "."): value for name, value in settings.items()}
         done = nodes.run_driver(program, self.url, self.place / "segments", node, named)
@@ -92,7 +92,7 @@ def _everything(printed: str) -> bool:
 
 
 def _failures(printed: str) -> list[str]:
-    """The error of each way. All must have failed."""
+    """The errors of all ways. All must have failed."""
     found, rest = [], printed
     for way in WAYS:
         before, fails, rest = rest.partition(f"{way} fails:")
@@ -147,7 +147,7 @@ def test_another_version_on_the_nodes_is_said(cluster: Cluster) -> None:
 
 # ---- tasks that Spark runs twice -----------------------------------------------------------------------------------
 
-# One worker is slow: there, a task sleeps when it has written rows.
+# On the slow worker, a task sleeps after it has written rows.
 SLOW = """
 import os
 if "SLOW" in os.environ:
@@ -181,7 +181,7 @@ spark.stop()
 
 @pytest.mark.parametrize("format", ["parquet", "delta"])
 def test_a_task_that_spark_runs_twice(cluster: Cluster, tmp_path: Path, format: str) -> None:
-    """Only the files of the attempt that came first are there. Spark runs no second attempt on the same host."""
+    """Only the files of the first attempt to finish remain. Spark runs no second attempt on the same host."""
     python = nodes.make_node(tmp_path / "full")
     packages = nodes.unpack(cluster.wheel, nodes.site_packages(tmp_path / "full"))
     (packages / "sitecustomize.py").write_text(SLOW)

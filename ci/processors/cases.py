@@ -1,4 +1,4 @@
-"""Cells of every type, as the program `cells` reads them: what both processors get."""
+"""Cells of every type, as the program `cells` reads them: the same input for both processors."""
 
 from __future__ import annotations
 

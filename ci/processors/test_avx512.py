@@ -1,6 +1,6 @@
-"""Tests the vector loops for AVX-512 on a processor without it. Every test cell must give what the portable code gives.
+"""Tests the vector loops for AVX-512 on a processor without it. Results must be equal to those of the portable code.
 
-The program is compiled for AVX2, with functions in the place of the instructions of AVX-512.
+The program is compiled for AVX2, with functions instead of the instructions of AVX-512.
 """
 
 from __future__ import annotations
