@@ -9,7 +9,7 @@ from typing import Any
 
 
 class MalformedError(ValueError):
-    """Bytes that no server sends. `offset` counts from the first byte of what is read."""
+    """Bytes that no server sends. `offset` is relative to the first byte read."""
 
     def __init__(self, reason: str, offset: int = 0, relation: str | None = None, column: str | None = None):
         super().__init__(reason)

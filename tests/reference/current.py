@@ -1,4 +1,4 @@
-"""The rows of a table, changed by one change after another, or by effects, in plain Python."""
+"""The rows of a table in plain Python, changed by single changes or by effects."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Row: TypeAlias = dict[str, Any]
 
 
 class CurrentRows:
-    """A table's rows. With a key they are found by it, without a key by all values.
+    """A table's rows, identified by the key or, without a key, by all values.
 
     Args:
         key: the columns of the key; empty for none.
@@ -30,7 +30,7 @@ class CurrentRows:
         self.rows: list[Row] = []
 
     def sorted(self) -> list[str]:
-        """The rows in an order of their own. Without a key they have no _commit_lsn: it is that of any equal row."""
+        """The rows in a canonical order. Without a key they have no _commit_lsn, which may be that of any equal row."""
         hidden = set() if self.key else {COMMIT_LSN}
         return sorted(
             repr(comparable({name: row[name] for name in row if name not in hidden})) for row in self.rows
@@ -42,7 +42,7 @@ class CurrentRows:
         """Applies each change to the rows.
 
         Raises:
-            LookupError: if a change is about a row that is not there, or makes a row whose key is there.
+            LookupError: if the row of a change does not exist, or a new row's key already exists.
         """
         old: Mapping[str, Any] | None = None
         for change in changes:
@@ -88,17 +88,17 @@ class CurrentRows:
     # ---- effects -------------------------------------------------------------------------------------------
 
     def find(self, keys: pa.Table, columns: Sequence[str]) -> pa.Table:
-        """The rows with these keys, as a current table finds them."""
+        """The rows with these keys, as a current table returns them."""
         found = [row for key in keys.to_pylist() for row in self.rows if self._same(row, key, self.key)]
         names = [*self.key, *columns]
         kinds = {**{field.name: field.type for field in self.columns}, UNREPRESENTABLE: pa.list_(pa.string())}
         return pa.table({name: pa.array([row[name] for row in found], kinds[name]) for name in names})
 
     def apply_effect(self, effect: Effect) -> None:
-        """Applies an effect to the rows. Values that it lacks are looked up first.
+        """Applies an effect to the rows. Missing values are looked up first.
 
         Raises:
-            LookupError: if a row that goes is not there.
+            LookupError: if a removed row does not exist.
         """
         keys, columns = effect.wanted()
         effect = effect.filled(self.find(keys, columns))

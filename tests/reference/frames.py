@@ -1,4 +1,4 @@
-"""Walsender frames read one after the other, slowly: the independent oracle for `pgo.unframe`."""
+"""A slow reader of walsender frames, one after another: the independent oracle for `pgo.unframe`."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """A slow, obvious decoder of pgoutput messages: the independent oracle for the fast one.
 
-`decode` takes whole payloads in arrival order and returns lists of dicts. Dates are days, times and
-timestamps are microseconds since 1970. Nothing here shares code with the package under test.
+`decode` takes whole payloads in arrival order and returns lists of dicts. Dates are days, times and timestamps are
+microseconds since 1970. It shares no code with the package under test.
 
-`Decoder.handle` handles a message in one step: either it raises `MalformedError` and changes nothing, or the
-message takes full effect. `Decoder.lost_track_after` states what becomes doubtful when a message is set aside.
+`Decoder.handle` handles a message in one step: either it raises `MalformedError` and changes nothing, or the message
+takes full effect. `Decoder.lost_track_after` states what becomes doubtful after a rejected message.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ MESSAGES_REMEMBERED = 1024  # number of LSNs of non-transactional messages to ke
 
 
 class OutOfOrderError(MalformedError):
-    """A message that shows that messages before it are missing or damaged."""
+    """A message that shows that previous messages are missing or damaged."""
 
 
 class OtherTypeError(MalformedError):
-    """A Relation message that can be read, but gives a column of a known version another type."""
+    """A readable Relation message that gives a column of a known version another type."""
 
 
 class LooksLikeRelationError(MalformedError):
@@ -44,7 +44,7 @@ class LooksLikeRelationError(MalformedError):
 
 
 class ReferenceError(ValueError):
-    """The input cannot be decoded. The text says where, but never contains the value."""
+    """The input cannot be decoded. The text names the position, but never contains the value."""
 
     def __init__(
         self,
@@ -118,11 +118,11 @@ class Decoder:
         self.streams: dict[int, Transaction] = {}  # open streamed transactions by xid
         self.prepared: dict[int, Transaction] = {}
         self.said: dict[tuple[str, int], Said] = {}  # outside stream blocks, or in committed streams
-        self.described: dict[int, Relation] = {}  # by version, as described first
-        # doubts, which all come from messages that were set aside
+        self.described: dict[int, Relation] = {}  # by version, as first described
+        # doubts, which all result from rejected messages
         self.lost = False  # true from a bad boundary to the next good one
         self.forgot_relations_at = -1  # descriptions before this seq no longer count
-        self.bad_type = False  # the next R needs a Y that could not be read
+        self.bad_type = False  # the next R needs an unreadable Y
         # LSNs of non-transactional messages: the largest ones, and the largest LSN that was dropped from them.
         self.messages_seen: set[int] = set()
         self.message_floor = 0
@@ -146,7 +146,7 @@ class Decoder:
                 self.lost = False
 
     def reject(self, frame: Frame, problem: MalformedError) -> None:
-        """Sets the whole message aside, or raises."""
+        """Rejects the whole message, or raises."""
         if not self.quarantine:
             raise ReferenceError(frame.seq, problem.reason, problem.relation, problem.column, problem.offset)
         self.out.rejects.append(
@@ -159,7 +159,7 @@ class Decoder:
 
     def lost_track_after(self, frame: Frame, tag: str, problem: MalformedError) -> None:
         if tag in ("K", "r"):
-            # The xid stands behind the tag, the flags and three or four fields of eight bytes.
+            # The xid follows the tag, the flags and three or four fields of eight bytes.
             at = {"K": 2 + 3 * 8, "r": 2 + 4 * 8}[tag]
             named = self.prepared.pop(int.from_bytes(frame.payload[at : at + 4], "big"), None)
             if named and len(frame.payload) < at + 4:
@@ -196,18 +196,18 @@ class Decoder:
                 txn.unread.add(0)
 
     def forget_relations(self, frame: Frame, has_prefix: bool) -> None:
-        """Notes that the message may have described any relation."""
+        """Records that the message may have described any relation."""
         self.forgot_relations_at = frame.seq
         if self.block:
             prefix = frame.payload[1:5] if has_prefix else b""
             self.block.unread.add(int.from_bytes(prefix, "big") if len(prefix) == 4 else 0)
 
     def doubt_others_after(self, tag: str, problem: MalformedError) -> None:
-        """Notes doubts about other transactions after a message that was set aside between transactions and blocks.
+        """Records doubts about other transactions after a message was rejected between transactions and blocks.
 
-        A stream ends there, and loses subtransactions there. So the message may have been the end of one, and a
-        message that comes too early shows that others are missing. Prepared transactions end there, too, but only as a
-        whole: if the end of one comes later, it is valid.
+        Streams end there, and lose subtransactions there. So the message may have been the end of one, and a message
+        that comes too early shows that others are missing. Prepared transactions also end there, but only as a whole:
+        if the end of one comes later, it is valid.
         """
         if isinstance(problem, OutOfOrderError):
             doubt = True
@@ -215,14 +215,14 @@ class Decoder:
             expected = {"B": "C", "b": "P"}[self.plain.tag] if self.plain else "E"
             doubt = tag in tuple(BOUNDARIES) and tag != expected
         else:
-            doubt = not isinstance(problem, OtherTypeError)  # the first byte may be wrong, whatever it says
+            doubt = not isinstance(problem, OtherTypeError)  # the first byte may be wrong in any case
         for txn in self.streams.values():
             txn.in_doubt |= doubt
         for txn in self.prepared.values():
             txn.may_be_over |= doubt
 
     def set_aside(self, txn: Transaction) -> None:
-        """Sets aside all waiting changes of a transaction whose outcome is not known."""
+        """Rejects all waiting changes of a transaction with unknown outcome."""
         for change in txn.waiting:
             problem = MalformedError("its transaction was lost to a bad message", relation=change.relation)
             self.reject(change.frame, problem)
@@ -443,7 +443,7 @@ class Decoder:
         return self.streams[xid]
 
     def take_prepared(self, xid: int, gid: str, end_lsn: int | None = None) -> Transaction | None:
-        """Takes out a prepared transaction. A gid can be used again, so a rollback also has the end of its prepare."""
+        """Removes a prepared transaction. A gid can be reused, so a rollback also has the end of its prepare."""
         txn = self.prepared.get(xid)
         if txn is None or txn.gid != gid or end_lsn not in (None, txn.prepare_end_lsn):
             return None
@@ -463,7 +463,7 @@ class Decoder:
             self.is_void(self.prepared.pop(xid), frame.seq)
 
     def end_double(self, xid: int, prepared: Transaction | None, frame: Frame) -> None:
-        """Ends what was streamed a second time of a prepared transaction, because the transaction has ended."""
+        """Ends the second stream of a prepared transaction, because the transaction has ended."""
         if xid in self.streams:
             double = self.streams.pop(xid)
             if prepared is None:
@@ -472,7 +472,7 @@ class Decoder:
                 self.is_void(double, frame.seq)
 
     def end_namesake(self, gid: str) -> None:
-        """Sets aside prepared transactions with this gid that may be over: a gid is prepared only once at a time."""
+        """Rejects prepared transactions with this gid that may be over: a gid is prepared only once at a time."""
         for xid, txn in list(self.prepared.items()):
             if txn.may_be_over and txn.gid == gid:
                 self.set_aside(self.prepared.pop(xid))
@@ -536,7 +536,7 @@ class Decoder:
         content = reader.take(reader.i32())
         reader.end()
         if not transactional and lsn:
-            # No two messages have the same LSN. The next session may send some of them again.
+            # No two messages have the same LSN. The next session may repeat some of them.
             if lsn <= self.message_floor or lsn in self.messages_seen:
                 return
             self.messages_seen.add(lsn)
@@ -586,7 +586,7 @@ class Decoder:
         self.remember(Said("R", oid, frame.seq, subxid, relation, doubt))
 
     def only_meaning(self, relation: Relation, type_offsets: list[int]) -> Relation:
-        """The version as it was described first. Its id covers only the oids of the columns' types."""
+        """The version as first described. Its id covers only the oids of the columns' types."""
         first = self.described.setdefault(relation.version, relation)
         for before, now, offset in zip(first.columns, relation.columns, type_offsets, strict=True):
             if before.on_the_wire != now.on_the_wire:
@@ -599,7 +599,7 @@ class Decoder:
         return names.pop() if len(names) == 1 else None
 
     def remember(self, said: Said) -> None:
-        """Keeps a description: inside a stream block for its transaction alone, elsewhere for all."""
+        """Stores a description: inside a stream block only for its transaction, otherwise for all."""
         if self.block:
             self.block.said.append(said)
         else:
@@ -640,10 +640,10 @@ class Decoder:
         for k, oid in enumerate(oids):
             try:
                 relations.append(self.known_relation(oid, first + 4 * k))
-            except MalformedError as problem:  # the other relations are truncated all the same
+            except MalformedError as problem:  # the other relations are truncated nevertheless
                 if not self.quarantine:
                     raise
-                # The first row has the message as it came. Other rows have a Truncate of their relation alone.
+                # The first row has the original message. Other rows have a Truncate of their relation alone.
                 alone = (
                     frame.payload[: first - 5]
                     + (1).to_bytes(4, "big")
@@ -687,7 +687,7 @@ class Decoder:
         self.deliver(txn, WaitingChange(frame, subxid, emit, relation.quoted))
 
     def misfit(self, payload: bytes, start: int, oid: int) -> tuple[str, int] | None:
-        """Where bytes that are a name in a Relation or Type message are not those of a change, and what they lack."""
+        """(missing part, offset) if a change may be a Relation or Type message with a name there, otherwise None."""
         if payload[start] not in {b"I": b"N", b"U": b"NKO", b"D": b"KO"}[payload[:1]]:
             return "the letter of a tuple", start
         sent = payload[start + 1 : start + 3]
@@ -710,7 +710,7 @@ class Decoder:
             self.emit(change)
 
     def emit(self, change: WaitingChange) -> None:
-        """Puts out a change. It is parsed only now: in committed mode a rolled-back change may have any bytes."""
+        """Outputs a change. It is parsed only now: in committed mode a rolled-back change may have any bytes."""
         try:
             change.emit()
         except MalformedError as problem:

@@ -1,7 +1,7 @@
 """Values that contain values, for the reference decoder: lists, ranges, multiranges, composites and points.
 
 `resolve` and `convert` take the arguments of those in `reference_types`, and also a live server's description of its
-types, as {oid: Described}. `reference_types` reads the scalars, this module reads what is around them.
+types, as {oid: Described}. `reference_types` reads the scalars, this module reads the structure around them.
 """
 
 from __future__ import annotations
@@ -188,10 +188,10 @@ def expect_room(kind: Kind, elements: list[bytes | None]) -> None:
 
 
 def announced_text(kind: Kind, raw: bytes | None) -> int:
-    """The digits before and behind the point that the numerics in a binary value announce in their headers.
+    """The digits before and after the point announced by the headers of the numerics in a binary value.
 
-    0 if the value is malformed. (For a malformed value that announces too many digits, the decoder reports it as
-    malformed, and so does this reader.)
+    0 if the value is malformed. (A malformed value that announces too many digits is reported as malformed by the
+    decoder and by this reader.)
     """
     try:
         return sum(text_of_header(header) for header in numeric_headers(kind, raw))
@@ -267,7 +267,7 @@ MULTIRANGE = re.compile(rb"\{(?:" + ONE_RANGE + rb"(?:," + ONE_RANGE + rb")*)?\}
 
 
 def unquoted(raw: bytes) -> bytes | None:
-    """A part without its quotes. An empty part is null. Between quotes, quotes and backslashes are doubled."""
+    """A part without its quotes. An empty part is null. Inside quotes, quotes and backslashes are doubled."""
     if raw.startswith(b'"'):
         return re.sub(rb'(["\\])\1', rb"\1", raw[1:-1])
     return raw or None

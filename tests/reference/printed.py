@@ -69,7 +69,7 @@ def interval_value(months: int, days: int, micros: int) -> tuple[int, int, int]:
 
 
 def interval_text(months: int, days: int, micros: int) -> str:
-    """An interval in IntervalStyle postgres. A positive field behind a negative one has a plus sign."""
+    """An interval in IntervalStyle postgres. A positive field after a negative one has a plus sign."""
     years, months = int(math.copysign(1, months)) * (abs(months) // 12), int(math.fmod(months, 12))
     parts: list[str] = []
     negative = False
@@ -128,7 +128,7 @@ def char_from_binary(raw: bytes) -> str:
 
 
 def char_from_text(raw: bytes) -> str:
-    """Servers before 15 print a byte beyond ASCII as it is."""
+    """Servers before 15 print a non-ASCII byte as it is."""
     return char_from_binary(raw) if len(raw) == 1 and raw[0] >= 128 else string(raw)
 
 
@@ -370,7 +370,7 @@ def tsquery_from_binary(raw: bytes) -> str:
     return string(built[0][1]) if built else ""
 
 
-# --- text that is taken as it is, if the server can print it ---------------------------------------------------
+# --- unchanged text, if the server can print it ---------------------------------------------------------------
 
 
 def matching(pattern: str) -> Callable[[bytes], str]:

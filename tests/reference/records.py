@@ -1,4 +1,4 @@
-"""Records of the reference decoder: relations as described, transactions, and changes that wait in them."""
+"""Records of the reference decoder: relations as described, transactions, and their waiting changes."""
 
 from __future__ import annotations
 
@@ -82,8 +82,8 @@ class Transaction:
     commit_timestamp: int | None = None
     prepare_timestamp: int | None = None
     prepare_end_lsn: int | None = None
-    in_doubt: bool = False  # a message that was set aside may have ended it, or a part of it
-    may_be_over: bool = False  # it is prepared, and a message that was set aside may have ended it
+    in_doubt: bool = False  # a rejected message may have ended it, or a part of it
+    may_be_over: bool = False  # it is prepared, and a rejected message may have ended it
     origin: str | None = None
     origin_lsn: int | None = None
     said: list[Said] = field(default_factory=list)  # descriptions in its stream blocks

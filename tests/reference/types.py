@@ -1,7 +1,7 @@
 """Values for the reference decoder: turns one cell of a message into one Python value, slowly and obviously.
 
-`resolve` gives the type behind a column's type oid. `convert` turns one text or binary cell into a `Value`. A cell
-has one of three results:
+`resolve` returns the type of a column's type oid. `convert` turns one text or binary cell into a `Value`. A cell has
+one of three results:
 
 * a value (dates are days, times and timestamps microseconds, both since 1970, as Arrow stores them);
 * null, with the reason in `Value.problem`: the cell is a legal PostgreSQL value without an Arrow form;
@@ -114,7 +114,7 @@ class PgType:
 
 
 def resolve(type_oid: int, typmod: int, explained: tuple[str, str] | None = None) -> PgType:
-    """The type behind an oid. `explained` is the (namespace, name) in its Type message."""
+    """The type of an oid. `explained` is the (namespace, name) in its Type message."""
     if type_oid in NAME_OF_OID:
         return PgType(NAME_OF_OID[type_oid], typmod)
     if type_oid in ELEMENT_OF_ARRAY:
@@ -211,7 +211,7 @@ BOUNDS = re.compile(rb"((?:\[[^\[\]:=]+:[^\[\]:=]+\])+)=")
 
 
 def text_elements(kind: PgType, raw: bytes) -> tuple[list[bytes | None], int]:
-    """The elements in a text of array_out. Quotes and bounds are ASCII; the text of elements is not changed."""
+    """The elements in a text of array_out. Quotes and bounds are ASCII; the text of elements is unchanged."""
     delimiter = b";" if kind.name == "box" else b","
     if not raw.startswith(b"["):
         if raw.startswith(b"{{"):
@@ -279,7 +279,7 @@ def text_sizes(body: bytes, delimiter: bytes) -> list[int]:
         """(the sizes of the array that begins at a brace, its end)."""
         shapes: list[list[int]] = []
         while True:
-            at += 1  # behind the brace or a delimiter
+            at += 1  # skip the brace or a delimiter
             if body[at : at + 1] == b"{":
                 shape, at = array(at)
             elif match := QUOTED.match(body, at) or unquoted.match(body, at):

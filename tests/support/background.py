@@ -1,4 +1,4 @@
-"""Work of a test in the background, as long as a with block lasts."""
+"""Background work of a test, during a with block."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["Background"]
 
 
 class Background(ABC):
-    """Work in a thread, which begins with a with block, and is told to stop at its end."""
+    """Work in a thread, started by a with block, and told to stop at its end."""
 
     def __init__(self) -> None:
         self._stop = threading.Event()

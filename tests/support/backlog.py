@@ -1,8 +1,8 @@
 """A backlog of untagged payloads of a real server, of any length. Compares its tables on Spark with the server's.
 
 Three sessions work at the same time, each on its own table. They run large transactions that are streamed before they
-end, with savepoints and DDL, rolled back or not; prepared transactions; truncates; changes of keys; values out of
-line. A walsender sends the result, one range of messages after the other.
+end, with savepoints and DDL, rolled back or not; prepared transactions; truncates; changes of keys; values out of line.
+A walsender sends the result in consecutive ranges of messages.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _END = "the end"
 
 
 class Session:
-    """Endless work on one table, one transaction after the other."""
+    """Endless work on one table, one transaction after another."""
 
     def __init__(self, table: str, seed: str, rows: int) -> None:
         self.rng = random.Random(f"{seed} {table}")
@@ -160,7 +160,7 @@ def backlog(
 
 
 def _until_free(slot: pg.Slot) -> None:
-    """Waits for the slot: a walsender notices late that its client is gone, and keeps the slot until then."""
+    """Waits for the slot: a walsender keeps it until it notices that its client has disconnected."""
     deadline = time.monotonic() + 120
     while slot.execute(f"SELECT active FROM pg_replication_slots WHERE slot_name = '{slot.name}'")[0][0]:
         if time.monotonic() > deadline:
@@ -233,13 +233,13 @@ def server_table(database: pg.Database, table: str) -> pa.Table:
 
 
 def spark_table(wal: Any, table: str, wanted: pa.Schema) -> pa.Table:
-    """The same rows, made only from the changes of committed transactions. The `amount` of an id never changes."""
+    """The same rows, computed from the changes of committed transactions. The `amount` of an id never changes."""
     from pyspark.sql import functions as F  # noqa: N812
 
     changes = pgspark.changes(wal, f"public.{table}", transactions="committed").withColumn(
         "at", F.unix_micros("at")
     )
-    # The later of two rows has the larger value. The postimage comes behind the preimage.
+    # The later of two rows has the larger value. The postimage follows the preimage.
     place = F.struct("_commit_lsn", "_seq", F.col("_change_type") != "update_preimage")
     changes = changes.withColumn("place", place)
     emptied = changes.where("_change_type = 'truncate'").agg(F.max("place").alias("emptied"))

@@ -12,9 +12,9 @@ import pytest
 
 __all__ = ["Bucket", "opened_bucket"]
 
-# delta-rs keeps Python's lock while it waits for an answer, so the server is a process of its own. It obeys the lines
-# that it reads: stop, start; how many requests need no known key from now on; which files nobody may write (refuse); and
-# of which files it does the next requests to write, but loses the answers (lose).
+# delta-rs holds the GIL while it waits for an answer, so the server is a separate process. It obeys the lines that it
+# reads: stop, start; how many requests need no known key from now on (trust); the files that nobody may write (refuse);
+# and the files whose next writes succeed without an answer (lose).
 _SERVER = """
 import socket
 import sys
@@ -58,10 +58,10 @@ for line in sys.stdin:
 
 
 class Bucket:
-    """A bucket of a server that can go away and come back. What it has stays.
+    """A bucket of a server that can stop and restart. Its content is kept.
 
     Attributes:
-        uri: of the bucket; `%s` in it is the place of the path.
+        uri: of the bucket, with `%s` in place of the path.
         endpoint: host and port of the server.
     """
 
@@ -96,20 +96,20 @@ class Bucket:
         self._say("start")
 
     def trust(self, requests: float) -> None:
-        """Takes so many requests from everybody, and others only with a key that it knows. It knows none."""
+        """Accepts this number of requests from everybody, and others only with a known key. No key is known."""
         self._say(str(requests))
 
     def refuse(self, *parts: str) -> None:
-        """Nobody may write files from now on whose path has one of these parts. Without parts, everybody may."""
+        """From now on, refuses to write files whose path has one of these parts. Without parts, accepts all."""
         self._say(" ".join(["refuse", *parts]))
 
     def lose_answers(self, *parts: str) -> None:
-        """Writes the next files whose paths have these parts, one after the other, but does not answer."""
+        """Writes the next files whose paths have these parts, one after another, but does not answer."""
         self._say(" ".join(["lose", *parts]))
 
     @property
     def to_lose(self) -> int:
-        """How many answers it will still lose."""
+        """The number of answers that it will still lose."""
         return int(self._say("lost?").split()[1])
 
     def close(self) -> None:
@@ -119,7 +119,7 @@ class Bucket:
 
 @contextmanager
 def opened_bucket(name: str) -> Iterator[Bucket]:
-    """A bucket of a server of its own, which ends with the block."""
+    """A bucket of its own server, which ends with the block."""
     bucket = Bucket(name)
     try:
         yield bucket

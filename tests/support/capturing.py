@@ -66,7 +66,7 @@ def slot(database: pg.Database) -> Iterator[str]:
 
 
 def drop_when_free(dsn: str, slot: str) -> None:
-    """Drops a slot, if it exists, as soon as the server has noticed that its client is gone."""
+    """Drops a slot, if it exists, as soon as the server has noticed that its client has disconnected."""
 
     def dropped() -> bool:
         try:
@@ -96,7 +96,7 @@ def committed(directory: Path) -> pgo.Decoded:
 
 
 def expect_exactly_once(database: pg.Database, directory: Path) -> None:
-    """Checks that each row of `counted` is in the segments as often as its counter says that it was changed."""
+    """Checks that each row of `counted` is in the segments as often as its counter says."""
     changes = committed(directory).table("public.counted")
     assert changes.column("_commit_lsn").null_count == 0
     rows = changes.select(["_change_type", "id", "n"]).to_pylist()
@@ -108,7 +108,7 @@ def expect_exactly_once(database: pg.Database, directory: Path) -> None:
 
 
 def kill_often(arguments: list[str], directory: Path, kills: int, dice: random.Random) -> None:
-    """Starts a capturing process again and again. Kills it a moment after it has written some segments."""
+    """Repeatedly starts a capturing process and kills it a moment after it has written some segments."""
 
     def segments() -> int:
         return len(list(directory.glob("*.parquet")))
@@ -169,7 +169,7 @@ _FAR_BEHIND = 64 << 20
 
 
 def _behind(cursor: Any) -> int:
-    """Bytes of WAL that are not confirmed, of the slot of this database that is furthest behind."""
+    """Bytes of unconfirmed WAL of this database's slot with the largest lag."""
     cursor.execute(
         "SELECT coalesce(max(pg_current_wal_lsn() - confirmed_flush_lsn), 0)::int8 FROM pg_replication_slots "
         "WHERE database = current_database()"
@@ -182,9 +182,9 @@ def _behind(cursor: Any) -> int:
 class Writers:
     """Sessions that change `counted`: small and large transactions, savepoints, rollbacks.
 
-    They wait for captures that are far behind: the WAL of a slot must not fill a disk, even in a long test.
+    They wait for captures that lag far behind, because the WAL of a slot must not fill a disk, even in a long test.
 
-    With `tolerant` they survive a stop of the server, and continue when it is back. With `prepares` some transactions
+    With `tolerant` they survive a stop of the server, and continue after its restart. With `prepares` some transactions
     are prepared, and end some time later.
     """
 

@@ -1,4 +1,4 @@
-"""Writes decoded changes of one table by hand."""
+"""Builds decoded changes of one table by hand."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Changes:
     """Changes of `public.t`. Each method stands for a message, and each call of `commit` ends a transaction.
 
     Arguments of the methods without underscore are values of columns; others are null. `_unchanged` and `_marks` name
-    columns: those that were not sent, and those whose value has no Arrow form.
+    columns that were not sent, and columns whose value has no Arrow form.
     """
 
     def __init__(self, **columns: pa.DataType) -> None:

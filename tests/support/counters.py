@@ -1,4 +1,4 @@
-"""Rows that count their own updates: a change that is lost or applied twice shows in their histories."""
+"""Rows that count their own updates, so that a change that is lost or applied twice is detected."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SCHEMA = [
 
 
 class Counting(Background):
-    """Counts up random rows in the background during a with block, also while the server crashes."""
+    """Counts up random rows in the background during a with block, even while the server crashes."""
 
     def __init__(self, database: pg.Database, seed: int = 1) -> None:
         super().__init__()

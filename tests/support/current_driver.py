@@ -1,10 +1,10 @@
 """A process that applies random effects to a current table, and is killed: `python -m support.current_driver '<JSON>'`.
 
-It prints `ready` before the first effect, and the position behind each.
+It prints `ready` before the first effect, and the position after each.
 
     kind, place: of the table.
     seed, key: of the effects, see `RandomEffects`.
-    count: how many effects there are.
+    count: number of effects.
     kill: [module, attribute, number]: see `support.lake_driver`.
 """
 
@@ -23,7 +23,7 @@ def main(job: dict[str, Any]) -> None:
     effects = RandomEffects(job["seed"], job["key"])
     table = open_table(job["kind"], Path(job["place"]))
     waiting = [effects.next() for _ in range(job["count"])]
-    table.position()  # what is read before the first commit is no step of a commit
+    table.position()  # reads before the first commit are no step of a commit
     if "kill" in job:
         kill_at(*job["kill"], group=False)
     print("ready", flush=True)

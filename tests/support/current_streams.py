@@ -1,4 +1,4 @@
-"""What a server sent, as segments and as a plain reference of its tables; and a sink of current tables over them."""
+"""A server's messages, as segments and as a plain reference of its tables; and a sink of current tables over them."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _SOURCE = Source("7300000000000000003", "shop", "slot", ("all",), {"proto_versio
 
 
 class Sent:
-    """What a server sent, in segments.
+    """A server's messages, in segments.
 
     Args:
         payloads: all messages.
         keys: {table: the columns of its key}.
         directory: of the segments.
-        segments: how many there are.
+        segments: number of segments.
     """
 
     def __init__(
@@ -74,14 +74,14 @@ def batch_of(spark: Any, directory: Path, first: int, last: int) -> Any:
 
 
 def rows_of(rows: pa.Table, key: list[str]) -> list[str]:
-    """The rows of a current table as the reference has them."""
+    """The rows of a current table in the reference's form."""
     found = CurrentRows(key, pa.schema([]))
     found.rows = rows.to_pylist()
     return found.sorted()
 
 
 def assert_as_reference(sent: Sent, target: Path, format: str, *, killed: bool = False) -> None:
-    """Each table has what the reference has at its position. Behind a kill, tables may be missing."""
+    """Each table equals the reference at its position. After a kill, tables may be missing."""
     for table, key in sent.keys.items():
         current = open_current(format, open_store(target), f"public.{table}", {})
         position = current.position()

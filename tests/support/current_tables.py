@@ -1,4 +1,4 @@
-"""Current tables of every kind, random effects, and a plain model of what they do."""
+"""Current tables of every kind, random effects, and a plain model of their results."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pgoutput_fast.tables.table import CurrentTable
 __all__ = ["KEYS", "KINDS", "Model", "RandomEffects", "canonical", "open_table"]
 
 KINDS = ["delta", "iceberg", "duckdb"]
-# PostgreSQL takes any of these as the name of a column.
+# PostgreSQL accepts all of these as column names.
 NAMES = [
     'a "b" `c`',
     "it's.a;dot",
@@ -39,7 +39,7 @@ NAMES = [
 ]
 _EPOCH = datetime(2024, 2, 29, tzinfo=UTC)
 
-# Types of key columns, and how the n-th value is made.
+# Types of key columns, and functions for the n-th value.
 KEYS: dict[str, list[tuple[pa.DataType, Any]]] = {
     "int2": [(pa.int16(), lambda n: n - 50)],
     "int8": [(pa.int64(), lambda n: (n - 50) << 40)],
@@ -74,7 +74,7 @@ _VALUES: list[tuple[pa.DataType, Any]] = [
 
 
 def open_table(kind: str, place: Path, name: str = "public.orders", file_bytes: int = 4_000) -> Any:
-    """A table, with files so short that a test has several."""
+    """A table with files so short that a test has several."""
     if kind == "duckdb":
         return DuckDBCurrent(place / "current.duckdb", name)
     place.mkdir(exist_ok=True)
@@ -83,12 +83,12 @@ def open_table(kind: str, place: Path, name: str = "public.orders", file_bytes: 
 
 
 def canonical(value: Any) -> str:
-    """A text that is the same for the same value: NaN is, and -0.0 is another than 0.0."""
+    """A text that identifies a value: all NaNs are equal, and -0.0 differs from 0.0."""
     return repr(value)
 
 
 class Model:
-    """What a table has, as plain Python.
+    """The expected content of a table, in plain Python.
 
     Attributes:
         rows: its rows.
@@ -125,7 +125,7 @@ class Model:
         self.rows += new
 
     def assert_equal(self, table: CurrentTable, compared: Sequence[str] | None = None) -> None:
-        """The table has these rows, by the compared columns. By default, all are."""
+        """Asserts that the table has these rows, by the compared columns. By default, all are compared."""
         got = table.read()
         assert got.schema.names == self.names
         names = self.names if compared is None else compared
@@ -138,10 +138,10 @@ def _sorted(rows: list[dict[str, Any]], names: Sequence[str]) -> list[str]:
 
 
 class RandomEffects:
-    """Random effects on a table with a key of a kind, or without one, and a column of each type.
+    """Random effects on a table with or without a key, and a column of each type.
 
     Args:
-        seed: of the dice.
+        seed: of the random numbers.
         key: one of `KEYS`; None for a table without a key.
     """
 
@@ -158,7 +158,7 @@ class RandomEffects:
         self.model = Model()
 
     def _more(self, values: Sequence[tuple[pa.DataType, Any]]) -> list[tuple[str, Any]]:
-        """Adds columns. Returns their names and how their values are made."""
+        """Adds columns. Returns their names and the functions for their values."""
         named = [(next(self._unused), kind, maker) for kind, maker in values]
         self._fields += [pa.field(name, kind) for name, kind, _ in named]
         return [(name, maker) for name, _, maker in named]
@@ -169,7 +169,7 @@ class RandomEffects:
 
     @property
     def compared(self) -> list[str] | None:
-        """The columns that say which rows there are. Of rows that are equal by these, it is not said which one went."""
+        """The columns that determine the rows. Of rows that are equal by these, any may have been removed."""
         return None if self.key else [name for name in self.schema.names if name != COMMIT_LSN]
 
     def rows(self, numbers: Sequence[int]) -> pa.Table:
@@ -188,7 +188,7 @@ class RandomEffects:
         return pa.Table.from_pylist(made, schema=types)
 
     def next(self) -> Effect:
-        """An effect that fits the model, which has it then."""
+        """Returns an effect that fits the model, and applies it to the model."""
         if self.dice.random() < 0.15:
             self._change_columns()
         effect = self._keyed() if self.key else self._copies()

@@ -1,4 +1,4 @@
-"""Random SQL, from a seed, on tables with every replica identity; and what the server's tables have in between."""
+"""Random SQL from a seed, on tables with every replica identity, and snapshots of the server's tables."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from support.oracle import comparable
 
 __all__ = ["CurrentWork", "Moment", "readable"]
 
-# The rest of each table's columns. Values of `big` are stored out of line: an update that keeps them does not send them.
+# The other columns of each table. Values of `big` are stored out of line: an update that keeps them does not send them.
 REST = "n int, t text, big text, price numeric(10, 2), ratio float8, at timestamptz, tags text[]"
-# {table: (its definition, its key, the column that moves)}
+# {table: (its definition, its key, the column whose update moves a row)}
 TABLES: dict[str, tuple[str, list[str], str]] = {
     "by_default": ("id int PRIMARY KEY, {rest}", ["id"], "id"),
     "by_index": ("name text NOT NULL, id int NOT NULL, {rest}, UNIQUE (name, id)", ["name", "id"], "id"),
@@ -30,7 +30,7 @@ COLUMNS = ["n", "t", "big", "price", "ratio", "at", "tags"]
 
 @dataclass(frozen=True)
 class Moment:
-    """What the server had at a position: {table: rows}."""
+    """The content of the server at a position: {table: rows}."""
 
     lsn: int
     rows: dict[str, list[str]]
@@ -64,7 +64,7 @@ class CurrentWork:
             self.slot.execute(f"ALTER TABLE {name} REPLICA IDENTITY {identity}")
 
     def moments(self, transactions: int) -> Iterator[Moment]:
-        """Runs transactions. After some of them, and after the last one, it looks at the tables."""
+        """Runs transactions. Reads the tables after some of them, and after the last one."""
         for number in range(transactions):
             self.slot.execute("BEGIN", *self.work())
             if self.rng.random() < 0.3:
@@ -120,7 +120,7 @@ class CurrentWork:
                 yield f"UPDATE {table} SET id = {behind} WHERE id = {before}"
 
     def insert(self, table: str) -> str:
-        """New rows, but those whose key is there."""
+        """New rows, except those with an existing key."""
         names = ", ".join([*(["name"] if table == "by_index" else []), "id", *COLUMNS])
         if table == "deferred":  # ON CONFLICT does not know a constraint that is deferred
             absent = f"NOT EXISTS (SELECT FROM {table} there WHERE there.id = new.id)"

@@ -1,4 +1,4 @@
-"""Small disks, to fill them."""
+"""Small disks that tests can fill."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["small_disk"]
 
 @contextmanager
 def small_disk(directory: Path) -> Iterator[Path]:
-    """A file system of 5 MB below a directory. Without the right to mount one, the test is skipped."""
+    """A file system of 5 MB below a directory. Skips the test without the privilege to mount one."""
     place = directory / "disk"
     place.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=5m", "tmpfs", str(place)]
@@ -26,7 +26,7 @@ def small_disk(directory: Path) -> Iterator[Path]:
         yield place
     finally:
         deadline = time.monotonic() + 60
-        # Behind an error, threads of delta-rs may have files open for a while.
+        # After an error, threads of delta-rs may have files open for a while.
         while subprocess.run(["umount", str(place)], capture_output=True).returncode:
             assert time.monotonic() < deadline, f"{place} is still in use"
             time.sleep(0.05)

@@ -1,4 +1,4 @@
-"""Runs the programs of docs/examples, and knows what docs/examples.md says that they print."""
+"""Runs the programs of docs/examples, and reads their expected output from docs/examples.md."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ TABLE = _SQL.strip().split(";\n")
 
 
 def load(name: str) -> Any:
-    """The names that a program defines; its `main` does not run."""
+    """The names defined by a program; its `main` does not run."""
     return runpy.run_path(str(EXAMPLES / name), run_name="example")
 
 
 def run(name: str, *arguments: object) -> str:
-    """What a program prints."""
+    """The output of a program."""
     printed = io.StringIO()
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
         patch.setattr("sys.argv", [name, *map(str, arguments)])
@@ -38,7 +38,7 @@ def run(name: str, *arguments: object) -> str:
 
 
 def said(name: str) -> str:
-    """What the page says that a program prints: the first block without a language behind its link."""
+    """The output of a program according to the page: the first block without a language after its link."""
     section = PAGE.partition(f"](examples/{name})")[2].partition("\n## ")[0]
     found = re.search(r"^```\n(.*?)^```", section, re.DOTALL | re.MULTILINE)
     assert found is not None, f"docs/examples.md does not say what {name} prints"
@@ -47,7 +47,7 @@ def said(name: str) -> str:
 
 @contextlib.contextmanager
 def shop(servers: pg.Servers, *slots: str) -> Iterator[pg.Database]:
-    """A database with the table of the examples on the newest server. The slots are dropped in the end."""
+    """A database with the table of the examples on the newest server. The slots are dropped at the end."""
     newest = max(servers, default=None)
     if newest is None:
         pytest.skip(f"no PostgreSQL found: {pg.HOW_TO_GET_SERVERS}")

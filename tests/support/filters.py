@@ -1,4 +1,4 @@
-"""Tables with a column of every type, and what each reader of Delta tables finds in them with a filter."""
+"""Tables with a column of every type, and the results of filters with each reader of Delta tables."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CREATE = (
     " single float4, yes bool, note text, body text, day date, moment timestamp, instant timestamptz, code uuid,"
     " nothing int, odd int, blob bytea, tags text[], span int4range)"
 )
-# The body has more bytes than Arrow takes as a bound.
+# The body is longer than the bounds that Arrow stores.
 ORDINARY = (
     "INSERT INTO t SELECT n, n, n::int8 << 40, n + 0.25, n * 12345678901234567890.123457, n + 0.5, n + 0.125, n % 2 = 0,"
     " repeat(chr(96 + n), 50), repeat(chr(96 + n), 5000), date '2024-01-01' + n,"
@@ -46,7 +46,7 @@ _MICROSECONDS = {"moment": "Timestamp(Microsecond, None)", "instant": 'Timestamp
 _OPERATORS = {"=": pc.equal, ">=": pc.greater_equal, "<=": pc.less_equal}
 _FLOATS = ("ratio", "single")
 
-# A filter: (column, operator, the id of the row whose value it compares with). Without an operator, it looks for nulls.
+# A filter: (column, operator, the id of the row whose value is compared). Without an operator, it matches nulls.
 _Filter = tuple[str, str, int]
 
 
@@ -60,7 +60,7 @@ def _filters(names: list[str]) -> Iterator[_Filter]:
 
 
 class _Table:
-    """A Delta table, and how to look for rows with each reader."""
+    """A Delta table, and its filters with each reader."""
 
     def __init__(self, uri: str) -> None:
         self._table = deltalake.DeltaTable(uri)
@@ -100,7 +100,7 @@ class _Table:
         return {row[0] for row in self._duckdb.execute(f"SELECT id FROM found WHERE {where}").fetchall()}
 
     def query(self, wanted: _Filter, where: str) -> set[int]:
-        if wanted[0] in _MICROSECONDS:  # its own type of timestamps has nanoseconds, and ends in 2262
+        if wanted[0] in _MICROSECONDS:  # the engine's own timestamps have nanoseconds, and end in 2262
             where = re.sub(r"CAST\('(.*)' AS .*\)", rf"arrow_cast('\1', '{_MICROSECONDS[wanted[0]]}')", where)
         rows = pa.table(self._engine.execute(f"SELECT id FROM found WHERE {where}").read_all())
         return set(rows["id"].to_pylist())
@@ -122,7 +122,7 @@ class _Table:
 def expect_filters(
     database: pg.Database, uri: str, *, foreign: bool = False, without: Sequence[str] = ()
 ) -> None:
-    """Each reader finds the rows of `t` that the server finds.
+    """Checks that each reader finds the same rows of `t` as the server.
 
     If delta-rs has written the files (`foreign`), their footers have bounds of floats without NaN, and its own engine
     misses rows with NaN. `without` names columns whose values in `t` are not those of all rows of the table.
@@ -152,7 +152,7 @@ def expect_filters(
                 ids = expected
                 if name in ("dataset", "pyarrow", "pandas") and column in _FLOATS and operator:
                     if is_nan and operator != "=":
-                        continue  # for Arrow, NaN is not in the order
+                        continue  # Arrow does not order NaN
                     ids = expected - no_order if not is_nan else expected
                 found = reader(wanted, where)
                 if found != ids:
@@ -161,7 +161,7 @@ def expect_filters(
 
 
 def _asked(cursor: Any, wanted: _Filter) -> tuple[str, set[int], bool]:
-    """(the filter as SQL of other engines, the ids that the server finds, whether there is a value to compare with)."""
+    """(the filter as SQL of other engines, the ids that the server finds, whether it compares with a value)."""
     column, operator, row = wanted
     if not operator:
         cursor.execute(f"SELECT id FROM t WHERE {column} IS NULL")
@@ -181,7 +181,7 @@ def _asked(cursor: Any, wanted: _Filter) -> tuple[str, set[int], bool]:
 
 
 def forget_bounds(uri: str) -> None:
-    """Gives the files of a table the statistics that earlier versions of this package wrote."""
+    """Rewrites the files of a table with the statistics of earlier versions of this package."""
     table = deltalake.DeltaTable(uri)
     files = pa.table(table.get_add_actions()).select(["path", "size_bytes", "num_records"]).to_pylist()
     actions = []

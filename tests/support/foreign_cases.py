@@ -1,6 +1,6 @@
-"""Damaged Arrow data for each entry point, one function each. `python tests/support/foreign_cases.py` prints each outcome.
+"""Damaged Arrow data, one function per entry point. `python tests/support/foreign_cases.py` prints the outcomes.
 
-Run it in a process of its own: a read beyond the end of a buffer kills the process.
+Run it in a separate process: a read beyond the end of a buffer kills the process.
 """
 
 from __future__ import annotations
@@ -264,7 +264,7 @@ def tagged_committed_kinds_that_are_null() -> Any:
 
 
 def tagged_file_with_short_buffers() -> Any:
-    """A file as Arrow writes it, except that the buffer of the payloads' offsets claims a length of one offset."""
+    """A file as written by Arrow, except that the buffer of the payloads' offsets claims a length of one offset."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, TAGGED.schema) as writer:
         writer.write_batch(TAGGED)
@@ -309,7 +309,7 @@ def spill_file_with_wild_rows() -> Any:
         document = json.loads(decoder.state.to_json())
         entry = document["held"]["waiting"][0]["files"][0]
         path = Path(place) / entry["name"]
-        # The mark and the token come behind the Arrow file.
+        # The mark and the token follow the Arrow file.
         arrow, proof = path.read_bytes()[: -spill._END], path.read_bytes()[-spill._END :]
         rows = pa.ipc.open_file(pa.BufferReader(arrow)).get_batch(0)
         payload = rows.column("payload")
@@ -383,7 +383,7 @@ def sound_without_a_value() -> Any:
 
 
 def sound_beyond_two_gigabytes() -> Any:
-    """The payloads of a large binary array may lie anywhere. No code touches the memory before them."""
+    """The payloads of a large binary array may start at any offset. The memory before them is never accessed."""
     before = (1 << 31) + 4096
     data = b"".join(WAL)
     memory = mmap.mmap(-1, before + len(data), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

@@ -1,4 +1,4 @@
-"""Forms of a test that some of the targets leave out."""
+"""Parameters of tests that some of the make targets leave out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shared code of the tests of the fresh view: a mirror whose current tables are behind, and comparisons."""
+"""Shared code of the tests of the fresh view: a mirror whose current tables lag, and comparisons."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ _MARKERS = "markers"
 
 @contextmanager
 def ahead(place: Place, *, sound: bool = True, **more: Any) -> Iterator[Mirror]:
-    """A mirror that runs, and that does not change its current tables before its end. It has a table of its own.
+    """A running mirror that does not change its current tables before its end. It has its own table.
 
     Args:
-        place: what is mirrored, and where.
+        place: the database and the target.
         sound: whether no table may have an error at the end.
         more: arguments of `Mirror`.
     """
@@ -62,7 +62,7 @@ def ahead(place: Place, *, sound: bool = True, **more: Any) -> Iterator[Mirror]:
 
 
 def position_now(place: Place, **more: Any) -> int:
-    """The end of the server's log, when the histories have everything before it. `more` are arguments of `fresh`."""
+    """The end of the server's WAL, once the histories include it. `more` are arguments of `fresh`."""
     (found,) = place.database.execute("SELECT pg_current_wal_lsn()::text")
     lsn = parse_lsn(found[0])
     place.database.execute(f"INSERT INTO {_MARKERS} DEFAULT VALUES")
@@ -79,7 +79,7 @@ def position_now(place: Place, **more: Any) -> int:
 
 
 def settled(table: str, place: Place, lsn: int) -> Any:
-    """The position to read a table at: a later one, if the table is loaded again because its columns have changed."""
+    """The position to read a table at: a later one, if the table is reloaded because its columns have changed."""
 
     def is_loaded() -> bool:
         try:
@@ -109,7 +109,7 @@ def fresh_total(place: Place) -> int:
 
 
 def expect_fresh(place: Place, table: str, position: Any) -> None:
-    """Checks that the fresh view is what the server has now, cell by cell."""
+    """Checks that the fresh view equals the server's current content, cell by cell."""
     expect_rows(place, table, fresh_at(place, table, position))
 
 
@@ -120,7 +120,7 @@ def expect_rows(place: Place, table: str, rows: pa.Table) -> None:
 
 
 def make_target(target: Path) -> None:
-    """Makes what a mirror would: a table `public.t` with a row, and changes of it that are not merged yet."""
+    """Makes the target of a mirror: a table `public.t` with a row, and changes of it that are not merged yet."""
     store = open_store(target)
     store.make()
     relation = RelationSpec(16401, "public", "t", (ColumnSpec("id", 20, key=True), ColumnSpec("big", 25)))

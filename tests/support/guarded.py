@@ -1,6 +1,6 @@
-"""Guarded memory, where a read beyond the end fails, and Arrow arrays in this memory with any claims about themselves.
+"""Guarded memory, where a read beyond the end fails, and Arrow arrays in this memory with arbitrary claimed properties.
 
-A read beyond the end of a buffer kills the process. So run the code under test in a process of its own.
+A read beyond the end of a buffer kills the process. So run the code under test in a separate process.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def damaged(rng: random.Random, array: pa.Array, *, lengths: bool = True) -> pa.
 def damaged_batch(rng: random.Random, batch: pa.RecordBatch) -> pa.RecordBatch:
     """The batch with one or two damaged columns."""
     columns: list[Any] = list(batch.columns)
-    # Each column once: nothing can be asked of a column that is damaged already.
+    # Each column once, because a damaged column cannot be inspected.
     for at in rng.sample(range(len(columns)), min(rng.choice([1, 1, 2]), len(columns))):
         columns[at] = damaged(rng, columns[at], lengths=False)
     return batch_of(columns, batch.schema)

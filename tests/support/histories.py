@@ -1,4 +1,4 @@
-"""Hypothesis strategies for what happened to a table: its transactions as decoded changes."""
+"""Hypothesis strategies for the history of a table: its transactions as decoded changes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NAN = float("nan")
 UTC = datetime.UTC
 MARKS = "marks"
 
-# Few values of each kind, so that keys come again and whole rows are equal.
+# Few values of each kind, so that keys are reused and whole rows are equal.
 VALUES: dict[str, tuple[pa.DataType, list[Any]]] = {
     "int": (pa.int64(), [0, 1, 2, -(1 << 63), (1 << 63) - 1]),
     "text": (pa.string(), ["", "a", "é€", "a" * 40, "null"]),
@@ -49,7 +49,7 @@ KEYS = ["int", "text", "decimal", "timestamp", "binary", "float", "date"]
 
 @dataclass
 class History:
-    """What happened to a table.
+    """The history of a table.
 
     Attributes:
         key: the columns of the key; empty for whole rows.
@@ -74,12 +74,12 @@ class History:
 
 @st.composite
 def histories(draw: st.DrawFn, *, keyed: bool) -> History:
-    """Transactions of a table with a key, or of one whose old rows are whole."""
+    """Transactions of a table with a key, or of one with whole old rows."""
     return _Server(draw, keyed).history()
 
 
 class _Server:
-    """A table, and what its server would send of each change."""
+    """A table, and the messages that its server would send."""
 
     def __init__(self, draw: st.DrawFn, keyed: bool) -> None:
         self.below: Callable[[int], int] = lambda n: draw(st.integers(0, n - 1))
@@ -131,7 +131,7 @@ class _Server:
         new = self.new_row({} if moves else {name: row[name] for name in self.key})
         moved = any(repr(new[name]) != repr(row[name]) for name in self.key)
         kept = [name for name in self.kinds if name not in self.key and self.below(2)]
-        # A server does not send large values that stay. Of a null it says so.
+        # A server does not send large values that stay unchanged, except nulls.
         unsent = [name for name in kept if row[name] is not None or name in row[MARKS]]
         marks = set(new[MARKS]) - set(kept) | (set(row[MARKS]) & set(kept))
         new = new | {name: row[name] for name in kept} | {MARKS: marks}
@@ -140,13 +140,13 @@ class _Server:
             return []
         self.rows.append(new)
         image = self.image("update_postimage", {**new, **dict.fromkeys(unsent)}, unsent)
-        # The old row is sent if the key changes. Under some circumstances it is sent with the same key.
+        # The old row is sent if the key changes, and in some cases with the same key.
         if not self.key or moved or not self.below(6):
             return [self.image("update_preimage", *self.old(row)), image]
         return [image]
 
     def old(self, row: Change) -> tuple[Change, list[str] | None, bool]:
-        """What is sent of an old row."""
+        """The parts of an old row that are sent."""
         return ({name: row[name] for name in self.key}, None, True) if self.key else (row, None, False)
 
     def new_row(self, key: Change) -> Change:

@@ -29,13 +29,13 @@ def has_ids(file: Path) -> bool:
 
 
 def read_by_ids(table: Any) -> pa.Table:
-    """What a reader finds that knows only ids, not the mapping of names."""
+    """The rows found by a reader that uses only ids, not the mapping of names."""
     table.metadata.properties.pop(TableProperties.DEFAULT_NAME_MAPPING)
     return table.scan().to_arrow()
 
 
 def forget_ids(table: Any) -> None:
-    """Writes the files of a table as earlier versions of this package did, without ids."""
+    """Rewrites the files of a table as in earlier versions of this package, without ids."""
     for file in files_of(table):
         rows = pq.read_table(file)
         pq.write_table(pa.table({name: _plain(rows[name]) for name in rows.schema.names}), file)

@@ -1,4 +1,4 @@
-"""A stream with everything that a state can hold: its streams, subtransactions and prepared transactions interleave."""
+"""A stream that needs every part of a state: interleaved streams, subtransactions and prepared transactions."""
 
 from __future__ import annotations
 

@@ -1,20 +1,20 @@
-"""A driver of its own that writes tables, and is killed: `python -m support.lake_driver '<JSON>'`.
+"""A separate driver process that writes tables, and is killed: `python -m support.lake_driver '<JSON>'`.
 
-It prints `ready` before it begins to write, and `done` when it has written.
+It prints `ready` before it begins to write, and `done` after it has written.
 
     source, target: paths or URIs.
     arguments: more arguments of `write_tables`, or of the sink.
     checkpoint: for a stream.
     batches: for batches without a stream: the first and the last message of each.
     sink: the name of the sink, by default `table_sink`.
-    gateway: port and secret of a JVM that runs; by default it starts its own JVM.
+    gateway: port and secret of a running JVM; by default it starts its own JVM.
     conf: settings of its own JVM.
-    kill: [module, attribute, number]: the process (or, with its own JVM, its process group) kills itself when this
-        function is called for the so-manieth time; with a number below 0, when this call returns.
-    batch: kill after the function of foreachBatch has returned so many times.
+    kill: [module, attribute, number]: the process (or, with its own JVM, its process group) kills itself at the
+        call with this number of this function; with a negative number, when that call returns.
+    batch: kill after this number of returns of the function of foreachBatch.
     worker: kill the Python workers when one of them has written its first file.
-    executor: kill an executor then. Its Python worker goes on.
-    dying: for `current_sink`: in so many of its jobs a worker kills itself when its task has done its work.
+    executor: kill an executor at that time. Its Python worker continues.
+    dying: for `current_sink`: in this number of its jobs, a worker kills itself after its task has done its work.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from typing import Any
 
 
 def session(job: dict[str, Any]) -> Any:
-    """A session of the JVM that runs, or of one of its own."""
+    """A session of the running JVM, or of a new one."""
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
@@ -88,7 +88,7 @@ def kill_at(module: str, attribute: str, number: int, group: bool) -> None:
 
 
 def _below(process: int) -> bool:
-    """Whether this process started a process, or started who started it."""
+    """Whether a process is a descendant of this one."""
     while process > 1:
         process = _parent(process)
         if process == os.getpid():
@@ -119,7 +119,7 @@ def _waits(process: int, marker: Path) -> bool:
 
 
 def disturb(job: dict[str, Any], marker: Path, pipe: int) -> None:
-    """Does to workers and executors what the job says, while they look for the marker behind their first file."""
+    """Kills workers or executors as the job says, while they read the marker after their first file."""
     while not (chosen := [each for each in _workers() if _waits(each, marker)]):
         time.sleep(0.05)
     if "worker" not in job:
@@ -127,7 +127,7 @@ def disturb(job: dict[str, Any], marker: Path, pipe: int) -> None:
     for process in chosen:
         os.kill(_parent(_parent(process)) if "executor" in job else process, signal.SIGKILL)
     print("stopped", len(chosen), flush=True)
-    # From now on there is a marker, and who reads the pipe finds its end.
+    # From now on there is a marker, and readers of the pipe see its end.
     whole = marker.with_name("marker")
     whole.write_text("{}")
     whole.rename(marker)
@@ -135,7 +135,7 @@ def disturb(job: dict[str, Any], marker: Path, pipe: int) -> None:
 
 
 def disturb_run(job: dict[str, Any]) -> None:
-    """Makes the marker of the run a pipe. So workers wait for this process when they have written a file."""
+    """Makes the run's marker a pipe. So workers wait for this process after they have written a file."""
     from pgoutput_fast.spark.tables import run
 
     put = run.put_marker
@@ -152,7 +152,7 @@ def disturb_run(job: dict[str, Any]) -> None:
 
 
 class Dying:
-    """A task. Where it runs first, the worker dies between its work and its result."""
+    """A task. At its first run, the worker dies between its work and its result."""
 
     def __init__(self, job: Any, marker: str) -> None:
         self._job, self._marker = job, marker
@@ -166,7 +166,7 @@ class Dying:
 
 
 def make_dying(count: int, target: str) -> None:
-    """Lets the first task of each of the first jobs die once."""
+    """Makes the first task of each of the first `count` jobs die once."""
     from pgoutput_fast.spark.current import merge, sink
     from support.lake_driver import Dying as Task  # the name under which workers find it
 
@@ -183,7 +183,7 @@ def make_dying(count: int, target: str) -> None:
 
 
 def home(place: str) -> str:
-    """A directory for SPARK_HOME in which a cluster of this machine may write."""
+    """A directory for SPARK_HOME in which a local cluster may write."""
     import pyspark
 
     for each in Path(pyspark.__file__).parent.iterdir():

@@ -1,4 +1,4 @@
-"""Segments to write tables from, what a lake has then, and drivers that are killed while they write."""
+"""Segments to write tables from, checks of the resulting lake, and drivers that are killed while they write."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def make_segments(
 
     The first streamed one ends only with `all_end`.
 
-    `width` is half the length of a text that does not compress.
+    `width` is half the length of an incompressible text.
     """
     noise = random.Random(5)
     specs = [RelationSpec(30000 + k, "public", f"t{k}", _COLUMNS) for k in range(tables)]
@@ -91,14 +91,14 @@ def _files(target: Path | str) -> list[str]:
 
 
 def data_files(target: Path | str) -> set[str]:
-    """The files with rows in a lake, hidden and unfinished ones too."""
+    """The files with rows in a lake, including hidden and unfinished ones."""
     return {each for each in _files(target) if each.rpartition("/")[2].lstrip(".").startswith("part-")}
 
 
 def _named(
     format: str, target: Path | str, directory: str, storage: Mapping[str, str] | None
 ) -> dict[str, int | None]:
-    """{file: rows} of the files that a table has."""
+    """{file: rows} of a table's files."""
     store = open_store(target)
     if format == "delta":
         uri = str(store.at(directory)).partition("?")[0].replace("key:secret@", "")
@@ -131,7 +131,7 @@ def assert_whole(
     expected: Mapping[str, pa.Table],
     storage: Mapping[str, str] | None = None,
 ) -> None:
-    """The lake has these tables, and no other file."""
+    """Asserts that the lake has these tables, and no other file."""
     got = tables_of(format, target, storage)
     assert got.keys() == expected.keys()
     for directory, wanted in expected.items():
@@ -143,7 +143,7 @@ def assert_whole(
 
 
 def wait_for(condition: Any, seconds: float = 240) -> Any:
-    """Waits until a condition holds, and returns what it gives."""
+    """Waits until a condition is true, and returns its value."""
     deadline = time.monotonic() + seconds
     while not (found := condition()):
         assert time.monotonic() < deadline, "it did not happen"
@@ -152,20 +152,20 @@ def wait_for(condition: Any, seconds: float = 240) -> Any:
 
 
 def settled(spark: Any) -> None:
-    """Waits until Spark runs no job: tasks of a driver that was killed, or of a job that failed, go on for a while."""
+    """Waits until Spark runs no job: tasks of a killed driver, or of a failed job, continue for a while."""
     if not type(spark).__module__.startswith("pyspark.sql.connect"):
         wait_for(lambda: not spark.sparkContext.statusTracker().getActiveJobsIds())
         return
-    # The tasks of a barrier begin together: so both slots of the server must be free.
+    # The tasks of a barrier begin together, so both slots of the server must be free.
     rows = spark.range(0, 2, 1, 2).mapInArrow(lambda batches: batches, "id long", barrier=True)
     assert len(rows.collect()) == 2
 
 
 class Driver:
-    """A process that writes tables, see `support.lake_driver`. With a JVM of its own it is a process group.
+    """A process that writes tables, see `support.lake_driver`. With its own JVM it is a process group.
 
     Args:
-        job: what it does.
+        job: its job.
         spark: the session whose JVM it uses; by default it starts a JVM.
     """
 
@@ -191,7 +191,7 @@ class Driver:
             )
 
     def until(self, line: str) -> str:
-        """Reads what it prints until a line begins so. Returns the line."""
+        """Reads its output up to a line with this beginning. Returns the line."""
         assert self.process.stdout is not None
         for each in self.process.stdout:
             if each.startswith(line):
@@ -207,13 +207,13 @@ class Driver:
             os.killpg(self.process.pid, signal.SIGKILL)
 
     def ended(self, seconds: float = 800) -> int:
-        """Waits for its end. Returns the exit code, which is -9 for a process that was killed."""
+        """Waits for its end. Returns the exit code, which is -9 for a killed process."""
         return self.process.wait(seconds)
 
 
 @contextmanager
 def running(job: Mapping[str, Any], spark: Any = None) -> Iterator[Driver]:
-    """A driver that does not outlive the block."""
+    """A driver that is killed at the end of the block."""
     driver = Driver(job, spark)
     try:
         yield driver
@@ -243,5 +243,5 @@ def python_workers(spark: Any) -> list[int]:
 
 
 def problem_of(caught: Any) -> str:
-    """All that a user sees of an error."""
+    """The error as users see it."""
     return f"{caught.value}\n" + "\n".join(getattr(caught.value, "__notes__", ()))

@@ -1,4 +1,4 @@
-"""Files with messages, as the commands that look at messages take them."""
+"""Files with messages, in the formats that the commands accept."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def stream() -> list[bytes]:
 
 
 def lines(wal: list[bytes]) -> bytes:
-    """A file as pg_recvlogical writes it."""
+    """A file as written by pg_recvlogical."""
     return b"".join(message + b"\n" for message in wal)
 
 
@@ -50,7 +50,7 @@ def write_all(directory: Path) -> dict[str, Path]:
 
 
 def write_segments(directory: Path, count: int = 4) -> Path:
-    """A directory with a segment for each of some transactions; the last one empties both tables."""
+    """A directory with segments of one transaction each; the last one empties both tables."""
     directory.mkdir(exist_ok=True)
     server, state = Writer(4), None
     for n in range(count):

@@ -1,10 +1,10 @@
-"""A mirror in a process of its own, which kills itself: `python -m support.mirror_process '<JSON>'`.
+"""A mirror in a separate process, which kills itself: `python -m support.mirror_process '<JSON>'`.
 
-It prints how much memory it, and then its capture, needed at most, in bytes.
+It prints its peak memory, and then that of its capture, in bytes.
 
     arguments: those of `pgoutput-fast mirror`.
     kill: [module, attribute, number], as for `support.lake_driver`.
-    limits: {module: {name: value}}, limits that this mirror has in place of those of the module.
+    limits: {module: {name: value}}, replacements for limits of the module.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if __name__ == "__main__":
     if "kill" in job:
         kill_at(*job["kill"], group=False)
     status = main(["mirror", *job["arguments"]])
-    # Of itself, getrusage tells the memory of the process that forked this one, if that has more.
+    # For the process itself, getrusage may return the memory of its parent, if that is larger.
     own = re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text(encoding="utf-8"))
     assert own is not None
     for kilobytes in (int(own[1]), resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss):

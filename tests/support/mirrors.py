@@ -50,7 +50,7 @@ METADATA = ("_commit_lsn", "_unrepresentable")
 
 
 class Place:
-    """A database, and where it is mirrored."""
+    """A database, and the target of its mirror."""
 
     def __init__(self, database: pg.Database, target: Any) -> None:
         self.database, self.target = database, target
@@ -65,7 +65,7 @@ class Place:
             self.run_in(mirror)
 
     def run_in(self, mirror: Mirror) -> None:
-        """The same in a mirror that is open."""
+        """The same with an open mirror."""
         mirror.run(until_lsn="now")
         self.expect_no_errors(mirror)
 
@@ -73,7 +73,7 @@ class Place:
         assert {str(each) for each in mirror.status() if each.error or each.history_error} == set()
 
     def arguments(self, *more: str) -> list[str]:
-        """Of a process that mirrors."""
+        """The arguments of a mirror process."""
         given = ["--slot", self.slot, "--publication", "mirrored", "--target", str(self.target)]
         return [sys.executable, "-m", "pgoutput_fast", "mirror", *given, "--seconds", "0.5", *more]
 
@@ -83,13 +83,13 @@ class Place:
         )
 
     def killed(self, kill: list[Any], *more: str, limits: Any = None) -> None:
-        """A process that mirrors up to now, and kills itself: [module, attribute, number], as for `kill_at`."""
+        """Runs a process that mirrors up to now, and kills itself: [module, attribute, number], as for `kill_at`."""
         process = self._process(*more, kill=kill, limits=limits or {})
         _, said = process.communicate(timeout=300)
         assert process.returncode == -signal.SIGKILL, said
 
     def peaks(self, *more: str, limits: Any = None) -> tuple[int, int]:
-        """(bytes of memory of a process that mirrors up to now, those of its capture), at most."""
+        """The peak memory in bytes of a process that mirrors up to now, and of its capture."""
         process = self._process(*more, limits=limits or {})
         try:
             told, said = process.communicate(timeout=300)
@@ -187,20 +187,20 @@ def history_of(target: Path | str, table: str) -> pa.Table:
 
 
 def loads_of(place: Place, table: str) -> int:
-    """How often a table was loaded: its history has the rows of each load."""
+    """The number of loads of a table: its history has the rows of each load."""
     rows = history_of(place.target, table).select(["_seq", "_commit_lsn"]).to_pylist()
     return len({row["_commit_lsn"] for row in rows if row["_seq"] < 0})
 
 
 def recorded(target: Path | str) -> list[Point]:
-    """The points of a target; none as long as there is no mirror in it."""
+    """The points of a target; none before its mirror exists."""
     with contextlib.suppress(LookupError):
         return points(target)
     return []
 
 
 def comparable(value: Any) -> Any:
-    """One form of what psycopg2 and pyarrow make of a value."""
+    """A common form of the values of psycopg2 and pyarrow."""
     if isinstance(value, dict):
         return json.dumps(value, sort_keys=True)
     if isinstance(value, memoryview):
@@ -219,12 +219,12 @@ def rows_of(database: pg.Database, table: str) -> tuple[list[str], Counter[str]]
 
 
 def mirrored_rows(rows: pa.Table, names: list[str]) -> Counter[str]:
-    """The same of a current table. A column that the mirror has not seen is null."""
+    """The same for a current table. A column that the mirror has not seen is null."""
     return Counter(repr([comparable(row.get(name)) for name in names]) for row in rows.to_pylist())
 
 
 def expect_equal(place: Place, *tables: str, format: str = "delta") -> None:
-    """Checks that the current tables are what the server has, cell by cell."""
+    """Checks that the current tables equal the server's, cell by cell."""
     for table in tables:
         names, expected = rows_of(place.database, table)
         rows = current_of(place.target, table, format=format)
@@ -234,7 +234,7 @@ def expect_equal(place: Place, *tables: str, format: str = "delta") -> None:
 
 
 def expect_replayed(place: Place, table: str, key: list[str]) -> None:
-    """Checks that the history, applied one change after the other, gives the current table."""
+    """Checks that the history, applied change by change, gives the current table."""
     history = history_of(place.target, table)
     names, expected = rows_of(place.database, table)
     schema = pa.schema([field for field in history.schema if not field.name.startswith("_")])
@@ -255,7 +255,7 @@ def expect_same_total(place: Place, found: list[Point]) -> None:
 
 
 def lose_rows(place: Place, table: str) -> None:
-    """Empties a current table, without a word to the mirror."""
+    """Empties a current table without the mirror's knowledge."""
     rows = open_current("delta", open_store(place.target), table, {})
     schema, position = rows.schema(), rows.position()
     assert schema is not None

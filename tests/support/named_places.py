@@ -1,4 +1,4 @@
-"""Files and functions that a page names, and those of them that do not exist."""
+"""Files and functions named by a page, and those of them that do not exist."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def path_of(file: str) -> Path:
 
 
 def missing(page: Path) -> list[str]:
-    """A sentence for each file and each name of a page that does not exist."""
+    """A sentence for each file and name of a page that does not exist."""
     found = []
     for each in named_places(page):
         where = f"{page.relative_to(ROOT)}:{each.line}"
@@ -67,7 +67,7 @@ def is_in(name: str, path: Path) -> bool:
 
 
 def defined(body: list[ast.stmt], prefix: str = "") -> set[str]:
-    """What the statements of a module or class define."""
+    """The names defined by the statements of a module or class."""
     found: set[str] = set()
     for node in body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):

@@ -1,4 +1,4 @@
-"""Rows with a number as their key and a text, effects on them, and a current table that has a thousand of them."""
+"""Rows with a number as their key and a text, effects on them, and a current table with a thousand of them."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def keys(*ids: int) -> pa.Table:
 
 
 def effect(gone: Iterable[int] = (), comes: Iterable[int] = (), text: str = "new") -> Effect:
-    """Rows that go and rows that come, by their numbers."""
+    """An effect that removes and adds rows, by their numbers."""
     return Effect(("id",), False, keys(*gone), rows(comes, text))
 
 
 def load(table: _Table, count: int = 1000, batch_rows: int = 100) -> _Table:
-    """The table, which gets the rows from 0 on. A short file has one batch."""
+    """Loads rows from 0 on into the table. A short file has one batch."""
     table.replace(rows(range(count)).to_batches(max_chunksize=batch_rows), SCHEMA, 1)
     return table
 

@@ -179,10 +179,10 @@ class Replica:
         return sorted((tuple(row[name] for name in names) for row in self.tables[oid]), key=repr)
 
     def _describe(self, relation: pgo.Relation) -> None:
-        """Changes old rows to a new version: dropped columns go, new columns are null.
+        """Converts old rows to a new version: removes dropped columns, and sets new columns to null.
 
         The messages do not tell a rename from a drop and an add. If the number of columns is the same, and only one
-        name differs, this takes it as a rename.
+        name differs, this assumes a rename.
         """
         rows, before = self.tables.setdefault(relation.oid, []), self.versions.get(relation.oid)
         self.versions[relation.oid] = relation

@@ -1,4 +1,4 @@
-"""Where the files of this project are."""
+"""Paths of this project's files."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def installations() -> dict[int, Installation]:
 
 
 def untested() -> list[str]:
-    """A sentence about each tested version without a server, and about each server that no test runs on."""
+    """A sentence about each tested version without a server, and about each untested server."""
     missing = [
         f"PostgreSQL {v}: not tested, there is no server" for v in TESTED_VERSIONS if v not in installations()
     ]
@@ -119,7 +119,7 @@ def all_options(version: int, *, binary: bool = False) -> dict[str, str]:
 
 
 class Database:
-    """A database of its own on a running server."""
+    """A new database on a running server."""
 
     def __init__(self, server: Server) -> None:
         self.server = server
@@ -161,7 +161,7 @@ class Database:
     ) -> list[Payload]:
         """The messages of pgoutput for `statements`, as (start LSN, payload) in the order of arrival.
 
-        `publication` is the SQL behind the name in CREATE PUBLICATION. `options` override `best_options`; None removes
+        `publication` is the SQL after the name in CREATE PUBLICATION. `options` override `best_options`; None removes
         an option. With `two_phase` (from 15 on) the slot decodes prepared transactions at their PREPARE. A statement
         is SQL, which runs outside of any transaction, or a function that gets the connection.
         """
@@ -181,7 +181,7 @@ class Database:
         name = f"{self.name}_{next(_numbers)}"
         merged = best_options(self.version) | {"publication_names": name} | dict(options or {})
         with self.session() as connection:
-            # The publication comes first: the server looks it up as it was at the decoded change.
+            # The publication comes first, because the server looks it up as of the decoded change.
             _run(connection, [f"CREATE PUBLICATION {name} {publication}"])
             try:
                 extra = ", false, true" if two_phase else ""
@@ -195,13 +195,13 @@ class Database:
                 )
 
     def drop(self) -> None:
-        """Drop the database, and first everything that prevents it: prepared transactions, slots, sessions."""
+        """Drop the database, after everything that prevents it: prepared transactions, slots, sessions."""
         with self.session() as connection:
             gids = _run(connection, ["SELECT gid FROM pg_prepared_xacts WHERE database = current_database()"])
             with connection.cursor() as cursor:
                 for (gid,) in gids:
                     cursor.execute("ROLLBACK PREPARED %s", (gid,))
-        # A session that was told to end goes on for a moment, and keeps its slot until then.
+        # A terminated session continues for a moment, and keeps its slot until then.
         deadline = time.monotonic() + 240
         there = f"FROM pg_stat_activity WHERE datname = '{self.name}'"
         while self._administrate(f"SELECT count(pg_terminate_backend(pid)) {there}") != [(0,)]:

@@ -1,4 +1,4 @@
-"""What Spark plans to do. These functions work on sessions of both kinds."""
+"""Spark's query plans. These functions work on sessions of both kinds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 
 
 def plan_text(df: Any, *, extended: bool = False) -> str:
-    """What `explain` prints: the physical plan, or with `extended` all plans."""
+    """The output of `explain`: the physical plan, or with `extended` all plans."""
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
         df.explain(extended)
@@ -23,7 +23,7 @@ def is_sorted(df: Any) -> bool:
 
 
 def count_partitions(df: Any) -> int:
-    """How many partitions Spark makes, with those that have no rows."""
+    """The number of Spark's partitions, including those without rows."""
 
     def count(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:

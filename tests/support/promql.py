@@ -1,7 +1,7 @@
 """Evaluates the part of PromQL that docs/alerts.yml and docs/grafana.json use. Anything else is a ValueError.
 
-It knows selectors with matchers and ranges, numbers, `*`, comparisons with a number, `or`, `unless on (...)`,
-`max by (...)`, `rate`, `increase` and `deriv`. Prometheus extrapolates to the ends of a range. This does not.
+It supports selectors with matchers and ranges, numbers, `*`, comparisons with a number, `or`, `unless on (...)`, `max
+by (...)`, `rate`, `increase` and `deriv`. Prometheus extrapolates to the ends of a range. This does not.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _NAME = "__name__"
 
 
 def scrape(page: str, at: float, **labels: str) -> Scrape:
-    """What Prometheus stores of a page of metrics.
+    """The values that Prometheus stores from a page of metrics.
 
     Args:
         page: the text.
-        at: when, in seconds.
-        labels: what Prometheus adds, such as `job` and `instance`.
+        at: time in seconds.
+        labels: labels that Prometheus adds, such as `job` and `instance`.
     """
     found: Vector = {}
     for name, own, value in _SAMPLE.findall(page):
@@ -68,7 +68,7 @@ def _chosen(labels: Labels, names: Sequence[str]) -> Labels:
 
 
 class _Reader:
-    """Reads a query from left to right, and evaluates what it reads."""
+    """Evaluates a query while reading it from left to right."""
 
     def __init__(self, query: str, scrapes: Sequence[Scrape]) -> None:
         self._query, self._scrapes = query, scrapes
@@ -82,7 +82,7 @@ class _Reader:
             at = found.end()
 
     def _next(self, *wanted: str) -> str | None:
-        """Takes the next token if its text or its kind is wanted."""
+        """Takes the next token if its text or its kind is one of these."""
         if self.tokens and (self.tokens[0][1] in wanted or self.tokens[0][0] in wanted):
             return self.tokens.pop(0)[1]
         return None
@@ -207,7 +207,7 @@ class _Reader:
 
 
 def _step(function: str, before: tuple[float, float], after: tuple[float, float]) -> float:
-    """How much a value has grown. A counter that is smaller than before has begun again at 0."""
+    """The increase of a value. A counter that is smaller than before has restarted at 0."""
     grown = after[1] - before[1]
     return after[1] if grown < 0 and function != "deriv" else grown
 

@@ -16,7 +16,7 @@ _WAITS = "SELECT count(*) FROM pg_locks WHERE mode = 'AccessExclusiveLock' AND N
 
 @contextlib.contextmanager
 def repacking(database: pg.Database, table: str) -> Iterator[None]:
-    """A REPACK (CONCURRENTLY) that has copied a table, and waits for a lock until the block ends. Then it is done."""
+    """A REPACK (CONCURRENTLY) that has copied a table, and waits for a lock until the block ends. Then it completes."""
     running = threading.Thread(target=lambda: database.execute(f"REPACK (CONCURRENTLY) {table}"))
     with database.session() as reader, reader.cursor() as cursor:
         cursor.execute("BEGIN")

@@ -16,7 +16,8 @@ from typing import Any
 from pgoutput_fast import Decoded, Decoder, Options, StreamState
 from support.streams import TABLES, rows_of, summary, table_of
 
-# How a state is passed on, and where waiting changes lie: in memory, in private files or in files of a directory.
+# How a state is passed on, and where waiting changes are stored: in memory, in private files or in files of a
+# directory.
 WAYS = [
     ("pickle", "memory"),
     ("json", "memory"),
@@ -49,7 +50,7 @@ class Given:
         return self
 
     def and_then(self, other: Given) -> dict[str, Any]:
-        """All results, in the form in which streams are compared."""
+        """All results, in the form used to compare streams."""
         return summary(
             self.rows + other.rows, {name: self.tables[name] + other.tables[name] for name in TABLES}
         )
@@ -88,7 +89,7 @@ def go_on(
 
 
 class OtherProcess:
-    """A second process, which has none of the first process's decoders."""
+    """A second process, without the first process's decoders."""
 
     def __enter__(self) -> OtherProcess:
         self.pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))

@@ -16,7 +16,7 @@ import pytest
 
 from support.paths import ROOT, TESTS
 
-# What makes PySpark's functions those of Spark Connect. PySpark sets it when it makes the session.
+# The variable that makes PySpark's functions those of Spark Connect. PySpark sets it when it makes the session.
 MODE = "SPARK_CONNECT_MODE_ENABLED"
 
 SETTINGS: Mapping[str, Any] = {
@@ -35,7 +35,7 @@ SETTINGS: Mapping[str, Any] = {
     "spark.sql.execution.arrow.pyspark.validateSchema.enabled": True,
 }
 
-# Has a module that the Python of the JVM of a classic session imports.
+# A directory with a module that is imported by the Python of the JVM of a classic session.
 PRELOADING = TESTS / "support" / "preloading"
 
 _STARTED = re.compile(r"Spark Connect server started at: .*:(\d+)")
@@ -57,7 +57,7 @@ def java_environment() -> dict[str, str]:
 
 @contextlib.contextmanager
 def classic_session(warehouse: Path) -> Iterator[Any]:
-    """A local Spark on two cores, in a JVM that this process starts."""
+    """A local Spark on two cores, in a JVM started by this process."""
     environment = java_environment()
     from pyspark.sql import SparkSession
 
@@ -82,13 +82,13 @@ def classic_session(warehouse: Path) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def connect_server(directory: Path) -> Iterator[str]:
-    """A server of Spark Connect on two cores, a process of its own. Gives its address.
+    """A server of Spark Connect on two cores, in a separate process. Yields its address.
 
-    Its Python is this one, and finds the tests: functions of tests run there.
+    It uses the same Python and finds the tests, so functions of tests run there.
 
     Args:
-        directory: gets the server's log and its files. The server works there, so that no relative path leads it to
-            files of this process.
+        directory: for the server's log and files. It is the server's working directory, so that no relative path leads
+            it to files of this process.
     """
     java = java_environment()
     import pyspark
@@ -131,7 +131,7 @@ def connect_server(directory: Path) -> Iterator[str]:
 
 
 def _port(server: subprocess.Popen[bytes], log: Path) -> int:
-    """Waits until the server takes calls. Returns its port."""
+    """Waits until the server accepts calls. Returns its port."""
     end = time.monotonic() + 600
     while time.monotonic() < end and server.poll() is None:
         found = _STARTED.search(log.read_text(errors="replace"))
@@ -145,7 +145,7 @@ def _port(server: subprocess.Popen[bytes], log: Path) -> int:
 
 @contextlib.contextmanager
 def connect_session(address: str) -> Iterator[Any]:
-    """A session of Spark Connect. It may stand beside a classic one: use it in `connect_mode`."""
+    """A session of Spark Connect. It may coexist with a classic one: use it in `connect_mode`."""
     from pyspark.sql.connect.session import SparkSession
 
     with connect_mode():

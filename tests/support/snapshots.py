@@ -1,4 +1,4 @@
-"""Shared code of the snapshot tests: compares a snapshot's rows with what a slot sent for the same rows."""
+"""Shared code of the snapshot tests: compares a snapshot's rows with a slot's changes of the same rows."""
 
 from __future__ import annotations
 

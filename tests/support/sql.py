@@ -18,7 +18,7 @@ _IS_SQL = re.compile(
 
 
 def literals(source: str) -> Iterator[tuple[int, str]]:
-    """(line, text) of each literal that is no docstring; what an f-string is filled with is `{}`."""
+    """(line, text) of each literal except docstrings; `{}` replaces the values in f-strings."""
     tree = ast.parse(source)
     parts = set()
     for node in ast.walk(tree):

@@ -1,14 +1,13 @@
 """Runs work under failing allocations: `python starving.py LIBRARY SCENARIO TRIES` prints the outcome of each failure.
 
 LIBRARY is out_of_memory.cpp, compiled and preloaded. TRIES allocations are tried, spread evenly; 0 tries every
-allocation. Each is tried twice: first it alone fails, then it and all allocations behind it fail. Standard output has
-one line per failure: its ordinal, a tab, and the outcome. A forbidden action kills the process.
+allocation. Each is tried twice: first it alone fails, then it and all later allocations fail. Standard output has one
+line per failure: its ordinal, a tab, and the outcome. A forbidden action kills the process.
 
-`python starving.py python SCENARIO STEP` lets every STEP-th allocation of Python itself fail, each in its own fork:
-alone, and with all allocations behind it. The lines are the same. A fork that dies has a line about it.
+`python starving.py python SCENARIO STEP` makes every STEP-th allocation of Python itself fail, each in its own fork:
+alone, and with all later allocations. The lines are the same. A fork that dies has a line about it.
 
-`python starving.py limited MIB` works with a limited address space: 1, 2, ... MIB MiB more than the process has
-before.
+`python starving.py limited MIB` works with a limited address space: 1, 2, ... MIB MiB more than the process had before.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ class Scenario:
     make: Callable[[], Any]
     work: Callable[[Any], Any]
     state: Callable[[Any], Any] = lambda subject: None
-    # Whether the object can be used again after an error.
+    # Whether the object can be reused after an error.
     again: bool = True
 
 
@@ -334,7 +333,7 @@ def main(library: str, name: str, tries: int) -> None:
 
 
 def without_python_memory(name: str, step: int) -> None:
-    """Lets every `step`-th allocation of Python itself fail, until some of them come behind the end of the call."""
+    """Makes every `step`-th allocation of Python itself fail, until some of them are after the end of the call."""
     import _testcapi
 
     use_windows(64)
@@ -397,7 +396,7 @@ def limited(most: int) -> None:
 
 def under_a_limit(payloads: pa.Array, more: int) -> str:
     decoder = Decoder(Options(on_error="quarantine", batch_rows=5_000))
-    # After this call, everything that is made only once exists: imported modules, column types.
+    # After this call, all one-time objects exist: imported modules, column types.
     decoder.decode(payloads.slice(0, 1_000))
     before = state_of(decoder)
     sizes = Path("/proc/self/statm").read_text(encoding="ascii").split()
@@ -419,14 +418,14 @@ def under_a_limit(payloads: pa.Array, more: int) -> str:
 
 
 def limited_rows(payloads: pa.Array) -> int:
-    """The number of rows that another decoder finds behind the first thousand messages."""
+    """The number of rows that another decoder finds after the first thousand messages."""
     decoder = Decoder(Options(on_error="quarantine"))
     decoder.decode(payloads.slice(0, 1_000))
     return sum(each.batch.num_rows for each in decoder.decode(payloads).changes)
 
 
 def taken() -> int:
-    """Bytes that were allocated with malloc and are not freed."""
+    """Bytes allocated with malloc and not freed."""
 
     class Mallinfo2(ctypes.Structure):
         _fields_ = [(f"f{k}", ctypes.c_size_t) for k in range(10)]

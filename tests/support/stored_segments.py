@@ -18,7 +18,7 @@ ORDERS = RelationSpec(16401, "public", "orders", (ColumnSpec("id", 23, key=True)
 
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two days with two segments each, and files that are none."""
+    """Two days with two segments each, and files that are not segments."""
     root, state = tmp_path_factory.mktemp("store [1]"), None
     writer = Writer()
     for n in range(4):

@@ -27,12 +27,12 @@ def streams(draw: Any, malformed: bool = False) -> Stream:
 
 @st.composite
 def damaged_streams(draw: Any) -> Stream:
-    """A stream that was damaged on its way."""
+    """A stream that was damaged in transit."""
     choices = DrawnChoices(draw)
     return damage(choices, make_stream(choices, draw(st.integers(1, 8)), True), draw(st.integers(1, 4)))
 
 
 @st.composite
 def cuts(draw: Any) -> list[int]:
-    """The places where calls end."""
+    """The ends of calls."""
     return sorted(draw(st.sets(st.integers(0, 60), max_size=8)))

@@ -37,7 +37,7 @@ class Live:
             select.select([self.cursor], [], [], left)
 
     def confirm(self) -> None:
-        """Confirms all ended transactions to the server: the next session begins behind them."""
+        """Confirms all ended transactions to the server: the next session begins after them."""
         ends = {ord("C"): 10, ord("c"): 14, ord("P"): 10, ord("p"): 10, ord("K"): 10, ord("r"): 10}
         lsns = [
             int.from_bytes(data[ends[data[0]] : ends[data[0]] + 8])
@@ -95,7 +95,7 @@ class Streaming:
 
     @contextlib.contextmanager
     def live(self, *, work_mem: str | None = None, **options: str) -> Iterator[Live]:
-        """A walsender that sends while sessions work. It may skip a transaction that ended before it looked.
+        """A walsender that sends while sessions work. It may skip a transaction that ended before it started.
 
         `work_mem` is the size from which a transaction is streamed; by default the server's setting.
         """
@@ -112,7 +112,7 @@ class Streaming:
                 slot_name=self.slot.name, options=self.slot.options | options, decode=False
             )
             yield Live(self, cursor)
-        # The walsender notices a little later that its client is gone, and keeps the slot until then.
+        # The walsender keeps the slot until it notices that its client has disconnected.
         active = f"SELECT active FROM pg_replication_slots WHERE slot_name = '{self.slot.name}'"
         deadline = time.monotonic() + 120
         while self.slot.execute(active)[0][0]:
@@ -120,7 +120,7 @@ class Streaming:
             time.sleep(0.01)
 
     def equal(self, payloads: list[pg.Payload], *tables: str) -> None:
-        """Asserts that the committed view gives the server's tables."""
+        """Asserts that the committed view equals the server's tables."""
         outs = same_as_reference(payloads, transactions="committed")
         replica = Replica().apply(outs, committed=True)
         for table in tables:

@@ -1,7 +1,7 @@
-"""Random streams, as servers send them or damaged, and the comparison of both decoders on them.
+"""Random streams, intact or damaged, and the comparison of both decoders on them.
 
-All random choices come from a `Choices`. So hypothesis (which shrinks) and the fuzzer (which is fast) make the same
-kind of streams.
+All random choices come from a `Choices`, so that hypothesis (which shrinks) and the fuzzer (which is fast) make the
+same kind of streams.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ USER_TYPES = {
     20005: ("ext", "citext"),
     20006: ("ext", "_citext"),
 }
-# For a domain, a Type message has the name of the base type. Types without a name are found by their oid alone.
+# For a domain, a Type message has the name of the base type. Types without a name are identified by their oid alone.
 NAMES = USER_TYPES | {
     oid: sent_name(oid, DESCRIBED) for oid, one in DESCRIBED.items() if not one.name.startswith("f")
 }
@@ -405,7 +405,7 @@ def _row_key(row: dict[str, Any]) -> Any:
 
 
 def summary(rows: list[Any], tables: dict[str, list[Any]]) -> dict[str, Any]:
-    """Everything that both decoders must agree on, in an order that does not depend on batches or calls."""
+    """All results that both decoders must agree on, in an order that does not depend on batches or calls."""
     rejects = [r for r in tables["rejects"] if r["format"] is not None]
     for reject in rejects:
         reject = {k: v for k, v in reject.items() if k != "reason"}
@@ -508,7 +508,7 @@ def check_error(stream: Stream, error: DecodeError) -> None:
 
 
 def check(stream: Stream, cuts: Sequence[int] = (), reopen: int = 1, **options: Any) -> None:
-    """Asserts that both decoders give the same, in one call and in several."""
+    """Asserts that both decoders give the same result, in one call and in several."""
     expected = by_reference(stream, **options)
     whole = by_fast(stream, (), 0, **options)
     assert_same(whole, expected)
@@ -535,7 +535,7 @@ def _difference(got: list[Any], expected: list[Any]) -> str:
 
 
 def check_tagged(stream: Stream, choices: Choices, **options: Any) -> None:
-    """Asserts that a stream gives the same when it is tagged, shuffled, split and decoded in any order."""
+    """Asserts that a stream gives the same result when it is tagged, shuffled, split and decoded in any order."""
     if stream.sessions:
         return
     try:

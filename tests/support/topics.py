@@ -1,4 +1,4 @@
-"""A Kafka topic as a table with the columns that Spark gives for one."""
+"""A Kafka topic as a table with Spark's columns."""
 
 from __future__ import annotations
 

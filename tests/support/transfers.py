@@ -39,14 +39,14 @@ def writing(database: pg.Database, writers: int = 1) -> Iterator[None]:
 
 
 def write(database: pg.Database, seed: int, most: int, stop: threading.Event | None = None) -> None:
-    """Moves money from one side to the other, so often or until it is told to stop. Some transfers are rolled back."""
+    """Moves money from one side to the other, `most` times or until `stop` is set. Some transfers are rolled back."""
     dice, stop = random.Random(seed), stop or threading.Event()
     with database.session() as connection, connection.cursor() as cursor:
         while not stop.is_set() and most > 0:
             most -= 1
             here, there = dice.sample(["left", "right"], 2)
             amount = dice.randrange(1, 50)
-            # In the order of the names: so two writers never wait for each other.
+            # In the order of the names, so that two writers never deadlock.
             both = sorted(
                 [
                     (here, -amount, dice.randrange(1, _ACCOUNTS + 1)),

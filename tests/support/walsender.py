@@ -1,4 +1,4 @@
-"""A replication connection over a plain socket: the frames as the server sends them, keepalives included.
+"""A replication connection over a plain socket: the frames as the server sends them, including keepalives.
 
 psycopg2 and clients with libpq would already remove the frames.
 """

@@ -1,4 +1,4 @@
-"""Random SQL statements, from a seed, for a few tables with every replica identity."""
+"""Random SQL statements from a seed, for a few tables with every replica identity."""
 
 from __future__ import annotations
 
