@@ -104,7 +104,7 @@ def test_pages_that_the_readme_names_exist() -> None:
         "catalog.user_types",
         "merge.effect.net_effect",
         "merge.effect.key_groups",
-        "merge.effect.row_codes",
+        "merge.match",
         "merge.effect.origins",
         "merge.effect.column_names",
         "merge.effect.take",

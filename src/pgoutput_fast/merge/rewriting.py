@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pgoutput_fast.merge.matching import Finder, check_all_gone, chosen
+from pgoutput_fast.merge.match import Finder, check_all_gone, chosen
 from pgoutput_fast.storage.stores import Store
 from pgoutput_fast.tables.data_files import row_groups
 
@@ -67,7 +67,7 @@ class Search:
             codes = self._finder.find(rows)
             at = chosen(codes, self._left)
             ordinals.append(at + begin)
-            numbers.append(codes[at])
+            numbers.append(codes[at].astype(np.int64))
         gone = np.concatenate(ordinals)
         return Found(gone, self._places(np.concatenate(numbers))) if len(gone) else None
 

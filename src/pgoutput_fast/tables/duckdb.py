@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from pgoutput_fast.merge.effect.effect import Effect
-from pgoutput_fast.merge.matching import Finder, check_all_gone, chosen, is_plain
+from pgoutput_fast.merge.match import Finder, check_all_gone, chosen, is_plain
 from pgoutput_fast.protocol.limits import PIECE_BYTES
 from pgoutput_fast.storage.fsync import make_directory
 from pgoutput_fast.storage.rows_file import RowsFile

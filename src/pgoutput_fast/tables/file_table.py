@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from pgoutput_fast.merge.compaction import to_join
 from pgoutput_fast.merge.effect.effect import Effect
-from pgoutput_fast.merge.matching import Finder
+from pgoutput_fast.merge.match import Finder
 from pgoutput_fast.merge.rewriting import Found, Numbers, Search, rewritten
 from pgoutput_fast.merge.staged import Staged
 from pgoutput_fast.storage.stores import Store, is_unfinished

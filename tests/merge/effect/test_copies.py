@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pgoutput_fast._core.columns.whole_rows import row_hashes
 from pgoutput_fast.merge.effect.copies import cancelled_copies
-from pgoutput_fast.merge.effect.row_codes import storage
+from pgoutput_fast.merge.match import storage
 from support.histories import VALUES
 from support.oracle import comparable
 

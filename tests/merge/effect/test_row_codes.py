@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pgoutput_fast.merge.effect.row_codes import row_codes
+from pgoutput_fast.merge.match import row_codes
 from support.histories import VALUES
 from support.oracle import comparable
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgoutput_fast.merge.effect.row_codes import row_codes
+from pgoutput_fast.merge.match import row_codes
 from pgoutput_fast.mirror.repair.compare.row_bytes import row_bytes
 from support.histories import VALUES
 

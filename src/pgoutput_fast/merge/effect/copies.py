@@ -11,9 +11,9 @@ import pyarrow as pa
 from pgoutput_fast._core.columns.row_groups import cancelled, candidate_pairs, group_rows
 from pgoutput_fast._core.columns.whole_rows import is_comparable, row_hashes, unequal
 from pgoutput_fast.merge.effect.column_names import RowNumbers
-from pgoutput_fast.merge.effect.row_codes import row_codes, storage
 from pgoutput_fast.merge.effect.stretch import Mask
 from pgoutput_fast.merge.effect.take import take
+from pgoutput_fast.merge.match import row_codes, storage
 
 __all__ = ["cancelled_copies"]
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pgoutput_fast.merge.effect.column_names import RowNumbers
-from pgoutput_fast.merge.effect.row_codes import row_codes
+from pgoutput_fast.merge.match import row_codes
 
 __all__ = ["KeyGroups", "key_groups"]
 

@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 
 from pgoutput_fast.merge.effect.column_names import RowNumbers, naming_rows, with_names
-from pgoutput_fast.merge.effect.row_codes import row_codes
 from pgoutput_fast.merge.effect.schema import UNREPRESENTABLE
 from pgoutput_fast.merge.effect.take import take
+from pgoutput_fast.merge.match import row_codes
 from pgoutput_fast.tables.errors import LOAD_ANY_AGAIN
 
 __all__ = ["RowLostError", "Unfilled", "fill", "wanted"]

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from pgoutput_fast.merge.effect.effect import Effect
-from pgoutput_fast.merge.matching import Finder, check_all_gone, chosen
+from pgoutput_fast.merge.match import Finder, check_all_gone, chosen
 from pgoutput_fast.tables.columns import fitted, in_schema, merged
 from pgoutput_fast.tables.table import HeldVersion
 

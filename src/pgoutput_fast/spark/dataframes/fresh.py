@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from pgoutput_fast.base.arguments import expect_list
 from pgoutput_fast.merge.effect.effect import Effect
-from pgoutput_fast.merge.matching import is_plain
+from pgoutput_fast.merge.match import is_plain
 from pgoutput_fast.mirror.view.layers import Changed
 from pgoutput_fast.mirror.view.moment import Moment, open_moment
 from pgoutput_fast.mirror.view.read import chosen_columns, effects_of, fresh, needed_columns

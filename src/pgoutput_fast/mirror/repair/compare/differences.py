@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pgoutput_fast.merge.matching import Finder
+from pgoutput_fast.merge.match import Finder
 from pgoutput_fast.mirror.repair.compare.digests import RowDigests
 
 __all__ = ["KeyedRows", "UncomparableError"]

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pgoutput_fast.merge.effect.row_codes import float_bits, storage
+from pgoutput_fast.merge.match import float_bits, storage
 
 __all__ = ["row_bytes"]
 

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pgoutput_fast.merge.matching import Finder, chosen
+from pgoutput_fast.merge.match import Finder, chosen
 
 _NESTED = pa.list_(pa.struct([("x", pa.int32()), ("y", pa.list_(pa.string()))]))
 
