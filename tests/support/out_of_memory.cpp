@@ -1,7 +1,7 @@
-// Makes allocations fail that pgoutput_fast's extension modules ask for: preloaded into a process of its own by starving.py.
+// Makes allocations by pgoutput_fast's extension modules fail. starving.py preloads it into a separate process.
 //
-// An allocation counts if it comes from one of these modules, straight or through the C++ library. All others are none of
-// our business: Python's, Arrow's, the C library's own.
+// An allocation counts if it comes from one of these modules, directly or through the C++ library. All others are
+// ignored: Python's, Arrow's, the C library's own.
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -60,7 +60,7 @@ int note_module(dl_phdr_info* info, size_t, void*) {
     return 0;
 }
 
-// Whether this allocation is one of ours, and its turn to fail.
+// Whether this allocation counts and must fail.
 bool fails(void* caller) {
     if (!armed.load(std::memory_order_relaxed) || inside) return false;
     auto at = reinterpret_cast<uintptr_t>(caller);
@@ -89,10 +89,10 @@ void* or_throw(void* p) {
 
 extern "C" {
 
-// From now on the `which`-th allocation fails (0: none), and with `then_all` all behind it.
+// From now on the `which`-th allocation fails (0: none), and with `then_all` all later ones.
 __attribute__((visibility("default"))) void starve(long which, int then_all) {
     void* frames[2];
-    backtrace(frames, 2);  // loads what it needs
+    backtrace(frames, 2);  // loads its dependencies
     our_count = cpp_count = 0;
     dl_iterate_phdr(note_module, nullptr);
     seen = failed = 0;
@@ -100,7 +100,7 @@ __attribute__((visibility("default"))) void starve(long which, int then_all) {
     others_too = then_all != 0;
     armed = true;
 }
-// How many allocations there were.
+// The number of allocations so far.
 __attribute__((visibility("default"))) long feed() {
     armed = false;
     return seen;

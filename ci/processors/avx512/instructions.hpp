@@ -1,6 +1,6 @@
-// The instructions of AVX-512 that the vector loops use, one lane after the other, for processors that have only AVX2.
-// They are written after Intel's manual. What it leaves undefined is filled with a pattern, so a loop that uses it gives
-// wrong results. In the place of the loops' own on.hpp, this lets the compiler use AVX2 and no more.
+// The AVX-512 instructions that the vector loops use, emulated lane by lane for processors that have only AVX2. They
+// follow Intel's manual. Undefined results are filled with a pattern, so a loop that uses them gives wrong results.
+// Included instead of the loops' own on.hpp, this restricts the compiler to AVX2.
 #pragma once
 #include <immintrin.h>
 
@@ -63,7 +63,7 @@ auto reduced(V v, F f) {
     for (size_t k = 1; k < x.size(); ++k) found = static_cast<T>(f(found, x[k]));
     return found;
 }
-// Another vector, each of whose lanes is a lane of this one after the other.
+// Converts every lane of a vector to a lane of another vector.
 template <class V, class To, class From, class W>
 V converted(W w) {
     const auto x = lanes<From>(w);
@@ -85,7 +85,7 @@ V repeated(Part part) {
     for (size_t k = 0; k < sizeof v; k += sizeof part) std::memcpy(reinterpret_cast<char*>(&v) + k, &part, sizeof part);
     return v;
 }
-// The lanes that the mask names, moved together to the front; and back to these places from the front.
+// Moves the lanes selected by the mask together to the front; and from the front back to their positions.
 template <class T, class V>
 V compressed(uint64_t mask, V v) {
     const auto x = lanes<T>(v);
@@ -102,7 +102,7 @@ V expanded(uint64_t mask, V v) {
         if (mask >> k & 1) y[k] = x[from++];
     return vector_of<V>(y);
 }
-// Lanes that the mask leaves out are neither read nor written.
+// Lanes that the mask excludes are neither read nor written.
 template <class T, class V>
 void stored(void* to, uint64_t mask, V v) {
     const auto x = lanes<T>(v);
@@ -136,7 +136,7 @@ V permuted(V a, W indexes, V b) {
     }
     return vector_of<V>(found);
 }
-// Does the same to each 128 bits of two vectors.
+// Applies the same function to each 128 bits of two vectors.
 template <class F>
 __m512i by_quarters(__m512i a, __m512i b, F f) {
     const auto x = lanes<__m128i>(a), y = lanes<__m128i>(b);
@@ -160,7 +160,7 @@ constexpr auto NO_BITS_IN_BOTH = [](auto a, auto b) { return (a & b) == 0; };
 
 }  // namespace emulated
 
-// The loops are in this namespace, so they find these functions before those of the compiler.
+// The loops are in this namespace, so they find these functions before the compiler's.
 namespace pgo::avx512 {
 
 using namespace emulated;
@@ -292,7 +292,7 @@ inline __m512i _mm512_cvtpd_epu64(__m512d a) {
     std::array<uint64_t, 8> y;
     for (size_t k = 0; k < 8; ++k) {
         const double rounded = std::nearbyint(x[k]);
-        // All that an unsigned number cannot hold becomes the largest one.
+        // All values out of the range of an unsigned number become the largest one.
         y[k] = rounded >= 0 && rounded < 18446744073709551616.0 ? static_cast<uint64_t>(rounded) : UINT64_MAX;
     }
     return vector_of<__m512i>(y);
@@ -340,7 +340,7 @@ inline __m512d _mm512_permutex2var_pd(__m512d a, __m512i at, __m512d b) { return
 inline __m512d _mm512_mask_permutexvar_pd(__m512d from, __mmask8 mask, __m512i at, __m512d a) {
     return blend<double>(mask, from, permuted<double, uint64_t>(at, a));
 }
-// Each byte of the result is eight bits of the word, from the bit on that the byte of `at` names.
+// Each byte of the result is eight bits of the word, starting at the bit given by the byte of `at`.
 inline __m512i _mm512_multishift_epi64_epi8(__m512i at, __m512i words) {
     const auto from = lanes<uint8_t>(at);
     const auto x = lanes<uint64_t>(words);

@@ -1,5 +1,5 @@
-// Takes the place of src/pgoutput_fast/_core/simd/avx512/on.hpp: the loops are compiled for AVX2, with the functions of
-// instructions.hpp in the place of the instructions of AVX-512.
+// Replaces src/pgoutput_fast/_core/simd/avx512/on.hpp: the loops are compiled for AVX2, with the functions of
+// instructions.hpp instead of the instructions of AVX-512.
 #include "instructions.hpp"
 
 #pragma GCC push_options
