@@ -20,7 +20,8 @@ import pgoutput_fast as pgo
 from benchmarks import corpora
 from benchmarks.report import README, Section, machine, rewrite
 from benchmarks.timing import interleaved
-from pgoutput_fast.schema.plain import plain_schema, to_types
+from pgoutput_fast.schema.plain import to_types
+from pgoutput_fast.schema.types import stored_schema
 from pgoutput_fast.storage.parquet import SETTINGS
 
 __all__ = ["TABLES", "VARIANTS", "section"]
@@ -50,7 +51,7 @@ def _decoded(name: str, table: str, scale: float) -> pa.Table:
     """The rows of a corpus's table, in plain types, with their metadata columns."""
     decoded = pgo.decode(corpora.corpus(name, scale).payloads)
     batches = [each.batch for each in decoded.changes if each.relation.qualified_name == table]
-    return to_types(pa.Table.from_batches(batches), plain_schema(batches[0].schema))
+    return to_types(pa.Table.from_batches(batches), stored_schema(batches[0].schema, "parquet"))
 
 
 def _repeating(scale: float) -> pa.Table:

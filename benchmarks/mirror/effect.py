@@ -26,7 +26,8 @@ from pgoutput_fast.merge.effect.column_names import with_names
 from pgoutput_fast.merge.effect.effect import Effect
 from pgoutput_fast.merge.effect.net_effect import effect_of
 from pgoutput_fast.schema.metadata_columns import metadata_fields
-from pgoutput_fast.schema.plain import plain_schema, to_types
+from pgoutput_fast.schema.plain import to_types
+from pgoutput_fast.schema.types import stored_schema
 
 __all__ = ["CASES", "check", "section"]
 
@@ -58,7 +59,7 @@ class Case:
 def _wide(scale: float) -> pa.Table:
     """The rows of the wide corpus in plain types."""
     table = corpora.corpus("wide text", scale).tables["public.wide"]
-    return to_types(table, plain_schema(table.schema)).combine_chunks()
+    return to_types(table, stored_schema(table.schema, "parquet")).combine_chunks()
 
 
 def _case(rows: pa.Table, kinds: np.ndarray[Any, Any], key: Sequence[str] = ("id",), **given: Any) -> Case:

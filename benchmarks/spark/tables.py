@@ -36,7 +36,8 @@ from benchmarks.spark.queries import (
     wide_segments,
 )
 from benchmarks.timing import Measured
-from pgoutput_fast.schema.plain import plain_schema, to_types
+from pgoutput_fast.schema.plain import to_types
+from pgoutput_fast.schema.types import stored_schema
 from pgoutput_fast.segments import Segment, list_segments, read_segment, segment_catalog, write_segment
 from pgoutput_fast.storage.parquet import rows_writer
 
@@ -57,7 +58,7 @@ def _write_in_one_process(segments: Path, target: Path) -> None:
 def _plain_rows(segment: Segment, catalog: pgo.Catalog) -> pa.Table:
     decoded = pgo.decode_tagged(read_segment(segment.path), catalog)
     rows = pa.Table.from_batches([each.batch for each in decoded.changes])
-    return to_types(rows, plain_schema(rows.schema))
+    return to_types(rows, stored_schema(rows.schema, "parquet"))
 
 
 def _write_rows(rows: pa.Table, path: Path) -> None:
@@ -94,7 +95,7 @@ class _WriteSegment:
             for name in batch.column("name").to_pylist():
                 decoded = pgo.decode_tagged(read_segment(name), catalog)
                 rows = pa.Table.from_batches([each.batch for each in decoded.changes])
-                rows = to_types(rows, plain_schema(rows.schema))
+                rows = to_types(rows, stored_schema(rows.schema, "parquet"))
                 pq.write_table(rows, self._target / Path(name).name, compression="zstd")
                 yield pa.RecordBatch.from_pydict({"rows": [rows.num_rows]})
 

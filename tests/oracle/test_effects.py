@@ -11,7 +11,8 @@ import pytest
 
 import pgoutput_fast as pgo
 from pgoutput_fast.merge.effect.net_effect import net_effect
-from pgoutput_fast.schema.plain import plain_schema, to_types
+from pgoutput_fast.schema.plain import to_types
+from pgoutput_fast.schema.types import stored_schema
 from reference.current import CurrentRows
 from support import pg
 from support.current_work import CurrentWork, Moment, readable
@@ -57,7 +58,7 @@ def test_effects_of_random_work(database: pg.Database, number: int) -> None:
         decoded = pgo.decode([data for _, data in each], options=pgo.Options(transactions="committed"))
         for table, key in work.tables.items():
             changes = decoded.table(f"public.{table}")
-            changes = to_types(changes, plain_schema(changes.schema))
+            changes = to_types(changes, stored_schema(changes.schema, "parquet"))
             looked_up += check(changes, key, table, moments)
             kinds |= set(changes["_change_type"].to_pylist())
     assert {"insert", "update_preimage", "update_postimage", "delete"} <= kinds

@@ -29,11 +29,11 @@ from pgoutput_fast.decoding.result import Decoded
 from pgoutput_fast.encode.values import to_text
 from pgoutput_fast.schema.column_types import column_type_of
 from pgoutput_fast.schema.options import Options
+from pgoutput_fast.schema.types import stored_schema
 from pgoutput_fast.segments import Source, write_segment
 from pgoutput_fast.spark.types import spark_schema
 from pgoutput_fast.storage.stores import open_store
 from pgoutput_fast.tables.files import TableFiles
-from pgoutput_fast.tables.target import plain_types
 from support import pg
 from support.forms import and_slow
 from support.oracle import plain_records
@@ -474,7 +474,7 @@ def test_the_page_says_what_tables_in_a_lake_have(tmp_path: Path) -> None:
     for spark_name, *_ in said:
         kind = LAKE_TYPES[spark_name]
         assert spark_schema(pa.schema([("c", kind)]))["c"].dataType.simpleString() == spark_name
-        schema = plain_types(pa.schema([("c", kind)]))
+        schema = stored_schema(pa.schema([("c", kind)]), "table")
         with TableFiles(open_store(tmp_path), "run", False) as files:
             files.add(
                 str(len(found)),

@@ -10,7 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import pgoutput_fast as pgo
-from pgoutput_fast.schema.plain import plain_schema, to_types
+from pgoutput_fast.schema.plain import to_types
+from pgoutput_fast.schema.types import stored_schema
 from pgoutput_fast.segments import Source, write_segment
 from pgoutput_fast.storage.stores import open_store
 from pgoutput_fast.tables.current_formats import open_current
@@ -49,7 +50,7 @@ class Sent:
         self.changes = {}
         for table in keys:
             changes = decoded.table(f"public.{table}")
-            self.changes[table] = to_types(changes, plain_schema(changes.schema))
+            self.changes[table] = to_types(changes, stored_schema(changes.schema, "parquet"))
 
     def batches(self) -> Iterator[tuple[int, int]]:
         """The first and the last message of each segment."""

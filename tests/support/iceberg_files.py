@@ -10,6 +10,8 @@ import pyarrow.parquet as pq
 from pyiceberg.catalog import load_catalog
 from pyiceberg.table import TableProperties
 
+from pgoutput_fast.schema.types import stored_type
+
 __all__ = ["files_of", "forget_ids", "has_ids", "open_table", "read_by_ids"]
 
 
@@ -42,12 +44,4 @@ def forget_ids(table: Any) -> None:
 
 
 def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    return column.cast(_without_ids(column.type))
-
-
-def _without_ids(kind: pa.DataType) -> pa.DataType:
-    if pa.types.is_struct(kind):
-        return pa.struct([pa.field(field.name, _without_ids(field.type)) for field in kind])
-    if pa.types.is_list(kind):
-        return pa.list_(pa.field("element", _without_ids(kind.value_type)))
-    return kind
+    return column.cast(stored_type(column.type, "table"))

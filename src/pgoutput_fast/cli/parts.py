@@ -14,7 +14,8 @@ from pgoutput_fast.catalog.relations import Relation
 from pgoutput_fast.cli.payloads import InputError
 from pgoutput_fast.decoding.result import Decoded, fit
 from pgoutput_fast.schema.evolution import unify_schemas
-from pgoutput_fast.schema.plain import plain_schema, to_types
+from pgoutput_fast.schema.plain import to_types
+from pgoutput_fast.schema.types import stored_schema
 from pgoutput_fast.storage.parquet import rows_writer
 
 __all__ = ["Collected", "Parts"]
@@ -130,7 +131,7 @@ class Parts:
 
     def _add(self, namespace: str, name: str, relation: Relation | None, rows: pa.Table) -> None:
         table = self.tables.setdefault((namespace, name), Collected(namespace, name))
-        rows = to_types(rows, plain_schema(rows.schema))
+        rows = to_types(rows, stored_schema(rows.schema, "parquet"))
         if not table.parts or not table.parts[-1][1].equals(rows.schema, check_metadata=False):
             self._flush(table)
             self._close(table)

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 import pyarrow as pa
 
 from pgoutput_fast.catalog.relations import Relation
+from pgoutput_fast.schema.types import leaf_pairs
 
 __all__ = [
     "EXTRA_COLUMNS",
@@ -23,9 +24,9 @@ EXTRA_COLUMNS = ("error", "drop")
 
 _INTEGERS = [pa.int16(), pa.int32(), pa.int64()]
 _FLOATS = [pa.float32(), pa.float64()]
-# Types with the same values in different layouts. Older pyarrow has no views.
-_STRINGS = [pa.string(), pa.large_string(), *([pa.string_view()] if hasattr(pa, "string_view") else [])]
-_BINARIES = [pa.binary(), pa.large_binary(), *([pa.binary_view()] if hasattr(pa, "binary_view") else [])]
+# Types with the same values in different layouts.
+_STRINGS = [pa.string(), pa.large_string(), pa.string_view()]
+_BINARIES = [pa.binary(), pa.large_binary(), pa.binary_view()]
 
 
 def widen(a: pa.DataType, b: pa.DataType, *, more_fields: bool = False) -> pa.DataType | None:
@@ -80,14 +81,12 @@ def fits(source: pa.DataType, target: pa.DataType) -> bool:
     >>> fits(pa.int16(), pa.int32()), fits(pa.int32(), pa.int16()), fits(pa.string(), pa.large_string())
     (True, False, True)
     """
-    for layouts in (_STRINGS, _BINARIES):
-        if source in layouts and target in layouts:
-            return True
-    lists = (pa.types.is_list, pa.types.is_large_list)
-    if any(is_list(source) for is_list in lists) and any(is_list(target) for is_list in lists):
-        return fits(source.value_type, target.value_type)
-    if pa.types.is_struct(source) and pa.types.is_struct(target) and _names(source) == _names(target):
-        return all(fits(source.field(k).type, target.field(k).type) for k in range(source.num_fields))
+    return all(_leaf_fits(*pair) for pair in leaf_pairs(source, target))
+
+
+def _leaf_fits(source: pa.DataType, target: pa.DataType) -> bool:
+    if any(source in layouts and target in layouts for layouts in (_STRINGS, _BINARIES)):
+        return True
     wide = widen(source, target)
     return wide is not None and bool(wide.equals(target))
 

@@ -8,18 +8,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from pgoutput_fast.schema.plain import plain_schema, to_types
+from pgoutput_fast.schema.plain import to_types
+from pgoutput_fast.schema.types import stored_schema, stored_type
 
 __all__ = ["flat_schema", "flatten"]
-
-# Types whose Python values are valid in JSON, in addition to bytes.
-_HELD = (
-    pa.types.is_boolean,
-    pa.types.is_integer,
-    pa.types.is_floating,
-    pa.types.is_binary,
-    pa.types.is_fixed_size_binary,
-)
 
 
 def flat_schema(schema: pa.Schema) -> pa.Schema:
@@ -29,8 +21,9 @@ def flat_schema(schema: pa.Schema) -> pa.Schema:
     >>> flat_schema(pa.schema({"at": pa.time64("us"), "tags": pa.list_(pa.string()), "n": pa.int32()})).types
     [DataType(string), DataType(string), DataType(int32)]
     """
+    fields = stored_schema(schema, "parquet")
     return pa.schema(
-        [field.with_type(pa.string()) if _is_nested(field.type) else field for field in plain_schema(schema)],
+        [field.with_type(pa.string()) if _is_nested(field.type) else field for field in fields],
         metadata=schema.metadata,
     )
 
@@ -66,18 +59,9 @@ def _converted(column: pa.Array, kind: pa.DataType) -> pa.Array:
 
 def _json(column: pa.Array) -> pa.Array:
     """JSON texts of a nested column."""
-    values = _converted(column, _json_type(column.type)).to_pylist()
+    values = _converted(column, stored_type(column.type, "json")).to_pylist()
     texts = [None if each is None else json.dumps(_jsonable(each), ensure_ascii=False) for each in values]
     return pa.array(texts, pa.string())
-
-
-def _json_type(kind: pa.DataType) -> pa.DataType:
-    """The type whose Python values are valid in JSON: numbers, booleans and strings; and bytes."""
-    if pa.types.is_list(kind):
-        return pa.list_(kind.value_field.with_type(_json_type(kind.value_type)))
-    if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(_json_type(field.type)) for field in kind])
-    return kind if any(has(kind) for has in _HELD) else pa.string()
 
 
 def _jsonable(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Converts columns to types of Spark and Parquet, also where Arrow has no cast."""
+"""Converts columns to their stored forms, also where Arrow has no cast."""
 
 from __future__ import annotations
 
@@ -6,31 +6,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pgoutput_fast.schema.interval_text import iso_8601
+from pgoutput_fast.schema.types import leaf_pairs
 
-__all__ = ["plain_schema", "to_types"]
-
-
-def plain_schema(schema: pa.Schema) -> pa.Schema:
-    """The schema with types that Parquet and all its readers support: times and intervals become strings.
-
-    >>> import pyarrow as pa
-    >>> plain_schema(pa.schema({"at": pa.time64("us"), "spans": pa.list_(pa.month_day_nano_interval())})).types
-    [DataType(string), ListType(list<item: string>)]
-    """
-    return pa.schema([field.with_type(_plain(field.type)) for field in schema], metadata=schema.metadata)
-
-
-def _plain(kind: pa.DataType) -> pa.DataType:
-    if pa.types.is_time(kind) or pa.types.is_interval(kind) or pa.types.is_string_view(kind):
-        return pa.string()
-    if pa.types.is_list(kind):
-        return pa.list_(kind.value_field.with_type(_plain(kind.value_type)))
-    if pa.types.is_struct(kind):
-        # Parquet has no struct without fields.
-        return (
-            pa.struct([field.with_type(_plain(field.type)) for field in kind]) if len(kind) else pa.string()
-        )
-    return kind
+__all__ = ["to_types"]
 
 
 def to_types(table: pa.Table, target: pa.Schema) -> pa.Table:
@@ -48,13 +26,11 @@ def to_types(table: pa.Table, target: pa.Schema) -> pa.Table:
 
 
 def _has_no_cast(kind: pa.DataType, target: pa.DataType) -> bool:
-    if pa.types.is_list(kind):
-        return _has_no_cast(kind.value_type, target.value_type)
-    if pa.types.is_struct(kind):
-        if not kind.num_fields or kind.num_fields != target.num_fields:
-            return True
-        return any(_has_no_cast(kind.field(k).type, target.field(k).type) for k in range(kind.num_fields))
-    return bool(pa.types.is_interval(kind))
+    return any(
+        pa.types.is_interval(part)
+        or (pa.types.is_struct(part) and (not part.num_fields or part.num_fields != other.num_fields))
+        for part, other in leaf_pairs(kind, target)
+    )
 
 
 def _to_type(array: pa.Array, target: pa.DataType) -> pa.Array:
@@ -69,9 +45,9 @@ def _to_type(array: pa.Array, target: pa.DataType) -> pa.Array:
         )
     if pa.types.is_string(target):
         return pc.if_else(array.is_null(), pa.scalar(None, target), "()")
-    there = array.type.num_fields
+    existing = array.type.num_fields
     fields = [
-        _to_type(array.field(k), field.type) if k < there else pa.nulls(len(array), field.type)
+        _to_type(array.field(k), field.type) if k < existing else pa.nulls(len(array), field.type)
         for k, field in enumerate(target)
     ]
     return pa.StructArray.from_arrays(fields, fields=list(target), mask=array.is_null())

@@ -11,8 +11,8 @@
 | decimal, date, timestamp | | | | | | string |
 | an extension such as arrow.uuid | | its storage's form | the same | the same | the same | string |
 | struct without fields | string | | | | string | |
-| large_list | | | | list | list | |
-| list, struct | of the form of its parts, in every column | | | | | |
+| list, large_list | list of the element's form, in all columns | | | | | |
+| struct | struct of the forms of its fields, in all columns | | | | | |
 
 An empty cell: the type stays. A time becomes `HH:MM:SS.ffffff`, an interval ISO 8601, a struct without fields `()`.
 
@@ -22,8 +22,8 @@ The columns are the forms:
   readers lack times.
 - `spark`: what Spark accepts. It has no fixed-size binary, and no type for months, days and time at once.
 - `spark_time`: the same with Spark's TIME, which needs nanoseconds and exists only from Spark 4.1 on.
-- `table`: the columns of a Delta or Iceberg table, as its library reads them or as rows have them: one layout per value,
-  elements of lists named `element`, no metadata. So schemas of both origins can be compared.
+- `table`: the columns of a Delta or Iceberg table, as its library reads them or as rows have them: one layout of equal
+  values, elements of lists named `element`, no metadata. So schemas of both origins can be compared.
 - `current`: the columns of a current table, in every format. Delta has no times. Types that no format has are an error.
 - `json`: types whose Python values are valid in JSON, or bytes.
 """
@@ -35,7 +35,7 @@ from typing import Literal
 
 import pyarrow as pa
 
-__all__ = ["Form", "leaf_pairs", "map_type", "stored_schema", "stored_type", "walk_type"]
+__all__ = ["Form", "has_lists", "leaf_pairs", "map_type", "stored_schema", "stored_type", "walk_type"]
 
 Form = Literal["parquet", "spark", "spark_time", "table", "current", "json"]
 
@@ -111,14 +111,14 @@ def _is_current(kind: pa.DataType) -> bool:
 def map_type(
     kind: pa.DataType, leaf: Callable[[pa.DataType], pa.DataType], *, bare: bool = False
 ) -> pa.DataType:
-    """The type with its leaves replaced.
+    """The type with its leaves replaced. Large lists become lists.
 
     Args:
         kind: the type.
         leaf: called with every part that is not a list or a struct with fields.
-        bare: whether fields lose their metadata, elements of lists are named `element`, and large lists become lists.
+        bare: whether fields lose their metadata, and elements of lists are named `element`.
     """
-    if _IS.is_list(kind) or (bare and _IS.is_large_list(kind)):
+    if _is_any_list(kind):
         element = map_type(kind.value_type, leaf, bare=bare)
         return pa.list_(pa.field("element", element) if bare else kind.value_field.with_type(element))
     if not _IS.is_struct(kind) or not kind.num_fields:
@@ -147,18 +147,24 @@ def walk_type(path: str, kind: pa.DataType) -> Iterator[tuple[str, pa.DataType]]
 
 
 def leaf_pairs(a: pa.DataType, b: pa.DataType) -> Iterator[tuple[pa.DataType, pa.DataType]]:
-    """Yields the leaves of two types, by position. Where one has other parts than the other, yields the parts as a pair.
+    """Yields the leaves of two types, by position. Parts of different kinds, such as a list and a number, are a pair.
 
-    >>> list(leaf_pairs(pa.struct({"x": pa.int32(), "y": pa.int16()}), pa.struct({"x": pa.int64(), "y": pa.list_(pa.int16())})))
+    >>> a, b = pa.struct({"x": pa.int32(), "y": pa.int16()}), pa.struct({"x": pa.int64(), "y": pa.list_(pa.int16())})
+    >>> list(leaf_pairs(a, b))
     [(DataType(int32), DataType(int64)), (DataType(int16), ListType(list<item: int16>))]
     """
     if _is_any_list(a) and _is_any_list(b):
         yield from leaf_pairs(a.value_type, b.value_type)
-    elif _IS.is_struct(a) and _IS.is_struct(b) and _names(a) == _names(b):
+    elif _IS.is_struct(a) and _IS.is_struct(b) and a.num_fields and _names(a) == _names(b):
         for field, other in zip(a, b, strict=True):
             yield from leaf_pairs(field.type, other.type)
     else:
         yield a, b
+
+
+def has_lists(kind: pa.DataType) -> bool:
+    """Whether the type is or contains a list."""
+    return any(_is_any_list(part) for _, part in walk_type("", kind))
 
 
 def _is_any_list(kind: pa.DataType) -> bool:

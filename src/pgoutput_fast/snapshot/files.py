@@ -19,7 +19,8 @@ import pyarrow.parquet as pq
 from pgoutput_fast.base.documents import parsed_json
 from pgoutput_fast.postgres.tables import SnapshotTable
 from pgoutput_fast.protocol.lsn import format_lsn
-from pgoutput_fast.schema.plain import plain_schema, to_types
+from pgoutput_fast.schema.plain import to_types
+from pgoutput_fast.schema.types import stored_schema
 from pgoutput_fast.snapshot.export import Export, SnapshotError
 from pgoutput_fast.snapshot.ranges import ReadRange
 from pgoutput_fast.snapshot.read import RangeRead
@@ -206,7 +207,7 @@ class RangeFile:
     def __init__(self, path: Path, schema: pa.Schema, file_mode: int | None) -> None:
         self._path = path
         self._hidden = _hidden(path)
-        self._schema = plain_schema(schema)
+        self._schema = stored_schema(schema, "parquet")
         _create(self._hidden, file_mode)
         self._writer = rows_writer(self._hidden, self._schema)
 

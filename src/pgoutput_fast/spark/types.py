@@ -1,14 +1,4 @@
-"""Converts Arrow types that Spark does not accept. No other module does this.
-
-| decoded as | Spark gets | why |
-|---|---|---|
-| time64[us] | string, `HH:MM:SS.ffffff`; or `TIME` | TIME needs time64[ns] and exists only from Spark 4.1 on |
-| month_day_nano_interval | string, ISO 8601 | Spark has no type for months, days and time at once |
-| fixed_size_binary(16), arrow.uuid | binary | Spark has no fixed-size binary |
-| list or struct of any of these | list or struct of the converted type | |
-
-Spark accepts every other type that this package decodes.
-"""
+"""Spark's types of decoded columns. `schema/types.py` has the table of their Arrow types."""
 
 from __future__ import annotations
 
@@ -19,6 +9,8 @@ import pyarrow as pa
 import pyspark.sql.types
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructField, StructType
+
+from pgoutput_fast.schema.types import stored_type
 
 __all__ = ["Time", "check_time", "described_schema", "spark_arrow_schema", "spark_arrow_type", "spark_schema"]
 
@@ -39,19 +31,7 @@ def check_time(time: str) -> None:
 
 def spark_arrow_type(kind: pa.DataType, time: Time = "string") -> pa.DataType:
     """Returns the Arrow type in which Spark receives a value of type `kind`. For a time of day, `time` decides."""
-    if pa.types.is_time(kind):
-        return pa.time64("ns") if time == "TIME" else pa.string()
-    if pa.types.is_interval(kind) or pa.types.is_string_view(kind):
-        return pa.string()
-    if isinstance(kind, pa.BaseExtensionType):
-        return spark_arrow_type(kind.storage_type, time)
-    if pa.types.is_fixed_size_binary(kind):
-        return pa.binary()
-    if pa.types.is_list(kind):
-        return pa.list_(spark_arrow_type(kind.value_type, time))
-    if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(spark_arrow_type(field.type, time)) for field in kind])
-    return kind
+    return stored_type(kind, "spark_time" if time == "TIME" else "spark")
 
 
 def spark_arrow_schema(schema: pa.Schema, time: Time = "string") -> pa.Schema:

@@ -1,15 +1,4 @@
-"""The columns of current tables. Only this module decides what a decoded column becomes in one.
-
-| decoded as | all current tables have | why |
-|---|---|---|
-| time64[us] | string, `HH:MM:SS.ffffff` | Delta has no times |
-| month_day_nano_interval | string, ISO 8601 | Delta and Parquet have no type for months, days and time at once |
-| fixed_size_binary(16), arrow.uuid | binary | Delta has neither |
-| string_view, large_string, large_binary | string, binary | they are layouts of the same values |
-| struct without fields | string, `()` | Parquet has no such struct |
-| list or struct of any of these | list or struct of the new type | |
-| any other type that this package decodes | the same type | |
-"""
+"""The columns of current tables: their types are the form `current` of `schema/types.py`."""
 
 from __future__ import annotations
 
@@ -18,55 +7,11 @@ from collections.abc import Callable, Sequence
 import pyarrow as pa
 
 from pgoutput_fast.schema.evolution import widen, widest
-from pgoutput_fast.schema.plain import plain_schema, to_types
+from pgoutput_fast.schema.plain import to_types
+from pgoutput_fast.schema.types import stored_schema
 from pgoutput_fast.tables.errors import LOAD_ANY_AGAIN
 
-__all__ = ["check_names", "fitted", "in_schema", "joined", "merged", "stored_schema"]
-
-_PLAIN = (
-    *(pa.bool_(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64()),
-    *(pa.string(), pa.binary(), pa.date32(), pa.timestamp("us"), pa.timestamp("us", "UTC")),
-)
-
-
-def stored_schema(schema: pa.Schema) -> pa.Schema:
-    """The columns as current tables of every format store them.
-
-    Raises:
-        ValueError: if a column has a type that this package does not decode.
-
-    >>> stored_schema(pa.schema({"at": pa.time64("us"), "id": pa.binary(16), "l": pa.list_(pa.large_string())})).types
-    [DataType(string), DataType(binary), ListType(list<element: string>)]
-    """
-    fields = [pa.field(field.name, _stored(field.type)) for field in plain_schema(schema)]
-    for field in fields:
-        if not _is_known(field.type):
-            raise ValueError(
-                f"the column {field.name!r} is {field.type}, a type that current tables do not have"
-            )
-    return pa.schema(fields)
-
-
-def _is_known(kind: pa.DataType) -> bool:
-    if pa.types.is_list(kind):
-        return _is_known(kind.value_type)
-    if pa.types.is_struct(kind):
-        return all(_is_known(field.type) for field in kind)
-    return kind in _PLAIN or pa.types.is_decimal128(kind)
-
-
-def _stored(kind: pa.DataType) -> pa.DataType:
-    if isinstance(kind, pa.BaseExtensionType):
-        return _stored(kind.storage_type)
-    if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
-        return pa.string()
-    if pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind) or pa.types.is_fixed_size_binary(kind):
-        return pa.binary()
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return pa.list_(pa.field("element", _stored(kind.value_type)))
-    if pa.types.is_struct(kind):
-        return pa.struct([pa.field(field.name, _stored(field.type)) for field in kind])
-    return kind
+__all__ = ["check_names", "fitted", "in_schema", "joined", "merged"]
 
 
 def check_names(names: list[str], place: str, *, folded: bool) -> None:
@@ -106,7 +51,7 @@ def fitted(
         ValueError: if a column has a type that the table cannot take.
     """
     fields = []
-    for field in stored_schema(new):
+    for field in stored_schema(new, "current"):
         if there is not None and field.name in there.names:
             known = there.field(field.name).type
             wide = widen(known, field.type)

@@ -16,9 +16,10 @@ import pyarrow as pa
 from pgoutput_fast.merge.effect.effect import Effect
 from pgoutput_fast.merge.match import Finder, check_all_gone, chosen, is_plain
 from pgoutput_fast.protocol.limits import PIECE_BYTES
+from pgoutput_fast.schema.types import stored_schema
 from pgoutput_fast.storage.fsync import make_directory
 from pgoutput_fast.storage.rows_file import RowsFile
-from pgoutput_fast.tables.columns import check_names, fitted, in_schema, merged, stored_schema
+from pgoutput_fast.tables.columns import check_names, fitted, in_schema, merged
 from pgoutput_fast.tables.table import CurrentTable, HeldVersion, expect_position
 
 __all__ = ["DuckDBCurrent"]
@@ -180,7 +181,7 @@ class DuckDBCurrent(CurrentTable):
             raise ValueError(f"{self} is not a table of a mirror: use another name, or remove it")
         empty = connection.sql(f"SELECT * FROM {self._table} LIMIT 0").to_arrow_table()
         position, version = map(int, own[0])
-        return _State(position, version, stored_schema(empty.schema))
+        return _State(position, version, stored_schema(empty.schema, "current"))
 
     def _kind(self, connection: Any, schema: str, name: str) -> str | None:
         """The type of the relation of this name, BASE TABLE or VIEW; None if there is none."""
@@ -271,7 +272,7 @@ class DuckDBCurrent(CurrentTable):
             return connection.sql(query).to_arrow_table()
 
     def replace(self, rows: Iterable[pa.RecordBatch], schema: pa.Schema, position: int) -> None:
-        stored = stored_schema(schema)
+        stored = stored_schema(schema, "current")
         check_names(stored.names, str(self), folded=True)
         with self._opened() as connection:
             before = self._state_in(connection)

@@ -18,9 +18,10 @@ from pgoutput_fast.merge.effect.effect import Effect
 from pgoutput_fast.merge.match import Finder
 from pgoutput_fast.merge.rewriting import Found, Numbers, Search, rewritten
 from pgoutput_fast.merge.staged import Staged
+from pgoutput_fast.schema.types import stored_schema
 from pgoutput_fast.storage.stores import Store, is_unfinished
 from pgoutput_fast.tables.advice import advised
-from pgoutput_fast.tables.columns import check_names, fitted, in_schema, merged, stored_schema
+from pgoutput_fast.tables.columns import check_names, fitted, in_schema, merged
 from pgoutput_fast.tables.damaged import DamagedError
 from pgoutput_fast.tables.data_files import (
     FILE_BYTES,
@@ -238,7 +239,7 @@ class FileTable(CurrentTable):
         return in_schema(rows, types)
 
     def replace(self, rows: Iterable[pa.RecordBatch], schema: pa.Schema, position: int) -> None:
-        stored = stored_schema(schema)
+        stored = stored_schema(schema, "current")
         check_names(stored.names, str(self), folded=self._folded)
         self._load()  # refuses a table that a mirror did not make, before the long work
         stored = self._in_files(None, stored)

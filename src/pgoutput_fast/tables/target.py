@@ -13,7 +13,7 @@ from pgoutput_fast.schema.options import Transactions
 from pgoutput_fast.tables.files import WrittenFile
 from pgoutput_fast.tables.stream import Stream
 
-__all__ = ["Mode", "TableTarget", "fitted_types", "plain_types"]
+__all__ = ["Mode", "TableTarget", "fitted_types"]
 
 Mode = Literal["append", "overwrite", "error"]
 
@@ -169,22 +169,3 @@ def _fitted_field(
         f"{'A column cannot change its type in this way' if wide is None else 'Tables of this kind cannot widen it'}: "
         "write to another target, or use mode='overwrite', which loads the whole table again"
     )
-
-
-def plain_types(schema: pa.Schema) -> pa.Schema:
-    """The schema with one form of every type: no large types, no views, no fixed sizes, no field metadata."""
-    return pa.schema([pa.field(field.name, _plain_type(field.type)) for field in schema])
-
-
-def _plain_type(kind: pa.DataType) -> pa.DataType:
-    if isinstance(kind, pa.BaseExtensionType):
-        return _plain_type(kind.storage_type)
-    if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
-        return pa.string()
-    if pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind) or pa.types.is_fixed_size_binary(kind):
-        return pa.binary()
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return pa.list_(pa.field("element", _plain_type(kind.value_type)))
-    if pa.types.is_struct(kind):
-        return pa.struct([pa.field(field.name, _plain_type(field.type)) for field in kind])
-    return kind

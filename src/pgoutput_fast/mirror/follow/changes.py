@@ -19,7 +19,8 @@ from pgoutput_fast.schema.column_types import column_type_of
 from pgoutput_fast.schema.metadata_columns import metadata_names
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.schema.own_memory import in_own_memory
-from pgoutput_fast.schema.plain import plain_schema, to_types
+from pgoutput_fast.schema.plain import to_types
+from pgoutput_fast.schema.types import has_lists, stored_schema
 
 __all__ = [
     "Rejected",
@@ -142,7 +143,7 @@ def _runs(batches: Sequence[RelationBatch]) -> Iterator[Run]:
 
 def _plain(batches: Sequence[pa.RecordBatch]) -> pa.Table:
     rows = pa.Table.from_batches(batches)
-    schema = plain_schema(rows.schema)
+    schema = stored_schema(rows.schema, "parquet")
     plain = to_types(rows, pa.schema([pa.field(field.name, field.type) for field in schema]))
     # The decoder reuses the memory of its arrays. If waiting changes stayed in it, the decoder would keep their peak
     # size for ever.
@@ -244,12 +245,6 @@ def unchecked_array(schema: pa.Schema, key: Collection[str], before: Collection[
         before: those of the key before.
     """
     for name in key:
-        if name not in before and name in schema.names and _has_lists(schema.field(name).type):
+        if name not in before and name in schema.names and has_lists(schema.field(name).type):
             return f"its key has the column {name!r} now, whose arrays may not have been checked before"
     return None
-
-
-def _has_lists(kind: pa.DataType) -> bool:
-    if pa.types.is_struct(kind):
-        return any(_has_lists(kind.field(k).type) for k in range(kind.num_fields))
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))

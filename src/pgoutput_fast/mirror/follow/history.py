@@ -11,12 +11,13 @@ import pyarrow as pa
 from pgoutput_fast.mirror.view.changes import read_changes
 from pgoutput_fast.schema.evolution import widest
 from pgoutput_fast.schema.plain import to_types
+from pgoutput_fast.schema.types import stored_schema
 from pgoutput_fast.storage.stores import Store
 from pgoutput_fast.tables.data_files import row_groups
 from pgoutput_fast.tables.delta.appended import DeltaTarget, columns_error
 from pgoutput_fast.tables.errors import LOAD_AGAIN, MirrorBusyError
 from pgoutput_fast.tables.files import TableFiles, WrittenFile, file_prefix
-from pgoutput_fast.tables.target import fitted_types, plain_types
+from pgoutput_fast.tables.target import fitted_types
 
 __all__ = ["AppendTable", "HistoryFiles"]
 
@@ -87,7 +88,9 @@ class AppendTable:
         """
         try:
             there, place = self._target.columns(), f"the Delta table {self.directory}"
-            return fitted_types(there, plain_types(schema), place, lambda *_: True, more_fields=True)
+            return fitted_types(
+                there, stored_schema(schema, "table"), place, lambda *_: True, more_fields=True
+            )
         except ValueError as problem:
             what = str(problem).partition(": write to another target")[0]
             raise ValueError(f"{what}. L{LOAD_AGAIN[1:]}: then a new history begins") from None
@@ -229,7 +232,7 @@ class HistoryFiles:
         """
         if not rows.num_rows:
             return
-        schema = plain_types(rows.schema if self._replace else table.fitted(rows.schema))
+        schema = stored_schema(rows.schema if self._replace else table.fitted(rows.schema), "table")
         directory = table.directory
         before = self._schemas.get(directory, schema)
         whole = widest([before, schema], directory, more_fields=True)

@@ -21,7 +21,8 @@ from pgoutput_fast.mirror.state.memory import Gap, KnownColumn
 from pgoutput_fast.postgres.publications import OPERATIONS
 from pgoutput_fast.postgres.row_age import of_one_table
 from pgoutput_fast.schema.metadata_columns import metadata_fields, metadata_names
-from pgoutput_fast.schema.plain import plain_schema, to_types
+from pgoutput_fast.schema.plain import to_types
+from pgoutput_fast.schema.types import stored_schema
 from pgoutput_fast.snapshot.export import SnapshotError
 from pgoutput_fast.snapshot.progress import LoadProgress
 from pgoutput_fast.snapshot.snapshot import Snapshot, SnapshotBatches
@@ -171,7 +172,7 @@ def _truncate(schema: pa.Schema, position: int) -> pa.Table:
 
 def load_schema(snapshot: Snapshot, name: str) -> pa.Schema:
     """The columns of a table's rows in a load: metadata columns, then those of the relation, in plain types."""
-    plain = plain_schema(snapshot.schema(name))
+    plain = stored_schema(snapshot.schema(name), "parquet")
     assert plain.names[: len(metadata_fields("_"))] == [field.name for field in metadata_fields("_")]
     return pa.schema([pa.field(field.name, field.type) for field in plain])
 

@@ -11,11 +11,11 @@ import pyarrow.parquet as pq
 
 from pgoutput_fast.mirror.follow.apply_order import in_order
 from pgoutput_fast.schema.evolution import widen
+from pgoutput_fast.schema.types import stored_schema
 from pgoutput_fast.storage.paths import open_file
 from pgoutput_fast.storage.stores import Store
 from pgoutput_fast.tables.columns import in_schema
 from pgoutput_fast.tables.delta.appended import reached
-from pgoutput_fast.tables.target import plain_types
 
 __all__ = ["Changes", "read_changes"]
 
@@ -129,7 +129,7 @@ def read_changes(
             low, high = _bounds_in(file)
         if (low is None or low <= through) and (high is None or high > after):
             found.append(_File(file, low, high, rows))
-    schema = plain_types(pa.schema(table.schema().to_arrow()))
+    schema = stored_schema(pa.schema(table.schema().to_arrow()), "table")
     return Changes(schema, _parts(found), after, through)
 
 

@@ -13,9 +13,9 @@ from pgoutput_fast.catalog.identifiers import parse_qualified_name
 from pgoutput_fast.catalog.relations import Catalog, Relation
 from pgoutput_fast.protocol.limits import SPARK_PARTITION_BYTES
 from pgoutput_fast.schema.options import Options
-from pgoutput_fast.schema.plain import plain_schema
 from pgoutput_fast.schema.resolve import Resolved, resolve
 from pgoutput_fast.schema.tables import OUTCOMES_SCHEMA
+from pgoutput_fast.schema.types import stored_schema
 from pgoutput_fast.segments.footers import one_batch
 from pgoutput_fast.segments.listing import SegmentList
 from pgoutput_fast.segments.segment import Segment
@@ -90,7 +90,7 @@ def described_tables(
         resolved = resolve(known, name, options, _pinned(known, name, options))
         if resolved.table in found:  # another spelling of its name, or its oid
             continue
-        schema = plain_schema(spark_arrow_schema(resolved.schema))
+        schema = stored_schema(spark_arrow_schema(resolved.schema), "parquet")
         bare = pa.schema([pa.field(field.name, field.type) for field in schema])
         columns = partition_columns(partition_by, resolved.table)
         check_partition_columns(bare, columns, resolved.table)

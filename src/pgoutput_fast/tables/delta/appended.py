@@ -14,13 +14,14 @@ import pyarrow as pa
 
 from pgoutput_fast.base.documents import parsed_json
 from pgoutput_fast.schema.options import Transactions
+from pgoutput_fast.schema.types import stored_schema
 from pgoutput_fast.storage.parquet import SETTINGS
 from pgoutput_fast.storage.paths import is_uri, open_place, shown, split_uri
 from pgoutput_fast.storage.stores import open_store
 from pgoutput_fast.tables.delta.statistics import complete, mended_actions
 from pgoutput_fast.tables.files import WrittenFile
 from pgoutput_fast.tables.stream import Stream
-from pgoutput_fast.tables.target import Mode, TableTarget, fitted_types, plain_types
+from pgoutput_fast.tables.target import Mode, TableTarget, fitted_types
 
 __all__ = [
     "CONFIGURATION",
@@ -137,7 +138,7 @@ class DeltaTarget(TableTarget):
             return schema
         # delta-rs does not support Delta's type widening.
         place = f"the Delta table {shown(self._place)}"
-        return fitted_types(self.columns(), plain_types(schema), place, lambda *_: False)
+        return fitted_types(self.columns(), stored_schema(schema, "table"), place, lambda *_: False)
 
     def column_names(self) -> list[str]:
         return list(self.columns().names)
@@ -148,7 +149,7 @@ class DeltaTarget(TableTarget):
         if table is None:
             return pa.schema([])
         if self._known is None or self._known[0] is not table or self._known[1] != table.version():
-            self._known = table, table.version(), plain_types(pa.schema(table.schema().to_arrow()))
+            self._known = table, table.version(), stored_schema(pa.schema(table.schema().to_arrow()), "table")
         return self._known[2]
 
     def commit(
@@ -165,7 +166,7 @@ class DeltaTarget(TableTarget):
             schema = self.fitted(schema)
         actions = [add_action(each, partition_by) for each in files]
         properties = self._properties(position, stream, transactions, mode == "overwrite")
-        whole = self._delta.Schema.from_arrow(plain_types(schema))
+        whole = self._delta.Schema.from_arrow(stored_schema(schema, "table"))
         if self._table is None:
             from deltalake.transaction import create_table_with_add_actions
 

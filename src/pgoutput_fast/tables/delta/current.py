@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pgoutput_fast.schema.types import stored_schema
 from pgoutput_fast.storage.stores import open_store
 from pgoutput_fast.tables.damaged import DamagedError
 from pgoutput_fast.tables.data_files import FILE_BYTES, DataFile, Version
@@ -25,7 +26,6 @@ from pgoutput_fast.tables.delta.statistics import mended_actions
 from pgoutput_fast.tables.errors import LOAD_ANY_AGAIN
 from pgoutput_fast.tables.file_table import ChangedError, FileTable
 from pgoutput_fast.tables.files import WrittenFile
-from pgoutput_fast.tables.target import plain_types
 
 __all__ = ["DeltaCurrent"]
 
@@ -129,7 +129,7 @@ class DeltaCurrent(FileTable):
         return Version(
             number=table.version(),
             position=position,
-            schema=plain_types(pa.schema(table.schema().to_arrow())),
+            schema=stored_schema(pa.schema(table.schema().to_arrow()), "table"),
             files=[
                 DataFile(name, rows, nbytes)
                 for name, rows, nbytes in zip(

@@ -10,6 +10,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 from pgoutput_fast.schema.options import Transactions
+from pgoutput_fast.schema.types import stored_schema
 from pgoutput_fast.storage.paths import split_uri
 from pgoutput_fast.storage.stores import Store
 from pgoutput_fast.storage.table_directories import table_of
@@ -17,7 +18,7 @@ from pgoutput_fast.tables.files import WrittenFile
 from pgoutput_fast.tables.iceberg.bounds import choose_bounds, with_bounds_or_without
 from pgoutput_fast.tables.iceberg.fields import can_widen, change_columns, check_iceberg_names, with_field_ids
 from pgoutput_fast.tables.stream import Stream
-from pgoutput_fast.tables.target import Mode, TableTarget, fitted_types, plain_types
+from pgoutput_fast.tables.target import Mode, TableTarget, fitted_types
 
 __all__ = [
     "IcebergTarget",
@@ -143,12 +144,12 @@ class IcebergTarget(TableTarget):
     def fitted(self, schema: pa.Schema) -> pa.Schema:
         if self._table is None:
             return schema
-        there = plain_types(self._table.schema().as_arrow())
+        there = stored_schema(self._table.schema().as_arrow(), "table")
         place = f"the Iceberg table {'.'.join(self._identifier)}"
-        return fitted_types(there, plain_types(schema), place, can_widen)
+        return fitted_types(there, stored_schema(schema, "table"), place, can_widen)
 
     def stored(self, schema: pa.Schema, mode: Mode) -> pa.Schema:
-        schema = plain_types(schema)
+        schema = stored_schema(schema, "table")
         check_iceberg_names(schema, f"the Iceberg table {'.'.join(self._identifier)}")
         # This transaction is not committed. The commit repeats it, and pyiceberg compares the ids.
         transaction = self._changed(schema, mode == "overwrite")
@@ -170,7 +171,7 @@ class IcebergTarget(TableTarget):
         from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError
 
         replaced = mode == "overwrite"
-        schema = plain_types(schema if replaced else self.fitted(schema))
+        schema = stored_schema(schema if replaced else self.fitted(schema), "table")
         paths = [f"{self._location}/{each.name}" for each in files]
         known = {_POSITION: str(position)}
         known |= {} if stream is None else {_STREAM: stream.to_json()}
@@ -215,7 +216,9 @@ class IcebergTarget(TableTarget):
         # pyiceberg would retry the same files on top of another run's commit. This changes only the copy in memory.
         self._table.metadata.properties[_RETRIES] = "0"
         transaction = self._table.transaction()
-        change_columns(transaction, plain_types(self._table.schema().as_arrow()), schema, replaced=replaced)
+        change_columns(
+            transaction, stored_schema(self._table.schema().as_arrow(), "table"), schema, replaced=replaced
+        )
         return transaction
 
     def committed(self) -> Collection[str]:

@@ -9,9 +9,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from pgoutput_fast.schema.types import stored_schema
 from pgoutput_fast.storage.paths import absolute
 from pgoutput_fast.storage.stores import open_store
-from pgoutput_fast.tables.columns import stored_schema
 from pgoutput_fast.tables.damaged import DamagedError
 from pgoutput_fast.tables.data_files import FILE_BYTES, DataFile, Version
 from pgoutput_fast.tables.errors import LOAD_ANY_AGAIN
@@ -20,7 +20,6 @@ from pgoutput_fast.tables.files import WrittenFile
 from pgoutput_fast.tables.iceberg.appended import iceberg_name, iceberg_root, open_catalog
 from pgoutput_fast.tables.iceberg.bounds import choose_bounds, with_bounds_or_without
 from pgoutput_fast.tables.iceberg.fields import can_widen, change_columns, check_iceberg_names, with_field_ids
-from pgoutput_fast.tables.target import plain_types
 
 __all__ = ["IcebergCurrent"]
 
@@ -139,7 +138,7 @@ class IcebergCurrent(FileTable):
                 )
             files[name] = task.file
         schema = table.schemas()[snapshot.schema_id]
-        columns = with_field_ids(stored_schema(plain_types(schema.as_arrow())), schema)
+        columns = with_field_ids(stored_schema(schema.as_arrow(), "current"), schema)
 
         def bounds(column: str) -> tuple[pa.Array, pa.Array]:
             field, kind = schema.find_field(column), columns.field(column).type
@@ -178,7 +177,9 @@ class IcebergCurrent(FileTable):
                 table.metadata.properties[_RETRIES] = "0"
                 transaction = table.transaction()
                 if not before.schema.equals(schema):
-                    change_columns(transaction, before.schema, plain_types(schema), replaced=removed is None)
+                    change_columns(
+                        transaction, before.schema, stored_schema(schema, "table"), replaced=removed is None
+                    )
             with transaction:
                 choose_bounds(transaction, of_dates=has_bounds)
                 self._overwrite(transaction, position, added, gone)
@@ -193,7 +194,7 @@ class IcebergCurrent(FileTable):
     def _created(self, schema: pa.Schema) -> Any:
         """A transaction that creates the table."""
         return self._catalog.create_table_transaction(
-            self._identifier, plain_types(schema), location=self._location, properties=_PROPERTIES
+            self._identifier, stored_schema(schema, "table"), location=self._location, properties=_PROPERTIES
         )
 
     def _in_files(self, before: Version | None, schema: pa.Schema) -> pa.Schema:
@@ -205,9 +206,9 @@ class IcebergCurrent(FileTable):
         if table is None:
             transaction = self._created(schema)
         else:
-            transaction, there = table.transaction(), plain_types(table.schema().as_arrow())
-            if before is not None or not there.equals(plain_types(schema)):
-                change_columns(transaction, there, plain_types(schema), replaced=before is None)
+            transaction, there = table.transaction(), stored_schema(table.schema().as_arrow(), "table")
+            if before is not None or not there.equals(stored_schema(schema, "table")):
+                change_columns(transaction, there, stored_schema(schema, "table"), replaced=before is None)
         self._catalog.close()
         return with_field_ids(schema, transaction.table_metadata.schema())
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
 
 from pgoutput_fast.schema.evolution import widen
+from pgoutput_fast.schema.types import leaf_pairs, walk_type
 
 __all__ = ["can_become", "can_widen", "change_columns", "check_iceberg_names", "with_field_ids"]
 
@@ -67,15 +67,10 @@ def can_become(field: pa.Field, schema: pa.Schema) -> bool:
 
 def can_widen(there: pa.DataType, wide: pa.DataType) -> bool:
     """Whether Iceberg can widen a column in this way."""
-    if wide.equals(there):
-        return True
-    if pa.types.is_decimal128(there):
-        return bool(pa.types.is_decimal128(wide) and there.scale == wide.scale)
-    if pa.types.is_list(there):
-        return can_widen(there.value_type, wide.value_type)
-    if pa.types.is_struct(there):
-        return all(can_widen(a.type, b.type) for a, b in zip(there, wide, strict=True))
-    return True
+    return all(
+        not pa.types.is_decimal128(a) or (pa.types.is_decimal128(b) and a.scale == b.scale)
+        for a, b in leaf_pairs(there, wide)
+    )
 
 
 def check_iceberg_names(schema: pa.Schema, place: str) -> None:
@@ -90,7 +85,7 @@ def check_iceberg_names(schema: pa.Schema, place: str) -> None:
     """
     owners: dict[str, str] = {}
     for field in schema:
-        for path in _paths(field.name, field.type):
+        for path, _ in walk_type(field.name, field.type):
             other = owners.setdefault(path, field.name)
             if other != field.name:
                 raise ValueError(
@@ -98,12 +93,3 @@ def check_iceberg_names(schema: pa.Schema, place: str) -> None:
                     "of both, or of a part of one. Rename one on the server, leave one out of the publication, or use "
                     "another format"
                 )
-
-
-def _paths(path: str, kind: pa.DataType) -> Iterator[str]:
-    yield path
-    if pa.types.is_struct(kind):
-        for field in kind:
-            yield from _paths(f"{path}.{field.name}", field.type)
-    elif pa.types.is_list(kind):
-        yield from _paths(f"{path}.element", kind.value_type)

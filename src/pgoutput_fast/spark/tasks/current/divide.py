@@ -15,7 +15,8 @@ from pgoutput_fast.decoding.decoder import decode_tagged
 from pgoutput_fast.mirror.follow.changes import ambiguous_change, key_of
 from pgoutput_fast.schema.metadata_columns import metadata_names
 from pgoutput_fast.schema.options import Options
-from pgoutput_fast.schema.plain import plain_schema, to_types
+from pgoutput_fast.schema.plain import to_types
+from pgoutput_fast.schema.types import stored_schema
 from pgoutput_fast.spark.tasks.current.buckets import buckets_of
 from pgoutput_fast.spark.tasks.current.scratch import Piece, write_piece
 from pgoutput_fast.spark.tasks.tables import SegmentTask, rows_behind, rows_of_task
@@ -152,7 +153,7 @@ class DivideChanges:
 
 def _plain(batches: list[pa.RecordBatch]) -> pa.Table:
     rows = pa.Table.from_batches(batches)
-    schema = plain_schema(rows.schema)
+    schema = stored_schema(rows.schema, "parquet")
     return to_types(rows, schema)
 
 
