@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from reference import messages as reference
-from reference.messages import ReferenceError, decode
+from reference import output
+from reference.messages import decode
+from reference.output import ReferenceError
 from support.raw_messages import (
     ID,
     R_STREAM,
@@ -38,7 +39,7 @@ from support.raw_messages import (
 )
 
 
-def ids(out: reference.Decoded) -> list[Any]:
+def ids(out: output.Decoded) -> list[Any]:
     return [row["columns"]["id"] for row in out.rows]
 
 

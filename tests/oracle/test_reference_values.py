@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from reference.messages import ReferenceError, decode
+from reference.messages import decode
+from reference.output import ReferenceError
 from reference.types import MalformedError, PgType, convert, resolve
 from support.raw_messages import begin, commit, insert, relation, u32, user_type
 

@@ -22,6 +22,7 @@ from pgoutput_fast.spark.source.read import ManyRows
 from pgoutput_fast.spark.source.stream_rows import RangeRows
 from pgoutput_fast.spark.tasks.rows import chosen_rows
 from reference import messages as reference
+from reference import output
 from support.forms import and_slow
 from support.streams import RandomChoices, Stream, make_stream
 
@@ -85,7 +86,7 @@ def test_ranges_hold_what_commits_in_them(transactions: str) -> None:
                 types=DESCRIBED,
                 transactions=transactions,
             )
-        except reference.ReferenceError:
+        except output.ReferenceError:
             continue
         streams += 1
         cuts = {choices.below(len(stream.payloads)) for _ in range(choices.below(8))}
@@ -122,7 +123,7 @@ def _described(parts: list[ManyRows]) -> str:
 
 
 def _expected(
-    slow: reference.Decoded, start: int, end: int, transactions: str
+    slow: output.Decoded, start: int, end: int, transactions: str
 ) -> list[tuple[int, int, int | None]]:
     kinds = {"insert": 73, "update_postimage": 85, "delete": 68}
     commits = {row["txn"]: row["at_seq"] for row in slow.outcomes if row["outcome"] == "committed"}

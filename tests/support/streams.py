@@ -29,6 +29,7 @@ from pgoutput_fast.encode import (
     encode_type,
 )
 from reference import messages as reference
+from reference import output
 from reference.nested import sent_name
 
 T = TypeVar("T")
@@ -448,7 +449,7 @@ def by_reference(stream: Stream, **options: Any) -> dict[str, Any] | None:
         out = reference.decode(
             stream.payloads, stream.lsns, sessions=stream.sessions, types=DESCRIBED, **known
         )
-    except reference.ReferenceError:
+    except output.ReferenceError:
         return None
     return summary(out.rows, {name: getattr(out, name) for name in TABLES})
 
