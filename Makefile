@@ -5,6 +5,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := pyproject.toml setup.py $(shell find src -name '*.py' -o -name '*.pyx' -o -name '*.pxd' -o -name '*.hpp' -o -name '*.pyi')
 TIME ?= 300
+# Processes that run tests. Many tests wait, for a server or another process, so two cores have work for five.
+PROCESSES ?= 5
 ROWS ?= 20000000
 MESSAGES ?= 10000000
 KILLS ?= 50
@@ -37,17 +39,17 @@ $(VENV)/.dev: $(SOURCES) | $(BIN)/python
 demo: $(VENV)/.demo  ## write the WAL of a real PostgreSQL as Delta tables with a real Spark, and check the result
 	$(BIN)/python -m pgoutput_fast demo
 
-test: $(VENV)/.dev  ## run the tests, on four PostgreSQL versions, or those that are available (some 15 minutes on two cores)
+test: $(VENV)/.dev  ## run the tests, on the oldest and the newest PostgreSQL that is available (some ten minutes on two cores)
 	$(BIN)/python ci/fetch_servers.py
-	$(BIN)/python -m pytest -n 3 --dist loadfile -m 'not slow' $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $(PROCESSES) --dist loadfile -m 'not slow' $(PYTEST_ARGS)
 
-test-long: $(VENV)/.dev  ## run the tests and the PostgreSQL versions that `make test` leaves out to stay short, as CI does (some 25 minutes)
+test-long: $(VENV)/.dev  ## run the tests and the PostgreSQL versions that `make test` leaves out to stay short, as CI does (some 15 minutes)
 	$(BIN)/python ci/fetch_servers.py
-	$(BIN)/python -m pytest -n 3 --dist loadfile -m slow $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $(PROCESSES) --dist loadfile -m slow $(PYTEST_ARGS)
 
 test-whole: $(VENV)/.dev  ## run the tests of both, with all their long forms and server versions, too
 	$(BIN)/python ci/fetch_servers.py
-	$(BIN)/python -m pytest -n 3 --dist loadfile --whole $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $(PROCESSES) --dist loadfile --whole $(PYTEST_ARGS)
 
 test-matrix: $(VENV)/.dev  ## run the Spark tests on Spark 4.0, 4.1, 4.2 and 4.3 (SPARKS="4.0 4.1" for some of them)
 	$(BIN)/python ci/fetch_servers.py

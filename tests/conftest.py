@@ -62,6 +62,15 @@ def pytest_configure(config: pytest.Config) -> None:
     pytest.register_assert_rewrite("support.oracle", "support.streaming")
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    if config.getoption("dist") != "loadfile":
+        return None
+    from support.distribution import LongestFirst
+
+    return LongestFirst(config, log)
+
+
 def pytest_sessionstart(session: pytest.Session) -> None:
     # Without this, a runner without servers would skip nearly all tests and pass.
     missing = pg.missing_in_ci()

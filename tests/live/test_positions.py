@@ -388,6 +388,7 @@ class _LargeTransactions(threading.Thread):
                 first += _LARGE
 
 
+@pytest.mark.few_servers
 @pytest.mark.newest_server
 def test_the_recipe_killed_at_random_moments(database: pg.Database, slot: str, tmp_path: Path) -> None:
     """The program of docs/follow.md. The full form takes PGOUTPUT_FAST_KILLS=200."""

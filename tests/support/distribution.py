@@ -1,0 +1,68 @@
+"""The order in which the processes of a test run (`-n`) get the test files.
+
+pytest-xdist starts with the files that have most tests. These are files of quick tests, so slow files are left for the
+end, where some processes wait for the last one. `LongestFirst` starts with the slowest files. It also gives the files
+that need a Spark to as few processes as possible: each of them has a JVM of its own, which takes ten seconds of CPU time
+to start. Meanwhile, the others run tests that mostly wait, for example for a server or a mirror.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from xdist.scheduler import LoadFileScheduling
+
+__all__ = ["SECONDS", "SPARK", "LongestFirst", "seconds"]
+
+# Processes that run the tests of Spark. A query uses more than one core.
+_SPARK_PROCESSES = 2
+SPARK = ("tests/spark/", "tests/mirror/view/test_layers.py")
+# Seconds a test, roughly. The first prefix that fits counts. If a number is wrong, only the order is worse.
+SECONDS: Mapping[str, float] = {
+    "tests/demo/test_demo.py": 100,
+    "tests/mirror/compare/": 0.1,
+    "tests/mirror/test_catalog_changes.py": 1,
+    "tests/mirror/view/": 1,
+    "tests/mirror/": 4,
+    "tests/spark/test_current_buckets.py": 0.1,
+    "tests/spark/test_order.py": 0.3,
+    "tests/spark/test_shipping.py": 0.3,
+    "tests/spark/": 3,
+    "tests/demo/": 1,
+    "tests/live/": 1.5,
+    "tests/capture/": 1,
+    "tests/project/test_docs": 4,
+    "tests/project/test_benchmarks.py": 1,
+    "tests/examples/": 2,
+    "tests/snapshot/": 0.5,
+    "tests/tables/": 0.5,
+    "tests/cli/": 0.2,
+    "tests/segments/": 0.2,
+    "tests/postgres/test_sql.py": 0.01,
+    "tests/postgres/": 0.2,
+}
+_OTHERS = 0.03
+
+
+class LongestFirst(LoadFileScheduling):
+    """`--dist loadfile`, with the order of this module."""
+
+    def schedule(self) -> None:
+        self.config.option.loadscopereorder = False
+        super().schedule()
+
+    def _assign_work_unit(self, node: Any) -> None:
+        for_spark = node in self.nodes[:_SPARK_PROCESSES]
+        # Files of the other kind come only after the own ones.
+        file = max(
+            self.workqueue,
+            key=lambda file: (file.startswith(SPARK) == for_spark, seconds(file, len(self.workqueue[file]))),
+        )
+        self.workqueue.move_to_end(file, last=False)
+        super()._assign_work_unit(node)
+
+
+def seconds(file: str, tests: int) -> float:
+    """How long a test file takes, roughly."""
+    return tests * next((weight for prefix, weight in SECONDS.items() if file.startswith(prefix)), _OTHERS)
