@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,10 +11,9 @@ import pytest
 
 import pgoutput_fast as pgo
 from pgoutput_fast.capture import segment_directory
-from pgoutput_fast.capture.ownership import Owner, owned
 from pgoutput_fast.encode import Writer
 from pgoutput_fast.segments import Source
-from pgoutput_fast.storage.stores import Store
+from pgoutput_fast.storage.lease import lock_file
 
 
 def test_what_is_there_is_durable_before_it_is_gone_on_from(
@@ -25,12 +23,9 @@ def test_what_is_there_is_durable_before_it_is_gone_on_from(
     happened: list[str] = []
     fsync, newest = os.fsync, segment_directory.newest_segment
 
-    def lock(store: Store) -> AbstractContextManager[Owner]:
-        happened.append("locked")  # until then the predecessor may still be at it
-        return owned(store)
-
     def see(descriptor: int) -> None:
         if os.path.samestat(os.fstat(descriptor), tmp_path.stat()):
+            assert lock_file(tmp_path / ".lock") is None, "until then the predecessor may still write"
             happened.append("fsync")
         fsync(descriptor)
 
@@ -39,14 +34,11 @@ def test_what_is_there_is_durable_before_it_is_gone_on_from(
         return newest(directory)
 
     monkeypatch.setattr(os, "fsync", see)
-    monkeypatch.setattr(segment_directory, "owned", lock)
     monkeypatch.setattr(segment_directory, "newest_segment", look)
     into = segment_directory.SegmentDirectory(tmp_path)
     with into.owned():
         into.newest()
-    assert happened == ["locked", "fsync", "fsync", "looked"], (
-        "the second for each time that it connects again"
-    )
+    assert happened == ["fsync", "fsync", "looked"], "the second for each time that it connects again"
 
 
 def test_unfinished_files_of_a_killed_process_are_removed(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,7 @@ from pgoutput_fast.segments import (
 )
 from pgoutput_fast.segments import catalog as segment_catalogs
 from pgoutput_fast.segments.tail import SegmentStream
-from pgoutput_fast.storage.locks import try_lock
+from pgoutput_fast.storage.lease import lock_file
 from pgoutput_fast.storage.stores import open_store
 from support import pg
 from support.buckets import opened_bucket
@@ -436,10 +437,10 @@ def test_segments_of_others_are_never_removed(made: _Stream, tmp_path: Path) -> 
 def test_one_at_a_time(made: _Stream, tmp_path: Path) -> None:
     for n in range(5):
         made.cut(made.commit(n))
-    with open(tmp_path / ".compact.lock", "a+") as file:
-        assert try_lock(file)
-        with pytest.raises(CompactBusyError, match="another process compacts"):
-            compact(tmp_path)
+    file = lock_file(tmp_path / ".compact.lock")
+    assert file is not None
+    with file, pytest.raises(CompactBusyError, match="another process compacts"):
+        compact(tmp_path)
     assert compact(tmp_path, keep=1).joined == 4
 
 
@@ -506,10 +507,9 @@ def test_a_capture_that_starts_leaves_its_file_alone(made: _Stream, tmp_path: Pa
     def left(*, running: bool) -> list[bool]:
         for path in (joining, part, own):
             path.write_bytes(b"unfinished")
-        with open(tmp_path / ".compact.lock", "a+") as file:
-            assert not running or try_lock(file)
-            with SegmentDirectory(tmp_path).owned():
-                return [path.exists() for path in (joining, part, own)]
+        file = lock_file(tmp_path / ".compact.lock") if running else None
+        with file or nullcontext(), SegmentDirectory(tmp_path).owned():
+            return [path.exists() for path in (joining, part, own)]
 
     assert left(running=True) == [True, True, False]
     assert left(running=False) == [False, False, False]

@@ -346,7 +346,7 @@ def test_two_loads_into_one_directory(database: pg.Database, slot: str, tmp_path
 
         def load_the_second(now: LoadProgress) -> None:
             for other in (first, second):
-                with pytest.raises(SnapshotError, match="another load writes into") as problem:
+                with pytest.raises(SnapshotError, match="another process loads into") as problem:
                     other.load_to(tmp_path)
                 refused.append(str(problem.value))
 

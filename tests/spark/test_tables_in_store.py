@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import threading
 import time
@@ -14,6 +15,7 @@ import pytest
 from pgoutput_fast import spark as pgspark
 from pgoutput_fast.spark.tables import run as runs
 from pgoutput_fast.storage.stores import open_store
+from pgoutput_fast.tables.marker import end_marker
 from support.buckets import Bucket, opened_bucket
 from support.forms import and_exhaustive
 from support.lakes import assert_whole, data_files, make_segments, running, settled, tables_of
@@ -143,20 +145,56 @@ def test_another_run_that_begins_meanwhile(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """No lock prevents it. The first one fails before it commits."""
-    target, commit = bucket.uri % tmp_path.name, runs.Run.commit
+    target, commit, refused = bucket.uri % tmp_path.name, runs.Run.commit, list[BaseException]()
 
-    def overtaken(*arguments: Any) -> None:
-        monkeypatch.setattr(runs.Run, "commit", commit)
-        pgspark.write_tables(stored, target)
+    def meanwhile(*arguments: Any) -> None:
+        if not refused:
+            with pytest.raises(RuntimeError) as caught:
+                pgspark.write_tables(stored, target)
+            refused.append(caught.value)
         commit(*arguments)
 
-    monkeypatch.setattr(runs.Run, "commit", overtaken)
-    with pytest.raises(
-        RuntimeError, match=r"this run may not write to s3://lake/.* Let only one process at a time"
-    ):
-        pgspark.write_tables(stored, target)
+    monkeypatch.setattr(runs.Run, "commit", meanwhile)
+    pgspark.write_tables(stored, target)
+    assert "writes tables to s3://lake/" in str(refused[0])
+    assert "wait until it has finished" in str(refused[0])
     assert_whole("parquet", target, undisturbed)
+
+
+@pytest.mark.parametrize("version", ["this", "earlier"])
+def test_another_run_that_took_over(
+    spark: Any,
+    bucket: Bucket,
+    stored: Path,
+    undisturbed: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    version: str,
+) -> None:
+    """The first one fails before it commits. A driver of an earlier version ends it without a look at its lease."""
+    target, commit = bucket.uri % tmp_path.name, runs.Run.commit
+    store = open_store(target)
+
+    def overtaken(run: runs.Run, *arguments: Any) -> None:
+        monkeypatch.setattr(runs.Run, "commit", commit)
+        if version == "earlier":
+            end_marker(store, run.name)
+        else:
+            mark = {"token": "another", "host": "elsewhere", "pid": 7, "since": "now"}
+            store.put("_lock.json", json.dumps(mark).encode())
+        commit(run, *arguments)
+
+    monkeypatch.setattr(runs.Run, "commit", overtaken)
+    said = {
+        "this": r"process 7 on elsewhere \(since now\) writes tables to s3://lake/.* now.*This one ends",
+        "earlier": r"this run may not write to s3://lake/.* Let only one process at a time",
+    }
+    with pytest.raises(RuntimeError, match=said[version]):
+        pgspark.write_tables(stored, target)
+    pgspark.write_tables(stored, target)
+    assert_whole("parquet", target, undisturbed)
+    assert not [name for name in store.names() if "_lock" in name]
+    assert not store.names("_lock")
 
 
 @pytest.mark.parametrize("format", FORMATS)

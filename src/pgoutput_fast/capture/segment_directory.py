@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import pyarrow as pa
 
 from pgoutput_fast.capture.confirmed_position import ConfirmedPosition
-from pgoutput_fast.capture.errors import CaptureError, MovedOnError
-from pgoutput_fast.capture.ownership import Owner, owned, removed_after_error
+from pgoutput_fast.capture.errors import CaptureBusyError, CaptureError, MovedOnError
 from pgoutput_fast.capture.retention import Retention, expect_no_typed_files, retain
 from pgoutput_fast.decoding.state import StreamState
 from pgoutput_fast.segments.catalog import CATALOG_DIRECTORY, CatalogLog, sweep_orphans
@@ -20,13 +20,32 @@ from pgoutput_fast.segments.names import Named, newest_named, ordinals_of
 from pgoutput_fast.segments.read import newest_segment
 from pgoutput_fast.segments.segment import Segment, Source
 from pgoutput_fast.segments.write import write_segment
+from pgoutput_fast.storage.lease import Role, WriterLease
 from pgoutput_fast.storage.paths import shown
-from pgoutput_fast.storage.stores import is_unfinished, make_target, missing_directories, open_store
+from pgoutput_fast.storage.stores import (
+    is_unfinished,
+    make_target,
+    missing_directories,
+    open_store,
+    remove_directories,
+)
 from pgoutput_fast.storage.table_directories import MIRROR
 
 __all__ = ["SegmentDirectory"]
 
 _log = logging.getLogger("pgoutput_fast.capture")
+
+# In a store, the slot is the lock: a server streams it to one client at a time. So the capture that has the slot puts
+# its mark without asking, and needs no heartbeat. An earlier capture, whose connection is lost, finds this mark.
+_ROLE = Role(
+    "captures into",
+    "stop it first, or capture into another directory",
+    "start the capture again",
+    CaptureBusyError,
+    lock=".lock",
+    mark="_writer.json",
+    heartbeats="",
+)
 
 
 class SegmentDirectory:
@@ -54,7 +73,7 @@ class SegmentDirectory:
         self._retention = retention
         self._known = CatalogLog(self._store)
         self._outgrown = False
-        self._owner: Owner | None = None
+        self._lease: WriterLease | None = None
         self._confirmed: ConfirmedPosition | None = None
         self._last_seq: int | None = None
         # The newest segment when `reached` last read it, and its end.
@@ -85,16 +104,37 @@ class SegmentDirectory:
         """
         missing = missing_directories(self._store)
         make_target(self._store)
-        with owned(self._store) as owner, removed_after_error(self._store, missing):
-            self._owner = owner
-            try:
-                expect_no_typed_files(self._store)
-            except ValueError as problem:
-                raise CaptureError(str(problem)) from None
-            # The capture continues after the existing files, so they must be durable.
-            self._store.harden()
-            self._sweep()
+        lease = WriterLease(self._store, _ROLE)
+        if self._store.local:
+            lease.acquire()
+        self._lease = lease
+        try:
+            with self._removed_after_error(missing):
+                try:
+                    expect_no_typed_files(self._store)
+                except ValueError as problem:
+                    raise CaptureError(str(problem)) from None
+                # The capture continues after the existing files, so they must be durable.
+                self._store.harden()
+                self._sweep()
+                yield
+        finally:
+            lease.release()
+
+    @contextmanager
+    def _removed_after_error(self, missing: Sequence[Path]) -> Iterator[None]:
+        """After an error in the block, removes directories that did not exist, if they contain only the lock.
+
+        Args:
+            missing: these directories, deepest first.
+        """
+        try:
             yield
+        except BaseException:
+            if missing and os.listdir(missing[0]) == [_ROLE.lock]:
+                os.unlink(missing[0] / _ROLE.lock)
+                remove_directories(missing)
+            raise
 
     def expect_no_mirror(self) -> None:
         """Checks that this is not the target of a mirror, which keeps its segments in a subdirectory.
@@ -126,7 +166,7 @@ class SegmentDirectory:
 
     def newest(self) -> Segment | None:
         """Returns the newest segment, after which a capture continues; None if there is none."""
-        if self._owner is not None:
+        if self._lease is not None:
             # The capture confirms the existing segments at once. An fsync by an earlier process may have failed.
             self._store.harden()
         newest = newest_segment(self._directory)
@@ -163,8 +203,8 @@ class SegmentDirectory:
         Raises:
             MovedOnError: if the segment that `newest` returned is no longer the newest.
         """
-        assert self._owner is not None
-        self._owner.claim()
+        assert self._lease is not None
+        self._lease.acquire(takeover=True)
         self._expect_newest()
 
     def write(self, rows: pa.Table, state: StreamState, source: Source, end_lsn: int) -> None:
@@ -175,9 +215,9 @@ class SegmentDirectory:
             MovedOnError: if another process wrote into the directory before it lost the slot.
             OSError, ValueError: as `write_segment`; in a store also if another process wrote at the same time.
         """
-        assert self._owner is not None
+        assert self._lease is not None
         if not self._store.local:
-            self._owner.check()
+            self._lease.check()
             self._expect_newest()
         path = write_segment(
             self._directory,
@@ -190,8 +230,7 @@ class SegmentDirectory:
             compressed=self._compressed,
         )
         self._outgrown = self._known.outgrown
-        if not self._store.local:
-            self._owner.check()
+        self._lease.check()
         self._last_seq = ordinals_of(shown(path).rpartition("/")[2])[1]
 
     def apply_retention(self) -> None:

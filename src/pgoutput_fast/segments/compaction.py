@@ -12,7 +12,6 @@ import json
 import os
 import re
 import secrets
-import socket
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -25,7 +24,6 @@ from pathlib import Path
 import pyarrow as pa
 
 from pgoutput_fast.base.arguments import expect_count
-from pgoutput_fast.base.documents import parsed_json
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 from pgoutput_fast.segments.catalog import CATALOG_DIRECTORY, content_of_joined, sweep_joined
 from pgoutput_fast.segments.footer import OUTCOMES, WRITER, footer_texts, seal, segment_of
@@ -36,7 +34,7 @@ from pgoutput_fast.segments.outcomes import joined_text
 from pgoutput_fast.segments.read import open_segment
 from pgoutput_fast.segments.segment import check_source
 from pgoutput_fast.segments.write import RELATION_BYTES, ROW_GROUP_BYTES, read_back
-from pgoutput_fast.storage.locks import try_lock
+from pgoutput_fast.storage.lease import Role, WriterLease
 from pgoutput_fast.storage.stores import Entry, Store, open_store
 
 __all__ = ["CompactBusyError", "Compacted", "compact", "unfinished_of_compact"]
@@ -44,11 +42,8 @@ __all__ = ["CompactBusyError", "Compacted", "compact", "unfinished_of_compact"]
 # A reader may load a whole segment: its rows have at most about this many bytes in memory.
 _MOST_MEMORY = 1 << 29
 _ROW_BYTES = 80
-_MARK = "_compact.json"
-# In an object store, a compact without a heartbeat for this long was killed.
-_STALE_SECONDS = 3600
 # A starting capture holds the lock of a compact for a moment, to check whether one is running.
-_LOCK, _LOCK_SECONDS = ".compact.lock", 0.5
+_LOCK_SECONDS = 0.5
 # Unfinished segments, and unfinished part files of the catalog.
 _HIDDEN = re.compile(
     r"\.(?:[0-9]{20}-(?P<last>[0-9]{20})\.parquet|(?P<only>[0-9]{20})-[0-9a-f]{64}\.jsonl\.zst)\.[0-9a-f]{16}"
@@ -58,6 +53,17 @@ _PAYLOAD = TAGGED_SCHEMA.get_field_index("payload")
 
 class CompactBusyError(RuntimeError):
     """Another process joins segments of this directory. Retry when it has ended."""
+
+
+_ROLE = Role(
+    "compacts",
+    "try again when it has ended",
+    "compact again",
+    CompactBusyError,
+    lock=".compact.lock",
+    mark="_compact.json",
+    heartbeats="_compact",
+)
 
 
 class _PartsGoneError(Exception):
@@ -144,7 +150,7 @@ def compact(
     if not seconds >= 0:
         raise ValueError(f"grace must be at least 0 seconds, not {seconds}")
     store = open_store(directory)
-    with _alone(store) as alone:
+    with _alone(store) as lease:
         # The files removed below are contained in joined segments, so these must be durable.
         store.harden()
         _sweep_unfinished(store)
@@ -153,7 +159,7 @@ def compact(
         done: list[tuple[Sequence[Member], int, int]] = []
         for group in groups:
             for members in _within_memory(store, group, files):
-                alone.check()
+                lease.check()
                 try:
                     done.append((members, *_join(store, members)))
                 except (_PartsGoneError, FileNotFoundError, ValueError) as problem:
@@ -186,7 +192,7 @@ def unfinished_of_compact(store: Store, found: Sequence[Entry]) -> set[str]:
         found: files listed before this call, so that a compact that begins later has none of them.
     """
     newest = max(all_named(store), default=None)
-    if newest is None or not store.local or not _is_running(store):
+    if newest is None or not store.local or not WriterLease(store, _ROLE).is_locked():
         return set()
     return {entry.name for entry in found if _is_of_compact(entry.name, newest)}
 
@@ -194,92 +200,21 @@ def unfinished_of_compact(store: Store, found: Sequence[Entry]) -> set[str]:
 # ---- exclusive access --------------------------------------------------------------------------------------------
 
 
-class _Alone:
-    """The right to compact a directory."""
-
-    def check(self) -> None:
-        """Writes a heartbeat. A lock needs none."""
-
-
 @contextmanager
-def _alone(store: Store) -> Iterator[_Alone]:
+def _alone(store: Store) -> Iterator[WriterLease]:
     """Holds the right to compact during the block.
 
     Raises:
         CompactBusyError: if another process has it.
     """
-    if not store.local:
-        mark = _Mark(store)
-        try:
-            yield mark
-        finally:
-            mark.remove()
-        return
-    place = Path(store.at(_LOCK))
-    if not place.parent.is_dir():
+    if store.local and not Path(store.at("")).is_dir():
         raise FileNotFoundError(f"there are no segments at {store}: no such directory")
-    with open(place, "a+") as file:
-        until = time.monotonic() + _LOCK_SECONDS
-        while not try_lock(file) and time.monotonic() < until:
-            time.sleep(0.05)
-        if not try_lock(file):
-            raise CompactBusyError(f"another process compacts {store}: try again when it has ended")
-        yield _Alone()
-
-
-def _is_running(store: Store) -> bool:
-    """Whether a process of this machine compacts a directory."""
+    lease = WriterLease(store, _ROLE)
+    lease.acquire(wait_seconds=_LOCK_SECONDS)
     try:
-        with open(Path(store.at(_LOCK)), "r+") as file:
-            return not try_lock(file)
-    except FileNotFoundError:
-        return False
-    except PermissionError:
-        return True  # another user compacts here: those files must not be removed
-
-
-class _Mark(_Alone):
-    """A file in an object store, which has no locks.
-
-    Two processes that begin in the same second may both continue. At worst the joined segments then overlap, which
-    `_join` detects; nothing is lost.
-    """
-
-    def __init__(self, store: Store) -> None:
-        self._store, self._token = store, secrets.token_hex(16)
-        self._expect(None)
-        self._write()
-        self._expect(self._token)
-
-    def check(self) -> None:
-        self._expect(self._token)
-        self._write()
-
-    def remove(self) -> None:
-        """Releases the right, unless another process has taken it over."""
-        if self._token == self._read().get("token"):
-            self._store.remove(_MARK)
-
-    def _read(self) -> dict[str, object]:
-        try:
-            values = parsed_json(self._store.read(_MARK))
-        except (FileNotFoundError, ValueError):
-            return {}
-        return values if isinstance(values, dict) else {}
-
-    def _write(self) -> None:
-        values = {"token": self._token, "host": socket.gethostname(), "pid": os.getpid(), "at": time.time()}
-        self._store.put(_MARK, json.dumps(values).encode())
-
-    def _expect(self, token: str | None) -> None:
-        mark = self._read()
-        at = mark.get("at")
-        stale = not isinstance(at, int | float) or at < time.time() - _STALE_SECONDS
-        if mark.get("token") != token and (token is not None or not stale):
-            raise CompactBusyError(
-                f"another process compacts {self._store}: {mark.get('pid')} on {mark.get('host')}. Try again when it "
-                f"has ended. If it was killed, remove {self._store}/{_MARK}"
-            )
+        yield lease
+    finally:
+        lease.release()
 
 
 # ---- removal -----------------------------------------------------------------------------------------------------

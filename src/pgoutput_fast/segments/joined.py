@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pgoutput_fast.storage.locks import held_lock
+from pgoutput_fast.storage.lease import lock_file
 from pgoutput_fast.storage.stores import Store
 
 __all__ = ["Joined", "removal_lock"]
@@ -55,10 +56,14 @@ class Joined:
         return cls(tuple(map(int, values["firsts"])), float(values["written"]))
 
 
-def removal_lock(store: Store) -> AbstractContextManager[None]:
+def removal_lock(store: Store) -> AbstractContextManager[object]:
     """A context manager: while one process removes segments, no joined segment made from them appears.
 
     An object store has no locks; there this does nothing.
     """
-    place = Path(store.at(".removal.lock"))
-    return held_lock(place) if store.local and place.parent.is_dir() else nullcontext()
+    path = Path(store.at(".removal.lock"))
+    if not store.local or not path.parent.is_dir():
+        return nullcontext()
+    file = lock_file(path, math.inf)
+    assert file is not None
+    return file

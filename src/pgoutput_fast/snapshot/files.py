@@ -7,8 +7,6 @@ import os
 import shutil
 import threading
 import urllib.parse
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,16 +23,25 @@ from pgoutput_fast.snapshot.export import Export, SnapshotError
 from pgoutput_fast.snapshot.ranges import ReadRange
 from pgoutput_fast.snapshot.read import RangeRead
 from pgoutput_fast.storage.fsync import directory_mode, fsync
-from pgoutput_fast.storage.locks import try_lock
+from pgoutput_fast.storage.lease import Role, WriterLease
 from pgoutput_fast.storage.parquet import rows_writer
+from pgoutput_fast.storage.stores import open_store
 from pgoutput_fast.storage.table_directories import table_directory
 
 __all__ = ["TableFiles", "TableLoaded", "loading"]
 
 FORMAT = 1
 _ABOUT = "_snapshot.json"
-# Not the lock of a capture, which may write its segments beside the tables during the load.
-_LOCK = ".load.lock"
+# Not the role of a capture, which may write its segments beside the tables during the load.
+_ROLE = Role(
+    "loads into",
+    "wait until it has ended, or load into another directory",
+    "load again",
+    SnapshotError,
+    lock=".load.lock",
+    mark="",
+    heartbeats="",
+)
 
 
 @dataclass(frozen=True)
@@ -58,21 +65,14 @@ class TableLoaded:
     consistent_lsn: int
 
 
-@contextmanager
-def loading(directory: Path) -> Iterator[None]:
-    """Locks a directory for a load during the block. Another load would remove the unfinished files of this one.
+def loading(directory: Path) -> WriterLease:
+    """Locks a directory for a load during a block. Another load would remove the unfinished files of this one.
 
     Raises:
         SnapshotError: if another load has locked it, in this process or another one.
         OSError: if the directory cannot be locked.
     """
-    # The lock file is never removed: another process may have locked it meanwhile.
-    with open(directory / _LOCK, "a") as file:
-        if not try_lock(file):
-            raise SnapshotError(
-                f"another load writes into {directory}: wait until it has ended, or load into another directory"
-            )
-        yield
+    return WriterLease(open_store(directory), _ROLE)
 
 
 class TableFiles:

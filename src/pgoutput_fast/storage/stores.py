@@ -428,7 +428,10 @@ class _Remote(Store):
                 try:
                     content: bytes = file.read()
                 except OSError:
-                    if not left or self._size(inside) in (size, None):
+                    now = self._size(inside)
+                    if now is None:
+                        raise FileNotFoundError(f"{self}/{name} does not exist") from None
+                    if not left or now == size:
                         raise
                     continue
             if self._size(inside) == len(content):

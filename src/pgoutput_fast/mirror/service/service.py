@@ -23,7 +23,6 @@ from pgoutput_fast.mirror.repair.repair_table import TableRepair
 from pgoutput_fast.mirror.server import ServerView
 from pgoutput_fast.mirror.service.arguments import expect_arguments, expect_bool
 from pgoutput_fast.mirror.service.identity import expect_same
-from pgoutput_fast.mirror.service.lock import locked
 from pgoutput_fast.mirror.service.metrics import MirrorMeter, MirrorMetrics
 from pgoutput_fast.mirror.service.outages import Outages
 from pgoutput_fast.mirror.service.run import MirrorRun
@@ -32,7 +31,7 @@ from pgoutput_fast.mirror.service.start import Start
 from pgoutput_fast.mirror.service.status import TableStatus, table_status, without_slot
 from pgoutput_fast.mirror.service.stored import stored_status
 from pgoutput_fast.mirror.settings import MirrorSettings
-from pgoutput_fast.mirror.state.layout import SEGMENTS
+from pgoutput_fast.mirror.state.layout import SEGMENTS, WRITER
 from pgoutput_fast.mirror.state.memory import Memory
 from pgoutput_fast.mirror.state.points import MOST_POINTS, Points
 from pgoutput_fast.postgres.answers import stopping
@@ -41,6 +40,7 @@ from pgoutput_fast.postgres.session import position_of, shown_database
 from pgoutput_fast.protocol.lsn import Lsn
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.snapshot.progress import LoadProgress
+from pgoutput_fast.storage.lease import WriterLease
 from pgoutput_fast.storage.paths import absolute
 from pgoutput_fast.storage.stores import make_target, open_store
 from pgoutput_fast.tables.current_formats import check_format, check_packages, check_target
@@ -189,7 +189,7 @@ class Mirror:
         with ExitStack() as stack:
             start = Start(self._store)
             make_target(self._store)
-            self._check = stack.enter_context(locked(self._store))
+            self._check = stack.enter_context(WriterLease(self._store, WRITER)).check
             # While no other process can have the target.
             stack.callback(self._undo, start)
             self._held = stack.pop_all()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 
+from pgoutput_fast.storage.lease import Role
 from pgoutput_fast.storage.stores import open_store
 from pgoutput_fast.storage.table_directories import MIRROR
+from pgoutput_fast.tables.errors import MirrorBusyError
 
 __all__ = [
     "CONSUMER",
@@ -14,6 +16,7 @@ __all__ = [
     "REJECTS",
     "SEGMENTS",
     "SPILL",
+    "WRITER",
     "stream_directory",
 ]
 
@@ -24,6 +27,16 @@ CONSUMER = "mirror"
 OWN = MIRROR
 # Rows of open transactions are spilled here.
 SPILL = f"{OWN}/spill"
+# The right to change the tables.
+WRITER = Role(
+    "mirrors into",
+    "stop it first, or use another target",
+    "run the mirror again",
+    MirrorBusyError,
+    lock=f"{OWN}/lock",
+    mark=f"{OWN}/writer.json",
+    heartbeats=f"{OWN}/alive",
+)
 
 
 def stream_directory(segments: str, stream: int) -> str:

@@ -15,8 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pgoutput_fast.base.arguments import expect_list
 from pgoutput_fast.catalog.identifiers import parse_qualified_name, qualified_like, quote_qualified_name
 from pgoutput_fast.catalog.relations import Catalog
-from pgoutput_fast.mirror.service.lock import locked
-from pgoutput_fast.mirror.state.layout import OWN
+from pgoutput_fast.mirror.state.layout import OWN, WRITER
 from pgoutput_fast.mirror.state.points import MOST_POINTS, Point, Points
 from pgoutput_fast.protocol.limits import SPARK_BATCH_BYTES, SPARK_BATCH_ROWS
 from pgoutput_fast.schema.options import Options
@@ -37,6 +36,7 @@ from pgoutput_fast.spark.source.stream_files import Emitted, read_emitted
 from pgoutput_fast.spark.tables.plan import oldest_behind, outcomes_behind, plan_work
 from pgoutput_fast.spark.tasks.current.divide import DivideChanges, Divided, Taken
 from pgoutput_fast.spark.tasks.current.reduce import Place
+from pgoutput_fast.storage.lease import WriterLease
 from pgoutput_fast.storage.paths import absolute, shown
 from pgoutput_fast.storage.stores import open_store
 from pgoutput_fast.tables.current_formats import check_format, open_current
@@ -229,10 +229,10 @@ class _Sink:
         """Applies the messages of a batch to the tables."""
         directory, first, last = found.directory, found.first, found.last
         self._store.make()
-        with locked(self._store) as check:
-            self._check = check
+        with WriterLease(self._store, WRITER) as lease:
+            self._check = lease.check
             for table, _ in self._tables.values():
-                table.check = check
+                table.check = lease.check
             # A mirror may have run since the last batch, so nothing that it writes is cached between batches.
             mirrored = read_mirrored(self._store, self._settings.format)
             if mirrored is not None:

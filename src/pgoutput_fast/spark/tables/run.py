@@ -6,13 +6,12 @@ import secrets
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from pgoutput_fast.schema.options import Transactions
-from pgoutput_fast.storage.locks import try_lock
+from pgoutput_fast.storage.lease import Role, WriterLease
 from pgoutput_fast.storage.stores import Store, make_target, open_store
 from pgoutput_fast.storage.table_directories import table_directory
 from pgoutput_fast.tables.advice import advised
@@ -34,7 +33,15 @@ from pgoutput_fast.tables.target import Mode, TableTarget
 
 __all__ = ["Run", "begin_run"]
 
-_LOCK = "_lock"
+_ROLE = Role(
+    "writes tables to",
+    "wait until it has finished",
+    "run it again",
+    RuntimeError,
+    lock="_lock",
+    mark="_lock.json",
+    heartbeats="_lock",
+)
 
 
 @dataclass(frozen=True)
@@ -46,6 +53,7 @@ class Run:
         store: the target.
         format: format of its tables.
         storage_options: options of delta-rs for the store.
+        lease: the right to write to the target.
         catalog: the catalog of Iceberg tables.
         added: the directories where the run may leave unused files, and the files there that it added to the table.
     """
@@ -54,6 +62,7 @@ class Run:
     store: Store
     format: str
     storage_options: Mapping[str, str]
+    lease: WriterLease
     catalog: Any = None
     added: dict[str, set[str]] = field(default_factory=dict)
 
@@ -89,8 +98,9 @@ class Run:
         """Commits a table's files.
 
         Raises:
-            RuntimeError: if another run has begun meanwhile. In a store no lock prevents that.
+            RuntimeError: if another run has begun meanwhile.
         """
+        self.lease.check()
         check_marker(self.store, self.name)
         self.added[directory] = {visible_name(each.name) for each in files}
         self.table(directory).commit(files, position, schema, mode, partition_by, stream, transactions)
@@ -121,8 +131,6 @@ def begin_run(
 ) -> Iterator[Run]:
     """Begins a run, after cleaning up after an earlier run that was killed.
 
-    In a local target a lock excludes other runs. In other stores, the user must ensure that.
-
     Raises:
         NotADirectoryError: if the target is a file.
         OSError: if the target cannot be written.
@@ -133,8 +141,8 @@ def begin_run(
     check_path(store, format)
     with advised(store):
         make_target(store)
-        with _locked(store), _catalog(store, format, catalog or {}) as opened:
-            run = Run(secrets.token_hex(8), store, format, storage_options, opened)
+        with WriterLease(store, _ROLE) as lease, _catalog(store, format, catalog or {}) as opened:
+            run = Run(secrets.token_hex(8), store, format, storage_options, lease, opened)
             for name in left_runs(store):
                 _clean_up(run, name)
             put_marker(store, run.name)
@@ -156,17 +164,6 @@ def _catalog(store: Store, format: str, properties: Mapping[str, str]) -> Iterat
         return
     with open_catalog(store, properties) as catalog:
         yield catalog
-
-
-@contextmanager
-def _locked(store: Store) -> Iterator[None]:
-    if not store.local:
-        yield
-        return
-    with open(Path(store.at(_LOCK)), "ab") as file:
-        if not try_lock(file):
-            raise RuntimeError(f"another process writes tables to {store}: wait until it has finished")
-        yield
 
 
 def _clean_up(run: Run, name: str) -> None:
