@@ -60,28 +60,38 @@ def misplaced(imports: Mapping[str, Iterable[str]]) -> list[str]:
     return sorted(wrong)
 
 
-IMPORTS = read_imports(SOURCE)
-OWN = own_imports(IMPORTS)
+Imports = dict[str, set[str]]
 
 
-def test_every_module_has_a_layer() -> None:
-    assert [module for module in OWN if place(module) is None] == []
+# Not read while tests are collected: every process of a test run collects all tests.
+@pytest.fixture(scope="module")
+def imports() -> Imports:
+    return read_imports(SOURCE)
 
 
-def test_the_layers_name_only_modules_that_there_are() -> None:
+@pytest.fixture(scope="module")
+def own(imports: Imports) -> Imports:
+    return own_imports(imports)
+
+
+def test_every_module_has_a_layer(own: Imports) -> None:
+    assert [module for module in own if place(module) is None] == []
+
+
+def test_the_layers_name_only_modules_that_there_are(own: Imports) -> None:
     names = [name for groups in LAYERS for patterns in groups.values() for name in patterns]
-    assert [name for name in names if not any(fnmatchcase(module, name) for module in OWN)] == []
-    assert sorted(BELOW_CORE - OWN.keys()) == []
+    assert [name for name in names if not any(fnmatchcase(module, name) for module in own)] == []
+    assert sorted(BELOW_CORE - own.keys()) == []
 
 
-def test_imports_within_the_package_name_modules_that_there_are() -> None:
-    assert {(module, other) for module, others in OWN.items() for other in others - OWN.keys()} == set()
+def test_imports_within_the_package_name_modules_that_there_are(own: Imports) -> None:
+    assert {(module, other) for module, others in own.items() for other in others - own.keys()} == set()
 
 
-def test_core_imports_only_the_lowest_layers() -> None:
+def test_core_imports_only_the_lowest_layers(own: Imports) -> None:
     arrows = [
         f"{module} imports {other}"
-        for module, others in OWN.items()
+        for module, others in own.items()
         if module.split(".")[0] == "_core"
         for other in sorted(others)
         if other.split(".")[0] != "_core" and other.split(".")[0] not in BELOW_CORE
@@ -89,19 +99,19 @@ def test_core_imports_only_the_lowest_layers() -> None:
     assert arrows == []
 
 
-def test_imports_point_downwards() -> None:
-    assert misplaced(OWN) == []
+def test_imports_point_downwards(own: Imports) -> None:
+    assert misplaced(own) == []
 
 
-def test_no_modules_import_each_other() -> None:
-    assert circles(OWN) == []
+def test_no_modules_import_each_other(own: Imports) -> None:
+    assert circles(own) == []
 
 
 @pytest.mark.parametrize("package", FOREIGN)
-def test_who_imports_a_foreign_package(package: str) -> None:
+def test_who_imports_a_foreign_package(imports: Imports, package: str) -> None:
     found = {
         module
-        for module, others in IMPORTS.items()
+        for module, others in imports.items()
         if module.split(".")[0] == PACKAGE and any(each.split(".")[0] == package for each in others)
     }
     groups = {module: (place(module.removeprefix(PACKAGE).lstrip(".")) or (0, ""))[1] for module in found}
