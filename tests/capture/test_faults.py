@@ -28,7 +28,16 @@ from pgoutput_fast.capture.preparation import Preparation
 from pgoutput_fast.demo.servers import Server
 from pgoutput_fast.segments import list_segments, read_segment
 from support import pg
-from support.capturing import Running, Writers, committed, expect_exactly_once, now, prepare, wait_until
+from support.capturing import (
+    Running,
+    Writers,
+    committed,
+    expect_exactly_once,
+    now,
+    prepare,
+    stoppable,
+    wait_until,
+)
 from support.forms import and_exhaustive, and_slow
 
 pytestmark = pytest.mark.few_servers
@@ -37,20 +46,20 @@ SLOT = "faulty"
 
 
 @contextlib.contextmanager
-def _own(oldest: bool = False, **settings: str | int | bool) -> Iterator[pg.Database]:
-    """A server that nobody else uses, of the newest or the oldest version; with the slot."""
+def _own(**settings: str | int | bool) -> Iterator[pg.Database]:
+    """A server of the newest version with these settings, with the slot."""
     versions = sorted(pg.installations())
     if not versions:
         pytest.skip(f"no PostgreSQL found: {pg.HOW_TO_GET_SERVERS}")
-    with Server(pg.installations()[versions[0 if oldest else -1]], settings) as server:
+    with Server(pg.installations()[versions[-1]], settings) as server:
         database = pg.Database(server)
         prepare(database, SLOT)
         yield database
 
 
 @pytest.fixture
-def own() -> Iterator[pg.Database]:
-    with _own() as database:
+def own(servers: pg.Servers) -> Iterator[pg.Database]:
+    with stoppable(servers, SLOT) as database:
         yield database
 
 
@@ -86,10 +95,10 @@ def _walsender(database: pg.Database) -> int | None:
     ids=["walsender-newest", "sql-oldest", "walsender-oldest", "sql-newest"],
 )
 def test_a_server_that_crashes_under_load(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, through: Any, oldest: bool
+    servers: pg.Servers, tmp_path: Path, caplog: pytest.LogCaptureFixture, through: Any, oldest: bool
 ) -> None:
     """The full form takes PGOUTPUT_FAST_CRASHES=30."""
-    with _own(oldest) as own:
+    with stoppable(servers, SLOT, oldest=oldest) as own:
         _crash(own, tmp_path, caplog, through)
 
 

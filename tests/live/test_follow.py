@@ -18,7 +18,13 @@ from pgoutput_fast.capture import CaptureError, create_slot, drop_slot, find_slo
 from pgoutput_fast.demo.servers import Server
 from pgoutput_fast.live.reader import Reader
 from support import pg
-from support.capturing import Writers, now, prepare, streaming_dsn, wait_until
+from support.capturing import (
+    Writers,
+    now,
+    stoppable,
+    streaming_dsn,
+    wait_until,
+)
 from support.capturing import slot as slot
 
 pytestmark = pytest.mark.few_servers
@@ -190,15 +196,10 @@ def test_lost_connections_repeat_nothing(database: pg.Database, slot: str) -> No
 
 
 @pytest.fixture
-def own() -> Iterator[tuple[Server, pg.Database, str]]:
+def own(servers: pg.Servers) -> Iterator[tuple[Server, pg.Database, str]]:
     """A server of the newest version that the test may stop, with a slot over two tables."""
-    versions = sorted(pg.installations())
-    if not versions:
-        pytest.skip(f"no PostgreSQL found: {pg.HOW_TO_GET_SERVERS}")
-    with Server(pg.installations()[versions[-1]], {"max_prepared_transactions": "8"}) as server:
-        database = pg.Database(server)
-        prepare(database, "own")
-        yield server, database, "own"
+    with stoppable(servers, "own") as database:
+        yield database.server, database, "own"
 
 
 def test_a_prepared_transaction_is_not_confirmed_away(own: tuple[Server, pg.Database, str]) -> None:

@@ -22,9 +22,15 @@ import pytest
 
 import pgoutput_fast as pgo
 from pgoutput_fast.capture import CaptureError, create_slot, find_slot
-from pgoutput_fast.demo.servers import Server
 from support import pg
-from support.capturing import Writers, drop_when_free, now, prepare, streaming_dsn, wait_until
+from support.capturing import (
+    Writers,
+    drop_when_free,
+    now,
+    stoppable,
+    streaming_dsn,
+    wait_until,
+)
 from support.capturing import slot as slot
 from support.code_blocks import blocks_of
 from support.paths import DOCS
@@ -194,14 +200,9 @@ def test_after_each_position_comes_the_rest(
 
 
 @pytest.fixture
-def own() -> Iterator[pg.Database]:
-    """A server of the newest version that the test may stop, with a slot `own` over two tables."""
-    versions = sorted(pg.installations())
-    if not versions:
-        pytest.skip(f"no PostgreSQL found: {pg.HOW_TO_GET_SERVERS}")
-    with Server(pg.installations()[versions[-1]], {"max_prepared_transactions": "8"}) as server:
-        database = pg.Database(server)
-        prepare(database, "own")
+def own(servers: pg.Servers) -> Iterator[pg.Database]:
+    """A database of the newest version whose server the test may stop, with a slot `own` over two tables."""
+    with stoppable(servers, "own") as database:
         yield database
 
 

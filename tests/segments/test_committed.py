@@ -11,17 +11,17 @@ import pytest
 
 import pgoutput_fast as pgo
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
-from pgoutput_fast.segments import Source, compact, read_segment, write_segment
 from pgoutput_fast.segments import committed as module
+from pgoutput_fast.segments import compact, read_segment, write_segment
 from pgoutput_fast.segments.committed import CommittedChanges
 from pgoutput_fast.segments.names import named_segments
 from pgoutput_fast.segments.read import open_segment
 from pgoutput_fast.storage.stores import Store, open_store
 from support.forms import and_exhaustive, and_slow
 from support.oracle import plain_records
-from support.streams import ENRICHED, RandomChoices, Stream, make_stream
+from support.segment_streams import SOURCE, cut_stream
+from support.streams import ENRICHED, RandomChoices, make_stream
 
-SOURCE = Source("1", "shop", "slot")
 ITEMS = RelationSpec(16401, "public", "items", (ColumnSpec("id", 23, key=True),))
 
 
@@ -60,23 +60,6 @@ class _Reader:
                 self.read = each.last_seq
 
 
-def _cut(directory: Path, stream: Stream, cuts: set[int]) -> list[Path]:
-    """Segments of a stream, cut there and where a session starts."""
-    directory.mkdir()
-    paths = []
-    state = pgo.StreamState(catalog=ENRICHED)
-    ends = sorted({*cuts, *stream.sessions, len(stream.payloads)} - {0})
-    for begin, end in zip([0, *ends], ends, strict=False):
-        if begin in stream.sessions:
-            decoder = pgo.Decoder(state=state)
-            decoder.start_session()
-            state = decoder.state
-        tagged, state = pgo.tag(stream.payloads[begin:end], state, lsn=stream.lsns[begin:end])
-        if tagged.num_rows:
-            paths.append(Path(write_segment(directory, tagged, state, source=SOURCE)))
-    return paths
-
-
 def _rows(decoded: list[pgo.Decoded]) -> dict[int, list[str]]:
     """{relation version: its changes, in the order of the commits}."""
     rows: dict[int, list[str]] = {}
@@ -96,7 +79,10 @@ def test_they_are_the_committed_view(tmp_path: Path, monkeypatch: pytest.MonkeyP
     options = pgo.Options(on_error="quarantine", memory_limit=dice.choice([1, 1 << 20]))
     stream = make_stream(RandomChoices(seed), steps=40)
     size = len(stream.payloads)
-    paths = _cut(tmp_path / "all", stream, {dice.randrange(1, size) for _ in range(dice.choice([2, 10]))})
+    (tmp_path / "all").mkdir()
+    paths = cut_stream(
+        tmp_path / "all", stream, {dice.randrange(1, size) for _ in range(dice.choice([2, 10]))}, ENRICHED
+    )
     directory = tmp_path / "grown"
     directory.mkdir()
     reader = _Reader(open_store(directory), options)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-from itertools import pairwise
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,7 +14,6 @@ import pgoutput_fast as pgo
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 from pgoutput_fast.segments import (
-    Source,
     compact,
     list_segments,
     open_segment,
@@ -25,9 +23,9 @@ from pgoutput_fast.segments import (
 )
 from pgoutput_fast.segments.listing import SegmentList
 from pgoutput_fast.segments.outcomes import joined_text, outcomes_of_rows, outcomes_of_texts, text_of_rows
+from support.segment_streams import SOURCE, cut_stream
 from support.streams import RandomChoices, make_stream
 
-SOURCE = Source("1", "shop", "slot")
 TABLE = RelationSpec(16401, "public", "t", (ColumnSpec("id", 23, key=True),))
 _FOOTER = b"pgoutput_fast.outcomes"
 
@@ -65,19 +63,9 @@ def _small_segments(directory: Path, count: int, each: int = 2) -> list[Path]:
 def test_the_footer_has_what_the_rows_have(tmp_path: Path, seed: int) -> None:
     dice = random.Random(seed)
     stream = make_stream(RandomChoices(seed), steps=40)
-    state, texts, rows = pgo.StreamState(), [], []
-    size = len(stream.payloads)
-    cuts = sorted({0, size, *stream.sessions, *(dice.randrange(size) for _ in range(6))})
-    for begin, end in pairwise(cuts):
-        if begin in stream.sessions:
-            decoder = pgo.Decoder(state=state)
-            decoder.start_session()
-            state = decoder.state
-        tagged, state = pgo.tag(stream.payloads[begin:end], state, lsn=stream.lsns[begin:end])
-        if tagged.num_rows:
-            path = write_segment(tmp_path, tagged, state, source=SOURCE)
-            rows.append(read_segment(path))
-            texts.append(open_segment(path).outcomes)
+    paths = cut_stream(tmp_path, stream, {dice.randrange(len(stream.payloads)) for _ in range(6)})
+    rows = [read_segment(path) for path in paths]
+    texts = [open_segment(path).outcomes for path in paths]
     assert texts
     assert None not in texts
     assert outcomes_of_texts(texts) == outcomes_of_rows(rows)

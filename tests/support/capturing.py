@@ -32,6 +32,7 @@ __all__ = [
     "now",
     "prepare",
     "slot",
+    "stoppable",
     "streaming_dsn",
     "wait_until",
 ]
@@ -63,6 +64,21 @@ def slot(database: pg.Database) -> Iterator[str]:
         )
     drop_when_free(database.dsn, name)
     database.execute("DROP PUBLICATION IF EXISTS captured", "DROP TABLE counted, noted")
+
+
+@contextlib.contextmanager
+def stoppable(servers: pg.Servers, slot: str, *, oldest: bool = False) -> Iterator[pg.Database]:
+    """A database of the newest or the oldest version, with a slot over two tables. The test may stop or crash the server."""
+    if not servers:
+        pytest.skip(f"no PostgreSQL found: {pg.HOW_TO_GET_SERVERS}")
+    version = min(servers) if oldest else max(servers)
+    database = pg.Database(servers[version])
+    try:
+        prepare(database, slot)
+        yield database
+    finally:
+        servers[version]  # starts it if the test has left it stopped
+        database.drop()
 
 
 def drop_when_free(dsn: str, slot: str) -> None:

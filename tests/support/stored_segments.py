@@ -7,13 +7,9 @@ from pathlib import Path
 import pytest
 
 import pgoutput_fast as pgo
-from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
-from pgoutput_fast.segments import (
-    Source,
-    write_segment,
-)
-
-ORDERS = RelationSpec(16401, "public", "orders", (ColumnSpec("id", 23, key=True), ColumnSpec("note", 25)))
+from pgoutput_fast.encode import Writer
+from pgoutput_fast.segments import write_segment
+from support.segment_streams import ORDERS, SOURCE
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +24,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
         wal += writer.change(ORDERS, "insert", new=[str(n), f"note {n}"])
         wal += writer.commit(1000 * n + 1000, 1000 * n + 1008, n)
         tagged, state = pgo.tag(wal, state)
-        write_segment(directory, tagged, state, source=Source("1", "shop", "slot"))
+        write_segment(directory, tagged, state, source=SOURCE)
         (directory / ".hidden.parquet").write_bytes(b"never finished")
         (directory / "_SUCCESS").write_bytes(b"")
     return root
