@@ -27,9 +27,10 @@ LAYERS: tuple[dict[str, tuple[str, ...]], ...] = (
     {"capture": ("capture", "capture.*")},
     {
         "snapshot": ("snapshot", "snapshot.*"),
-        "tables": ("tables", "tables.*", "merge", "merge.*"),
+        "merge": ("merge", "merge.*"),
     },
     {
+        "tables": ("tables", "tables.*"),
         "segments": ("segments", "segments.*"),
         "postgres": ("postgres", "postgres.*"),
         "parallel_tag": ("parallel_tag", "parallel_tag.*"),

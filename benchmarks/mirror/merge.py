@@ -25,7 +25,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from benchmarks.report import README, Section, machine, rewrite
+from pgoutput_fast.merge.duckdb import DuckDBMerge
 from pgoutput_fast.merge.effect.effect import Effect, current_schema
+from pgoutput_fast.merge.local import LocalMerge
 from pgoutput_fast.tables.delta.current import DeltaCurrent
 from pgoutput_fast.tables.duckdb import DuckDBCurrent
 from pgoutput_fast.tables.iceberg.current import IcebergCurrent
@@ -92,7 +94,7 @@ def _effect(old: Any, fresh: Any, deletes: int, version: int) -> Effect:
     return Effect(("id",), False, gone, rows)
 
 
-class _Merged(DeltaCurrent):
+class _Merged(LocalMerge):
     """A Delta table whose effects delta-rs's own MERGE applies."""
 
     def apply(self, effect: Effect, position: int) -> None:
@@ -100,7 +102,7 @@ class _Merged(DeltaCurrent):
         rows = effect.rows.append_column("_gone", pa.repeat(False, effect.rows.num_rows))
         source = pa.concat_tables([rows, gone], promote_options="default")
         bounds = pc.min_max(source.column("id")).as_py()
-        table = self._at(self.version() or 0)
+        table = self.table._at(self.version() or 0)
         columns = {f"`{name}`": f"s.`{name}`" for name in SCHEMA.names}
         merge = table.merge(
             source,
@@ -108,21 +110,17 @@ class _Merged(DeltaCurrent):
             source_alias="s",
             target_alias="t",
             streamed_exec=False,
-            commit_properties=self._properties(position),
+            commit_properties=self.table._properties(position),
         )
         merge = merge.when_matched_delete("s._gone").when_matched_update(columns)
         merge.when_not_matched_insert(columns, "NOT s._gone").execute()
 
 
-def _duckdb(place: Path) -> DuckDBCurrent:
-    return DuckDBCurrent(place / "x.duckdb", "t")
-
-
 KINDS: Mapping[str, Callable[[Path], Any]] = {
-    "Delta": lambda place: DeltaCurrent(place, "t"),
-    "Delta, delta-rs's MERGE": lambda place: _Merged(place, "t"),
-    "Iceberg": lambda place: IcebergCurrent(place, "t"),
-    "DuckDB": _duckdb,
+    "Delta": lambda place: LocalMerge(DeltaCurrent(place, "t")),
+    "Delta, delta-rs's MERGE": lambda place: _Merged(DeltaCurrent(place, "t")),
+    "Iceberg": lambda place: LocalMerge(IcebergCurrent(place, "t")),
+    "DuckDB": lambda place: DuckDBMerge(DuckDBCurrent(place / "x.duckdb", "t")),
 }
 
 
@@ -141,7 +139,7 @@ def _written() -> int:
 
 
 def _names(table: Any) -> set[str]:
-    version = table._load() if hasattr(table, "_load") else None
+    version = table.table.now() if isinstance(table, LocalMerge) else None
     return set() if version is None else {file.name for file in version.files}
 
 
@@ -149,7 +147,7 @@ def _measured(table: Any, task: Callable[[], object]) -> _Cost:
     before, wall, cpu, written = _names(table), time.perf_counter(), time.process_time(), _written()
     task()
     cpu, wall, written = time.process_time() - cpu, time.perf_counter() - wall, _written() - written
-    rewritten = f"{len(before - _names(table))} of {len(before)}" if hasattr(table, "_load") else ""
+    rewritten = f"{len(before - _names(table))} of {len(before)}" if isinstance(table, LocalMerge) else ""
     return _Cost(cpu, wall, rewritten, written / 1e6)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pgoutput_fast.merge.match import Finder, chosen
+from pgoutput_fast.merge.match import Finder
 
 _NESTED = pa.list_(pa.struct([("x", pa.int32()), ("y", pa.list_(pa.string()))]))
 
@@ -61,10 +61,3 @@ def test_columns_count_together() -> None:
     assert [code >= 0 for code in finder.find(others)] == [False, True, True, False]
     with np.errstate(all="raise"):
         assert finder.find(others.slice(0, 0)).tolist() == []
-
-
-def test_of_equal_rows_only_so_many_go() -> None:
-    left = np.array([2, 1, 0])
-    assert chosen(np.array([0, -1, 0, 1, 0, 2]), left).tolist() == [0, 2, 3]
-    assert chosen(np.array([0, 1]), left).tolist() == []
-    assert left.tolist() == [0, 0, 0]

@@ -50,7 +50,7 @@ def test_effects_in_one_commit(kind: str, key: str | None, tmp_path: Path) -> No
         if kind == "delta":
             # What a later part took away again does not stay.
             versions = range(table.version() + 1)
-            named = {file.name for number in versions for file in table._load(number).files}
+            named = {file.name for number in versions for file in table.table._load(number).files}
             assert {path.name for path in (tmp_path / "public.orders").glob("*.parquet")} == named
 
 

@@ -24,20 +24,20 @@ KILLS = int(os.environ.get("PGOUTPUT_FAST_KILLS", "3"))
 SOAK = pytest.mark.skipif(KILLS < 4, reason="make soak does this")
 TABLES = ["public.left_accounts", "public.right_accounts"]
 _MEMORY, _HISTORY = "pgoutput_fast.mirror.state.memory", "pgoutput_fast.mirror.follow.history"
-_CURRENT, _POINTS = "pgoutput_fast.tables.file_table", "pgoutput_fast.mirror.state.points"
+_CURRENT, _POINTS = "pgoutput_fast.merge.local", "pgoutput_fast.mirror.state.points"
 _LOAD, _RETENTION = "pgoutput_fast.mirror.load.load", "pgoutput_fast.capture.retention"
 
 # (module, function, call): at that call, or when it returns (a number below 0).
 LOADING = [
     [_MEMORY, "Memory.set_beginning", -1],  # no slot yet
     [_MEMORY, "Memory.set_beginning", 2],  # the slot, and nobody knows
-    [_CURRENT, "FileTable.replace", -1],  # the first table without its history
+    [_CURRENT, "LocalMerge.replace", -1],  # the first table without its history
     [_MEMORY, "Memory.set_beginning", 3],  # all tables, and nobody knows
 ]
 LOADING_TOO = [
-    [_CURRENT, "FileTable.replace", 1],
+    [_CURRENT, "LocalMerge.replace", 1],
     [_HISTORY, "AppendTable.commit", -1],
-    [_CURRENT, "FileTable.replace", 2],
+    [_CURRENT, "LocalMerge.replace", 2],
     [_MEMORY, "Memory.set_progress", 1],
     [_MEMORY, "Memory.set_progress", -1],
     [_MEMORY, "Memory.set_beginning", -3],
@@ -48,7 +48,7 @@ FOLLOWING = [
     [_HISTORY, "AppendTable.commit", -1],  # one of two histories
     [_MEMORY, "Memory.set_reached", 1],  # both, and readers do not know
     [_MEMORY, "Memory.set_reached", -1],  # they know, and no current table has it
-    [_CURRENT, "FileTable.apply_parts", -1],  # one of two current tables
+    [_CURRENT, "LocalMerge.apply_parts", -1],  # one of two current tables
     [_MEMORY, "Memory.set_progress", 1],
     [_POINTS, "Points.add", 2],
 ]
@@ -57,8 +57,8 @@ FOLLOWING_TOO = [
     [_MEMORY, "Memory.set_reached", 2],
     [_MEMORY, "Memory.set_table", 1],
     [_MEMORY, "Memory.set_table", -1],
-    [_CURRENT, "FileTable.apply_parts", 1],
-    [_CURRENT, "FileTable.apply_parts", -2],
+    [_CURRENT, "LocalMerge.apply_parts", 1],
+    [_CURRENT, "LocalMerge.apply_parts", -2],
     [_MEMORY, "Memory.set_progress", -1],
     [_POINTS, "Points.add", -2],
     [_RETENTION, "Consumers.set", 1],

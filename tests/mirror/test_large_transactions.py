@@ -93,7 +93,7 @@ def test_killed_in_the_middle(place: Place) -> None:
     _prepare(place)
     place.run()
     _in_one(place, *LARGE)
-    place.killed(["pgoutput_fast.tables.file_table", "FileTable._write", 4], limits=LIMITS)
+    place.killed(["pgoutput_fast.merge.local", "merge_effect", 4], limits=LIMITS)
     for table, version in at(place.target).items():
         assert open_current("delta", open_store(place.target), table, {}).version() == version
     place.run()

@@ -24,12 +24,12 @@ from pgoutput_fast.mirror.repair.compare.divisions import Ranges
 from pgoutput_fast.protocol.lsn import parse_lsn
 from pgoutput_fast.snapshot import LoadProgress
 from pgoutput_fast.storage.stores import open_store
-from pgoutput_fast.tables.delta.current import DeltaCurrent
 from pgoutput_fast.tables.directories import directory_of
 from reference.current import CurrentRows
 from support import pg, transfers
 from support.buckets import opened_bucket
 from support.capturing import drop_when_free, wait_until
+from support.current_tables import delta_table
 from support.forms import and_exhaustive
 from support.mirrors import (
     Place,
@@ -62,7 +62,7 @@ def _repaired(place: Place, **more: Any) -> dict[str, TableRepair]:
 
 def _divide(place: Place, table: str) -> None:
     """Writes a current table again as several files, without a word to the mirror."""
-    found = DeltaCurrent(place.target / "current", directory_of(table), file_bytes=1)
+    found = delta_table(place.target / "current", directory_of(table), file_bytes=1)
     rows, schema, position = found.read(), found.schema(), found.position()
     assert schema is not None
     assert position is not None
@@ -184,20 +184,20 @@ def _expect_all(place: Place) -> None:
 
 
 _MEMORY, _HISTORY = "pgoutput_fast.mirror.state.memory", "pgoutput_fast.mirror.follow.history"
-_CURRENT = "pgoutput_fast.tables.file_table"
+_CURRENT = "pgoutput_fast.merge.local"
 # (module, function, call): at that call, or when it returns (a number below 0).
 KILLED = [
     [_MEMORY, "Memory.set_beginning", 2],  # the slot, and nobody knows
     [_HISTORY, "AppendTable.commit", -1],  # a history without its current table
-    [_CURRENT, "FileTable.apply", -1],  # one table
+    [_CURRENT, "LocalMerge.apply", -1],  # one table
     [_MEMORY, "Memory.set_progress", -1],  # all tables, and the next stream is known
 ]
 KILLED_TOO = [
     [_MEMORY, "Memory.set_beginning", -1],  # no slot yet
     [_MEMORY, "Memory.set_beginning", -2],
     [_HISTORY, "AppendTable.commit", 1],  # files of a history
-    [_CURRENT, "FileTable.apply", 1],
-    [_CURRENT, "FileTable.replace", -1],  # a current table without its history
+    [_CURRENT, "LocalMerge.apply", 1],
+    [_CURRENT, "LocalMerge.replace", -1],  # a current table without its history
     [_MEMORY, "Memory.set_progress", 1],
     [_MEMORY, "Memory.set_beginning", -3],
 ]

@@ -172,10 +172,10 @@ def test_what_points_upwards_is_found() -> None:
     assert misplaced(
         {
             "_core.tagging.scan": ["decoding.state", "schema.tables", "_core.tagging.tag"],
-            "snapshot.load": ["capture.service", "tables.files"],
+            "snapshot.load": ["capture.service", "merge.plan"],
         }
     ) == [
         "_core.tagging.scan (_core) imports decoding.state (decoding)",
         "snapshot.load (snapshot) imports capture.service (capture)",
-        "snapshot.load (snapshot) imports tables.files (tables)",
+        "snapshot.load (snapshot) imports merge.plan (merge)",
     ]

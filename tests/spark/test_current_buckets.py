@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from pgoutput_fast.catalog.relations import Catalog, Column, Relation
 from pgoutput_fast.spark.current.stretches import groups_of, stretches_of
 from pgoutput_fast.spark.current.versions import check_versions
+from pgoutput_fast.spark.tasks.current.batch_file import BatchFile
 from pgoutput_fast.spark.tasks.current.buckets import buckets_of
 from pgoutput_fast.spark.tasks.current.divide import TRUNCATES, Divided
-from pgoutput_fast.spark.tasks.current.scratch import Piece
 from support.current_tables import KEYS
 from support.histories import History, histories
 
@@ -60,9 +60,9 @@ def test_zeros_and_nans_are_equal_keys() -> None:
 
 def _divided(buckets: list[int], links: list[tuple[int, int]], version: int = 1, commit: int = 1) -> Divided:
     none = pa.nulls(0)
-    piece = Piece(f"file {buckets}", (1,) * len(buckets), 1, (none, none))
+    file = BatchFile(f"file {buckets}", (1,) * len(buckets), 1, (none, none))
     return Divided(
-        "public.t", version, piece, tuple(buckets), pa.schema([]), (commit, commit + 5), frozenset(links)
+        "public.t", version, file, tuple(buckets), pa.schema([]), (commit, commit + 5), frozenset(links)
     )
 
 
@@ -70,9 +70,9 @@ def test_linked_buckets_are_reduced_together() -> None:
     one, other = _divided([TRUNCATES, 0, 1, 2], [(2, 5)]), _divided([0, 3, 5], [(5, 3)])
     found = [
         {
-            (piece.path, bucket)
-            for piece, batches in group
-            for bucket in (each.buckets[k] for each in (one, other) if each.piece is piece for k in batches)
+            (file.path, bucket)
+            for file, batches in group
+            for bucket in (each.buckets[k] for each in (one, other) if each.file is file for k in batches)
         }
         for group in groups_of([one, other])
     ]
@@ -87,7 +87,7 @@ def test_linked_buckets_are_reduced_together() -> None:
             ],
         )
     )
-    assert groups_of([_divided([TRUNCATES], [])]) == [((_divided([TRUNCATES], []).piece, (0,)),)]
+    assert groups_of([_divided([TRUNCATES], [])]) == [((_divided([TRUNCATES], []).file, (0,)),)]
 
 
 def _relation(version: int, *names: str, oid: int = 7, key: int = 1) -> Relation:

@@ -16,24 +16,29 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, Field
+from deltalake.schema import PrimitiveType
 
 import pgoutput_fast as pgo
 from pgoutput_fast import encode
 from pgoutput_fast import spark as pgspark
 from pgoutput_fast.capture import Capture, drop_slot
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
+from pgoutput_fast.merge import plan
+from pgoutput_fast.merge.effect.effect import Effect
 from pgoutput_fast.mirror import at, points
 from pgoutput_fast.mirror.state.memory import Memory
 from pgoutput_fast.protocol.lsn import parse_lsn
 from pgoutput_fast.segments import Source, list_segments, write_segment
-from pgoutput_fast.spark.current import merge
+from pgoutput_fast.spark import merge as spark_merge
+from pgoutput_fast.spark.tasks.current.merge_units import RunUnit
 from pgoutput_fast.storage.stores import open_store
 from pgoutput_fast.tables.current_formats import open_current
 from pgoutput_fast.tables.file_table import FileTable
 from support import pg
 from support.buckets import opened_bucket
 from support.current_streams import Sent, assert_as_reference, batch_of, rows_of
+from support.current_tables import delta_table
 from support.current_work import CurrentWork, Moment, readable
 from support.forms import and_exhaustive, and_slow
 from support.lakes import running, settled
@@ -182,26 +187,63 @@ def test_a_stream_whose_workers_and_driver_are_killed(work: tuple[Sent, Moment],
 
 
 @pytest.mark.slow
-def test_a_table_that_is_optimised_meanwhile(
-    spark: Any, work: tuple[Sent, Moment], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("what", ["optimize", "vacuum", "column", "batch"])
+def test_a_table_that_is_changed_meanwhile(
+    spark: Any, work: tuple[Sent, Moment], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    """Between the files and the commit. The merge is done again."""
+    """While its files are rewritten, or between the files and the commit. The merge is done again, unless the table has
+    the changes now."""
     sent, _ = work
-    sink = pgspark.current_sink(tmp_path, ["public.inserted"], file_bytes=4_000)
-    commit, commits = FileTable.commit, []
+    sink = pgspark.current_sink(tmp_path, ["public.by_default"], file_bytes=4_000)
+    place, commit, run, rewrites = tmp_path / "current", FileTable.commit, spark_merge.run_jobs, [0]
 
-    def optimised(self: FileTable, *arguments: Any) -> None:
-        commits.append(self.version())
-        if len(commits) == 3:
-            DeltaTable(tmp_path / "current" / "public.inserted").optimize.compact()
-        commit(self, *arguments)
+    def change(position: int) -> None:
+        table = DeltaTable(place / "public.by_default")
+        if what == "column":
+            table.alter.add_columns([Field("more", PrimitiveType("string"))])
+        elif what == "batch":
+            nothing = pa.table({"id": pa.array([], pa.int32())})
+            other = delta_table(place, "public.by_default")
+            other.apply(Effect(("id",), False, nothing, other.read().slice(0, 0)), position)
+        else:
+            table.optimize.z_order(["n"])
 
-    monkeypatch.setattr(FileTable, "commit", optimised)
-    for number, (first, last) in enumerate(sent.batches()):
+    def changed(self: FileTable, before: Any, schema: Any, position: int, *more: Any) -> None:
+        rewrites[0] += 1
+        if rewrites[0] == 3 and what != "vacuum":
+            change(position)
+        commit(self, before, schema, position, *more)
+
+    def vacuumed(spark: Any, jobs: Any) -> Any:
+        if rewrites[0] == 2 and what == "vacuum" and any(isinstance(job, RunUnit) for job in jobs):
+            rewrites[0] += 1
+            change(0)
+            table = DeltaTable(place / "public.by_default")
+            table.vacuum(0, dry_run=False, enforce_retention_duration=False)
+            results = run(spark, jobs)
+            assert any(isinstance(result, FileNotFoundError) for result in results)
+            return results
+        return run(spark, jobs)
+
+    monkeypatch.setattr(FileTable, "commit", changed)
+    monkeypatch.setattr(spark_merge, "run_jobs", vacuumed)
+    batches = list(sent.batches())
+    for number, (first, last) in enumerate(batches):
+        if what == "batch" and rewrites[0] == 2:
+            before = open_current("delta", open_store(tmp_path), "public.by_default", {}).read()
+            sink(batch_of(spark, sent.directory, first, last), number)
+            current = open_current("delta", open_store(tmp_path), "public.by_default", {})
+            assert rows_of(current.read(), ["id"]) == rows_of(before, ["id"])
+            assert current.position() == points(tmp_path)[-1].position
+            return
         sink(batch_of(spark, sent.directory, first, last), number)
-    assert len(commits) == 4
-    current = open_current("delta", open_store(tmp_path), "public.inserted", {})
-    assert rows_of(current.read(), []) == sent.reference("inserted", current.position() or 0)
+    assert rewrites[0] == 4
+    current = open_current("delta", open_store(tmp_path), "public.by_default", {})
+    rows = current.read()
+    if what == "column":
+        assert rows["more"].null_count == rows.num_rows
+        rows = rows.drop_columns(["more"])
+    assert rows_of(rows, ["id"]) == sent.reference("by_default", current.position() or 0)
 
 
 def _many(directory: Path) -> dict[int, str]:
@@ -235,7 +277,7 @@ def _many(directory: Path) -> dict[int, str]:
 @pytest.mark.slow
 def test_many_files_and_ranges(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Several tasks write new rows, each a range of keys; and only files with changed keys are rewritten."""
-    monkeypatch.setattr(merge, "_FRESH_BYTES", 200_000)
+    monkeypatch.setattr(plan, "_NEW_ROWS_BYTES", 200_000)
     expected = _many(tmp_path / "segments")
     listed = list_segments(tmp_path / "segments")
     lake = tmp_path / "lake"

@@ -13,13 +13,25 @@ from typing import Any
 
 import pyarrow as pa
 
+from pgoutput_fast.merge.current_table import CurrentTable
+from pgoutput_fast.merge.duckdb import DuckDBMerge
 from pgoutput_fast.merge.effect.effect import COMMIT_LSN, UNREPRESENTABLE, Effect, current_schema
+from pgoutput_fast.merge.local import LocalMerge
 from pgoutput_fast.tables.delta.current import DeltaCurrent
 from pgoutput_fast.tables.duckdb import DuckDBCurrent
 from pgoutput_fast.tables.iceberg.current import IcebergCurrent
-from pgoutput_fast.tables.table import CurrentTable
 
-__all__ = ["KEYS", "KINDS", "Model", "RandomEffects", "canonical", "open_table"]
+__all__ = [
+    "KEYS",
+    "KINDS",
+    "Model",
+    "RandomEffects",
+    "canonical",
+    "delta_table",
+    "duckdb_table",
+    "iceberg_table",
+    "open_table",
+]
 
 KINDS = ["delta", "iceberg", "duckdb"]
 # PostgreSQL accepts all of these as column names.
@@ -76,10 +88,22 @@ _VALUES: list[tuple[pa.DataType, Any]] = [
 def open_table(kind: str, place: Path, name: str = "public.orders", file_bytes: int = 4_000) -> Any:
     """A table with files so short that a test has several."""
     if kind == "duckdb":
-        return DuckDBCurrent(place / "current.duckdb", name)
+        return duckdb_table(place / "current.duckdb", name)
     place.mkdir(exist_ok=True)
-    made = DeltaCurrent if kind == "delta" else IcebergCurrent
+    made = delta_table if kind == "delta" else iceberg_table
     return made(place, name, file_bytes=file_bytes)
+
+
+def delta_table(*arguments: Any, **more: Any) -> LocalMerge:
+    return LocalMerge(DeltaCurrent(*arguments, **more))
+
+
+def iceberg_table(*arguments: Any, **more: Any) -> LocalMerge:
+    return LocalMerge(IcebergCurrent(*arguments, **more))
+
+
+def duckdb_table(*arguments: Any) -> DuckDBMerge:
+    return DuckDBMerge(DuckDBCurrent(*arguments))
 
 
 def canonical(value: Any) -> str:

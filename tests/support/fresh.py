@@ -12,13 +12,13 @@ import pyarrow as pa
 import pgoutput_fast as pgo
 from pgoutput_fast.encode import UNCHANGED, ColumnSpec, RelationSpec, Writer
 from pgoutput_fast.merge.effect.effect import current_schema
+from pgoutput_fast.merge.formats import open_current_table
 from pgoutput_fast.mirror import Mirror, MirrorError, fresh
 from pgoutput_fast.mirror.follow.history import AppendTable, HistoryFiles
 from pgoutput_fast.mirror.follow.tables import relation_columns
 from pgoutput_fast.mirror.state.memory import Beginning, KnownColumn, Memory, TableFacts
 from pgoutput_fast.protocol.lsn import parse_lsn
 from pgoutput_fast.storage.stores import open_store
-from pgoutput_fast.tables.current_formats import open_current
 from support.capturing import wait_until
 from support.mirrors import Following, Place, mirrored_rows, rows_of
 
@@ -130,7 +130,7 @@ def make_target(target: Path) -> None:
     rows = pgo.decode(sent, options=pgo.Options(transactions="committed")).table("public.t")
     schema = current_schema(relation_columns(rows.schema))
     loaded = pa.Table.from_pylist([{"id": 1, "big": "x", "_commit_lsn": 100}], schema)
-    open_current("delta", store, "public.t", {}).replace(loaded.to_batches(), schema, 100)
+    open_current_table("delta", store, "public.t", {}).replace(loaded.to_batches(), schema, 100)
     history = AppendTable(store, "history/public.t", {})
     with HistoryFiles(store, "made") as files:
         files.add(history, rows)

@@ -167,7 +167,8 @@ class Dying:
 
 def make_dying(count: int, target: str) -> None:
     """Makes the first task of each of the first `count` jobs die once."""
-    from pgoutput_fast.spark.current import merge, sink
+    from pgoutput_fast.spark import merge
+    from pgoutput_fast.spark.current import sink
     from support.lake_driver import Dying as Task  # the name under which workers find it
 
     run, calls = merge.run_jobs, itertools.count()

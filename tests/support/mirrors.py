@@ -19,9 +19,9 @@ import psycopg2
 import pyarrow as pa
 import pytest
 
+from pgoutput_fast.merge.formats import open_current_table
 from pgoutput_fast.mirror import Mirror, Point, at, points
 from pgoutput_fast.storage.stores import open_store
-from pgoutput_fast.tables.current_formats import open_current
 from pgoutput_fast.tables.delta.appended import reached
 from pgoutput_fast.tables.directories import directory_of
 from reference.current import CurrentRows
@@ -172,7 +172,7 @@ def opened(server: Any, directory: Path) -> Iterator[Place]:
 def current_of(target: Path | str, table: str, version: int | None = None, format: str = "delta") -> pa.Table:
     """The rows of a current table, by default those of the newest point."""
     version = at(target)[table] if version is None else version
-    return open_current(format, open_store(target), table, {}).read(version)
+    return open_current_table(format, open_store(target), table, {}).read(version)
 
 
 def history_of(target: Path | str, table: str) -> pa.Table:
@@ -256,7 +256,7 @@ def expect_same_total(place: Place, found: list[Point]) -> None:
 
 def lose_rows(place: Place, table: str) -> None:
     """Empties a current table without the mirror's knowledge."""
-    rows = open_current("delta", open_store(place.target), table, {})
+    rows = open_current_table("delta", open_store(place.target), table, {})
     schema, position = rows.schema(), rows.position()
     assert schema is not None
     assert position is not None

@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
+from pgoutput_fast.merge.current_table import CurrentTable
 from pgoutput_fast.merge.effect.effect import Effect, current_schema
-from pgoutput_fast.tables.table import CurrentTable
 
 __all__ = ["SCHEMA", "effect", "ids", "keys", "load", "rows"]
 

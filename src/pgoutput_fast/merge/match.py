@@ -10,12 +10,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pgoutput_fast.tables.errors import LOAD_ANY_AGAIN
-
-__all__ = ["Codes", "Finder", "check_all_gone", "chosen", "float_bits", "is_plain", "row_codes", "storage"]
+__all__ = ["Codes", "Finder", "float_bits", "is_plain", "row_codes", "storage"]
 
 Codes: TypeAlias = npt.NDArray[np.int32]
-_Counts: TypeAlias = npt.NDArray[np.int64]
 
 
 def row_codes(columns: Sequence[pa.ChunkedArray]) -> tuple[Codes, int]:
@@ -52,7 +49,7 @@ class Finder:
         self._numbers = _RowNumbers(len(self._names), keys)
         self.codes = self.find(rows)
 
-    def counts(self) -> _Counts:
+    def counts(self) -> npt.NDArray[np.int64]:
         """The counts of the requested rows, by number."""
         return np.bincount(self.codes).astype(np.int64)
 
@@ -61,36 +58,6 @@ class Finder:
         if not self._names:
             return np.zeros(rows.num_rows, np.int32)
         return self._numbers.codes([rows.column(name) for name in self._names])
-
-
-def chosen(codes: Codes, left: _Counts) -> npt.NDArray[np.int64]:
-    """The ordinals of the removed rows, ascending: of the rows with a number, as many as are `left` of it.
-
-    Args:
-        codes: the numbers of the rows, -1 for none.
-        left: number -> how many rows to remove. The chosen ones are subtracted.
-    """
-    at = np.flatnonzero(codes >= 0)
-    at = at[_rank(codes[at]) < left[codes[at]]]
-    np.subtract.at(left, codes[at], 1)
-    return at
-
-
-def check_all_gone(left: _Counts, table: str) -> None:
-    """Checks that all rows to remove were found.
-
-    Args:
-        left: number -> how many rows were not found.
-        table: names the table.
-
-    Raises:
-        ValueError: if one was not found.
-    """
-    if left.any():
-        raise ValueError(
-            f"{table} lacks rows that go: something else changed it, or a new column has a default, which rows that "
-            f"were there have on the server, but not here. Give it a key, or {LOAD_ANY_AGAIN}"
-        )
 
 
 def is_plain(kind: pa.DataType) -> bool:
@@ -111,15 +78,6 @@ def float_bits(column: pa.ChunkedArray) -> pa.ChunkedArray:
     one_nan = pc.if_else(pc.is_nan(column), pa.scalar(float("nan"), kind), column)
     integer = pa.int64() if pa.types.is_float64(kind) else pa.int32()
     return pa.chunked_array([chunk.view(integer) for chunk in one_nan.chunks], integer)
-
-
-def _rank(codes: Codes) -> _Counts:
-    """How many times a number occurs before its position."""
-    order = np.argsort(codes, kind="stable")
-    ordered = codes[order]
-    rank = np.empty(len(codes), np.int64)
-    rank[order] = np.arange(len(codes)) - np.searchsorted(ordered, ordered)
-    return rank
 
 
 class _Numbers:

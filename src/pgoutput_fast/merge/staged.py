@@ -34,7 +34,7 @@ class Staged:
     added: Sequence[WrittenFile] = ()
     removed: frozenset[str] | None = frozenset()
 
-    def behind(
+    def after(
         self, schema: pa.Schema, added: Sequence[WrittenFile], removed: Collection[str] | None
     ) -> tuple[Staged, list[WrittenFile]]:
         """(this after one more effect, the files of earlier effects that are no longer needed).

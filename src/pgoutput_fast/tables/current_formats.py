@@ -11,7 +11,7 @@ from pgoutput_fast.tables.data_files import FILE_BYTES
 from pgoutput_fast.tables.directories import CURRENT, directory_of
 from pgoutput_fast.tables.errors import MirrorError
 from pgoutput_fast.tables.formats import check_path
-from pgoutput_fast.tables.table import CurrentTable
+from pgoutput_fast.tables.table import Table
 
 __all__ = ["FORMATS", "check_format", "check_packages", "check_target", "expect_format", "open_current"]
 
@@ -103,7 +103,7 @@ def open_current(
     *,
     file_bytes: int = FILE_BYTES,
     iceberg_catalog: Mapping[str, str] | None = None,
-) -> CurrentTable:
+) -> Table:
     """Opens a current table, which need not exist yet.
 
     Args:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, datetime
 from decimal import Decimal
 
@@ -26,7 +26,8 @@ __all__ = [
     "Version",
     "by_bounds",
     "candidates",
-    "leading_bounds",
+    "has_bounds",
+    "least_and_largest",
     "row_groups",
 ]
 
@@ -87,6 +88,26 @@ class Version:
     files: Sequence[DataFile]
     bounds: Callable[[str], tuple[pa.Array, pa.Array]]
 
+    def part(self, files: Sequence[int], columns: Sequence[str]) -> Version:
+        """Some of the files, by their indexes, with the bounds of some columns. Other processes may get it."""
+        numbers, bounds = pa.array(files, pa.int64()), {}
+        for name in columns:
+            if has_bounds(self, name):
+                lows, highs = self.bounds(name)
+                bounds[name] = lows.take(numbers), highs.take(numbers)
+        return replace(self, files=[self.files[k] for k in files], bounds=_Bounds(len(files), bounds))
+
+
+@dataclass(frozen=True)
+class _Bounds:
+    """The bounds of some columns in files."""
+
+    count: int
+    columns: Mapping[str, tuple[pa.Array, pa.Array]]
+
+    def __call__(self, column: str) -> tuple[pa.Array, pa.Array]:
+        return self.columns.get(column) or (pa.nulls(self.count), pa.nulls(self.count))
+
 
 def _form(kind: pa.DataType) -> type | None:
     """The Python type of bounds of a column of this type; None if bounds cannot select files by such a column."""
@@ -132,15 +153,20 @@ def candidates(version: Version, wanted: pa.Table) -> list[int]:
     return [k for k, (low, high) in enumerate(zip(lows, highs, strict=True)) if _between(values, low, high)]
 
 
-def leading_bounds(version: Version, names: Sequence[str]) -> tuple[str, pa.Array, pa.Array] | None:
-    """The first of these columns whose bounds select files, with its least and largest values in all files.
+def least_and_largest(version: Version, column: str) -> tuple[pa.Scalar | None, pa.Scalar | None]:
+    """The bounds of a column in all files of a version; None and None if unknown."""
+    # Those of timestamps may be rounded.
+    if not has_bounds(version, column) or pa.types.is_timestamp(version.schema.field(column).type):
+        return None, None
+    lows, highs = version.bounds(column)
+    if not len(lows) or lows.null_count or highs.null_count:
+        return None, None
+    return pc.min(lows), pc.max(highs)
 
-    None if there is no such column.
-    """
-    for name in names:
-        if name in version.schema.names and _in_log(version.schema.field(name).type):
-            return name, *version.bounds(name)
-    return None
+
+def has_bounds(version: Version, column: str) -> bool:
+    """Whether bounds of a column select files."""
+    return column in version.schema.names and _in_log(version.schema.field(column).type)
 
 
 def _between(values: pa.Array, low: pa.Scalar, high: pa.Scalar) -> bool:

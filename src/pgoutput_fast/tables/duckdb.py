@@ -1,26 +1,22 @@
-"""Current tables in a database of DuckDB. Needs `pip install duckdb`."""
+"""Tables in a database of DuckDB. Needs `pip install duckdb`."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
-from pgoutput_fast.merge.effect.effect import Effect
-from pgoutput_fast.merge.match import Finder, check_all_gone, chosen, is_plain
-from pgoutput_fast.protocol.limits import PIECE_BYTES
 from pgoutput_fast.schema.types import stored_schema
 from pgoutput_fast.storage.fsync import make_directory
 from pgoutput_fast.storage.rows_file import RowsFile
-from pgoutput_fast.tables.columns import check_names, fitted, in_schema, merged
-from pgoutput_fast.tables.table import CurrentTable, HeldVersion, expect_position
+from pgoutput_fast.tables.columns import in_schema
+from pgoutput_fast.tables.table import HeldVersion, Table
 
 __all__ = ["DuckDBCurrent"]
 
@@ -42,8 +38,8 @@ class _State:
     schema: pa.Schema
 
 
-class DuckDBCurrent(CurrentTable):
-    """A current table in a DuckDB file.
+class DuckDBCurrent(Table):
+    """A table in a DuckDB file, and the SQL that changes it within a transaction.
 
     The position is a row of the table `_pgoutput_fast_positions` in the schema `main`, set by the transaction of the
     rows. The version counts these transactions. Only the current version exists.
@@ -87,7 +83,7 @@ class DuckDBCurrent(CurrentTable):
         return f"the table {'.'.join(map(_quoted, self._names))} in {self._path}"
 
     @contextmanager
-    def _opened(self) -> Iterator[Any]:
+    def opened(self) -> Iterator[Any]:
         """A connection to the database.
 
         Raises:
@@ -127,7 +123,7 @@ class DuckDBCurrent(CurrentTable):
             connection.close()
 
     @contextmanager
-    def _transaction(self, connection: Any, before: _State | None, position: int) -> Iterator[None]:
+    def transaction(self, connection: Any, before: _State | None, position: int) -> Iterator[None]:
         """A transaction that sets the position."""
         connection.begin()
         try:
@@ -151,10 +147,10 @@ class DuckDBCurrent(CurrentTable):
     def _state(self) -> _State | None:
         if not self._path.exists():
             return None
-        with self._opened() as connection:
-            return self._state_in(connection)
+        with self.opened() as connection:
+            return self.state_in(connection)
 
-    def _state_in(self, connection: Any) -> _State | None:
+    def state_in(self, connection: Any) -> _State | None:
         """The state of the table; None if there is no table.
 
         Raises:
@@ -192,13 +188,9 @@ class DuckDBCurrent(CurrentTable):
         found = connection.execute(query, [schema, name]).fetchone()
         return None if found is None else str(found[0])
 
-    def position(self) -> int | None:
+    def reached(self) -> tuple[int | None, int | None]:
         now = self._state()
-        return None if now is None else now.position
-
-    def version(self) -> int | None:
-        now = self._state()
-        return None if now is None else now.version
+        return (None, None) if now is None else (now.position, now.version)
 
     def schema(self) -> pa.Schema | None:
         now = self._state()
@@ -207,7 +199,7 @@ class DuckDBCurrent(CurrentTable):
     def held(self, version: int | None = None) -> HeldVersion:
         # The next effect changes the rows, and no other process can open the file meanwhile. So a reader gets a copy.
         copy = RowsFile()
-        with self._opened() as connection:
+        with self.opened() as connection:
             connection.begin()
             now = self._expected(connection, version)
             place = copy.write(now.schema, self._batches(connection, now.schema))
@@ -224,7 +216,7 @@ class DuckDBCurrent(CurrentTable):
             FileNotFoundError: if there is no table.
             ValueError: if it has another version.
         """
-        now = self._state_in(connection)
+        now = self.state_in(connection)
         if now is None:
             raise FileNotFoundError(f"{self} does not exist")
         if version not in (None, now.version):
@@ -238,85 +230,33 @@ class DuckDBCurrent(CurrentTable):
             yield from in_schema(pa.Table.from_batches([batch]), types).combine_chunks().to_batches()
 
     def scan(self, columns: Sequence[str]) -> Iterator[pa.Table]:
-        with self._opened() as connection:
+        with self.opened() as connection:
             connection.begin()
             now = self._expected(connection, None)
             types = pa.schema([now.schema.field(name) for name in columns])
             for batch in self._batches(connection, types):
                 yield pa.Table.from_batches([batch])
 
-    def find(self, keys: pa.Table, columns: Sequence[str]) -> pa.Table:
-        with self._opened() as connection:
-            now = self._state_in(connection)
-            return self._found(connection, None if now is None else now.schema, keys, columns)
-
-    def _found(
-        self, connection: Any, there: pa.Schema | None, keys: pa.Table, columns: Sequence[str]
-    ) -> pa.Table:
-        named = [*keys.schema.names, *columns]
-        if there is None:
-            return pa.table({name: pa.nulls(0) for name in named})
-        wanted = in_schema(keys, fitted(there, keys.schema, str(self), _can_widen))
-        known = [name for name in named if name in there.names]
-        types = pa.schema([there.field(name) for name in known])
-        rows = in_schema(self._matching(connection, wanted, known), types)
-        for name in named:
-            if name not in known:
-                rows = rows.append_column(name, pa.nulls(rows.num_rows))
-        return rows.select(named)
-
-    def _matching(self, connection: Any, wanted: pa.Table, columns: Sequence[str]) -> pa.Table:
-        with _view(connection, wanted):
+    def matching(self, connection: Any, rows: pa.Table, columns: Sequence[str]) -> pa.Table:
+        """Columns of the rows that are equal to other rows. Without columns, these are equal to all."""
+        with _view(connection, rows):
             listed = ", ".join(map(_quoted, columns))
-            query = f"SELECT {listed} FROM {self._table} AS t WHERE {_is_in(wanted.schema.names)}"
+            query = f"SELECT {listed} FROM {self._table} AS t WHERE {_is_in(rows.schema.names)}"
             return connection.sql(query).to_arrow_table()
 
-    def replace(self, rows: Iterable[pa.RecordBatch], schema: pa.Schema, position: int) -> None:
-        stored = stored_schema(schema, "current")
-        check_names(stored.names, str(self), folded=True)
-        with self._opened() as connection:
-            before = self._state_in(connection)
-            with self._transaction(connection, before, position):
-                self._make(connection, stored)
-                for piece in _pieces(rows):
-                    self._insert(connection, in_schema(piece, stored))
-
-    def _make(self, connection: Any, schema: pa.Schema) -> None:
+    def make(self, connection: Any, schema: pa.Schema) -> None:
         """Creates the table without rows, or replaces an existing one."""
         connection.execute(f"CREATE SCHEMA IF NOT EXISTS {self._schema}")
         with _view(connection, schema.empty_table()):
             connection.execute(f"CREATE OR REPLACE TABLE {self._table} AS SELECT * FROM {_VIEW}")
 
-    def _insert(self, connection: Any, rows: pa.Table) -> None:
+    def insert(self, connection: Any, rows: pa.Table) -> None:
+        """Adds rows."""
         if rows.num_rows:
             with _view(connection, rows):
                 connection.execute(f"INSERT INTO {self._table} BY NAME SELECT * FROM {_VIEW}")
 
-    def apply_parts(self, parts: Iterable[Effect], position: int, after: int | None = None) -> None:
-        with self._opened() as connection:
-            before = self._state_in(connection)
-            if before is not None and before.position >= position:
-                return
-            expect_position(self, None if before is None else before.position, after)
-            there = None if before is None else before.schema
-            with self._transaction(connection, before, position):
-                for effect in parts:
-                    there = self._apply_in(connection, effect, there)
-
-    def _apply_in(self, connection: Any, effect: Effect, there: pa.Schema | None) -> pa.Schema:
-        """Applies an effect in a transaction. Returns the new columns of the table."""
-        effect = effect.filled_by(lambda *wanted: self._found(connection, there, *wanted))
-        types = fitted(there, effect.rows.schema, str(self), _can_widen)
-        schema = types if there is None else merged(there, types)
-        check_names(schema.names, str(self), folded=True)
-        if there is None:
-            self._make(connection, schema)
-        else:
-            self._alter(connection, there, schema)
-        self._change(connection, effect, schema)
-        return schema
-
-    def _alter(self, connection: Any, there: pa.Schema, schema: pa.Schema) -> None:
+    def alter(self, connection: Any, there: pa.Schema, schema: pa.Schema) -> None:
         """Adds columns, and widens columns."""
         changed = [
             field for field in schema if field.name not in there.names or field != there.field(field.name)
@@ -331,64 +271,17 @@ class DuckDBCurrent(CurrentTable):
                 what = f"ALTER COLUMN {_quoted(field.name)} SET DATA TYPE"
             connection.execute(f"ALTER TABLE {self._table} {what} {kind}")
 
-    def _change(self, connection: Any, effect: Effect, schema: pa.Schema) -> None:
-        rows = in_schema(effect.rows, schema)
-        if effect.truncated:
+    def delete(self, connection: Any, rows: pa.Table | None = None) -> None:
+        """Deletes the rows that are equal to other rows by their columns, or all rows."""
+        if rows is None:
             connection.execute(f"DELETE FROM {self._table}")
-        elif effect.key:
-            types = pa.schema([schema.field(name) for name in effect.key])
-            self._delete(
-                connection, pa.concat_tables([in_schema(effect.gone, types), rows.select(effect.key)])
-            )
-        elif effect.gone.num_rows:
-            gone = in_schema(effect.gone, pa.schema([schema.field(name) for name in effect.identity]))
-            self._delete_copies(connection, gone, schema)
-        self._insert(connection, rows)
-
-    def _delete(self, connection: Any, wanted: pa.Table) -> None:
-        """Deletes the rows that match another table by its columns."""
-        if wanted.num_rows or not wanted.num_columns:
-            with _view(connection, wanted):
-                connection.execute(f"DELETE FROM {self._table} AS t WHERE {_is_in(wanted.schema.names)}")
-
-    def _delete_copies(self, connection: Any, gone: pa.Table, schema: pa.Schema) -> None:
-        """Deletes one copy of every row of `gone`, without a key.
-
-        DuckDB finds rows by the columns that it compares as this package does; those of them that must stay are
-        inserted again.
-
-        Raises:
-            ValueError: if one does not exist.
-        """
-        # Without such columns, all rows match.
-        plain = gone.select([field.name for field in gone.schema if is_plain(field.type)])
-        found = in_schema(self._matching(connection, plain, schema.names), schema)
-        self._delete(connection, plain)
-        finder = Finder(gone, keys=False)
-        left = finder.counts()
-        goes = chosen(finder.find(found.select(gone.schema.names)), left)
-        check_all_gone(left, str(self))
-        self._insert(connection, found.take(pa.array(np.setdiff1d(np.arange(found.num_rows), goes))))
+        elif rows.num_rows or not rows.num_columns:
+            with _view(connection, rows):
+                connection.execute(f"DELETE FROM {self._table} AS t WHERE {_is_in(rows.schema.names)}")
 
 
 def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
-
-
-def _can_widen(there: pa.DataType, wide: pa.DataType) -> bool:
-    return True
-
-
-def _pieces(rows: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Merges batches into larger tables."""
-    waiting: list[pa.RecordBatch] = []
-    for batch in rows:
-        waiting.append(batch)
-        if sum(each.nbytes for each in waiting) >= PIECE_BYTES:
-            yield pa.Table.from_batches(waiting)
-            waiting = []
-    if waiting:
-        yield pa.Table.from_batches(waiting)
 
 
 @contextmanager

@@ -12,10 +12,11 @@ import pyarrow as pa
 import pytest
 
 from pgoutput_fast.merge.effect.effect import current_schema
+from pgoutput_fast.merge.local import LocalMerge
 from pgoutput_fast.mirror.repair.compare import compare
 from pgoutput_fast.mirror.repair.compare.compare import Comparison, Differences, UncomparableError
 from pgoutput_fast.mirror.repair.compare.divisions import Ranges, divided
-from pgoutput_fast.tables.delta.current import DeltaCurrent
+from support.current_tables import delta_table
 
 _VALUES = pa.schema([("v", pa.string()), ("n", pa.float64())])
 _KEYS: dict[str, list[tuple[str, pa.DataType, Any]]] = {
@@ -36,7 +37,7 @@ def _rows(fields: list[tuple[str, pa.DataType, Any]], chosen: dict[int, str | No
     return pa.table(columns)
 
 
-def _compared(table: DeltaCurrent, key: list[str], rows: pa.Table) -> Differences:
+def _compared(table: LocalMerge, key: list[str], rows: pa.Table) -> Differences:
     read = []
 
     def pieces(where: str | None) -> Iterator[pa.Table]:
@@ -53,7 +54,7 @@ def test_exactly_the_rows_that_differ_are_found(tmp_path: Path, kind: str) -> No
     fields, dice = _KEYS[kind], random.Random(kind)
     key = [name for name, _, _ in fields]
     there: dict[int, str | None] = {k: f"v{k}" if k % 5 else None for k in range(1000)}
-    table = DeltaCurrent(tmp_path, "t", file_bytes=1 << 13)
+    table = delta_table(tmp_path, "t", file_bytes=1 << 13)
     schema = current_schema(pa.schema([*((name, kind) for name, kind, _ in fields), *_VALUES]))
     table.replace(_rows(fields, there).select(schema.names).to_batches(max_chunksize=200), schema, 7)
     for differ in (0, 1, 40):
@@ -79,7 +80,7 @@ def test_what_cannot_be_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     fields = _KEYS["int"]
     rows = _rows(fields, dict.fromkeys(range(200), "v"))
     schema = current_schema(pa.schema([("id", pa.int32()), *_VALUES]))
-    table = DeltaCurrent(tmp_path, "t")
+    table = delta_table(tmp_path, "t")
     table.replace(pa.concat_tables([rows, rows.slice(0, 1)]).select(schema.names).to_batches(), schema, 7)
     with pytest.raises(UncomparableError, match="several rows with the same key"):
         _compared(table, ["id"], rows)
@@ -103,7 +104,7 @@ def test_rows_beside_differences_are_compared_in_portions(
         _rows(fields, {k: value if k % 100 == 5 else "same" for k in range(1000)}) for value in "ab"
     )
     schema = current_schema(pa.schema([("id", pa.int32()), *_VALUES]))
-    table = DeltaCurrent(tmp_path, "t")
+    table = delta_table(tmp_path, "t")
     table.replace(rows.select(schema.names).to_batches(), schema, 7)
     monkeypatch.setattr(compare, "_MOST_ROWS", 150)
     found = Comparison(table, ["id"], lambda _: iter([server]), server.schema, ["id", *_VALUES.names]).run()

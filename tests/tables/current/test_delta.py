@@ -22,20 +22,23 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
+from pgoutput_fast.merge import commit as commits
 from pgoutput_fast.merge.effect.effect import Effect, Unfilled, current_schema
-from pgoutput_fast.tables import file_table
+from pgoutput_fast.merge.local import LocalMerge
+from pgoutput_fast.merge.units import RewriteUnit
 from pgoutput_fast.tables.delta.current import DeltaCurrent
 from support import numbered
 from support.buckets import opened_bucket
+from support.current_tables import delta_table
 
 
-def _loaded(place: Path, **more: Any) -> DeltaCurrent:
+def _loaded(place: Path, **more: Any) -> LocalMerge:
     """A table with the ids from 0 to 999, in ten files."""
-    return numbered.load(DeltaCurrent(place, "t", **more))
+    return numbered.load(delta_table(place, "t", **more))
 
 
 @pytest.fixture
-def small(tmp_path: Path) -> DeltaCurrent:
+def small(tmp_path: Path) -> LocalMerge:
     return _loaded(tmp_path, file_bytes=100)
 
 
@@ -88,7 +91,7 @@ def test_what_columns_become(tmp_path: Path) -> None:
         "arrow uuid",
         pa.ExtensionArray.from_storage(pa.uuid(), pa.array([uuid.UUID(int=1).bytes, None], pa.binary(16))),
     )
-    table = DeltaCurrent(tmp_path, "t")
+    table = delta_table(tmp_path, "t")
     table.replace([], rows.schema, 1)
     assert table.read().num_rows == 0
     rows = rows.set_column(0, "id", pa.array([1, 2]))
@@ -105,7 +108,7 @@ def test_what_columns_become(tmp_path: Path) -> None:
     assert found.column("id").to_pylist() == [1]
 
 
-def test_types_that_change(small: DeltaCurrent) -> None:
+def test_types_that_change(small: LocalMerge) -> None:
     narrow = numbered.SCHEMA.set(0, pa.field("id", pa.int32()))
     rows = numbered.rows([1, 5000]).cast(narrow)
     small.apply(Effect(("id",), False, numbered.keys(2).cast(pa.schema({"id": pa.int32()})), rows), 2)
@@ -122,7 +125,7 @@ def test_types_that_change(small: DeltaCurrent) -> None:
 def test_a_type_that_becomes_wider(tmp_path: Path) -> None:
     """All files are written again: delta-rs has no other way. Two effects of one commit may both bring wider types."""
     narrow = pa.schema([numbered.SCHEMA.field("id").with_type(pa.int16()), *list(numbered.SCHEMA)[1:]])
-    table = DeltaCurrent(tmp_path, "t", file_bytes=100)
+    table = delta_table(tmp_path, "t", file_bytes=100)
     rows = numbered.rows(range(300)).cast(narrow)
     table.replace(rows.to_batches(max_chunksize=100), narrow, 1)
     before = _files(tmp_path)
@@ -138,7 +141,7 @@ def test_a_type_that_becomes_wider(tmp_path: Path) -> None:
     assert table.held(0).schema == narrow
 
 
-def test_columns_that_come_and_go(small: DeltaCurrent) -> None:
+def test_columns_that_come_and_go(small: LocalMerge) -> None:
     rows = (
         numbered.rows([1])
         .drop_columns(["text"])
@@ -150,7 +153,7 @@ def test_columns_that_come_and_go(small: DeltaCurrent) -> None:
     assert found == {1: {"id": 1, "text": None, "more": [1.5]}, 2: {"id": 2, "text": "x", "more": None}}
 
 
-def test_a_table_gets_its_first_timestamps_late(small: DeltaCurrent) -> None:
+def test_a_table_gets_its_first_timestamps_late(small: LocalMerge) -> None:
     """They are a feature of the table, which writers and readers must know."""
     rows = numbered.rows([1]).append_column("at", pa.array([datetime(2024, 2, 29)], pa.timestamp("us")))
     small.apply(Effect(("id",), False, numbered.keys(), rows), 2)
@@ -161,7 +164,7 @@ def test_a_table_gets_its_first_timestamps_late(small: DeltaCurrent) -> None:
 
 
 def test_names_that_are_the_same(tmp_path: Path) -> None:
-    table = DeltaCurrent(tmp_path, "t")
+    table = delta_table(tmp_path, "t")
     schema = current_schema(pa.schema({"id": pa.int64(), "ID": pa.int64()}))
     with pytest.raises(
         ValueError, match=r"both columns 'id' and 'ID'.*small and capital letters are the same"
@@ -172,7 +175,7 @@ def test_names_that_are_the_same(tmp_path: Path) -> None:
 
 def test_fields_whose_names_are_the_same(tmp_path: Path) -> None:
     """delta-rs has no type of its own for this error. A mirror stops for all errors but a ValueError."""
-    table = DeltaCurrent(tmp_path, "t")
+    table = delta_table(tmp_path, "t")
     same = pa.struct([("a", pa.int64()), ("A", pa.string())])
     schema = current_schema(pa.schema({"id": pa.int64(), "pair": same}))
     with pytest.raises(ValueError, match=r"t cannot have these columns: .*Duplicate field name[^\n]*\Z"):
@@ -183,7 +186,7 @@ def test_fields_whose_names_are_the_same(tmp_path: Path) -> None:
 # ---- effects --------------------------------------------------------------------------------------------------------
 
 
-def test_only_files_with_changed_keys_are_rewritten(small: DeltaCurrent, tmp_path: Path) -> None:
+def test_only_files_with_changed_keys_are_rewritten(small: LocalMerge, tmp_path: Path) -> None:
     before = _files(tmp_path)
     assert len(before) == 10
     small.apply(numbered.effect([5, 7], [9, 950, 2000]), 2)
@@ -194,8 +197,8 @@ def test_only_files_with_changed_keys_are_rewritten(small: DeltaCurrent, tmp_pat
     assert after < _files(tmp_path)
 
 
-def test_a_file_is_not_read_if_no_key_is_in_its_range(small: DeltaCurrent, tmp_path: Path) -> None:
-    *others, last = small._load().files
+def test_a_file_is_not_read_if_no_key_is_in_its_range(small: LocalMerge, tmp_path: Path) -> None:
+    *others, last = small.table.now().files
     for file in others:
         (tmp_path / "t" / file.name).write_bytes(b"damaged")
     small.apply(numbered.effect([905], [950, 2000]), 2)
@@ -203,7 +206,7 @@ def test_a_file_is_not_read_if_no_key_is_in_its_range(small: DeltaCurrent, tmp_p
     assert last.name not in _files(tmp_path)
 
 
-def test_a_key_that_changes(small: DeltaCurrent) -> None:
+def test_a_key_that_changes(small: LocalMerge) -> None:
     """The files have no order by the new key. They are found all the same."""
     small.apply(numbered.effect([], [3], text="three"), 2)
     gone = pa.table({"text": ["three"]})
@@ -211,7 +214,7 @@ def test_a_key_that_changes(small: DeltaCurrent) -> None:
     assert numbered.ids(small) == [0, 1, 2, *range(4, 1000), 4000]
 
 
-def test_rows_that_share_a_key(small: DeltaCurrent) -> None:
+def test_rows_that_share_a_key(small: LocalMerge) -> None:
     """A key without an Arrow form is null. A row takes the place of all of them, once."""
     nothing = numbered.rows([None])
     none = numbered.rows([]).drop_columns(["_commit_lsn"])
@@ -221,7 +224,7 @@ def test_rows_that_share_a_key(small: DeltaCurrent) -> None:
 
 
 def test_row_groups_have_a_bounded_size(tmp_path: Path) -> None:
-    table = DeltaCurrent(tmp_path, "t")
+    table = delta_table(tmp_path, "t")
     batch = numbered.rows(range(20_000), "x" * 1000).to_batches()[0]
     table.replace((batch for _ in range(5)), numbered.SCHEMA, 1)
     (name,) = _files(tmp_path)
@@ -230,7 +233,7 @@ def test_row_groups_have_a_bounded_size(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_who_reads_while_others_write_sees_whole_versions(small: DeltaCurrent, tmp_path: Path) -> None:
+def test_who_reads_while_others_write_sees_whole_versions(small: LocalMerge, tmp_path: Path) -> None:
     stop, wrong = threading.Event(), []
 
     def read() -> None:
@@ -251,7 +254,7 @@ def test_who_reads_while_others_write_sees_whole_versions(small: DeltaCurrent, t
     assert wrong == []
 
 
-def test_a_table_that_is_removed_while_it_is_open(small: DeltaCurrent, tmp_path: Path) -> None:
+def test_a_table_that_is_removed_while_it_is_open(small: LocalMerge, tmp_path: Path) -> None:
     """An effect does not begin another one in its place."""
     assert small.position() == 1
     shutil.rmtree(tmp_path / "t")
@@ -261,26 +264,26 @@ def test_a_table_that_is_removed_while_it_is_open(small: DeltaCurrent, tmp_path:
     assert not list(tmp_path.rglob("*.parquet"))
 
 
-def test_an_effect_without_rows_moves_the_position(small: DeltaCurrent, tmp_path: Path) -> None:
+def test_an_effect_without_rows_moves_the_position(small: LocalMerge, tmp_path: Path) -> None:
     before = _files(tmp_path)
     small.apply(numbered.effect(), 7)
     assert (small.position(), small.version(), _files(tmp_path)) == (7, 1, before)
 
 
-def test_unfilled_values_are_refused(small: DeltaCurrent) -> None:
+def test_unfilled_values_are_refused(small: LocalMerge) -> None:
     unfilled = Unfilled("text", pa.array([0], pa.int64()), numbered.keys(1))
     with pytest.raises(ValueError, match="fill them from `find` first"):
         small.apply(Effect(("id",), False, numbered.keys(), numbered.rows([1]), [unfilled]), 2)
 
 
-def test_a_row_without_a_key_that_is_not_there(small: DeltaCurrent) -> None:
+def test_a_row_without_a_key_that_is_not_there(small: LocalMerge) -> None:
     gone = numbered.rows([1, 1, 2]).drop_columns(["_commit_lsn"])
     with pytest.raises(ValueError, match="lacks rows that go"):
         small.apply(Effect((), False, gone, numbered.rows([])), 2)
     assert (small.position(), len(numbered.ids(small))) == (1, 1000)
 
 
-def test_older_versions_can_be_read_until_vacuum(small: DeltaCurrent) -> None:
+def test_older_versions_can_be_read_until_vacuum(small: LocalMerge) -> None:
     for k in range(4):
         small.apply(numbered.effect([k]), 2 + k)
     assert [small.read(version).num_rows for version in range(5)] == [1000, 999, 998, 997, 996]
@@ -292,7 +295,7 @@ def test_older_versions_can_be_read_until_vacuum(small: DeltaCurrent) -> None:
         small.vacuum(0)
 
 
-def test_vacuum_leaves_new_files_of_others(small: DeltaCurrent, tmp_path: Path) -> None:
+def test_vacuum_leaves_new_files_of_others(small: LocalMerge, tmp_path: Path) -> None:
     new, old = tmp_path / "t" / "new.parquet", tmp_path / "t" / "old.parquet"
     week = time.time() - 8 * 24 * 3600
     for each in (new, old):
@@ -303,7 +306,7 @@ def test_vacuum_leaves_new_files_of_others(small: DeltaCurrent, tmp_path: Path) 
 
 
 def test_short_files_become_one(tmp_path: Path) -> None:
-    table = DeltaCurrent(tmp_path, "t", file_bytes=100_000)
+    table = delta_table(tmp_path, "t", file_bytes=100_000)
     for k in range(40):
         table.apply(numbered.effect([], [k]), 1 + k)
     assert len(_files(tmp_path)) < 20
@@ -312,7 +315,7 @@ def test_short_files_become_one(tmp_path: Path) -> None:
 
 def test_a_longer_file_is_not_written_again_each_time(tmp_path: Path) -> None:
     """Files of one row become one again and again. The file that is longer stays until there are more like it."""
-    table = DeltaCurrent(tmp_path, "t", file_bytes=1 << 20)
+    table = delta_table(tmp_path, "t", file_bytes=1 << 20)
     table.apply(numbered.effect([], range(10_000)), 1)
     (longer,) = _files(tmp_path)
     assert 16 << 10 < (tmp_path / "t" / longer).stat().st_size <= 128 << 10
@@ -331,7 +334,7 @@ def test_a_longer_file_is_not_written_again_each_time(tmp_path: Path) -> None:
 
 def test_what_one_effect_joins_is_bounded(tmp_path: Path) -> None:
     """Although many files wait to be joined, the effect that joins some does not write the long ones again."""
-    table = DeltaCurrent(tmp_path, "t", file_bytes=1 << 20)
+    table = delta_table(tmp_path, "t", file_bytes=1 << 20)
     # Each file has an eighth of the most at least: they stay as they are.
     for k in range(10):
         text = str(k).join(map(chr, np.random.default_rng(k).integers(0x4E00, 0x9000, 60_000)))
@@ -362,7 +365,7 @@ def _disturbed(monkeypatch: pytest.MonkeyPatch, what: Callable[[], object], time
 
 @pytest.mark.parametrize("what", ["compact", "z_order", "vacuum", "delete", "append"])
 def test_others_change_the_table_meanwhile(
-    small: DeltaCurrent, tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch
+    small: LocalMerge, tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def change() -> None:
         table = deltalake.DeltaTable(tmp_path / "t")
@@ -390,9 +393,9 @@ def test_others_change_the_table_meanwhile(
 
 
 def test_a_file_is_gone_when_it_is_read(
-    small: DeltaCurrent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    small: LocalMerge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    look, left = DeltaCurrent._look, [1]
+    run, left = RewriteUnit.run, [1]
 
     def disturbed(*arguments: Any) -> Any:
         if left:
@@ -400,9 +403,9 @@ def test_a_file_is_gone_when_it_is_read(
             table = deltalake.DeltaTable(tmp_path / "t")
             table.optimize.compact()
             table.vacuum(0, dry_run=False, enforce_retention_duration=False)
-        return look(*arguments)
+        return run(*arguments)
 
-    monkeypatch.setattr(DeltaCurrent, "_look", disturbed)
+    monkeypatch.setattr(RewriteUnit, "run", disturbed)
     small.apply(numbered.effect([5], [6, 1000]), 2)
     assert numbered.ids(small) == [each for each in range(1001) if each != 5]
     for each in _files(tmp_path):
@@ -416,9 +419,9 @@ def test_a_file_is_gone_when_it_is_read(
 
 
 def test_the_same_effect_from_two_processes(
-    small: DeltaCurrent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    small: LocalMerge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    other, effect = DeltaCurrent(tmp_path, "t"), numbered.effect([5], [6, 1000])
+    other, effect = delta_table(tmp_path, "t"), numbered.effect([5], [6, 1000])
     other.position()
     with monkeypatch.context() as patch:
         _disturbed(patch, lambda: other.apply(effect, 2))
@@ -428,9 +431,9 @@ def test_the_same_effect_from_two_processes(
 
 
 def test_a_table_that_is_always_changed(
-    small: DeltaCurrent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    small: LocalMerge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(file_table, "_TRIES", 3)
+    monkeypatch.setattr(commits, "_ATTEMPTS", 3)
     before = {each.name for each in (tmp_path / "t").iterdir()}
     with monkeypatch.context() as patch:
         _disturbed(
@@ -449,7 +452,7 @@ def test_a_table_that_is_always_changed(
 
 def test_tables_of_others_are_refused(tmp_path: Path) -> None:
     deltalake.write_deltalake(tmp_path / "t", numbered.rows([1]))
-    table = DeltaCurrent(tmp_path, "t")
+    table = delta_table(tmp_path, "t")
     for call in (
         table.position,
         lambda: table.replace([], numbered.SCHEMA, 1),
@@ -460,7 +463,7 @@ def test_tables_of_others_are_refused(tmp_path: Path) -> None:
     assert deltalake.DeltaTable(tmp_path / "t").version() == 0
 
 
-def test_features_that_hide_rows_are_refused(small: DeltaCurrent, tmp_path: Path) -> None:
+def test_features_that_hide_rows_are_refused(small: LocalMerge, tmp_path: Path) -> None:
     table = deltalake.DeltaTable(tmp_path / "t")
     table.alter.add_feature(deltalake.TableFeatures.DeletionVectors, allow_protocol_versions_increase=True)
     with pytest.raises(ValueError, match="it has deletionVectors, which a mirror does not know"):
@@ -472,13 +475,13 @@ def test_features_that_hide_rows_are_refused(small: DeltaCurrent, tmp_path: Path
 
 def test_in_a_bucket() -> None:
     with opened_bucket("current") as bucket:
-        table = DeltaCurrent(bucket.uri % "lake", "public.o+2E", file_bytes=100)
+        table = delta_table(bucket.uri % "lake", "public.o+2E", file_bytes=100)
         assert table.position() is None
         numbered.load(table, 300)
         table.apply(numbered.effect([5, 150], [6, 1000]), 2)
         table.apply(numbered.effect([], [2000]), 3)
         assert numbered.ids(table) == sorted({*range(300), 1000, 2000} - {5, 150})
-        assert numbered.ids(DeltaCurrent(bucket.uri % "lake", "public.o+2E")) == numbered.ids(table)
+        assert numbered.ids(delta_table(bucket.uri % "lake", "public.o+2E")) == numbered.ids(table)
         assert table.find(numbered.keys(6, 7), ["text"]).num_rows == 2
         assert table.vacuum() > 0
         assert table.read().num_rows == 300
@@ -487,14 +490,14 @@ def test_in_a_bucket() -> None:
 def test_a_commit_whose_answer_is_lost() -> None:
     """The store has done it. Nothing is applied twice, and the files of the new version stay."""
     with opened_bucket("lost") as bucket:
-        table = DeltaCurrent(bucket.uri % "lake", "t")
+        table = delta_table(bucket.uri % "lake", "t")
         bucket.lose_answers("_delta_log/")
         table.replace(numbered.rows([1]).to_batches(), numbered.SCHEMA, 1)
         for position in (2, 3):
             bucket.lose_answers("_delta_log/")
             table.apply(numbered.effect([1], [1, position]), position)
             assert bucket.to_lose == 0
-        for each in (table, DeltaCurrent(bucket.uri % "lake", "t")):
+        for each in (table, delta_table(bucket.uri % "lake", "t")):
             assert (each.position(), each.version()) == (3, 2)
             assert numbered.ids(each) == [1, 2, 3]
 

@@ -13,11 +13,12 @@ import duckdb as engine
 import pyarrow as pa
 import pytest
 
+from pgoutput_fast.merge.duckdb import DuckDBMerge
 from pgoutput_fast.merge.effect.effect import Effect, current_schema
 from pgoutput_fast.tables import duckdb
-from pgoutput_fast.tables.duckdb import DuckDBCurrent
 from support import numbered
 from support.capturing import wait_until
+from support.current_tables import duckdb_table
 from support.mirrors import Place, place
 from support.paths import DOCS
 
@@ -30,11 +31,11 @@ def _query(place: Path, query: str) -> list[Any]:
 
 
 @pytest.fixture
-def loaded(tmp_path: Path) -> DuckDBCurrent:
-    return numbered.load(DuckDBCurrent(tmp_path / "below" / "x.duckdb", 'or"ders', "Shop 1"), batch_rows=10)
+def loaded(tmp_path: Path) -> DuckDBMerge:
+    return numbered.load(duckdb_table(tmp_path / "below" / "x.duckdb", 'or"ders', "Shop 1"), batch_rows=10)
 
 
-def test_queries_see_the_rows(loaded: DuckDBCurrent, tmp_path: Path) -> None:
+def test_queries_see_the_rows(loaded: DuckDBMerge, tmp_path: Path) -> None:
     loaded.apply(numbered.effect([5], [6, 2000]), 2)
     place = tmp_path / "below" / "x.duckdb"
     assert _query(place, 'SELECT count(*), max(id), max(text) FROM "Shop 1"."or""ders"') == [
@@ -59,8 +60,8 @@ def test_the_page_reads_the_rows(place: Place, monkeypatch: pytest.MonkeyPatch) 
     assert sorted(found["rows"]["id"].to_pylist()) == [1, 2]
 
 
-def test_two_tables_of_a_file(loaded: DuckDBCurrent, tmp_path: Path) -> None:
-    other = DuckDBCurrent(tmp_path / "below" / "x.duckdb", 'or"ders')
+def test_two_tables_of_a_file(loaded: DuckDBMerge, tmp_path: Path) -> None:
+    other = duckdb_table(tmp_path / "below" / "x.duckdb", 'or"ders')
     assert other.position() is None
     other.apply(numbered.effect([], [1]), 2**63 + 5)
     assert (other.position(), other.version(), other.read().num_rows) == (2**63 + 5, 0, 1)
@@ -73,23 +74,23 @@ def test_two_tables_of_a_file(loaded: DuckDBCurrent, tmp_path: Path) -> None:
 def test_a_schema_with_the_name_of_a_database(tmp_path: Path, schema: str) -> None:
     """DuckDB names the database of a file after the file, and has others of its own."""
     place = tmp_path / "current.duckdb"
-    table = numbered.load(DuckDBCurrent(place, "t", schema), batch_rows=100)
+    table = numbered.load(duckdb_table(place, "t", schema), batch_rows=100)
     table.apply(numbered.effect([5], [6, 2000]), 2)
-    other = DuckDBCurrent(place, "t")
+    other = duckdb_table(place, "t")
     other.apply(numbered.effect([], [1]), 1)
     assert (table.position(), table.read().num_rows) == (2, 1000)
     assert (other.position(), other.read().num_rows) == (1, 1)
     assert _query(place, f'SELECT count(*) FROM "current"."{schema}"."t"') == [(1000,)]
 
 
-def test_an_error_is_not_taken_for_a_full_disk(loaded: DuckDBCurrent) -> None:
+def test_an_error_is_not_taken_for_a_full_disk(loaded: DuckDBMerge) -> None:
     """DuckDB refuses all that comes behind an error in a transaction."""
     before = loaded.read()
 
     def fail() -> None:
         with (
-            loaded._opened() as connection,
-            loaded._transaction(connection, loaded._state_in(connection), 5),
+            loaded.table.opened() as connection,
+            loaded.table.transaction(connection, loaded.table.state_in(connection), 5),
             duckdb._view(connection, before),
         ):
             connection.execute("SELECT nothing")
@@ -99,7 +100,7 @@ def test_an_error_is_not_taken_for_a_full_disk(loaded: DuckDBCurrent) -> None:
     assert loaded.read() == before
 
 
-def test_wider_types_and_new_columns_in_one_effect(loaded: DuckDBCurrent) -> None:
+def test_wider_types_and_new_columns_in_one_effect(loaded: DuckDBMerge) -> None:
     narrow = current_schema(pa.schema({"id": pa.int16(), "n": pa.list_(pa.int16())}))
     wide = current_schema(pa.schema({"id": pa.int64(), "n": pa.list_(pa.int64()), 'a"b.c': pa.float64()}))
     loaded.replace(
@@ -112,7 +113,7 @@ def test_wider_types_and_new_columns_in_one_effect(loaded: DuckDBCurrent) -> Non
     assert loaded.schema().field("n").type == pa.list_(pa.field("element", pa.int64()))
 
 
-def test_rows_without_a_key_that_are_not_there(loaded: DuckDBCurrent) -> None:
+def test_rows_without_a_key_that_are_not_there(loaded: DuckDBMerge) -> None:
     gone = numbered.rows([1, 1]).drop_columns(["_commit_lsn"])
     with pytest.raises(ValueError, match="lacks rows that go"):
         loaded.apply(Effect((), False, gone, numbered.rows([7])), 2)
@@ -122,18 +123,18 @@ def test_rows_without_a_key_that_are_not_there(loaded: DuckDBCurrent) -> None:
 def test_rows_without_a_column_that_duckdb_compares_as_we_do(tmp_path: Path) -> None:
     schema = current_schema(pa.schema({"price": pa.float64(), "list": pa.list_(pa.int32())}))
     made = [{"price": each, "list": [1]} for each in (0.0, -0.0, float("nan"), float("nan"), 1.5)]
-    rows, table = pa.Table.from_pylist(made, schema=schema), DuckDBCurrent(tmp_path / "x.duckdb", "t")
+    rows, table = pa.Table.from_pylist(made, schema=schema), duckdb_table(tmp_path / "x.duckdb", "t")
     table.apply(Effect((), False, rows.slice(0, 0), rows), 1)
     table.apply(Effect((), False, rows.slice(1, 2), rows.slice(0, 0)), 2)
     assert sorted(map(repr, table.read().column("price").to_pylist())) == ["0.0", "1.5", "nan"]
 
 
-def test_a_reader_in_another_thread(loaded: DuckDBCurrent, tmp_path: Path) -> None:
+def test_a_reader_in_another_thread(loaded: DuckDBMerge, tmp_path: Path) -> None:
     """Each position has its rows, and neither disturbs the other, whoever closes the file last."""
     stop, failed, seen = threading.Event(), [], set()
 
     def read() -> None:
-        reader = DuckDBCurrent(tmp_path / "below" / "x.duckdb", 'or"ders', "Shop 1")
+        reader = duckdb_table(tmp_path / "below" / "x.duckdb", 'or"ders', "Shop 1")
         try:
             while not stop.is_set():
                 held = reader.held()
@@ -155,7 +156,7 @@ def test_a_reader_in_another_thread(loaded: DuckDBCurrent, tmp_path: Path) -> No
     assert failed == []
 
 
-def test_only_the_version_of_now_can_be_read(loaded: DuckDBCurrent) -> None:
+def test_only_the_version_of_now_can_be_read(loaded: DuckDBMerge) -> None:
     loaded.apply(numbered.effect([5]), 2)
     assert loaded.read(1).num_rows == 999
     with pytest.raises(ValueError, match="has no version but the one of now, which is 1"):
@@ -165,7 +166,7 @@ def test_only_the_version_of_now_can_be_read(loaded: DuckDBCurrent) -> None:
 def test_tables_of_others_are_refused(tmp_path: Path) -> None:
     place = tmp_path / "x.duckdb"
     _query(place, "CREATE TABLE Orders (id INT)")
-    table = DuckDBCurrent(place, "orders")
+    table = duckdb_table(place, "orders")
     for call in (
         table.position,
         lambda: table.replace([], numbered.SCHEMA, 1),
@@ -174,19 +175,17 @@ def test_tables_of_others_are_refused(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="is not a table of a mirror: use another name"):
             call()
     with pytest.raises(ValueError, match="small and capital letters are the same"):
-        DuckDBCurrent(place, "t").replace(
-            [], current_schema(pa.schema({"a": pa.int32(), "A": pa.int32()})), 1
-        )
+        duckdb_table(place, "t").replace([], current_schema(pa.schema({"a": pa.int32(), "A": pa.int32()})), 1)
 
 
 def test_a_file_that_is_no_database(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"no database" * 1000)
     with pytest.raises(OSError, match="cannot be opened as a database of DuckDB"):
-        DuckDBCurrent(tmp_path / "x", "t").position()
+        duckdb_table(tmp_path / "x", "t").position()
 
 
 def test_another_process_has_the_file_open(
-    loaded: DuckDBCurrent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    loaded: DuckDBMerge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A call waits for it."""
     code = "import duckdb, sys; c = duckdb.connect(sys.argv[1]); print(1, flush=True); input()"

@@ -21,6 +21,7 @@ import pytest
 
 from pgoutput_fast.merge.effect.effect import Effect, current_schema
 from pgoutput_fast.storage.stores import is_unfinished
+from pgoutput_fast.tables.delta.current import DeltaCurrent
 from support.current_tables import KINDS, RandomEffects, open_table
 from support.disks import small_disk
 from support.forms import and_exhaustive, and_slow
@@ -30,25 +31,25 @@ KILLS = int(os.environ.get("PGOUTPUT_FAST_KILLS", "2"))
 _FILES, _STORES, _DUCKDB = (
     f"pgoutput_fast.{name}" for name in ("tables.files", "storage.stores", "tables.duckdb")
 )
-_TABLE = "pgoutput_fast.tables.file_table"
+_LOCAL = "pgoutput_fast.merge.local"
 # A negative number kills behind the call.
 STEPS = [
-    ("delta", "int8", (_TABLE, "FileTable._write", 4)),
+    ("delta", "int8", (_LOCAL, "merge_effect", 4)),
     ("delta", None, ("os", "fsync", 12)),
     ("delta", "text", ("os", "fsync", 13)),
     ("delta", "int8", (_STORES, "publish", 9)),
     ("delta", "int8", (_STORES, "publish", -9)),
     ("delta", "int8", (_FILES, "_OpenFile.close", -5)),
-    ("delta", None, (_TABLE, "FileTable._committed", 5)),
+    ("delta", None, (_LOCAL, "commit", 5)),
     ("delta", "text", ("deltalake.table", "DeltaTable.create_write_transaction", 5)),
     ("delta", "int8", ("deltalake.table", "DeltaTable.create_write_transaction", -5)),
-    ("duckdb", "int8", (_DUCKDB, "DuckDBCurrent._change", -4)),
+    ("duckdb", "int8", ("pgoutput_fast.merge.duckdb", "DuckDBMerge._change", -4)),
 ]  # fmt: skip
 STEPS_IN_CI = [("iceberg", "int8", (_FILES, "_OpenFile.close", -5))]
 MORE_STEPS = [
     ("iceberg", "text", ("pyiceberg.catalog.sql", "SqlCatalog.commit_table", 5)),
     ("iceberg", None, ("pyiceberg.catalog.sql", "SqlCatalog.commit_table", -5)),
-    ("duckdb", None, (_DUCKDB, "DuckDBCurrent._insert", 5)),
+    ("duckdb", None, (_DUCKDB, "DuckDBCurrent.insert", 5)),
 ]  # fmt: skip
 COUNT = 12
 
@@ -89,7 +90,7 @@ def _finish(kind: str, place: Path, seed: int, key: str | None, count: int) -> N
         return
     table.vacuum()
     there = {each.name for each in (place / "public.orders").iterdir() if each.is_file()}
-    assert there == {file.name for file in table._load().files}
+    assert there == {file.name for file in table.table.now().files}
     assert not any(map(is_unfinished, there))
     effects.model.assert_equal(table, effects.compared)
 
@@ -181,7 +182,7 @@ def test_a_disk_that_is_full_at_the_commit(disk: Path, monkeypatch: pytest.Monke
     table, filler = open_table("delta", disk / "lake"), disk / "filler"
     table.apply(_wide(0, 100), 1)
     files = set(disk.rglob("*.parquet"))
-    commit = type(table)._commit
+    commit = DeltaCurrent._commit
 
     def filled(*arguments: Any, **more: Any) -> None:
         with suppress(OSError), filler.open("wb", buffering=0) as file:
@@ -190,7 +191,7 @@ def test_a_disk_that_is_full_at_the_commit(disk: Path, monkeypatch: pytest.Monke
         commit(*arguments, **more)
 
     with monkeypatch.context() as patch:
-        patch.setattr(type(table), "_commit", filled)
+        patch.setattr(DeltaCurrent, "_commit", filled)
         with pytest.raises(OSError, match=r"(?s).+") as caught:
             table.apply(_wide(50, 100), 2)
     assert "There is no space for files of tables" in "".join(getattr(caught.value, "__notes__", ()))

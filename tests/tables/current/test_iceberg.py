@@ -11,14 +11,15 @@ import pytest
 from pyiceberg.catalog import load_catalog
 
 from pgoutput_fast.merge.effect.effect import Effect, current_schema
+from pgoutput_fast.merge.local import LocalMerge
 from pgoutput_fast.tables.file_table import ChangedError
-from pgoutput_fast.tables.iceberg.current import IcebergCurrent
 from support import numbered
+from support.current_tables import iceberg_table
 from support.paths import DOCS
 
 
-def _made(place: Path) -> IcebergCurrent:
-    return numbered.load(IcebergCurrent(place, "public.orders", file_bytes=100), 300)
+def _made(place: Path) -> LocalMerge:
+    return numbered.load(iceberg_table(place, "public.orders", file_bytes=100), 300)
 
 
 def _catalog(place: Path) -> Any:
@@ -37,10 +38,10 @@ def test_the_page_reads_the_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_a_commit_is_one_snapshot_that_replaces_the_files_with_these_keys(tmp_path: Path) -> None:
     table = _made(tmp_path)
-    before = table.now()
+    before = table.table.now()
     assert before is not None
     table.apply(numbered.effect([150], [151, 1000]), 2)
-    after = table.now()
+    after = table.table.now()
     assert after is not None
     names = [{file.name for file in each.files} for each in (before, after)]
     assert len(names[0]) == 3
@@ -54,11 +55,11 @@ def test_a_commit_is_one_snapshot_that_replaces_the_files_with_these_keys(tmp_pa
 
 
 def test_a_commit_upon_another_one_does_nothing(tmp_path: Path) -> None:
-    table, other = _made(tmp_path), IcebergCurrent(tmp_path, "public.orders")
-    before = table.now()
+    table, other = _made(tmp_path), iceberg_table(tmp_path, "public.orders")
+    before = table.table.now()
     other.apply(numbered.effect([], [1000]), 2)
     with pytest.raises(ChangedError):
-        table.commit(before, numbered.SCHEMA, 3, [], None)
+        table.table.commit(before, numbered.SCHEMA, 3, [], None)
     assert (table.position(), table.read().num_rows) == (2, 301)
     table.apply(numbered.effect([1000], []), 3)
     assert (other.position(), other.read().num_rows) == (3, 300)
@@ -89,12 +90,12 @@ def test_what_something_else_changed_is_refused(tmp_path: Path) -> None:
 
 
 def test_manifests_do_not_grow_with_the_number_of_commits(tmp_path: Path) -> None:
-    table = IcebergCurrent(tmp_path, "public.orders")
+    table = iceberg_table(tmp_path, "public.orders")
     table.apply(numbered.effect([], list(range(100))), 1)
     for n in range(12):
         table.apply(numbered.effect([n], [n + 20]), n + 2)
     found = _catalog(tmp_path).load_table("public.orders")
-    (file,) = table.now().files if table.now() else ()
+    (file,) = table.table.now().files if table.table.now() else ()
     assert file.rows == 88
     # One has the file, the other says which one it replaced.
     assert len(found.current_snapshot().manifests(found.io)) == 2
@@ -112,11 +113,11 @@ def test_dates_that_python_does_not_have(tmp_path: Path, days: int) -> None:
         ]
         return pa.table([*columns, pa.array([1] * 3), pa.nulls(3, schema.field(3).type)], schema)
 
-    table = IcebergCurrent(tmp_path, "public.days", file_bytes=100)
+    table = iceberg_table(tmp_path, "public.days", file_bytes=100)
     table.replace(rows(0).to_batches(), schema, 1)
     table.apply(Effect(("day",), False, rows(0).select(["day"]).slice(0, 1), rows(days)), 2)
     table.apply(Effect(("day",), False, rows(days).select(["day"]).slice(0, 1), rows(100)), 3)
     expected = pa.concat_tables([rows(0).slice(1), rows(days).slice(1), rows(100)])
-    found = IcebergCurrent(tmp_path, "public.days").read()
+    found = iceberg_table(tmp_path, "public.days").read()
     order = [("day", "ascending")]
     assert found.select(["day", "at"]).sort_by(order).equals(expected.select(["day", "at"]).sort_by(order))

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pgoutput_fast.catalog.relations import Relation
+from pgoutput_fast.merge.current_table import CurrentTable
 from pgoutput_fast.merge.effect.effect import Effect
 from pgoutput_fast.merge.effect.net_effect import effect_of
 from pgoutput_fast.mirror.follow.changes import Run, behind, commits_of, key_of, unchecked_array
@@ -23,7 +24,6 @@ from pgoutput_fast.mirror.state.memory import UNPUBLISHED, Gap, KnownColumn, Mem
 from pgoutput_fast.schema.metadata_columns import metadata_names
 from pgoutput_fast.tables.errors import LOAD_AGAIN, RELOAD
 from pgoutput_fast.tables.file_table import FileTable
-from pgoutput_fast.tables.table import CurrentTable
 
 __all__ = ["MirroredTable", "relation_columns"]
 
@@ -247,20 +247,20 @@ class MirroredTable:
 
     def clean(self, oldest: int | None) -> None:
         """Removes files that only versions before `oldest` have, and files of unfinished commits."""
-        if not isinstance(self.current, FileTable) or self.version is None:
+        if not isinstance(self.current.table, FileTable) or self.version is None:
             return
         try:
             self.current.vacuum(1 if oldest is None else max(1, self.version - oldest + 1))
             if self.facts.gaps or len(self.facts.keys) > 1:
-                self._forget(self.current, oldest)
+                self._forget(oldest)
         except ValueError as problem:
             if self.facts.stage != "stopped":
                 self.stop(str(problem))
 
-    def _forget(self, current: FileTable, oldest: int | None) -> None:
+    def _forget(self, oldest: int | None) -> None:
         """Forgets gaps and keys that end before the oldest readable version of the current table."""
         try:
-            begin = current.held(oldest).position
+            begin = self.current.held(oldest).position
         except FileNotFoundError:  # the next point has an existing version
             return
         gaps, keys = self.facts.gaps_and_keys_since(begin)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
+from pgoutput_fast.merge.formats import open_current_table
 from pgoutput_fast.mirror.follow.history import AppendTable
 from pgoutput_fast.mirror.follow.rejects import count_rejects
 from pgoutput_fast.mirror.follow.tables import MirroredTable
@@ -12,7 +13,6 @@ from pgoutput_fast.mirror.server import ServerView
 from pgoutput_fast.mirror.state.layout import HISTORY, REJECTS
 from pgoutput_fast.mirror.state.memory import Memory, TableFacts
 from pgoutput_fast.storage.stores import Store
-from pgoutput_fast.tables.current_formats import open_current
 from pgoutput_fast.tables.directories import directory_of
 from pgoutput_fast.tables.file_table import FileTable
 
@@ -101,15 +101,15 @@ class Tables:
             count_rejects(each)
 
     def _open(self, directory: str, facts: TableFacts) -> MirroredTable:
-        current = open_current(
+        current = open_current_table(
             self._format,
             self._store,
             facts.table,
             self._storage_options,
             iceberg_catalog=self._iceberg_catalog,
         )
-        if isinstance(current, FileTable):
-            current.check = self._check
+        if isinstance(current.table, FileTable):
+            current.table.check = self._check
         history = self._appended(f"{HISTORY}/{directory}")
         server = self._server
         return MirroredTable(

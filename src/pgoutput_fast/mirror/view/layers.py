@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow as pa
 
 from pgoutput_fast.merge.effect.effect import Effect
-from pgoutput_fast.merge.match import Finder, check_all_gone, chosen
+from pgoutput_fast.merge.match import Finder
+from pgoutput_fast.merge.search import Search, rows_to_remove
 from pgoutput_fast.tables.columns import fitted, in_schema, merged
-from pgoutput_fast.tables.table import HeldVersion
 
-__all__ = ["Base", "Changed", "Rows"]
+__all__ = ["Changed", "Rows"]
 
 
 class Rows(Protocol):
@@ -28,22 +28,6 @@ class Rows(Protocol):
 
     def pieces(self, columns: Sequence[str]) -> Iterator[pa.Table]:
         """All rows, with these columns, in pieces."""
-
-
-class Base:
-    """The rows of a version of a current table.
-
-    Args:
-        held: the version.
-    """
-
-    def __init__(self, held: HeldVersion) -> None:
-        self.schema = held.schema
-        self._held = held
-
-    def pieces(self, columns: Sequence[str]) -> Iterator[pa.Table]:
-        """All rows, with these columns, in pieces."""
-        return self._held.pieces(columns)
 
 
 class Changed:
@@ -78,27 +62,17 @@ class Changed:
 
     def _stay(self, columns: Sequence[str]) -> Iterator[pa.Table]:
         """The earlier rows that stay."""
-        keys = bool(self._effect.key)
-        gone = self._effect.gone
-        names = self._effect.identity
-        wanted = in_schema(gone, pa.schema([self.schema.field(name) for name in names]))
-        if keys:
-            wanted = pa.concat_tables([wanted, self._rows.select(names)])
-        if not wanted.num_rows:
-            for piece in _pieces(self._below, columns, self.schema):
-                yield piece
+        removed = rows_to_remove(self._effect, self._rows)
+        names = removed.schema.names
+        if not removed.num_rows:
+            yield from _pieces(self._below, columns, self.schema)
             return
-        finder = Finder(wanted, keys=keys)
-        left = finder.counts()
+        search = Search(removed, keys=bool(self._effect.key))
         for piece in _pieces(self._below, list(dict.fromkeys([*columns, *names])), self.schema):
-            codes = finder.find(piece.select(names))
-            stays = codes < 0
-            if not keys:
-                stays[:] = True
-                stays[chosen(codes, left)] = False
+            stays = np.ones(piece.num_rows, np.bool_)
+            stays[search.removed(piece.select(names)).rows] = False
             yield piece.select(columns).filter(pa.array(stays))
-        if not keys:
-            check_all_gone(left, self._place)
+        search.check_complete(self._place)
 
 
 def _pieces(rows: Rows, columns: Sequence[str], schema: pa.Schema) -> Iterator[pa.Table]:

@@ -12,7 +12,7 @@ from pgoutput_fast.catalog.identifiers import parse_qualified_name
 from pgoutput_fast.merge.effect.effect import COMMIT_LSN, UNREPRESENTABLE, Effect
 from pgoutput_fast.merge.effect.net_effect import effect_of
 from pgoutput_fast.mirror.follow.apply_order import ORDER
-from pgoutput_fast.mirror.view.layers import Base, Changed, Rows
+from pgoutput_fast.mirror.view.layers import Changed, Rows
 from pgoutput_fast.mirror.view.moment import Moment, Position, open_moment
 from pgoutput_fast.protocol.lsn import format_lsn
 
@@ -124,7 +124,7 @@ def rows_of(moment: Moment, columns: Sequence[str]) -> Rows:
     Raises:
         ValueError: if changes are missing.
     """
-    rows: Rows = Base(moment.base)
+    rows: Rows = moment.base
     for effect in effects_of(moment, columns):
         rows = Changed(rows, effect, moment.table)
     return rows

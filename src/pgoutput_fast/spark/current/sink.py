@@ -24,13 +24,13 @@ from pgoutput_fast.segments.names import named_segments
 from pgoutput_fast.segments.segment import Segment
 from pgoutput_fast.segments.tail import first_gap
 from pgoutput_fast.spark.current.jobs import run_jobs
-from pgoutput_fast.spark.current.merge import Merger
 from pgoutput_fast.spark.current.mirrored import Mirrored, read_mirrored
 from pgoutput_fast.spark.current.notes import NOTES_FILE, Notes, read_notes, write_notes
 from pgoutput_fast.spark.current.remedies import START_AGAIN
 from pgoutput_fast.spark.current.stretches import check_keys, stretches_of
 from pgoutput_fast.spark.current.versions import check_names, check_versions
 from pgoutput_fast.spark.dataframes.plan import task_options
+from pgoutput_fast.spark.merge import Merger
 from pgoutput_fast.spark.sessions import cores_of
 from pgoutput_fast.spark.source.stream_files import Emitted, read_emitted
 from pgoutput_fast.spark.tables.plan import oldest_behind, outcomes_behind, plan_work
@@ -422,7 +422,7 @@ class _Sink:
         if rounds:
             write_notes(self._store, notes)
         place = str(self._store.at(CURRENT))
-        merger = Merger(batch.spark, place, str(self._store.at(_SCRATCH)), self._settings.file_bytes)
+        merger = Merger(batch.spark, place, str(self._store.at(_SCRATCH)))
         for n in range(max(map(len, rounds), default=0)):
             now = [each[n] for each in rounds if len(each) > n]
             ends = [lsn if len(each) == n + 1 else each[n].last for each in rounds if len(each) > n]

@@ -13,14 +13,14 @@ from pgoutput_fast.mirror.follow.changes import check_key, key_of, unchecked_arr
 from pgoutput_fast.schema.evolution import widest
 from pgoutput_fast.schema.metadata_columns import metadata_names
 from pgoutput_fast.spark.current.remedies import LOAD_AGAIN
+from pgoutput_fast.spark.tasks.current.batch_file import BatchFile
 from pgoutput_fast.spark.tasks.current.divide import TRUNCATES, Divided
-from pgoutput_fast.spark.tasks.current.scratch import Piece
 
 __all__ = ["Stretch", "check_keys", "groups_of", "stretches_of"]
 
 _METADATA = metadata_names("_")
 
-Pieces = tuple[tuple[Piece, tuple[int, ...]], ...]
+Files = tuple[tuple[BatchFile, tuple[int, ...]], ...]
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def check_keys(stretches: Sequence[Stretch], before: Sequence[str] | None) -> No
         before = each.key
 
 
-def groups_of(divided: Iterable[Divided]) -> list[Pieces]:
+def groups_of(divided: Iterable[Divided]) -> list[Files]:
     """The changes of each reducing task: linked buckets, and the truncates."""
     divided = list(divided)
     root: dict[int, int] = {}
@@ -118,7 +118,7 @@ def groups_of(divided: Iterable[Divided]) -> list[Pieces]:
     groups = sorted({find(bucket) for bucket in list(root)}) or [TRUNCATES]
     found = []
     for group in groups:
-        pieces = []
+        files = []
         for each in divided:
             batches = tuple(
                 k
@@ -126,6 +126,6 @@ def groups_of(divided: Iterable[Divided]) -> list[Pieces]:
                 if bucket == TRUNCATES or (group != TRUNCATES and find(bucket) == group)
             )
             if batches:
-                pieces.append((each.piece, batches))
-        found.append(tuple(pieces))
+                files.append((each.file, batches))
+        found.append(tuple(files))
     return found

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Literal
 
@@ -15,6 +14,7 @@ from pyspark.sql import functions as F
 from pgoutput_fast.base.arguments import expect_list
 from pgoutput_fast.merge.effect.effect import Effect
 from pgoutput_fast.merge.match import is_plain
+from pgoutput_fast.merge.search import rows_to_remove
 from pgoutput_fast.mirror.view.layers import Changed
 from pgoutput_fast.mirror.view.moment import Moment, open_moment
 from pgoutput_fast.mirror.view.read import chosen_columns, effects_of, fresh, needed_columns
@@ -22,6 +22,7 @@ from pgoutput_fast.protocol.lsn import Lsn
 from pgoutput_fast.spark.places import spark_path
 from pgoutput_fast.spark.types import spark_schema
 from pgoutput_fast.tables.columns import fitted, in_schema, merged
+from pgoutput_fast.tables.table import HeldVersion
 
 __all__ = ["frame_at", "read_fresh"]
 
@@ -132,7 +133,7 @@ class _Rows:
         """
         types = fitted(self.schema, effect.rows.schema, table, lambda *_: True)
         before = self._in_schema(merged(self.schema, types))
-        leaving = _leaving(effect)
+        leaving = _leaving(effect, in_schema(effect.rows, before.schema))
         looked_up = before._collected(effect.wanted()[0] if effect.key else leaving)
         after = Changed(looked_up, effect, table)
         rows = pa.concat_tables([before.schema.empty_table(), *after.pieces(before.schema.names)])
@@ -165,36 +166,22 @@ class _Rows:
         same = [F.col(short).eqNullSafe(F.col(f"k{short}")) for short in shorts]
         return self._frame.join(F.broadcast(wanted), same, how)
 
-    def _collected(self, keys: pa.Table) -> _Collected:
-        """The rows that match a key."""
-        if not keys.num_rows:
-            return _Collected(self.schema.empty_table())
-        rows = self._joined(keys, "left_semi").toArrow().rename_columns(self.schema.names)
-        return _Collected(in_schema(rows, self.schema))
+    def _collected(self, keys: pa.Table) -> HeldVersion:
+        """The rows that match a key, on the driver."""
+        rows = self.schema.empty_table()
+        if keys.num_rows:
+            matches = self._joined(keys, "left_semi").toArrow().rename_columns(self.schema.names)
+            rows = in_schema(matches, self.schema)
+        return HeldVersion(0, self.schema, lambda columns: iter([rows.select(columns)]), None)
 
 
-def _leaving(effect: Effect) -> pa.Table:
+def _leaving(effect: Effect, rows: pa.Table) -> pa.Table:
     """The values of the rows to remove from the files of a table.
 
     Rows without a key are removed if their plain values match a removed row: the driver then restores the remaining
     ones.
     """
+    removed = rows_to_remove(effect, rows)
     if effect.key:
-        return pa.concat_tables([effect.gone.select(effect.key), effect.rows.select(effect.key)])
-    return effect.gone.select(
-        [name for name in effect.identity if is_plain(effect.gone.schema.field(name).type)]
-    )
-
-
-@dataclass(frozen=True)
-class _Collected:
-    """Rows of a table, collected on the driver."""
-
-    rows: pa.Table
-
-    @property
-    def schema(self) -> pa.Schema:
-        return self.rows.schema
-
-    def pieces(self, columns: Sequence[str]) -> Iterator[pa.Table]:
-        yield self.rows.select(columns)
+        return removed
+    return removed.select([field.name for field in removed.schema if is_plain(field.type)])

@@ -17,8 +17,8 @@ from pgoutput_fast.schema.metadata_columns import metadata_names
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.schema.plain import to_types
 from pgoutput_fast.schema.types import stored_schema
+from pgoutput_fast.spark.tasks.current.batch_file import BatchFile, write_batches
 from pgoutput_fast.spark.tasks.current.buckets import buckets_of
-from pgoutput_fast.spark.tasks.current.scratch import Piece, write_piece
 from pgoutput_fast.spark.tasks.tables import SegmentTask, rows_behind, rows_of_task
 
 __all__ = ["TRUNCATES", "DivideChanges", "Divided", "Taken"]
@@ -51,7 +51,7 @@ class Divided:
     Attributes:
         table: the table's qualified name.
         version: the relation version.
-        piece: the file; a batch per bucket.
+        file: the file; a batch per bucket.
         buckets: the bucket of each batch.
         schema: the columns of the changes.
         commits: the LSNs of the first and the last commit.
@@ -60,7 +60,7 @@ class Divided:
 
     table: str
     version: int
-    piece: Piece
+    file: BatchFile
     buckets: tuple[int, ...]
     schema: pa.Schema
     commits: tuple[int, int]
@@ -143,7 +143,7 @@ class DivideChanges:
         return Divided(
             relation.qualified_name,
             relation.version,
-            write_piece(self.scratch, batches, rows.schema, None),
+            write_batches(self.scratch, batches, rows.schema, None),
             tuple(present.tolist()),
             rows.schema,
             (int(commits.min()), int(commits.max())),

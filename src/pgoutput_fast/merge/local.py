@@ -1,0 +1,96 @@
+"""Current tables of Parquet files, merged in this process. An effect rewrites only files with changed rows."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+import pyarrow as pa
+
+from pgoutput_fast.merge.commit import commit, is_applied, with_version
+from pgoutput_fast.merge.current_table import CurrentTable, with_null_columns
+from pgoutput_fast.merge.effect.effect import Effect
+from pgoutput_fast.merge.match import Finder
+from pgoutput_fast.merge.plan import MergePlan
+from pgoutput_fast.merge.staged import Staged
+from pgoutput_fast.merge.stored_effect import store_effect
+from pgoutput_fast.tables.columns import in_schema
+from pgoutput_fast.tables.data_files import NewFiles, Version, candidates, row_groups
+from pgoutput_fast.tables.file_table import FileTable
+
+__all__ = ["LocalMerge", "merge_effect"]
+
+
+class LocalMerge(CurrentTable):
+    """A current table of files.
+
+    Args:
+        table: the table of a format.
+    """
+
+    table: FileTable
+
+    def replace(self, rows: Iterable[pa.RecordBatch], schema: pa.Schema, position: int) -> None:
+        stored = self.table.schema_with(None, schema)
+        self.table.now()  # refuses a table that a mirror did not make, before the long work
+        with self._new_files() as files:
+            files.write(in_schema(pa.Table.from_batches([batch]), stored) for batch in rows)
+            with_version(self.table, lambda before: commit(self.table, files, before, stored, position, None))
+
+    def find(self, keys: pa.Table, columns: Sequence[str]) -> pa.Table:
+        return with_version(self.table, lambda version: _find(self.table, version, keys, columns))
+
+    def apply_parts(self, parts: Iterable[Effect], position: int, after: int | None = None) -> None:
+        def apply(before: Version | None) -> None:
+            if is_applied(self, None if before is None else before.position, position, after):
+                return
+            with self._new_files() as files:
+                staged = Staged(before)
+                for effect in parts:
+                    staged = self._staged(staged, effect, files)
+                if staged.schema is not None:
+                    commit(self.table, files, before, staged.schema, position, staged.removed)
+
+        with_version(self.table, apply)
+
+    def _new_files(self) -> NewFiles:
+        return NewFiles(self.table.store, self.table.files, self.table.file_bytes)
+
+    def _staged(self, staged: Staged, effect: Effect, files: NewFiles) -> Staged:
+        """The next version of the table after one more effect, whose files it writes."""
+        version, earlier = staged.version, len(files.written)
+        effect = effect.filled_by(lambda keys, columns: _find(self.table, version, keys, columns))
+        schema, removed = merge_effect(self.table, version, effect, files)
+        staged, unused = staged.after(schema, files.written[earlier:], removed)
+        files.remove(unused)
+        return staged
+
+
+def merge_effect(
+    table: FileTable, before: Version | None, effect: Effect, files: NewFiles
+) -> tuple[pa.Schema, Collection[str] | None]:
+    """Writes the files of an effect. Returns the columns after it, and the removed files; None for all."""
+    schema = table.schema_with(before, effect.rows.schema)
+    identity = tuple(effect.identity)
+    plan = MergePlan(table, before, effect.key, identity, schema, (store_effect(effect, identity, schema),))
+    results = [unit.run(table.store, files) for unit in plan.rewrites]
+    for unit in plan.new_rows(results):
+        unit.run(table.store, files)
+    return schema, plan.removed(results)
+
+
+def _find(table: FileTable, version: Version | None, keys: pa.Table, columns: Sequence[str]) -> pa.Table:
+    names = [*keys.schema.names, *columns]
+    if version is None:
+        return with_null_columns(keys.slice(0, 0), names)
+    keys = table.fit(version, keys)
+    existing = [name for name in names if name in version.schema.names]
+    parts = [pa.schema([version.schema.field(name) for name in existing]).empty_table()]
+    finder = Finder(keys, keys=True)
+    for k in candidates(version, keys):
+        place = f"{table.files}/{version.files[k].name}"
+        # First only the keys: most candidates have no match.
+        groups = row_groups(table.store, place, version.schema, keys.schema.names, keys)
+        if any((finder.find(rows) >= 0).any() for _, rows in groups):
+            for _, rows in row_groups(table.store, place, version.schema, existing, keys):
+                parts.append(rows.filter(pa.array(finder.find(rows) >= 0)))
+    return with_null_columns(pa.concat_tables(parts), names)

@@ -1,0 +1,161 @@
+"""Merges the changes of a batch into current tables: tasks do the work, and the driver commits each table once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pyspark.sql import SparkSession
+
+from pgoutput_fast.merge.commit import commit, expect_conflict, is_applied, until_committed
+from pgoutput_fast.merge.effect.schema import COMMIT_LSN
+from pgoutput_fast.merge.plan import MergePlan
+from pgoutput_fast.merge.stored_effect import StoredEffect
+from pgoutput_fast.merge.units import Unit, UnitResult
+from pgoutput_fast.spark.current.jobs import run_jobs
+from pgoutput_fast.spark.current.stretches import Stretch, groups_of
+from pgoutput_fast.spark.sessions import cores_of
+from pgoutput_fast.spark.tasks.current.merge_units import RunUnit
+from pgoutput_fast.spark.tasks.current.reduce import Place, ReduceChanges
+from pgoutput_fast.tables.data_files import NewFiles, Version
+from pgoutput_fast.tables.file_table import ChangedError, FileTable
+
+__all__ = ["Merger"]
+
+# Maximum number of tasks per core that rewrite files.
+_TASKS_PER_CORE = 2
+
+
+@dataclass
+class _Merge:
+    """The merge of a stretch into its table. Its effects are computed once, and planned for each attempt."""
+
+    stretch: Stretch
+    table: FileTable
+    position: int
+    before: Version | None
+    units: int
+    effects: tuple[StoredEffect, ...] = ()
+    results: list[UnitResult | FileNotFoundError] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.columns = self.stretch.columns
+        self.identity = self.stretch.key or tuple(name for name in self.columns.names if name != COMMIT_LSN)
+        self.schema = self.table.schema_with(self.before, self.columns)
+        self._after = None if self.before is None else self.before.position
+
+    def __str__(self) -> str:
+        return self.stretch.table
+
+    def begin(self) -> bool:
+        """Plans an attempt. Returns whether there is something to do."""
+        now = self.table.now()
+        if is_applied(self.table, None if now is None else now.position, self.position, self._after):
+            return False
+        if (now and now.number) != (self.before and self.before.number):
+            self.schema = self.table.schema_with(now, self.columns)
+        self.before, self.results = now, []
+        self.plan = MergePlan(
+            self.table, now, self.stretch.key, self.identity, self.schema, self.effects, self.units
+        )
+        return True
+
+    @property
+    def missing(self) -> FileNotFoundError | None:
+        """The error of a unit whose files are gone."""
+        return next((each for each in self.results if isinstance(each, FileNotFoundError)), None)
+
+    @property
+    def done(self) -> list[UnitResult]:
+        """The results of the other units."""
+        return [each for each in self.results if isinstance(each, UnitResult)]
+
+    def finish(self) -> bool:
+        """Commits the files of all units. Returns whether another program has changed the table: then plan again."""
+        try:
+            with NewFiles(self.table.store, self.table.files, self.table.file_bytes) as files:
+                files.written = [file for result in self.done for file in result.added]
+                if self.missing is not None:
+                    raise self.missing
+                commit(
+                    self.table, files, self.before, self.schema, self.position, self.plan.removed(self.done)
+                )
+        except (ChangedError, FileNotFoundError) as problem:
+            expect_conflict(self.table, self.before, problem)
+            return True
+        return False
+
+
+class Merger:
+    """Applies stretches to tables.
+
+    Args:
+        spark: the session.
+        target: path or URI of the store with the current tables.
+        scratch: the directory of files between jobs.
+    """
+
+    def __init__(self, spark: SparkSession, target: str, scratch: str) -> None:
+        self._spark, self._target, self._scratch = spark, target, scratch
+        self._units = _TASKS_PER_CORE * cores_of(spark)
+
+    def apply(
+        self,
+        stretches: Sequence[Stretch],
+        tables: Mapping[str, tuple[FileTable, Place]],
+        positions: Sequence[int],
+    ) -> None:
+        """Applies one stretch per table.
+
+        Args:
+            stretches: at most one per table.
+            tables: {qualified name: the table, and its location}.
+            positions: the resulting position of each table.
+
+        Raises:
+            ValueError: if a table cannot take its changes. It is unchanged; others may have theirs.
+            RuntimeError: if concurrent changes of a table conflict repeatedly.
+        """
+        merges = []
+        for stretch, position in zip(stretches, positions, strict=True):
+            table, _ = tables[stretch.table]
+            merges.append(_Merge(stretch, table, position, table.now(), self._units))
+        self._reduce(merges, tables)
+        until_committed(merges, self._attempt)
+
+    def _reduce(self, merges: Sequence[_Merge], tables: Mapping[str, tuple[FileTable, Place]]) -> None:
+        jobs = [
+            ReduceChanges(
+                self._scratch,
+                tables[merge.stretch.table][1],
+                merge.stretch.key,
+                merge.identity,
+                merge.schema,
+                files,
+                merge.before is None,
+            )
+            for merge in merges
+            for files in groups_of(merge.stretch.divided)
+        ]
+        effects: list[tuple[str, StoredEffect]] = run_jobs(self._spark, jobs)
+        for merge in merges:
+            merge.effects = tuple(effect for table, effect in effects if table == merge.stretch.table)
+
+    def _attempt(self, merges: Sequence[_Merge]) -> Sequence[_Merge]:
+        """Merges effects into the current versions. Returns those whose table was changed concurrently."""
+        merges = [merge for merge in merges if merge.begin()]
+        self._run([(merge, unit) for merge in merges for unit in merge.plan.rewrites])
+        self._run(
+            [
+                (merge, unit)
+                for merge in merges
+                if merge.missing is None
+                for unit in merge.plan.new_rows(merge.done)
+            ]
+        )
+        return [merge for merge in merges if merge.finish()]
+
+    def _run(self, units: Sequence[tuple[_Merge, Unit]]) -> None:
+        jobs = [RunUnit(self._target, merge.table.file_bytes, unit) for merge, unit in units]
+        for (merge, _), result in zip(units, run_jobs(self._spark, jobs), strict=True):
+            merge.results.append(result)
