@@ -1,4 +1,4 @@
-"""Effects of random stretches of what a server sends give the server's own rows."""
+"""Effects of random parts of what a server sends give the server's own rows."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from pgoutput_fast.catalog.relations import Catalog, Column, Relation
-from pgoutput_fast.spark.current.stretches import groups_of, stretches_of
+from pgoutput_fast.spark.current.keyed_changes import changes_by_key, groups_of
 from pgoutput_fast.spark.current.versions import check_versions
 from pgoutput_fast.spark.tasks.current.batch_file import BatchFile
 from pgoutput_fast.spark.tasks.current.buckets import buckets_of
@@ -95,16 +95,16 @@ def _relation(version: int, *names: str, oid: int = 7, key: int = 1) -> Relation
     return Relation(oid, version, "public", "t", "d", columns)
 
 
-def test_changes_under_another_key_are_a_stretch_of_their_own() -> None:
+def test_changes_under_another_key_are_applied_by_themselves() -> None:
     catalog = Catalog([_relation(1, "a", "b"), _relation(2, "a", "b", key=2)])
     parts = [_divided([0], [], 2, 20), _divided([0], [], 1, 1), _divided([1], [], 1, 3)]
-    assert [(each.key, each.last) for each in stretches_of("public.t", parts, catalog)] == [
+    assert [(each.key, each.last) for each in changes_by_key("public.t", parts, catalog)] == [
         (("a",), 8),
         (("a", "b"), 25),
     ]
     parts.append(_divided([0], [], 1, 21))
     with pytest.raises(ValueError, match=r"public.t: its replica identity was altered"):
-        stretches_of("public.t", parts, catalog)
+        changes_by_key("public.t", parts, catalog)
 
 
 def test_what_a_current_table_cannot_follow() -> None:

@@ -26,12 +26,14 @@ from pgoutput_fast.capture import Capture, drop_slot
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
 from pgoutput_fast.merge import plan
 from pgoutput_fast.merge.effect.effect import Effect
-from pgoutput_fast.mirror import at, points
+from pgoutput_fast.mirror import MirrorBusyError, at, points
 from pgoutput_fast.mirror.state.memory import Memory
 from pgoutput_fast.protocol.lsn import parse_lsn
 from pgoutput_fast.segments import Source, list_segments, write_segment
 from pgoutput_fast.spark import merge as spark_merge
+from pgoutput_fast.spark.current.notes import read_notes
 from pgoutput_fast.spark.tasks.current.merge_units import RunUnit
+from pgoutput_fast.storage.lease import WriterLease
 from pgoutput_fast.storage.stores import open_store
 from pgoutput_fast.tables.current_formats import open_current
 from pgoutput_fast.tables.file_table import FileTable
@@ -244,6 +246,39 @@ def test_a_table_that_is_changed_meanwhile(
         assert rows["more"].null_count == rows.num_rows
         rows = rows.drop_columns(["more"])
     assert rows_of(rows, ["id"]) == sent.reference("by_default", current.position() or 0)
+
+
+@pytest.mark.slow
+def test_a_target_that_another_process_takes(
+    spark: Any, work: tuple[Sent, Moment], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the commit of a table. Then the notes and the points are those of the other process."""
+    sent, _ = work
+    sink = pgspark.current_sink(tmp_path, ["public.by_default"])
+    first, second, *_ = sent.batches()
+    sink(batch_of(spark, sent.directory, *first), 0)
+    notes, before, commit, commits = read_notes(open_store(tmp_path)), points(tmp_path), FileTable.commit, []
+
+    def committed(self: FileTable, *arguments: Any) -> None:
+        commit(self, *arguments)
+        commits.append(self.version())
+
+    def check(self: WriterLease) -> None:
+        if commits:
+            raise MirrorBusyError("another process mirrors into it")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FileTable, "commit", committed)
+        patch.setattr(WriterLease, "check", check)
+        with pytest.raises(MirrorBusyError):
+            sink(batch_of(spark, sent.directory, *second), 1)
+    assert len(commits) == 1
+    assert (read_notes(open_store(tmp_path)).seq, points(tmp_path)) == (notes.seq, before)
+    sink(batch_of(spark, sent.directory, *second), 1)
+    current = open_current("delta", open_store(tmp_path), "public.by_default", {})
+    assert rows_of(current.read(), ["id"]) == sent.reference("by_default", current.position() or 0)
+    assert current.version() == commits[0]
+    assert len(points(tmp_path)) == 2
 
 
 def _many(directory: Path) -> dict[int, str]:

@@ -13,7 +13,7 @@ from pgoutput_fast.merge.plan import MergePlan
 from pgoutput_fast.merge.stored_effect import StoredEffect
 from pgoutput_fast.merge.units import Unit, UnitResult
 from pgoutput_fast.spark.current.jobs import run_jobs
-from pgoutput_fast.spark.current.stretches import Stretch, groups_of
+from pgoutput_fast.spark.current.keyed_changes import KeyedChanges, groups_of
 from pgoutput_fast.spark.sessions import cores_of
 from pgoutput_fast.spark.tasks.current.merge_units import RunUnit
 from pgoutput_fast.spark.tasks.current.reduce import Place, ReduceChanges
@@ -28,9 +28,9 @@ _TASKS_PER_CORE = 2
 
 @dataclass
 class _Merge:
-    """The merge of a stretch into its table. Its effects are computed once, and planned for each attempt."""
+    """The merge of changes into their table. Its effects are computed once, and planned for each attempt."""
 
-    stretch: Stretch
+    changes: KeyedChanges
     table: FileTable
     position: int
     before: Version | None
@@ -39,13 +39,13 @@ class _Merge:
     results: list[UnitResult | FileNotFoundError] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.columns = self.stretch.columns
-        self.identity = self.stretch.key or tuple(name for name in self.columns.names if name != COMMIT_LSN)
+        self.columns = self.changes.columns
+        self.identity = self.changes.key or tuple(name for name in self.columns.names if name != COMMIT_LSN)
         self.schema = self.table.schema_with(self.before, self.columns)
         self._after = None if self.before is None else self.before.position
 
     def __str__(self) -> str:
-        return self.stretch.table
+        return self.changes.table
 
     def begin(self) -> bool:
         """Plans an attempt. Returns whether there is something to do."""
@@ -56,7 +56,7 @@ class _Merge:
             self.schema = self.table.schema_with(now, self.columns)
         self.before, self.results = now, []
         self.plan = MergePlan(
-            self.table, now, self.stretch.key, self.identity, self.schema, self.effects, self.units
+            self.table, now, self.changes.key, self.identity, self.schema, self.effects, self.units
         )
         return True
 
@@ -87,7 +87,7 @@ class _Merge:
 
 
 class Merger:
-    """Applies stretches to tables.
+    """Applies changes to tables.
 
     Args:
         spark: the session.
@@ -101,14 +101,14 @@ class Merger:
 
     def apply(
         self,
-        stretches: Sequence[Stretch],
+        changes: Sequence[KeyedChanges],
         tables: Mapping[str, tuple[FileTable, Place]],
         positions: Sequence[int],
     ) -> None:
-        """Applies one stretch per table.
+        """Applies the changes of tables.
 
         Args:
-            stretches: at most one per table.
+            changes: of each table under one key.
             tables: {qualified name: the table, and its location}.
             positions: the resulting position of each table.
 
@@ -117,9 +117,9 @@ class Merger:
             RuntimeError: if concurrent changes of a table conflict repeatedly.
         """
         merges = []
-        for stretch, position in zip(stretches, positions, strict=True):
-            table, _ = tables[stretch.table]
-            merges.append(_Merge(stretch, table, position, table.now(), self._units))
+        for each, position in zip(changes, positions, strict=True):
+            table, _ = tables[each.table]
+            merges.append(_Merge(each, table, position, table.now(), self._units))
         self._reduce(merges, tables)
         until_committed(merges, self._attempt)
 
@@ -127,19 +127,19 @@ class Merger:
         jobs = [
             ReduceChanges(
                 self._scratch,
-                tables[merge.stretch.table][1],
-                merge.stretch.key,
+                tables[merge.changes.table][1],
+                merge.changes.key,
                 merge.identity,
                 merge.schema,
                 files,
                 merge.before is None,
             )
             for merge in merges
-            for files in groups_of(merge.stretch.divided)
+            for files in groups_of(merge.changes.divided)
         ]
         effects: list[tuple[str, StoredEffect]] = run_jobs(self._spark, jobs)
         for merge in merges:
-            merge.effects = tuple(effect for table, effect in effects if table == merge.stretch.table)
+            merge.effects = tuple(effect for table, effect in effects if table == merge.changes.table)
 
     def _attempt(self, merges: Sequence[_Merge]) -> Sequence[_Merge]:
         """Merges effects into the current versions. Returns those whose table was changed concurrently."""

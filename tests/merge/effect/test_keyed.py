@@ -84,7 +84,7 @@ def test_keys_of_arrows_uuid_type() -> None:
 # ---- values that were not sent -----------------------------------------------------------------------------
 
 
-def test_values_that_were_not_sent_come_from_the_stretch() -> None:
+def test_values_that_were_not_sent_come_from_other_changes() -> None:
     made = changes().insert(id=1, big="X").update(id=1, t="a", _unchanged=["big"]).commit()
     made.update(id=1, t="b", _unchanged=["big"]).update(id=2, big="Y").update(id=2, _unchanged=["big"])
     found = effect(made)

@@ -34,7 +34,7 @@ def test_only_new_rows() -> None:
     assert (gone(found), found.key) == ([], ())
 
 
-def test_a_removal_takes_the_oldest_copy_of_the_stretch_or_one_from_before() -> None:
+def test_a_removal_takes_the_oldest_copy_of_the_changes_or_one_from_before() -> None:
     made = changes().insert(t="a").commit().insert(t="a").delete(t="a").insert(t="b")
     assert rows(effect(made)) == [("a", None, None, 200, None), ("b", None, None, 200, None)]
     made.delete(t="a").delete(t="a").delete(t="a").delete(t="b", n=0)

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 import pgoutput_fast as pgo
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
+from pgoutput_fast.merge.effect.change_arrays import change_arrays
 from pgoutput_fast.merge.effect.effect import Effect
 from pgoutput_fast.merge.effect.keyed import keyed_effect
 from pgoutput_fast.merge.effect.multiset import multiset_effect
 from pgoutput_fast.merge.effect.net_effect import net_effect
-from pgoutput_fast.merge.effect.stretch import read_stretch
 from reference.current import CurrentRows
 from support.histories import History, histories
 
@@ -26,8 +26,8 @@ SETTINGS = settings(max_examples=250, deadline=None, suppress_health_check=list(
 
 def effect_in_pieces(changes: pa.Table, key: Sequence[str]) -> Effect:
     """The effect of changes whose chunks stay as they are, however small they are."""
-    stretch = read_stretch(changes)
-    return keyed_effect(stretch, key) if key else multiset_effect(stretch)
+    arrays = change_arrays(changes)
+    return keyed_effect(arrays, key) if key else multiset_effect(arrays)
 
 
 def check(history: History, cuts: list[int], batch_rows: int, joined: bool) -> None:

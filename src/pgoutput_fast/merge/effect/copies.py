@@ -1,4 +1,4 @@
-"""Finds copies among the rows of a stretch."""
+"""Finds copies among the rows of changes."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from pgoutput_fast._core.columns.row_groups import cancelled, candidate_pairs, group_rows
 from pgoutput_fast._core.columns.whole_rows import is_comparable, row_hashes, unequal
+from pgoutput_fast.merge.effect.change_arrays import Mask
 from pgoutput_fast.merge.effect.column_names import RowNumbers
-from pgoutput_fast.merge.effect.stretch import Mask
 from pgoutput_fast.merge.effect.take import take
 from pgoutput_fast.merge.match import row_codes, storage
 

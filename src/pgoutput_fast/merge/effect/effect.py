@@ -15,14 +15,14 @@ __all__ = ["COMMIT_LSN", "UNREPRESENTABLE", "Effect", "RowLostError", "Unfilled"
 
 @dataclass(frozen=True)
 class Effect:
-    """The net effect of a stretch of committed changes: the difference between the table before and after them.
+    """The net effect of committed changes: the difference between the table before and after them.
 
     Apply it in this order: remove all rows if `truncated`; remove the rows of `gone`; add the rows of `rows`.
 
     Attributes:
         key: the columns that identify a row. Empty: whole rows do (a multiset).
-        truncated: whether all rows from before the stretch are removed. Then `gone` is empty.
-        gone: the removed rows from before the stretch. With a key, it has the key columns, without duplicates. Without
+        truncated: whether all rows from before the changes are removed. Then `gone` is empty.
+        gone: the removed rows from before the changes. With a key, it has the key columns, without duplicates. Without
             a key, it has whole rows (the relation's columns and `_unrepresentable`), one per copy.
         rows: the new rows: the relation's columns, `_commit_lsn` and `_unrepresentable`. With a key, a key occurs at
             most once, and is not in `gone`. A new row replaces the table's row with its key. Without a key, there is

@@ -1,4 +1,4 @@
-"""The net effect of a stretch of committed changes of one table."""
+"""The net effect of committed changes of one table."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from pgoutput_fast.base.arguments import expect_list
+from pgoutput_fast.merge.effect.change_arrays import change_arrays
 from pgoutput_fast.merge.effect.effect import Effect
 from pgoutput_fast.merge.effect.keyed import keyed_effect
 from pgoutput_fast.merge.effect.multiset import multiset_effect
-from pgoutput_fast.merge.effect.stretch import read_stretch
 from pgoutput_fast.schema.foreign import checked_table
 
 __all__ = ["effect_of", "net_effect"]
@@ -66,5 +66,5 @@ def effect_of(changes: pa.Table, key: Sequence[str]) -> Effect:
     chunks = max((column.num_chunks for column in changes.columns), default=0)
     if changes.num_rows < _CHUNK_ROWS * chunks and changes.nbytes <= _JOINED_BYTES:
         changes = changes.combine_chunks()
-    stretch = read_stretch(changes)
-    return keyed_effect(stretch, key) if key else multiset_effect(stretch)
+    arrays = change_arrays(changes)
+    return keyed_effect(arrays, key) if key else multiset_effect(arrays)

@@ -1,4 +1,4 @@
-"""Finds the rows of a stretch that have values which updates did not send."""
+"""Finds the rows of changes that have values which updates did not send."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ __all__ = ["origins"]
 def origins(unsent: RowNumbers, before: RowNumbers) -> RowNumbers:
     """The rows with the values of a column: the row itself, or an earlier state of the same row.
 
-    If no row of the stretch has the value, it is the earliest state in the stretch: one of `unsent`.
+    If no row of the changes has the value, it is the earliest state in the changes: one of `unsent`.
 
     Args:
         unsent: the rows in which the column's value was not sent.
-        before: the rows with the previous states, -1 if they are not in the stretch.
+        before: the rows with the previous states, -1 if they are not in the changes.
 
     >>> import numpy as np
     >>> origins(np.array([1, 2, 4]), np.array([-1, 0, 1, -1, -1]))

@@ -24,7 +24,7 @@ class Unfilled:
     Attributes:
         column: the column.
         rows: the rows that lack the values: indexes of `Effect.rows`, int64.
-        keys: the keys of these rows before the stretch, in the same order. The table has the values in its rows with
+        keys: the keys of these rows before the changes, in the same order. The table has the values in its rows with
             these keys.
     """
 

@@ -38,7 +38,7 @@ _METADATA = metadata_names("_")
 
 
 @dataclass
-class _Stretch:
+class _KeyedChanges:
     """Waiting changes under one key. Without a key, they also have the same columns, which identify the rows."""
 
     key: tuple[str, ...]
@@ -97,7 +97,7 @@ class MirroredTable:
         self._memory = memory
         self._columns_now = columns_now
         self._ask = ask
-        self._waiting: list[_Stretch] = []
+        self._waiting: list[_KeyedChanges] = []
         # The relation version of the last changes.
         self._version: int | None = None
         self.applied = self.merges = 0
@@ -315,7 +315,7 @@ class MirroredTable:
                 self.want_load(_ALTERED if last.key != key else _DROPPED)
                 return
             self.note_key(key, first)
-            self._waiting.append(_Stretch(key, since))
+            self._waiting.append(_KeyedChanges(key, since))
         self._waiting[-1].rows.add(rows)
         self._waiting[-1].effect = None
 
@@ -386,7 +386,7 @@ class MirroredTable:
 
     def prepare(self) -> None:
         """Computes the effect of the waiting changes. If that fails, the table is stopped, or must be loaded."""
-        # A later stretch can be computed only after the one before is applied; one in a file, only part by part.
+        # Changes under a later key can be computed only after those before are applied; those in a file, part by part.
         for each in self._waiting[:1]:
             if each.rows.in_file:
                 return
@@ -407,28 +407,28 @@ class MirroredTable:
         if self.follows:
             self.stop(str(problem))
 
-    def _effect(self, stretch: _Stretch) -> Effect:
-        (rows,) = stretch.rows.parts()
-        return effect_of(rows, stretch.key).filled_by(self.current.find)
+    def _effect(self, changes: _KeyedChanges) -> Effect:
+        (rows,) = changes.rows.parts()
+        return effect_of(rows, changes.key).filled_by(self.current.find)
 
-    def _apply(self, stretch: _Stretch, position: int) -> None:
+    def _apply(self, changes: _KeyedChanges, position: int) -> None:
         began = time.monotonic()
-        self.current.apply_parts(_Effects(stretch), position, self.position)
-        self.applied += stretch.rows.num_rows
+        self.current.apply_parts(_Effects(changes), position, self.position)
+        self.applied += changes.rows.num_rows
         self.merges += 1
         self.merge_seconds += time.monotonic() - began
         self.look()
 
 
 class _Effects:
-    """The effects of a stretch, part by part. They are computed on demand."""
+    """The effects of changes, part by part. They are computed on demand."""
 
-    def __init__(self, stretch: _Stretch) -> None:
-        self._stretch = stretch
+    def __init__(self, changes: _KeyedChanges) -> None:
+        self._changes = changes
 
     def __iter__(self) -> Iterator[Effect]:
-        if self._stretch.effect is not None:
-            yield self._stretch.effect
+        if self._changes.effect is not None:
+            yield self._changes.effect
             return
-        for rows in self._stretch.rows.parts():
-            yield effect_of(rows, self._stretch.key)
+        for rows in self._changes.rows.parts():
+            yield effect_of(rows, self._changes.key)

@@ -99,7 +99,7 @@ class Moment:
         known = {lsn for lsn, _ in (*self.facts.keys, *self.facts.shapes)}
         return sorted({begin, *(lsn for lsn in known if begin < lsn <= through)})
 
-    def stretches(self, rows: pa.Table) -> Iterator[tuple[tuple[str, ...], pa.Table]]:
+    def by_key(self, rows: pa.Table) -> Iterator[tuple[tuple[str, ...], pa.Table]]:
         """Yields (key, changes under this key), in order. Without a key, the changes have the same columns.
 
         Args:

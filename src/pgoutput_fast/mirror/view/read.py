@@ -165,7 +165,7 @@ def effects_of(moment: Moment, columns: Sequence[str]) -> Iterator[Effect]:
 
 
 def _effects(moment: Moment, changes: pa.Table) -> Iterator[Effect]:
-    for key, stretch in moment.stretches(changes):
-        kept = set(moment.columns(key, int(stretch[COMMIT_LSN][0].as_py())))
-        names = [name for name in stretch.column_names if name in kept or name in _NEEDED]
-        yield effect_of(stretch.select(names), key)
+    for key, rows in moment.by_key(changes):
+        kept = set(moment.columns(key, int(rows[COMMIT_LSN][0].as_py())))
+        names = [name for name in rows.column_names if name in kept or name in _NEEDED]
+        yield effect_of(rows.select(names), key)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
 from pgoutput_fast.base.documents import parsed_json
@@ -80,6 +80,7 @@ def read_notes(store: Store) -> Notes:
         raise ValueError(f"{store}/{NOTES_FILE} is damaged: restore it, or use another target") from None
 
 
-def write_notes(store: Store, notes: Notes) -> None:
-    """Replaces the notes of a target."""
+def write_notes(store: Store, notes: Notes, check: Callable[[], object]) -> None:
+    """Replaces the notes of a target, unless another process has taken it (`check`)."""
+    check()
     store.put(NOTES_FILE, json.dumps(asdict(notes)).encode())

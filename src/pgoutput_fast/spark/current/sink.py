@@ -24,10 +24,10 @@ from pgoutput_fast.segments.names import named_segments
 from pgoutput_fast.segments.segment import Segment
 from pgoutput_fast.segments.tail import first_gap
 from pgoutput_fast.spark.current.jobs import run_jobs
+from pgoutput_fast.spark.current.keyed_changes import changes_by_key, check_keys
 from pgoutput_fast.spark.current.mirrored import Mirrored, read_mirrored
 from pgoutput_fast.spark.current.notes import NOTES_FILE, Notes, read_notes, write_notes
 from pgoutput_fast.spark.current.remedies import START_AGAIN
-from pgoutput_fast.spark.current.stretches import check_keys, stretches_of
 from pgoutput_fast.spark.current.versions import check_names, check_versions
 from pgoutput_fast.spark.dataframes.plan import task_options
 from pgoutput_fast.spark.merge import Merger
@@ -223,7 +223,7 @@ class _Sink:
         self._listed: dict[str, SegmentList] = {}
         self._tables: dict[str, tuple[FileTable, Place]] = {}
         self._next_cleaning = 0.0
-        self._check: Callable[[], object] | None = None
+        self._check: Callable[[], object] = lambda: None
 
     def take(self, spark: SparkSession, found: Emitted) -> None:
         """Applies the messages of a batch to the tables."""
@@ -257,8 +257,8 @@ class _Sink:
             if commit is not None:
                 notes = self._apply(batch, commit[0], notes, mirrored)
                 notes = replace(notes, lsn=max(notes.lsn, commit[0]), time=commit[1])
-            write_notes(self._store, replace(notes, seq=last))
-            points = Points(self._store, self._settings.keep_points)
+            write_notes(self._store, replace(notes, seq=last), lease.check)
+            points = Points(self._store, self._settings.keep_points, lease.check)
             if commit is not None:
                 self._mark(batch.catalog, notes, mirrored, points)
             self._clear_scratch()
@@ -415,12 +415,12 @@ class _Sink:
                 check_names(name, versions, batch.sent, oids)
             oid = None if there is None and mirrored is None else oids.get(name)
             found[name] = check_versions(name, versions, batch.sent, there, oid)
-            rounds.append(stretches_of(name, own, batch.catalog))
+            rounds.append(changes_by_key(name, own, batch.catalog))
             check_keys(rounds[-1], None if there is None else keys.get(name))
             keys[name] = list(rounds[-1][-1].key)
         notes = replace(notes, oids={**oids, **found}, keys=keys)
         if rounds:
-            write_notes(self._store, notes)
+            write_notes(self._store, notes, self._check)
         place = str(self._store.at(CURRENT))
         merger = Merger(batch.spark, place, str(self._store.at(_SCRATCH)))
         for n in range(max(map(len, rounds), default=0)):

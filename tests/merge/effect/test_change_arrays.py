@@ -5,8 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+from pgoutput_fast.merge.effect.change_arrays import change_arrays
 from pgoutput_fast.merge.effect.net_effect import net_effect
-from pgoutput_fast.merge.effect.stretch import read_stretch
 from support.changes import Changes
 
 SECRET = "never shown"
@@ -38,9 +38,9 @@ def test_nothing_changed() -> None:
 
 def test_only_what_is_behind_the_last_truncate_counts() -> None:
     made = changes().insert(id=1).truncate().insert(id=2).truncate().insert(id=3).update(id=3, k="x")
-    stretch = read_stretch(made.table())
-    assert (stretch.truncated, len(stretch), stretch.seq.tolist()) == (True, 2, [5, 6])
-    assert not read_stretch(changes().insert(id=1).table()).truncated
+    arrays = change_arrays(made.table())
+    assert (arrays.truncated, len(arrays), arrays.seq.tolist()) == (True, 2, [5, 6])
+    assert not change_arrays(changes().insert(id=1).table()).truncated
 
 
 @pytest.mark.parametrize("column", ["_change_type", "_seq", "_commit_lsn", "_key_only", "_unchanged"])

@@ -16,7 +16,7 @@ from pgoutput_fast.spark.current.remedies import LOAD_AGAIN
 from pgoutput_fast.spark.tasks.current.batch_file import BatchFile
 from pgoutput_fast.spark.tasks.current.divide import TRUNCATES, Divided
 
-__all__ = ["Stretch", "check_keys", "groups_of", "stretches_of"]
+__all__ = ["KeyedChanges", "changes_by_key", "check_keys", "groups_of"]
 
 _METADATA = metadata_names("_")
 
@@ -24,7 +24,7 @@ Files = tuple[tuple[BatchFile, tuple[int, ...]], ...]
 
 
 @dataclass(frozen=True)
-class Stretch:
+class KeyedChanges:
     """Changes of one table under one key.
 
     Attributes:
@@ -56,8 +56,8 @@ class Stretch:
             raise ValueError(f"{problem}. {LOAD_AGAIN}") from None
 
 
-def stretches_of(table: str, divided: Sequence[Divided], catalog: Catalog) -> list[Stretch]:
-    """The stretches of a table's changes, in the order of application.
+def changes_by_key(table: str, divided: Sequence[Divided], catalog: Catalog) -> list[KeyedChanges]:
+    """The changes of a table by their keys, in the order of application.
 
     Raises:
         ValueError: if the key changed within a transaction that also changed rows, or if a key may identify other rows
@@ -71,28 +71,28 @@ def stretches_of(table: str, divided: Sequence[Divided], catalog: Catalog) -> li
     for each in divided:
         by_key.setdefault(keys[each.version], []).append(each)
     ordered = sorted(by_key.items(), key=lambda item: min(each.commits[0] for each in item[1]))
-    found: list[Stretch] = []
+    found: list[KeyedChanges] = []
     for key, parts in ordered:
         if found and min(each.commits[0] for each in parts) <= found[-1].last:
             raise ValueError(
                 f"{table}: its replica identity was altered more than once in one batch, or in a transaction that "
                 f"changed rows, too. Take fewer segments per batch (max_segments). If that does not help: {LOAD_AGAIN}"
             )
-        found.append(Stretch(table, key, tuple(parts), max(each.commits[1] for each in parts)))
+        found.append(KeyedChanges(table, key, tuple(parts), max(each.commits[1] for each in parts)))
     return found
 
 
-def check_keys(stretches: Sequence[Stretch], before: Sequence[str] | None) -> None:
+def check_keys(changes: Sequence[KeyedChanges], before: Sequence[str] | None) -> None:
     """Checks that no array column is added to the key.
 
     Args:
-        stretches: stretches of one table, in the order of application.
+        changes: of one table, in the order of application.
         before: the key columns before them; None if unknown.
 
     Raises:
         ValueError: if one is added.
     """
-    for each in stretches:
+    for each in changes:
         if before is not None and (why := unchecked_array(each.columns, each.key, before)) is not None:
             raise ValueError(f"{each.table}: {why}. {LOAD_AGAIN}")
         before = each.key

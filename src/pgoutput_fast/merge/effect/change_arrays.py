@@ -1,4 +1,4 @@
-"""A stretch of committed changes of one table as arrays, checked for errors that no server makes."""
+"""Committed changes of one table as arrays, checked for errors that no server makes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pgoutput_fast.catalog.identifiers import quote_qualified_name
 from pgoutput_fast.merge.effect.column_names import RowNumbers, naming_rows
 from pgoutput_fast.schema.metadata_columns import CHANGE_TYPES, metadata_names
 
-__all__ = ["Mask", "Stretch", "read_stretch"]
+__all__ = ["ChangeArrays", "Mask", "change_arrays"]
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
@@ -26,7 +26,7 @@ _NEEDED = ("change_type", "seq", "commit_lsn", "key_only", "unchanged", "unrepre
 
 
 @dataclass(frozen=True)
-class Stretch:
+class ChangeArrays:
     """The changes after the last truncate, or all, in apply order. Rows are identified by their numbers, from 0.
 
     Attributes:
@@ -87,7 +87,7 @@ def _problem(table: str | None, seq: int, reason: str, column: str | None = None
     return ValueError(f"{', '.join(place)}: {reason}")
 
 
-def read_stretch(changes: pa.Table) -> Stretch:
+def change_arrays(changes: pa.Table) -> ChangeArrays:
     """The changes as arrays.
 
     Args:
@@ -104,30 +104,30 @@ def read_stretch(changes: pa.Table) -> Stretch:
     kinds = _kinds(changes, seq, table)
     _check_pairs(kinds, seq, table)
     truncates = np.flatnonzero(kinds == _TRUNCATE)
-    behind = int(truncates[-1]) + 1 if len(truncates) else 0
-    changes = changes.slice(behind)
+    begin = int(truncates[-1]) + 1 if len(truncates) else 0
+    changes = changes.slice(begin)
     _numbers(changes, "commit_lsn", table)
     values = changes.select([name for name in changes.column_names if name not in metadata_names(_PREFIX)])
-    stretch = Stretch(
+    arrays = ChangeArrays(
         table=table,
         truncated=len(truncates) > 0,
         values=values,
-        kinds=kinds[behind:],
-        seq=seq[behind:],
+        kinds=kinds[begin:],
+        seq=seq[begin:],
         commit_lsn=changes[_PREFIX + "commit_lsn"],
         key_only=pc.fill_null(changes[_PREFIX + "key_only"], False).to_numpy(),
         unchanged=_naming_rows(changes, "unchanged", values.column_names),
         unrepresentable=_naming_rows(changes, "unrepresentable", values.column_names),
     )
-    for column, rows in stretch.unchanged.items():
-        inserted = rows[stretch.kinds[rows] == _INSERT]
+    for column, rows in arrays.unchanged.items():
+        inserted = rows[arrays.kinds[rows] == _INSERT]
         if len(inserted):
             reason = (
                 "the server sent a new row without this value. A row filter of the publication does so if an update "
                 "makes a row match that did not match before. With REPLICA IDENTITY FULL the server sends the value"
             )
-            raise stretch.problem(inserted[0], reason, column)
-    return stretch
+            raise arrays.problem(inserted[0], reason, column)
+    return arrays
 
 
 def _table_of(schema: pa.Schema) -> str | None:
