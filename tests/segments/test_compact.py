@@ -254,9 +254,9 @@ def test_a_listing_that_is_a_moment_old(
     stream.listed(fresh=True)
     stream._next_listing = time.monotonic() + 3600
     outcomes, rows = segment_outcomes(tmp_path), rows_in(tmp_path)
-    from pgoutput_fast.segments import listing
+    from pgoutput_fast.segments import footers
 
-    real, calls = listing.open_segments, []
+    real, calls = footers.open_segments, []
 
     def open_late(files: Any, *wanted: Any) -> Any:
         if not calls:
@@ -264,7 +264,7 @@ def test_a_listing_that_is_a_moment_old(
         calls.append(len(files))
         return real(files, *wanted)
 
-    monkeypatch.setattr(listing, "open_segments", open_late)
+    monkeypatch.setattr(footers, "open_segments", open_late)
     assert segment_outcomes(tmp_path).equals(outcomes)
     assert calls == [6, 1]
     found = stream.footers(2, 9)

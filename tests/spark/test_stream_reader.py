@@ -246,6 +246,28 @@ def test_the_first_batch_again(directory: Directory) -> None:
     assert older.latestOffset() == {"seq": directory.end, "began": start["seq"]}
 
 
+def test_checkpoints_of_earlier_versions(directory: Directory) -> None:
+    """Offsets as three versions wrote them. A transaction that lies across batches comes with its commit, once."""
+    begin = directory.end
+    end = directory.add(ORDERS, ["2", "a"], ["3", "b"])
+    for offset in ('{"seq": %d}', '{"seq": %d, "first": 0}', '{"seq": %d, "began": 0}'):
+        reader = _reader(directory)
+        done, half, whole = (json.loads(offset % seq) for seq in (begin, begin + 2, end))
+        assert reader.latestOffset(done)["seq"] == end
+        assert [
+            row
+            for part in reader.partitions(done, half)
+            for rows in reader.read(part)
+            for row in rows.to_pylist()
+        ] == []
+        assert [row["id"] for row in _rows(_reader(directory), begin + 2, end)] == [2, 3]
+        found = [
+            row["id"] for part in reader.partitions(half, whole) for rows in reader.read(part)
+            for row in rows.to_pylist()
+        ]  # fmt: skip
+        assert found == [2, 3]
+
+
 def test_several_tables(directory: Directory) -> None:
     directory.add(OTHERS, ["7"])
     reader = _reader(directory, table="public.orders, public.others", schema_mode="union")

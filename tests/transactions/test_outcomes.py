@@ -10,7 +10,7 @@ from pgoutput_fast import encode, tag
 from pgoutput_fast._core.rows.decode import NativeDecoder
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.transactions.outcomes import (
-    Outcomes,
+    TransactionOutcomes,
     by_transaction,
     committed_rows,
     values_of,
@@ -33,8 +33,8 @@ def test_rows_of_a_subtransaction_go_up_to_its_abort() -> None:
     assert without_rolled_back(rows, []) is rows
 
 
-def due(*ends: tuple[int, int, bool]) -> Outcomes:
-    return Outcomes.of_due([Due(txn, at_seq, 100 + txn, 5, lost) for txn, at_seq, lost in ends])
+def due(*ends: tuple[int, int, bool]) -> TransactionOutcomes:
+    return TransactionOutcomes.of_due([Due(txn, at_seq, 100 + txn, 5, lost) for txn, at_seq, lost in ends])
 
 
 def test_rows_come_in_the_order_of_the_commits() -> None:
@@ -65,7 +65,7 @@ def test_the_same_of_a_call_and_of_its_table() -> None:
         encode.encode_begin(100, 7, 8), encode.encode_commit(100, 108, 7), encode.encode_stream_abort(9, 9),
     ]  # fmt: skip
     records: Any = NativeDecoder(Options()).tag([pa.array(payloads)], None, None)[1]
-    one, other = Outcomes.of_records(records), Outcomes.of_outcomes(records.outcomes)
+    one, other = TransactionOutcomes.of_records(records), TransactionOutcomes.of_batch(records.outcomes)
     assert one.aborts == other.aborts == {0: [(10, 2)]}
     for name in ("txns", "at_seq", "commit_lsn", "commit_timestamp", "committed", "lost"):
         assert getattr(one, name).tolist() == getattr(other, name).tolist(), name

@@ -9,7 +9,7 @@ from itertools import pairwise
 import pyarrow as pa
 import pytest
 
-from pgoutput_fast.transactions.outcomes import NO_OUTCOMES, Outcomes
+from pgoutput_fast.transactions.outcomes import NO_OUTCOMES, TransactionOutcomes
 from pgoutput_fast.transactions.release import Piece, Releaser
 from pgoutput_fast.transactions.reorder_buffer import Due, ReorderBuffer
 from pgoutput_fast.transactions.spill import Spiller
@@ -29,7 +29,7 @@ def spiller() -> Iterator[Spiller]:
     one.close(True)
 
 
-def make_outcomes(*ends: End, aborts: tuple[Abort, ...] = ()) -> Outcomes:
+def make_outcomes(*ends: End, aborts: tuple[Abort, ...] = ()) -> TransactionOutcomes:
     """What became of transactions: of lost ones, or of others."""
     outcomes = [
         {"txn": txn, "subxid": None, "outcome": what, "at_seq": at_seq, "commit_lsn": 1000 + at_seq}
@@ -42,8 +42,8 @@ def make_outcomes(*ends: End, aborts: tuple[Abort, ...] = ()) -> Outcomes:
     ]
     fields = [("txn", pa.int64()), ("subxid", pa.int64()), ("outcome", pa.string()), ("at_seq", pa.int64())]
     fields += [("commit_lsn", pa.int64()), ("commit_timestamp", pa.timestamp("us"))]
-    known = Outcomes.of_outcomes(pa.RecordBatch.from_pylist(outcomes, pa.schema(fields)))
-    lost = Outcomes.of_due(
+    known = TransactionOutcomes.of_batch(pa.RecordBatch.from_pylist(outcomes, pa.schema(fields)))
+    lost = TransactionOutcomes.of_due(
         [Due(txn, at_seq, 0, 0, lost=True) for at_seq, txn, what in ends if what == "lost"]
     )
     return lost if len(lost.txns) else known

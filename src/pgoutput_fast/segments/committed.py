@@ -19,7 +19,7 @@ from pgoutput_fast.schema.options import Options
 from pgoutput_fast.segments.names import Named
 from pgoutput_fast.segments.read import in_stream_order, open_segment, read_segment
 from pgoutput_fast.storage.stores import Store
-from pgoutput_fast.transactions.outcomes import Outcomes, chosen_rows, values_of
+from pgoutput_fast.transactions.outcomes import TransactionOutcomes, chosen_rows, values_of
 from pgoutput_fast.transactions.release import Releaser
 from pgoutput_fast.transactions.reorder_buffer import ReorderBuffer
 from pgoutput_fast.transactions.spill import Spiller
@@ -103,7 +103,7 @@ class CommittedChanges:
         if not self._reorder_buffer.waiting:
             self._versions = {}
         self._last_seq = max(self._last_seq, state.next_seq - 1)
-        self.last_commit = _last_commit(outcomes) or self.last_commit
+        self.last_commit = outcomes.last_commit or self.last_commit
 
     def _learn(self, rows: pa.Table, state: StreamState) -> None:
         """Adds the relation versions of a segment's rows."""
@@ -131,19 +131,11 @@ def _changes(rows: pa.Table, after: int = -1) -> pa.Table:
     return in_stream_order(chosen_rows(rows, wanted))
 
 
-def _outcomes(rows: pa.Table, after: int = -1) -> Outcomes:
+def _outcomes(rows: pa.Table, after: int = -1) -> TransactionOutcomes:
     """Returns the outcomes of transactions in these rows, but not the ends of transactions up to message `after`."""
     ends = chosen_rows(rows, np.isin(values_of(rows, "kind"), OUTCOMES))
     found = decode_tagged(in_stream_order(ends), Catalog()).outcomes
     # A transaction that continues after this message may have lost a subtransaction before it.
     wanted = found.column("subxid").is_valid().to_numpy(zero_copy_only=False)
     wanted |= found.column("at_seq").to_numpy() > after
-    return Outcomes.of_outcomes(found.filter(pa.array(wanted)))
-
-
-def _last_commit(outcomes: Outcomes) -> tuple[int, int] | None:
-    if not outcomes.committed.any():
-        return None
-    lsns, times = outcomes.commit_lsn[outcomes.committed], outcomes.commit_timestamp[outcomes.committed]
-    last = int(lsns.argmax())
-    return int(lsns[last]), int(times[last])
+    return TransactionOutcomes.of_batch(found.filter(pa.array(wanted)))

@@ -7,6 +7,7 @@ takes one request.
 from __future__ import annotations
 
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -19,14 +20,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pgoutput_fast.protocol.kinds import CHANGES
-from pgoutput_fast.schema.tables import TAGGED_SCHEMA
+from pgoutput_fast.schema.tables import OUTCOMES_SCHEMA, TAGGED_SCHEMA
 from pgoutput_fast.segments.footer import place_of, segment_of
 from pgoutput_fast.segments.outcomes import NEEDED, outcomes_of_rows, outcomes_of_texts
 from pgoutput_fast.segments.read import MOST_READ, checked, damaged
 from pgoutput_fast.segments.segment import Segment
 from pgoutput_fast.storage.paths import FoundFile, shown
 
-__all__ = ["Opened", "one_batch", "open_segments", "read_changed", "read_outcomes"]
+__all__ = ["Opened", "SegmentFiles", "open_segments", "read_changed", "read_outcomes"]
 
 # Threads for local files, and for files in a store; the maximum number of files per task of a thread.
 _THREADS_HERE, _THREADS_STORE = 4, 32
@@ -35,6 +36,8 @@ _MOST_AT_ONCE = 64
 _LEAST_WAITED = 0.5
 # A local file of at most this many bytes is read at once.
 _MOST_WHOLE = 1 << 16
+# Outcomes of this many segments stay in memory: the next batch of a stream needs those of the last batch again.
+_MOST_OUTCOMES = 4
 _T = TypeVar("_T")
 
 
@@ -44,6 +47,65 @@ class Opened:
 
     segment: Segment
     outcomes: pa.RecordBatch | None
+
+
+class SegmentFiles:
+    """Segments by their files. Each is opened once, and again after its file was written again.
+
+    Args:
+        most: how many stay in memory; None for all.
+
+    Attributes:
+        opened: the segments in memory.
+    """
+
+    def __init__(self, most: int | None = None) -> None:
+        self.opened: OrderedDict[FoundFile, Opened] = OrderedDict()
+        self._most = most
+        self._outcomes: OrderedDict[FoundFile, pa.RecordBatch] = OrderedDict()
+
+    def open(
+        self, files: Sequence[FoundFile], outcomes: Callable[[Segment], bool] | None = None
+    ) -> list[Segment | None]:
+        """The segments of files; None for a file that was removed since the listing.
+
+        Args:
+            files, outcomes: as for `open_segments`.
+
+        Raises:
+            DecodeError, ValueError: as `open_segments`.
+        """
+        unread = [file for file in files if file not in self.opened]
+        new = dict(zip(unread, open_segments(unread, outcomes), strict=True))
+        found = [new[file] if file in new else self.opened.pop(file) for file in files]
+        # Of equal files, the newest knows its store.
+        self.opened.update((file, each) for file, each in zip(files, found, strict=True) if each is not None)
+        while self._most is not None and len(self.opened) > self._most:
+            self.opened.popitem(last=False)
+        return [None if each is None else each.segment for each in found]
+
+    def keep(self, files: Sequence[FoundFile]) -> None:
+        """Forgets all other files."""
+        listed = set(files)
+        for file in [each for each in self.opened if each not in listed]:
+            del self.opened[file]
+
+    def outcomes(self, files: Sequence[tuple[FoundFile, Segment]]) -> pa.RecordBatch:
+        """The outcomes of the transactions that end in segments, with OUTCOMES_SCHEMA.
+
+        Raises:
+            FileNotFoundError: if a file was removed.
+            DecodeError, ValueError: as `open_segments`.
+        """
+        opened = {file: each.outcomes for file, _ in files if (each := self.opened.get(file)) is not None}
+        known = self._outcomes | {file: batch for file, batch in opened.items() if batch is not None}
+        unread = [(file, segment) for file, segment in files if file not in known]
+        known |= zip((file for file, _ in unread), read_outcomes(unread), strict=True)
+        for file, _ in unread[-_MOST_OUTCOMES:]:
+            self._outcomes[file] = known[file]
+        while len(self._outcomes) > _MOST_OUTCOMES:
+            self._outcomes.popitem(last=False)
+        return _one_batch([known[file] for file, _ in files], OUTCOMES_SCHEMA)
 
 
 def open_segments(
@@ -62,7 +124,7 @@ def open_segments(
 
     def opened(some: Sequence[FoundFile]) -> list[Opened | None]:
         found: list[Segment | None] = []
-        taken: list[_Taken] = []
+        outcomes_of: list[_Outcomes] = []
         for file in some:
             segment = outcome = None
             with suppress(FileNotFoundError), _opened(file) as parquet:
@@ -70,8 +132,8 @@ def open_segments(
                 if outcomes is not None and outcomes(segment):
                     outcome = _in_footer(segment) or _control_rows(parquet, segment)
             found.append(segment)
-            taken.append(outcome)
-        both = zip(found, _decoded(taken), strict=True)
+            outcomes_of.append(outcome)
+        both = zip(found, _decoded(outcomes_of), strict=True)
         return [None if segment is None else Opened(segment, batch) for segment, batch in both]
 
     return _in_parallel(opened, files)
@@ -86,14 +148,14 @@ def read_outcomes(files: Sequence[tuple[FoundFile, Segment]]) -> list[pa.RecordB
     """
 
     def read(some: Sequence[tuple[FoundFile, Segment]]) -> list[pa.RecordBatch]:
-        taken: list[_Taken] = []
+        outcomes_of: list[_Outcomes] = []
         for file, segment in some:
             if (inside := _in_footer(segment)) is not None:
-                taken.append(inside)
+                outcomes_of.append(inside)
                 continue
             with _opened(file) as parquet:
-                taken.append(_control_rows(parquet, segment))
-        return [each for each in _decoded(taken) if each is not None]
+                outcomes_of.append(_control_rows(parquet, segment))
+        return [each for each in _decoded(outcomes_of) if each is not None]
 
     return _in_parallel(read, files, of_file=lambda each: each[0])
 
@@ -119,7 +181,7 @@ def read_changed(files: Sequence[tuple[FoundFile, Segment]]) -> list[frozenset[i
     return _in_parallel(read, files, of_file=lambda each: each[0])
 
 
-def one_batch(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
+def _one_batch(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
     """All batches as one batch."""
     found = pa.Table.from_batches(batches, schema).combine_chunks().to_batches()
     return found[0] if found else pa.RecordBatch.from_pylist([], schema)
@@ -233,8 +295,8 @@ class _InFooter:
     text: str
 
 
-# The source of a segment's outcomes, if they are requested.
-_Taken: TypeAlias = pa.Table | _InFooter | None
+# Where the outcomes of a segment are, if they are requested.
+_Outcomes: TypeAlias = pa.Table | _InFooter | None
 
 
 def _in_footer(segment: Segment) -> _InFooter | None:
@@ -247,7 +309,7 @@ def _control_rows(parquet: _Here | _There, segment: Segment) -> pa.Table:
     return parquet.read(groups, NEEDED) if groups else TAGGED_SCHEMA.empty_table().select(NEEDED)
 
 
-def _decoded(found: Sequence[_Taken]) -> list[pa.RecordBatch | None]:
+def _decoded(found: Sequence[_Outcomes]) -> list[pa.RecordBatch | None]:
     """Decodes the outcomes of segments; None stays None."""
     rows, texts = ([each for each in found if isinstance(each, kind)] for kind in (pa.Table, _InFooter))
     of_rows, of_texts = iter(outcomes_of_rows(rows)), iter(_of_footers(texts))

@@ -13,13 +13,13 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from pgoutput_fast.catalog.relations import Catalog
-from pgoutput_fast.schema.tables import OUTCOMES_SCHEMA
 from pgoutput_fast.segments.catalog import UNREAD
-from pgoutput_fast.segments.footers import Opened, one_batch, open_segments, read_changed, read_outcomes
+from pgoutput_fast.segments.footers import Opened, SegmentFiles, read_changed
 from pgoutput_fast.segments.names import overlap_error
 from pgoutput_fast.segments.segment import Segment, check_source
 from pgoutput_fast.segments.tail import SegmentsGoneError, check_whole
 from pgoutput_fast.storage.paths import FoundFile, Paths, find_files, shown
+from pgoutput_fast.transactions.outcomes import TransactionOutcomes
 
 __all__ = [
     "SegmentList",
@@ -99,7 +99,7 @@ class SegmentList:
         self._paths: Sequence[str | os.PathLike[str]] = (
             [paths] if isinstance(paths, str | os.PathLike) else list(paths)
         )
-        self._opened: dict[FoundFile, Opened] = {}
+        self._opened = SegmentFiles()
         self._files: dict[str, FoundFile] = {}
         # The relations that have changes in a segment, for segments read so far.
         self._changed: dict[FoundFile, frozenset[int]] = {}
@@ -113,14 +113,14 @@ class SegmentList:
         without: dict[str, Any] = {"known": UNREAD, **({} if outcomes else {"outcomes": None})}
         rows = [
             (file.path, file.nbytes, file.modified, replace(each.segment, **without))
-            for file, each in self._opened.items()
+            for file, each in self._opened.opened.items()
         ]
         return zlib.compress(pickle.dumps(rows), 1)
 
     def unpack(self, packed: bytes) -> None:
         """Takes over the result of `pack`: only row groups, without catalogs and states."""
         for path, nbytes, modified, segment in pickle.loads(zlib.decompress(packed)):
-            self._opened[FoundFile(path, nbytes, modified)] = Opened(segment, None)
+            self._opened.opened[FoundFile(path, nbytes, modified)] = Opened(segment, None)
 
     def segments(self) -> list[Segment]:
         """The current segments, in stream order.
@@ -150,23 +150,21 @@ class SegmentList:
 
         def both() -> tuple[list[Segment], pa.RecordBatch]:
             segments = self._listed(wanted)
-            return segments, self.outcomes(list(filter(wanted, segments)))
+            return segments, self._outcomes(list(filter(wanted, segments)))
 
         return self._again(both)
 
-    def outcomes(self, segments: Sequence[Segment]) -> pa.RecordBatch:
-        """The outcomes of some of the segments, OUTCOMES_SCHEMA.
+    def outcomes(self, segments: Sequence[Segment]) -> TransactionOutcomes:
+        """The outcomes of some of the segments.
 
         Raises:
             DecodeError: if a boundary message is malformed.
             FileNotFoundError: if a segment was removed.
         """
-        files = [self._files[os.fspath(each.path)] for each in segments]
-        unread = [file for file in files if self._opened[file].outcomes is None]
-        found = read_outcomes([(file, self._opened[file].segment) for file in unread])
-        known = dict(zip(unread, found, strict=True))
-        every = [known[file] if file in known else self._opened[file].outcomes for file in files]
-        return one_batch(every, OUTCOMES_SCHEMA)
+        return TransactionOutcomes.of_batch(self._outcomes(segments))
+
+    def _outcomes(self, segments: Sequence[Segment]) -> pa.RecordBatch:
+        return self._opened.outcomes([(self._files[os.fspath(each.path)], each) for each in segments])
 
     def changed(self, segments: Sequence[Segment], relations: Collection[int]) -> set[int]:
         """The subset of these relations (oids) with changes in the segments. A server also describes other relations.
@@ -193,18 +191,18 @@ class SegmentList:
         return read()
 
     def _listed(self, outcomes: Callable[[Segment], bool] | None = None) -> list[Segment]:
-        found = find_files(self._paths)
-        new = [file for file in found if file not in self._opened]
-        opened = zip(new, open_segments(new, outcomes), strict=True)
-        known = self._opened | {file: each for file, each in opened if each is not None}
-        # Of equal files, those of `found` know their store.
-        self._opened = {file: known[file] for file in found if file in known}
-        self._changed = {file: each for file, each in self._changed.items() if file in self._opened}
-        if gone := [file for file in found if file not in known]:
-            # The opened files are kept, so a second attempt is short.
-            raise FileNotFoundError(f"segment {shown(gone[0].path)} does not exist")
-        self._files = {os.fspath(each.segment.path): file for file, each in self._opened.items()}
-        segments = _in_order([each.segment for each in self._opened.values()])
+        files = find_files(self._paths)
+        opened = self._opened.open(files, outcomes)
+        self._opened.keep(files)
+        self._changed = {file: each for file, each in self._changed.items() if file in self._opened.opened}
+        self._files, found = {}, []
+        for file, segment in zip(files, opened, strict=True):
+            if segment is None:
+                # The opened files are kept, so a second attempt is short.
+                raise FileNotFoundError(f"segment {shown(file.path)} does not exist")
+            self._files[os.fspath(segment.path)] = file
+            found.append(segment)
+        segments = _in_order(found)
         if self._whole:
             check_whole(segments)
         return segments

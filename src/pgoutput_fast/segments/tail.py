@@ -7,18 +7,17 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-import pyarrow as pa
-
-from pgoutput_fast.segments.footers import open_segments, read_outcomes
+from pgoutput_fast.segments.footers import SegmentFiles
 from pgoutput_fast.segments.names import Named, cover, entries_of_segments, name_of, overlap_error
 from pgoutput_fast.segments.segment import Segment
+from pgoutput_fast.storage.paths import FoundFile
 from pgoutput_fast.storage.stores import Entry, open_store
+from pgoutput_fast.transactions.outcomes import TransactionOutcomes
 
-__all__ = ["SegmentStream", "SegmentsGoneError", "check_whole", "first_gap"]
+__all__ = ["SegmentStream", "SegmentsGoneError", "between", "check_whole", "first_gap"]
 
 # Maximum number of footers in memory: those of a batch, and of the earlier segments that it needs.
 _MOST_OPEN = 1024
@@ -52,7 +51,7 @@ class SegmentStream:
         self._entries: dict[Named, Entry] = {}
         self._covered: dict[Named, list[Named]] = {}
         self._next_listing = 0.0
-        self._open: OrderedDict[Named, Segment] = OrderedDict()
+        self._opened = SegmentFiles(_MOST_OPEN)
 
     def listed(self, *, fresh: bool = False) -> list[Named]:
         """The segments in stream order. Without `fresh` the listing may be slightly out of date.
@@ -74,9 +73,6 @@ class SegmentStream:
         for before, after in pairwise(found):
             if after.first_seq <= before.last_seq:
                 raise overlap_error(f"{self._store}: {before.name} and {after.name}", after.first_seq)
-        # If the directory was removed and captured again, a file may have the name of an older one.
-        for named in [each for each in self._open if entries.get(each) != self._entries.get(each)]:
-            del self._open[named]
         self._entries, self._covered = entries, covered
         return found
 
@@ -150,24 +146,16 @@ class SegmentStream:
             ValueError: as `open_segment`; if the ordinals in a footer differ from those in the name; and if another
                 segment that was not joined into it has some of its messages.
         """
-        unread = [each for each in segments if each not in self._open]
-        new: dict[Named, Segment] = {}
-        opened = open_segments([self._store.found(self._entries[each]) for each in unread])
-        for named, each in zip(unread, opened, strict=True):
-            if each is None:
+        found = []
+        for named, segment in zip(segments, self._opened.open(self._files(segments)), strict=True):
+            if segment is None:
                 raise self._gone(named.first_seq, named.last_seq)
-            self._check(named, each.segment)
-            new[named] = each.segment
-        found = [new[each] if each in new else self._open[each] for each in segments]
-        for named, segment in zip(segments, found, strict=True):
-            self._open[named] = segment
-            self._open.move_to_end(named)
-        while len(self._open) > _MOST_OPEN:
-            self._open.popitem(last=False)
+            self._check(named, segment)
+            found.append(segment)
         return found
 
-    def outcomes(self, segments: Sequence[Segment]) -> list[pa.RecordBatch]:
-        """The outcomes in the control rows of opened segments, OUTCOMES_SCHEMA.
+    def outcomes(self, segments: Sequence[Segment]) -> TransactionOutcomes:
+        """The outcomes in opened segments.
 
         Raises:
             SegmentsGoneError: if one has been removed since.
@@ -176,14 +164,16 @@ class SegmentStream:
         named = [
             Named(each.first_seq, each.last_seq, name_of(each.first_seq, each.last_seq)) for each in segments
         ]
-        entries = [self._entries.get(each) for each in named]
-        if None in entries:
+        if any(each not in self._entries for each in named):
             raise self._gone_of(named)
-        files = [self._store.found(entry) for entry in entries if entry is not None]
         try:
-            return read_outcomes(list(zip(files, segments, strict=True)))
+            outcomes = self._opened.outcomes(list(zip(self._files(named), segments, strict=True)))
         except FileNotFoundError:
             raise self._gone_of(named) from None
+        return TransactionOutcomes.of_batch(outcomes)
+
+    def _files(self, segments: Sequence[Named]) -> list[FoundFile]:
+        return [self._store.found(self._entries[each]) for each in segments]
 
     def _check(self, named: Named, segment: Segment) -> None:
         if (segment.first_seq, segment.last_seq) != (named.first_seq, named.last_seq):
@@ -200,6 +190,11 @@ class SegmentStream:
         there = set(self._store.names())
         first = next((each for each in segments if each.name not in there), segments[0])
         return self._gone(first.first_seq, first.last_seq)
+
+
+def between(segments: Sequence[Segment], start: int, end: int) -> list[Segment]:
+    """Those of the segments with the messages from `start` (included) to `end` (excluded)."""
+    return [each for each in segments if each.last_seq >= start and each.first_seq < end]
 
 
 def first_gap(found: Sequence[Named] | Sequence[Segment], start: int, end: int) -> tuple[int, int] | None:

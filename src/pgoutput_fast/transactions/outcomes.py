@@ -1,9 +1,12 @@
-"""Outcomes of transactions, and their effect on tagged rows."""
+"""Did it commit? Outcomes of transactions, and their effect on tagged rows."""
 
 from __future__ import annotations
 
+import pickle
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -17,7 +20,7 @@ from pgoutput_fast.transactions.reorder_buffer import Due
 
 __all__ = [
     "NO_OUTCOMES",
-    "Outcomes",
+    "TransactionOutcomes",
     "by_transaction",
     "chosen_rows",
     "committed_rows",
@@ -78,10 +81,27 @@ def _copied(rows: pa.Table, places: np.ndarray[Any, Any]) -> pa.Table:
 
 
 @dataclass(frozen=True)
-class Outcomes:
-    """Outcomes of transactions, ordered by txn, and the rolled-back subtransactions.
+class TransactionOutcomes:
+    """Answers for tagged rows whether their transactions committed. All readers of committed changes ask this class.
 
-    All arrays have a value per transaction. `aborts` is {txn: [(subxid, at_seq)]}.
+    `released` applies these rules, in this order:
+
+    1. A rollback to a savepoint drops the rows of its subtransaction that precede it, also if the transaction commits.
+       A logical message stays: the server sends it with the xid of the top-level transaction.
+    2. Rows outside of transactions are released at their own position.
+    3. Rows of committed transactions are released with the LSN and the time of the commit. A repeated commit counts
+       once.
+    4. All other rows are not: their transaction was rolled back, is open, or is lost.
+
+    The result is in the order of the commits, and in stream order within a transaction.
+
+    Attributes:
+        txns: keys of the transactions, ascending. The other arrays have a value per transaction.
+        at_seq: ordinals of the messages that end them.
+        commit_lsn, commit_timestamp: LSN and time (microseconds since 1970) of their commits.
+        committed: whether they committed.
+        lost: whether their outcome is unknown.
+        aborts: the rolled-back subtransactions, {txn: [(subxid, at_seq)]}.
     """
 
     txns: np.ndarray[Any, Any]
@@ -92,8 +112,13 @@ class Outcomes:
     lost: np.ndarray[Any, Any]
     aborts: dict[int, list[tuple[int, int]]]
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Small transactions have many outcomes. These are sent to each task, and compress well.
+        packed = pickle.dumps([getattr(self, field.name) for field in fields(self)], 5)
+        return _unpacked, (len(packed), pa.compress(packed, "zstd", asbytes=True))
+
     @classmethod
-    def of_records(cls, records: Any) -> Outcomes:
+    def of_records(cls, records: Any) -> TransactionOutcomes:
         """The outcomes of the transactions of one call; those with an unknown outcome are included as lost."""
         columns, rolled_back = records.outcome_columns()
         if not columns[0] and not records.unknown_outcomes:
@@ -103,7 +128,7 @@ class Outcomes:
         )
 
     @classmethod
-    def of_outcomes(cls, outcomes: pa.RecordBatch) -> Outcomes:
+    def of_batch(cls, outcomes: pa.RecordBatch) -> TransactionOutcomes:
         """The outcomes of a batch with OUTCOMES_SCHEMA."""
         table = pa.Table.from_batches([outcomes])
         whole = table.column("subxid").is_null().to_numpy()
@@ -117,7 +142,7 @@ class Outcomes:
         return cls._from([*columns, times[whole], committed[whole]], (), rolled_back)
 
     @classmethod
-    def of_due(cls, due: Iterable[Due]) -> Outcomes:
+    def of_due(cls, due: Iterable[Due]) -> TransactionOutcomes:
         due = list(due)
         ended = [d for d in due if not d.lost]
         columns = zip(*((d.txn, d.at_seq, d.commit_lsn, d.commit_timestamp, 1) for d in ended), strict=True)
@@ -130,7 +155,7 @@ class Outcomes:
         columns: Sequence[np.ndarray[Any, Any]],
         lost: Sequence[int],
         rolled_back: Iterable[tuple[int, int, int]],
-    ) -> Outcomes:
+    ) -> TransactionOutcomes:
         """`columns` are txn, at_seq, commit_lsn, commit_timestamp, committed of transactions with a known outcome."""
         is_lost = np.zeros(len(columns[0]), np.bool_)
         if lost:
@@ -148,10 +173,54 @@ class Outcomes:
             txns, at_seq, lsn, timestamp, committed.astype(np.bool_), is_lost, _group_by_txn(rolled_back)
         )
 
-    @property
+    @cached_property
     def rolled_back(self) -> list[tuple[int, int, int]]:
         """(txn, subxid, at_seq) of `aborts`."""
         return [(txn, *abort) for txn, aborts in self.aborts.items() for abort in aborts]
+
+    @property
+    def last_commit(self) -> tuple[int, int] | None:
+        """LSN and time (microseconds since 1970) of the last commit; None if there is none."""
+        if not self.committed.any():
+            return None
+        lsns, times = self.commit_lsn[self.committed], self.commit_timestamp[self.committed]
+        last = int(lsns.argmax())
+        return int(lsns[last]), int(times[last])
+
+    def committed_before(self, seq: int) -> list[int]:
+        """Keys of the committed transactions that began before a message, ascending."""
+        found: list[int] = self.txns[self.committed & (self.txns < seq)].tolist()
+        return found
+
+    def between(self, first: int, last: int) -> TransactionOutcomes:
+        """The commits between two messages, inclusive, and all rolled-back subtransactions.
+
+        A rollback to a savepoint may be before the first message, and its transaction's commit after it.
+        """
+        return self._chosen(self.committed & (self.at_seq >= first) & (self.at_seq <= last), self.aborts)
+
+    def of_transactions(self, first: int, last: int) -> TransactionOutcomes:
+        """Only the outcomes of transactions with keys between two, inclusive."""
+        begin, end = np.searchsorted(self.txns, [first, last + 1]).tolist()
+        ordered = self._aborted
+        aborted = ordered[bisect_left(ordered, first) : bisect_left(ordered, last + 1)]
+        return self._chosen(slice(begin, end), {txn: self.aborts[txn] for txn in aborted})
+
+    def with_rollbacks_of(self, others: TransactionOutcomes) -> TransactionOutcomes:
+        """These outcomes, and the rolled-back subtransactions of others."""
+        return replace(self, aborts=_group_by_txn([*others.rolled_back, *self.rolled_back]))
+
+    def released(self, rows: pa.Table) -> pa.Table:
+        """The rows (changes, truncates, messages) that are committed, with commit position, in commit order."""
+        return committed_rows(without_rolled_back(rows, self.rolled_back), self)
+
+    @cached_property
+    def _aborted(self) -> list[int]:
+        return sorted(self.aborts)
+
+    def _chosen(self, chosen: Any, aborts: dict[int, list[tuple[int, int]]]) -> TransactionOutcomes:
+        arrays = {name: array[chosen] for name, array in vars(self).items() if isinstance(array, np.ndarray)}
+        return replace(self, **arrays, aborts=aborts)
 
     def due(self, waiting: Iterable[int]) -> tuple[Due, ...]:
         """The transactions of `waiting` that were committed or lost, in order of their ends."""
@@ -165,6 +234,11 @@ class Outcomes:
         )
 
 
+def _unpacked(nbytes: int, packed: bytes) -> TransactionOutcomes:
+    values = pickle.loads(pa.decompress(packed, nbytes, "zstd", asbytes=True))
+    return TransactionOutcomes(*values)
+
+
 def _group_by_txn(rolled_back: Iterable[tuple[int, int, int]]) -> dict[int, list[tuple[int, int]]]:
     """{txn: [(subxid, at_seq)]}."""
     by_txn: dict[int, list[tuple[int, int]]] = {}
@@ -174,7 +248,7 @@ def _group_by_txn(rolled_back: Iterable[tuple[int, int, int]]) -> dict[int, list
 
 
 _NOTHING = np.zeros(0, np.int64)
-NO_OUTCOMES = Outcomes(_NOTHING, _NOTHING, _NOTHING, _NOTHING, _NOTHING > 0, _NOTHING > 0, {})
+NO_OUTCOMES = TransactionOutcomes(_NOTHING, _NOTHING, _NOTHING, _NOTHING, _NOTHING > 0, _NOTHING > 0, {})
 
 
 def without_rolled_back(rows: pa.Table, aborts: list[tuple[int, int, int]]) -> pa.Table:
@@ -208,7 +282,7 @@ def without_rolled_back(rows: pa.Table, aborts: list[tuple[int, int, int]]) -> p
     return rows.filter(pa.array(~gone)) if bool(gone.any()) else rows
 
 
-def committed_rows(rows: pa.Table, outcomes: Outcomes) -> pa.Table:
+def committed_rows(rows: pa.Table, outcomes: TransactionOutcomes) -> pa.Table:
     """The rows of committed transactions and rows outside of transactions, with commit position and time.
 
     They are in commit order.
@@ -218,7 +292,7 @@ def committed_rows(rows: pa.Table, outcomes: Outcomes) -> pa.Table:
         len(outcomes.txns) == 1
         and outcomes.committed[0]
         and bool(np.all(txns == outcomes.txns[0]))
-        and _have_commit_position(rows, outcomes)
+        and _are_released(rows, outcomes)
     ):
         return rows
     if len(outcomes.txns):
@@ -249,11 +323,13 @@ def committed_rows(rows: pa.Table, outcomes: Outcomes) -> pa.Table:
     return rows
 
 
-def _have_commit_position(rows: pa.Table, outcomes: Outcomes) -> bool:
-    """Whether the rows already have the commit's position and time, from the Begin of a plain transaction."""
+def _are_released(rows: pa.Table, outcomes: TransactionOutcomes) -> bool:
+    """Whether rows of one transaction are in stream order, with the commit's position and time from its Begin."""
     if rows.num_rows == 0 or rows.column("commit_lsn").null_count:
         return False
+    seqs = values_of(rows, "seq")
     lsn, timestamp = (
         values_of(rows.slice(0, 1), name).view(np.int64)[0] for name in ("commit_lsn", "commit_timestamp")
     )
-    return bool(lsn == outcomes.commit_lsn[0] and timestamp == outcomes.commit_timestamp[0])
+    is_same = lsn == outcomes.commit_lsn[0] and timestamp == outcomes.commit_timestamp[0]
+    return bool(is_same and np.all(seqs[1:] >= seqs[:-1]))

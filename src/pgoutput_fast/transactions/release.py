@@ -18,7 +18,7 @@ from pgoutput_fast._core.tagging.waiting import WaitingRows
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 from pgoutput_fast.transactions.outcomes import (
     NO_OUTCOMES,
-    Outcomes,
+    TransactionOutcomes,
     by_transaction,
     chosen_rows,
     committed_rows,
@@ -48,11 +48,13 @@ class Piece:
     """
 
     rows: pa.Table
-    outcomes: Outcomes
+    outcomes: TransactionOutcomes
     tagged: list[Committed] = field(default_factory=list)
 
     @classmethod
-    def of(cls, tables: list[pa.Table], outcomes: Outcomes, aborts: list[tuple[int, int, int]]) -> Piece:
+    def of(
+        cls, tables: list[pa.Table], outcomes: TransactionOutcomes, aborts: list[tuple[int, int, int]]
+    ) -> Piece:
         """All rows of some tables; `aborts` are (txn, subxid, at_seq) of the rolled-back subtransactions."""
         rows = pa.concat_tables(tables) if tables else TAGGED_SCHEMA.empty_table()
         return cls(without_rolled_back(rows, aborts), outcomes)
@@ -94,7 +96,7 @@ class Releaser:
         self._most_rows = most_rows
         self._most_bytes = most_bytes
 
-    def take(self, arrived: pa.Table, outcomes: Outcomes) -> Piece | None:
+    def take(self, arrived: pa.Table, outcomes: TransactionOutcomes) -> Piece | None:
         """Takes the next rows of a stream and returns the rows that are released now.
 
         If too many rows waited for the transactions that end here, all of these transactions become due in order of
@@ -123,7 +125,7 @@ class Releaser:
         self._reorder_buffer.due += outcomes.due(self._reorder_buffer.waiting)
         return Piece(arrived.filter(pa.array(ends & (txns < 0))), NO_OUTCOMES)
 
-    def take_tagged(self, arrived: list[WaitingRows], outcomes: Outcomes) -> Piece | None:
+    def take_tagged(self, arrived: list[WaitingRows], outcomes: TransactionOutcomes) -> Piece | None:
         """As `take`, for native tagged rows."""
         if outcomes is NO_OUTCOMES:
             for rows in arrived:
@@ -163,9 +165,11 @@ class Releaser:
                 for batch in ([each] if isinstance(each, WaitingRows) else each.to_batches())
             ]
             return Piece(TAGGED_SCHEMA.empty_table(), NO_OUTCOMES, tagged)
-        return Piece.of([as_table(each) for each, _ in rows], Outcomes.of_due(transactions), aborts)
+        return Piece.of(
+            [as_table(each) for each, _ in rows], TransactionOutcomes.of_due(transactions), aborts
+        )
 
-    def committed(self, arrived: pa.Table, outcomes: Outcomes) -> Iterator[pa.Table]:
+    def committed(self, arrived: pa.Table, outcomes: TransactionOutcomes) -> Iterator[pa.Table]:
         """Takes a long range of a stream and yields the rows of the transactions that commit in it, in commit order.
 
         After the last piece, call `keep_open` with the same rows.
@@ -193,14 +197,14 @@ class Releaser:
             begin, waiting = at_seq + 1, np.zeros(2, np.int64)
         yield from self._between(arrived, outcomes, begin, _BEHIND)
 
-    def keep(self, arrived: pa.Table, outcomes: Outcomes, wanted: list[int]) -> None:
+    def keep(self, arrived: pa.Table, outcomes: TransactionOutcomes, wanted: list[int]) -> None:
         """Buffers rows of some transactions, and records their rolled-back subtransactions."""
         txns = values_of(arrived, "txn", -1)
         aborts = {txn: outcomes.aborts[txn] for txn in wanted if txn in outcomes.aborts}
         self._keep(arrived, txns, np.isin(txns, wanted), aborts)
         self.spill()
 
-    def keep_open(self, arrived: pa.Table, outcomes: Outcomes, running: list[int]) -> None:
+    def keep_open(self, arrived: pa.Table, outcomes: TransactionOutcomes, running: list[int]) -> None:
         """Keeps the rows of transactions that are open after a range, and drops all others.
 
         The others were rolled back, or are void.
@@ -235,12 +239,14 @@ class Releaser:
         rows, nbytes = size
         return rows <= self._most_rows and nbytes <= self._most_bytes
 
-    def _at_once(self, ended: list[int], arrived: pa.Table, outcomes: Outcomes) -> Piece:
+    def _at_once(self, ended: list[int], arrived: pa.Table, outcomes: TransactionOutcomes) -> Piece:
         """All waiting rows of some transactions, followed by arrived rows."""
         aborts = self._reorder_buffer.aborts(ended) + outcomes.rolled_back
         return Piece.of([*self._reorder_buffer.take(ended), arrived], outcomes, aborts)
 
-    def _between(self, arrived: pa.Table, outcomes: Outcomes, begin: int, end: int) -> Iterator[pa.Table]:
+    def _between(
+        self, arrived: pa.Table, outcomes: TransactionOutcomes, begin: int, end: int
+    ) -> Iterator[pa.Table]:
         """Rows of the transactions that commit between two messages, few of which waited."""
         txns = outcomes.txns[outcomes.committed & (outcomes.at_seq >= begin) & (outcomes.at_seq < end)]
         here = chosen_rows(arrived, np.isin(values_of(arrived, "txn", -1), txns))

@@ -32,7 +32,7 @@ from pgoutput_fast.schema.tables import (
     TRANSACTIONS_SCHEMA,
     TRUNCATES_SCHEMA,
 )
-from pgoutput_fast.transactions.outcomes import Outcomes, chosen_rows, values_of
+from pgoutput_fast.transactions.outcomes import TransactionOutcomes, chosen_rows, values_of
 from pgoutput_fast.transactions.release import Piece, Releaser
 from pgoutput_fast.transactions.remainder import Remainder, count_changes, last_message_lsn
 from pgoutput_fast.transactions.reorder_buffer import Due, ReorderBuffer, as_batch, as_table
@@ -162,8 +162,7 @@ class CommittedView:
         """The rows of committed transactions, with commit position and time."""
         rows = pa.Table.from_batches([batch])
         waits = pa.array(_WAITS[values_of(rows, "kind", 0).astype(np.uint8)])
-        known = Outcomes.of_outcomes(outcomes)
-        changes = Piece.of([rows.filter(waits)], known, known.rolled_back).committed()
+        changes = TransactionOutcomes.of_batch(outcomes).released(rows.filter(waits))
         return _one_batch(pa.concat_tables([changes, rows.filter(pc.invert(waits))]))
 
 
@@ -292,7 +291,7 @@ class _Call:
     def _add_waiting(self, rows: list[Any], records: Any) -> None:
         """Adds rows that wait for the end of their transaction, or whose end is among the records."""
         self._records.add(records, boundaries=True)
-        outcomes = Outcomes.of_records(records)
+        outcomes = TransactionOutcomes.of_records(records)
         if self.remainder is None and all(isinstance(each, WaitingRows) for each in rows):
             piece = self._releaser.take_tagged(rows, outcomes)
         else:

@@ -6,10 +6,8 @@ import os
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
 from pgoutput_fast.base.arguments import expect_list
@@ -21,8 +19,9 @@ from pgoutput_fast.protocol.limits import SPARK_BATCH_BYTES, SPARK_BATCH_ROWS
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.segments.listing import SegmentList, catalog_of
 from pgoutput_fast.segments.names import named_segments
+from pgoutput_fast.segments.planner import Span, bytes_per_core, outcomes_of_span, plan_read
 from pgoutput_fast.segments.segment import Segment
-from pgoutput_fast.segments.tail import first_gap
+from pgoutput_fast.segments.tail import between, first_gap
 from pgoutput_fast.spark.current.jobs import run_jobs
 from pgoutput_fast.spark.current.keyed_changes import changes_by_key, check_keys
 from pgoutput_fast.spark.current.mirrored import Mirrored, read_mirrored
@@ -33,7 +32,6 @@ from pgoutput_fast.spark.dataframes.plan import task_options
 from pgoutput_fast.spark.merge import Merger
 from pgoutput_fast.spark.sessions import cores_of
 from pgoutput_fast.spark.source.stream_files import Emitted, read_emitted
-from pgoutput_fast.spark.tables.plan import oldest_behind, outcomes_behind, plan_work
 from pgoutput_fast.spark.tasks.current.divide import DivideChanges, Divided, Taken
 from pgoutput_fast.spark.tasks.current.reduce import Place
 from pgoutput_fast.storage.lease import WriterLease
@@ -44,6 +42,7 @@ from pgoutput_fast.tables.data_files import FILE_BYTES
 from pgoutput_fast.tables.directories import CURRENT
 from pgoutput_fast.tables.errors import RELOAD
 from pgoutput_fast.tables.file_table import FileTable
+from pgoutput_fast.transactions.outcomes import TransactionOutcomes
 
 __all__ = ["current_sink"]
 
@@ -175,7 +174,7 @@ class _Batch:
 
     spark: SparkSession
     segments: Sequence[Segment]
-    outcomes: pa.RecordBatch
+    outcomes: TransactionOutcomes
     catalog: Catalog
     sent: Catalog
     after: int
@@ -190,7 +189,9 @@ class _Batch:
         Raises:
             ValueError: if messages are missing.
         """
-        begun = oldest_behind(self.outcomes, max(self.after, taken), self.last)
+        after = max(self.after, taken)
+        older = self.outcomes.between(after + 1, self.last).committed_before(after + 1)
+        begun = older[0] if older else None
         gap = None if begun is None else first_gap(self.segments, begun, self.after + 1)
         if gap is not None:
             raise ValueError(
@@ -198,20 +199,6 @@ class _Batch:
                 f"messages {gap[0]} to {gap[1]}, where it may have rows. Bring the segments back, let a Mirror "
                 "load the tables, or let a query with a new checkpoint and target begin later (option starting)"
             )
-
-    def commit(self) -> tuple[int, int] | None:
-        """(LSN, time) of the last commit; None if nothing committed."""
-        committed = self.outcomes.filter(
-            pc.and_(
-                pc.equal(self.outcomes.column("outcome"), "committed"),
-                pc.greater(self.outcomes.column("at_seq"), self.after),
-            )
-        )
-        if not committed.num_rows:
-            return None
-        lsns = committed.column("commit_lsn").to_numpy()
-        last = int(np.argmax(lsns))
-        return int(lsns[last]), int(committed.column("commit_timestamp").cast(pa.int64())[last].as_py())
 
 
 class _Sink:
@@ -253,7 +240,7 @@ class _Sink:
             batch.check_begun(max(taken))
             if mirrored is not None:
                 mirrored.check_named(wanted or self._names(batch.catalog), wanted=wanted is not None)
-            commit = batch.commit()
+            commit = batch.outcomes.last_commit
             if commit is not None:
                 notes = self._apply(batch, commit[0], notes, mirrored)
                 notes = replace(notes, lsn=max(notes.lsn, commit[0]), time=commit[1])
@@ -362,7 +349,9 @@ class _Sink:
             catalog = sent = catalog_of(segments)
             if self._settings.catalog is not None:
                 catalog = self._settings.catalog.merged(sent)
-            outcomes = outcomes_behind(listed, segments, first - 1, last)
+            inside = [each for each in segments if each.last_seq >= first]
+            earlier = partial(between, segments)
+            _, outcomes = outcomes_of_span(inside, Span(first, last), listed.outcomes, earlier)
             return _Batch(spark, segments, outcomes, catalog, sent, first - 1, last)
 
         return listed.read(read)
@@ -455,15 +444,14 @@ class _Sink:
             taken[name] = Taken(position, buckets)
         if not taken:
             return []
-        every = sorted({oid for each in oids.values() for oid in each})
-        work = plan_work(batch.segments, {batch.after: every}, batch.outcomes, cores_of(batch.spark))
+        relations = {oid: 0 for each in oids.values() for oid in each}
+        span, task_bytes = Span(batch.after + 1, batch.last), bytes_per_core(cores_of(batch.spark))
+        specs = plan_read(batch.segments, span, relations, batch.outcomes, {}, task_bytes)
         catalog = batch.catalog.to_json()
         scratch = str(self._store.at(_SCRATCH))
         jobs = [
-            DivideChanges(
-                scratch, taken, catalog, self._settings.options, each.pack(), batch.after, batch.last
-            )
-            for each in work
+            DivideChanges(scratch, taken, catalog, self._settings.options, each, batch.after, batch.last)
+            for each in specs
         ]
         return [each for found in run_jobs(batch.spark, jobs) for each in found]
 

@@ -11,15 +11,10 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from pgoutput_fast.segments.listing import SegmentList
+from pgoutput_fast.segments.planner import ReadSpec, Span, bytes_per_partition, plan_read
 from pgoutput_fast.spark.source.plan import SourcePlan
-from pgoutput_fast.spark.source.read import (
-    ManyRows,
-    RowsReader,
-    SegmentRows,
-    join_small,
-    ranges,
-    relevant_outcomes,
-)
+from pgoutput_fast.spark.source.read import RowsPartition, RowsReader
+from pgoutput_fast.transactions.outcomes import TransactionOutcomes
 
 __all__ = ["SegmentReader", "make_reader"]
 
@@ -49,30 +44,23 @@ class SegmentReader(RowsReader, DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Returns partitions with the row groups that may contain rows of the tables."""
-        plan, found, outcomes = self._plan, SegmentList(self._plan.paths, whole=True), None
+        plan, listed, outcomes = self._plan, SegmentList(self._plan.paths, whole=True), None
         if self._footers is not None:
-            found.unpack(self._footers)
+            listed.unpack(self._footers)
         if plan.committed:
-            segments, outcomes = found.with_outcomes()
+            segments, ended = listed.with_outcomes()
+            outcomes = TransactionOutcomes.of_batch(ended)
         else:
-            segments = found.segments()
-        pieces = []
-        for segment in segments:
-            first, last = self.bounds.get("seq", (segment.first_seq, segment.last_seq))
-            if last < segment.first_seq or first > segment.last_seq:
-                continue
-            for taken in ranges(segment, plan.oids, plan.partition_bytes):
-                pieces.append((segment, SegmentRows(str(segment.path), taken, self.bounds)))
-        partitions: list[InputPartition] = []
-        for task in join_small(pieces, plan.partition_bytes):
-            taken_rows = [(segment, rows.row_groups) for segment, rows in task]
-            relevant = None if outcomes is None else relevant_outcomes(taken_rows, outcomes)
-            partitions.append(ManyRows(tuple(rows for _, rows in task), relevant))
-        return partitions or [ManyRows(())]
+            segments = listed.segments()
+        span = Span(0, segments[-1].last_seq if segments else -1)
+        relations = dict.fromkeys(plan.oids, 0)
+        task_bytes = bytes_per_partition(plan.partition_bytes)
+        specs = plan_read(segments, span, relations, outcomes, self.bounds, task_bytes)
+        return [RowsPartition(spec) for spec in specs or [ReadSpec(())]]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yields the record batches of a partition, with one row group in memory at a time."""
-        assert isinstance(partition, ManyRows)
+        assert isinstance(partition, RowsPartition)
         return self.rows_of(partition)
 
 

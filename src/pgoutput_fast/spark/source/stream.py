@@ -12,12 +12,12 @@ from pyspark.sql.types import StructType
 
 from pgoutput_fast.segments.listing import catalog_of
 from pgoutput_fast.segments.names import Named
+from pgoutput_fast.segments.planner import Span, bytes_per_partition, outcomes_of_span, plan_read
 from pgoutput_fast.segments.segment import Segment
-from pgoutput_fast.segments.tail import SegmentStream
+from pgoutput_fast.segments.tail import SegmentsGoneError, SegmentStream
 from pgoutput_fast.spark.source.plan import TablePlan
-from pgoutput_fast.spark.source.read import ManyRows, RowsReader
+from pgoutput_fast.spark.source.read import RowsPartition, RowsReader
 from pgoutput_fast.spark.source.stream_plan import StreamPlan, new_versions, plan_with_versions
-from pgoutput_fast.spark.source.stream_rows import RangeRows
 
 if TYPE_CHECKING:
     from pgoutput_fast.spark.source.stream_capture import OwnCapture
@@ -59,7 +59,6 @@ class StreamReader(RowsReader, DataSourceStreamReader, SupportsTriggerAvailableN
         super().__init__(plan.source, schema)
         self._resolved = plan
         self._segments = SegmentStream(plan.directory)
-        self._ranges = RangeRows(self._segments, plan.source)
         self._new_tables: tuple[Any, tuple[TablePlan, ...]] | None = None
         # _at: Spark's position, for Spark versions that do not pass it. _until: the limit of an AvailableNow query.
         self._at: dict[str, Any] | None = None
@@ -208,11 +207,27 @@ class StreamReader(RowsReader, DataSourceStreamReader, SupportsTriggerAvailableN
         begin, behind = self._taken(start, end)
         if begin >= behind:
             return []
-        segments = self._ranges.segments(begin, behind)
+        plan, span = self._plan, Span(begin, behind - 1)
+        inside = self._segments.footers(begin, behind)
+        earlier: Sequence[Segment] = []
+        outcomes = None
+        if plan.committed:
+            earlier, outcomes = outcomes_of_span(inside, span, self._segments.outcomes, self._earlier)
         # A segment does not repeat all descriptions of older segments, and the range may contain rows of these.
-        before = self._ranges.before(segments, begin, behind)
-        tables = self._tables([*before, *segments])
-        return self._ranges.partitions(segments, begin, behind, tables)
+        segments = [*earlier, *inside]
+        tables = self._tables(segments)
+        oids = {oid for table in tables or plan.tables for oid in table.oids}
+        task_bytes = bytes_per_partition(plan.partition_bytes)
+        specs = plan_read(segments, span, dict.fromkeys(oids, 0), outcomes, {}, task_bytes)
+        return [RowsPartition(spec, tables) for spec in specs]
+
+    def _earlier(self, start: int, end: int) -> list[Segment]:
+        try:
+            return self._segments.footers(start, end)
+        except SegmentsGoneError as problem:
+            raise SegmentsGoneError(
+                f"{problem}. The query needs them: a transaction that began at message {start} commits only now"
+            ) from None
 
     def _tables(self, segments: Sequence[Segment]) -> tuple[TablePlan, ...] | None:
         """Returns new plans of the tables if relation versions appeared after the query was planned, otherwise None."""
@@ -245,7 +260,7 @@ class StreamReader(RowsReader, DataSourceStreamReader, SupportsTriggerAvailableN
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yields the record batches of a partition, with one row group in memory at a time."""
-        assert isinstance(partition, ManyRows)
+        assert isinstance(partition, RowsPartition)
         return self.rows_of(partition)
 
     def _hold(self, begin: int) -> None:

@@ -1,50 +1,33 @@
-"""Plans a run: the tables, and the row groups read by each task."""
+"""Plans the tables of a run."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from pgoutput_fast.catalog.identifiers import parse_qualified_name
 from pgoutput_fast.catalog.relations import Catalog, Relation
-from pgoutput_fast.protocol.limits import SPARK_PARTITION_BYTES
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.schema.resolve import Resolved, resolve
-from pgoutput_fast.schema.tables import OUTCOMES_SCHEMA
 from pgoutput_fast.schema.types import stored_schema
-from pgoutput_fast.segments.footers import one_batch
-from pgoutput_fast.segments.listing import SegmentList
-from pgoutput_fast.segments.segment import Segment
-from pgoutput_fast.spark.source.read import cut, groups_with, may_end, relevant_outcomes, rollbacks
 from pgoutput_fast.spark.tables.run import Run
 from pgoutput_fast.spark.tasks.changes import DecodeChanges
-from pgoutput_fast.spark.tasks.rows import pack_batch
-from pgoutput_fast.spark.tasks.tables import SegmentPiece, SegmentTask, TablePart, rejects_of
+from pgoutput_fast.spark.tasks.tables import TablePart, rejects_of
 from pgoutput_fast.spark.types import spark_arrow_schema
-from pgoutput_fast.storage.paths import absolute
 from pgoutput_fast.tables.partitions import Partitioning, check_partition_columns
 from pgoutput_fast.tables.target import Mode
 
 __all__ = [
     "PartitionBy",
     "described_tables",
-    "last_of_all",
-    "oldest_behind",
-    "outcomes_behind",
     "partition_columns",
     "plan_tables",
-    "plan_work",
 ]
 
 # Columns of all tables, or qualified name -> columns.
 PartitionBy = Sequence[str] | Mapping[str, Sequence[str]]
-
-# Tasks per core, so that no core waits long for the last one.
-_TASKS_PER_CORE = 2
 
 
 @dataclass(frozen=True)
@@ -153,96 +136,3 @@ def partition_columns(partition_by: PartitionBy, table: str) -> tuple[str, ...]:
         return tuple(partition_by)
     found = {parse_qualified_name(name): columns for name, columns in partition_by.items()}
     return tuple(found.get(parse_qualified_name(table), ()))
-
-
-def last_of_all(tables: Sequence[TablePart]) -> int | None:
-    """The position that all tables have reached; None if one of them begins."""
-    positions = [table.after for table in tables]
-    return None if None in positions else min(each for each in positions if each is not None)
-
-
-def oldest_behind(outcomes: pa.RecordBatch, after: int, last: int) -> int | None:
-    """Ordinal of the first message of the oldest transaction that commits after a position, up to `last`.
-
-    None if all of them begin after the position.
-
-    Args:
-        outcomes: the outcomes of the messages after the position, and perhaps others.
-        after: the position.
-        last: ordinal of the last relevant message.
-    """
-    at, txns = outcomes.column("at_seq").to_numpy(), outcomes.column("txn").to_numpy()
-    committed = pc.equal(outcomes.column("outcome"), "committed").to_numpy(zero_copy_only=False)
-    older = txns[committed & (at > after) & (at <= last) & (txns <= after)]
-    return int(older.min()) if len(older) else None
-
-
-def outcomes_behind(
-    listed: SegmentList, segments: Sequence[Segment], after: int | None, last: int
-) -> pa.RecordBatch:
-    """The outcomes that decide about the transactions that commit after a position, up to `last`.
-
-    Segments before the position are read only if such a transaction began there.
-
-    Args:
-        listed: reads them.
-        segments: the segments, in stream order.
-        after: the position. None: all outcomes are relevant.
-        last: ordinal of the last relevant message.
-    """
-    behind = [each for each in segments if after is None or each.last_seq > after]
-    outcomes = listed.outcomes(behind)
-    outcomes = outcomes.filter(pa.array(outcomes.column("at_seq").to_numpy() <= last))
-    if after is None or not behind:
-        return outcomes
-    older = [txn for txn in _txns_behind(outcomes, after) if txn < behind[0].first_seq]
-    before = [each for each in segments if older and each.last_seq <= after and may_end(each, older)]
-    return one_batch([rollbacks(listed.outcomes(before)), outcomes], OUTCOMES_SCHEMA)
-
-
-def plan_work(
-    segments: Sequence[Segment],
-    wanted: Mapping[int | None, Sequence[int]],
-    outcomes: pa.RecordBatch | None,
-    cores: int,
-) -> tuple[SegmentTask, ...]:
-    """Divides the row groups among tasks: consecutive ones, of about the same size.
-
-    Args:
-        segments: the segments, in stream order.
-        wanted: {a position: the relations whose tables have reached it}. None: a table that gets everything.
-        outcomes: the outcomes of transactions, if only committed rows are requested.
-        cores: how many tasks can run at once.
-    """
-    chosen: dict[int, set[int]] = {}
-    for after, oids in wanted.items():
-        txns = None if after is None or outcomes is None else _txns_behind(outcomes, after)
-        for n, segment in enumerate(segments):
-            # A transaction that commits after a position may have rows before it.
-            if after is None or outcomes is not None or segment.last_seq > after:
-                chosen.setdefault(n, set()).update(groups_with(segment, oids, txns))
-    total = sum(segments[n].row_groups[k].nbytes for n, groups in chosen.items() for k in groups)
-    most = min(SPARK_PARTITION_BYTES, max(1, total // (_TASKS_PER_CORE * max(cores, 1))))
-    work: list[list[tuple[Segment, tuple[int, ...]]]] = []
-    size = most
-    for n in sorted(chosen):
-        for taken in cut(segments[n], sorted(chosen[n]), most):
-            nbytes = sum(segments[n].row_groups[k].nbytes for k in taken)
-            if size + nbytes > most:
-                work.append([])
-                size = 0
-            work[-1].append((segments[n], taken))
-            size += nbytes
-    return tuple(_task(each, outcomes) for each in work)
-
-
-def _txns_behind(outcomes: pa.RecordBatch, after: int) -> list[int]:
-    """The transactions that end after a position, ascending."""
-    ends = outcomes.filter(pa.array(outcomes.column("at_seq").to_numpy() > after))
-    found: list[int] = np.unique(ends.column("txn").to_numpy()).tolist()
-    return found
-
-
-def _task(taken: Sequence[tuple[Segment, tuple[int, ...]]], outcomes: pa.RecordBatch | None) -> SegmentTask:
-    pieces = tuple(SegmentPiece(absolute(segment.path), groups) for segment, groups in taken)
-    return SegmentTask(pieces, None if outcomes is None else pack_batch(relevant_outcomes(taken, outcomes)))

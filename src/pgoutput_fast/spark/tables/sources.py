@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -14,22 +15,22 @@ from pgoutput_fast.protocol.kinds import CHANGES
 from pgoutput_fast.schema.options import Options, Transactions
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 from pgoutput_fast.segments.listing import SegmentList, catalog_of
+from pgoutput_fast.segments.planner import ReadSpec, Span, bytes_per_core, outcomes_of_span, plan_read
 from pgoutput_fast.segments.segment import Segment
-from pgoutput_fast.segments.tail import check_whole, first_gap
+from pgoutput_fast.segments.tail import between, check_whole, first_gap
 from pgoutput_fast.spark.dataframes.catalog import read_catalog
 from pgoutput_fast.spark.dataframes.outcomes import outcomes as decode_outcomes
 from pgoutput_fast.spark.dataframes.tagged import expect_tagged
 from pgoutput_fast.spark.sessions import cores_of
 from pgoutput_fast.spark.shipping import shipped
 from pgoutput_fast.spark.source.stream_files import Emitted
-from pgoutput_fast.spark.tables.plan import last_of_all, oldest_behind, outcomes_behind, plan_work
 from pgoutput_fast.spark.tables.streams import StreamCheck, stream_at
-from pgoutput_fast.spark.tasks.rows import pack_batch
-from pgoutput_fast.spark.tasks.tables import FILES_SCHEMA, SegmentTask, TablePart, WriteSegments, WriteTables
+from pgoutput_fast.spark.tasks.tables import FILES_SCHEMA, TablePart, WriteSegmentTables, WriteTables
 from pgoutput_fast.spark.types import spark_schema
 from pgoutput_fast.spark.workers import check_workers
 from pgoutput_fast.tables.files import WrittenFile
 from pgoutput_fast.tables.stream import Stream
+from pgoutput_fast.transactions.outcomes import TransactionOutcomes
 
 __all__ = ["SegmentSource", "Source", "TaggedSource"]
 
@@ -67,13 +68,13 @@ class SegmentSource:
         self.streams: StreamCheck | None = StreamCheck(found)
 
     def write(self, task: WriteTables) -> list[WrittenFile]:
-        work = self._listed.read(lambda segments: self._work(segments, task.tables))
-        if not work:
+        specs = self._listed.read(lambda segments: self._specs(segments, task.tables))
+        if not specs:
             return []
-        numbers = self._spark.range(0, len(work), 1, len(work))
+        numbers = self._spark.range(0, len(specs), 1, len(specs))
         check_workers(numbers)
-        packed = tuple(each.pack() for each in work)
-        return _files(numbers.mapInArrow(shipped(WriteSegments(task, packed)), spark_schema(FILES_SCHEMA)))
+        job = shipped(WriteSegmentTables.of(task, specs))
+        return _files(numbers.mapInArrow(job, spark_schema(FILES_SCHEMA)))
 
     def gap(self, after: int | None, end: int | None = None) -> tuple[int, int] | None:
         """(first, last) ordinal of the first messages after a position that are in no segment; None if all are.
@@ -115,21 +116,21 @@ class SegmentSource:
         return self._begun[after]
 
     def _oldest(self, segments: Sequence[Segment], after: int) -> int | None:
-        behind = [each for each in segments if each.last_seq > after and each.first_seq <= self.last_seq]
-        return oldest_behind(self._listed.outcomes(behind), after, self.last_seq)
+        inside = [each for each in segments if each.last_seq > after and each.first_seq <= self.last_seq]
+        return _first_begun(self._listed.outcomes(inside), after, self.last_seq)
 
-    def _work(self, found: Sequence[Segment], tables: Sequence[TablePart]) -> tuple[SegmentTask, ...]:
-        after = last_of_all(tables)
-        check_whole(found, None if after is None else after + 1)
-        segments = [each for each in found if each.first_seq <= self.last_seq]
+    def _specs(self, found: Sequence[Segment], tables: Sequence[TablePart]) -> list[ReadSpec]:
+        relations: dict[int, int] = {}
+        for table in tables:
+            first = 0 if table.after is None else table.after + 1
+            relations |= {oid: min(first, relations.get(oid, first)) for oid in table.oids}
+        span = Span(min(relations.values()), self.last_seq)
+        check_whole(found, None if any(table.after is None for table in tables) else span.first)
         outcomes = None
         if self.transactions == "committed":
-            outcomes = outcomes_behind(self._listed, segments, after, self.last_seq)
-        wanted: dict[int | None, set[int]] = {}
-        for table in tables:
-            wanted.setdefault(table.after, set()).update(table.oids)
-        at = {position: sorted(oids) for position, oids in wanted.items()}
-        return plan_work(segments, at, outcomes, cores_of(self._spark))
+            inside = [each for each in found if each.last_seq >= span.first and each.first_seq <= span.last]
+            _, outcomes = outcomes_of_span(inside, span, self._listed.outcomes, partial(between, found))
+        return plan_read(found, span, relations, outcomes, {}, bytes_per_core(cores_of(self._spark)))
 
 
 class TaggedSource:
@@ -154,11 +155,11 @@ class TaggedSource:
         self.end_seq = self.last_seq
         self.catalog = _merged(catalog, read_catalog(wal, on_error=options.on_error))
         self.transactions = transactions
-        self._outcomes = None
+        self._outcomes: TransactionOutcomes | None = None
         if transactions == "committed":
             known = decode_outcomes(wal, options=options).where(f"at_seq <= {self.last_seq}")
             (found,) = known.toArrow().combine_chunks().to_batches() or [None]
-            self._outcomes = found
+            self._outcomes = None if found is None else TransactionOutcomes.of_batch(found)
 
     def gap(self, after: int | None) -> tuple[int, int] | None:
         """As for segments. The rows may be a part of a stream, so only the beginning is checked."""
@@ -171,17 +172,22 @@ class TaggedSource:
 
     def begun_before(self, after: int) -> int | None:
         """As for segments."""
-        return None if self._outcomes is None else oldest_behind(self._outcomes, after, self.last_seq)
+        return None if self._outcomes is None else _first_begun(self._outcomes, after, self.last_seq)
 
     def write(self, task: WriteTables) -> list[WrittenFile]:
         if self.transactions == "committed" and self._outcomes is None:
             return []
-        packed = None if self._outcomes is None else pack_batch(self._outcomes)
         rows = self._wal.select(*TAGGED_SCHEMA.names)
-        return _files(rows.mapInArrow(shipped(replace(task, outcomes=packed)), spark_schema(FILES_SCHEMA)))
+        job = shipped(replace(task, outcomes=self._outcomes))
+        return _files(rows.mapInArrow(job, spark_schema(FILES_SCHEMA)))
 
 
 Source = SegmentSource | TaggedSource
+
+
+def _first_begun(outcomes: TransactionOutcomes, after: int, last: int) -> int | None:
+    """Ordinal of the first message of the oldest transaction open at a position that commits after it, up to `last`."""
+    return next(iter(outcomes.between(after + 1, last).committed_before(after + 1)), None)
 
 
 def _merged(given: Catalog | None, stored: Catalog) -> Catalog:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -10,15 +10,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pgoutput_fast.protocol.kinds import CHANGES
-from pgoutput_fast.schema.foreign import checked_table
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
+from pgoutput_fast.segments.planner import Bounds, ReadSpec
 from pgoutput_fast.storage.paths import open_file, shown
-from pgoutput_fast.transactions.view import CommittedView
+from pgoutput_fast.transactions.outcomes import TransactionOutcomes
 
-__all__ = ["Bounds", "chosen_rows", "pack_batch", "rows_of_relations", "rows_of_segment", "unpack_batch"]
+__all__ = ["changes_between", "changes_of", "changes_within", "rows_of_relations", "rows_of_segment"]
 
-# Tagged columns -> the smallest and the largest requested value.
-Bounds = Mapping[str, tuple[int, int]]
+
+def changes_of(spec: ReadSpec) -> Iterator[pa.Table]:
+    """Yields the changes of a task, row group by row group, still with those of uncommitted transactions."""
+    for part in spec.parts:
+        for rows in rows_of_segment(part.path, part.row_groups):
+            yield changes_within(rows, part.bounds)
 
 
 def rows_of_segment(path: str, row_groups: Iterable[int]) -> Iterator[pa.Table]:
@@ -43,18 +47,21 @@ def rows_of_segment(path: str, row_groups: Iterable[int]) -> Iterator[pa.Table]:
         ) from None
 
 
-def chosen_rows(rows: pa.Table, bounds: Bounds, outcomes: pa.RecordBatch | None) -> pa.Table:
-    """The changes within the bounds that, if there are outcomes, are committed."""
+def changes_within(rows: pa.Table, bounds: Bounds) -> pa.Table:
+    """The changes within the bounds."""
     kept = np.isin(rows.column("kind").to_numpy(), CHANGES)
     for name, (first, last) in bounds.items():
         values = rows.column(name)
         numbers = values.fill_null(0).to_numpy()
         kept &= (numbers >= first) & (numbers <= last) & values.is_valid().to_numpy()
-    rows = _filter_rows(rows, kept)
+    return _filter_rows(rows, kept)
+
+
+def changes_between(rows: pa.Table, outcomes: TransactionOutcomes | None, first: int, last: int) -> pa.Table:
+    """The changes from one message to another, by the commits of their transactions or by the changes themselves."""
     if outcomes is None:
-        return rows
-    batches = [CommittedView.released(batch, outcomes) for batch in rows.to_batches()]
-    return pa.Table.from_batches(batches, TAGGED_SCHEMA)
+        return changes_within(rows, {"seq": (first, last)})
+    return outcomes.between(first, last).released(changes_within(rows, {}))
 
 
 def rows_of_relations(rows: pa.Table, oids: Collection[int], others: Collection[int]) -> pa.Table:
@@ -68,18 +75,3 @@ def rows_of_relations(rows: pa.Table, oids: Collection[int], others: Collection[
 def _filter_rows(rows: pa.Table, kept: np.ndarray[Any, Any]) -> pa.Table:
     """Filters rows. Row groups are split by relation, so usually all rows are selected, and nothing is copied."""
     return rows if bool(kept.all()) else rows.filter(pa.array(kept))
-
-
-def pack_batch(batch: pa.RecordBatch) -> bytes:
-    """Packs a batch to send it to a task."""
-    sink = pa.BufferOutputStream()
-    options = pa.ipc.IpcWriteOptions(compression="zstd")
-    with pa.ipc.new_stream(sink, batch.schema, options=options) as writer:
-        writer.write_batch(batch)
-    return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
-
-
-def unpack_batch(packed: bytes) -> pa.RecordBatch:
-    """Unpacks the result of `pack_batch`."""
-    with pa.ipc.open_stream(packed) as reader:
-        return checked_table(reader.read_next_batch(), "rows of another process")

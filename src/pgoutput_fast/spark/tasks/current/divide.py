@@ -17,9 +17,10 @@ from pgoutput_fast.schema.metadata_columns import metadata_names
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.schema.plain import to_types
 from pgoutput_fast.schema.types import stored_schema
+from pgoutput_fast.segments.planner import ReadSpec
 from pgoutput_fast.spark.tasks.current.batch_file import BatchFile, write_batches
 from pgoutput_fast.spark.tasks.current.buckets import buckets_of
-from pgoutput_fast.spark.tasks.tables import SegmentTask, rows_behind, rows_of_task
+from pgoutput_fast.spark.tasks.rows import changes_between, changes_of
 
 __all__ = ["TRUNCATES", "DivideChanges", "Divided", "Taken"]
 
@@ -76,7 +77,7 @@ class DivideChanges:
         tables: {qualified name: which changes to read}. Other tables are skipped.
         catalog: the relation versions and types, as JSON.
         options: how to decode.
-        task: the row groups, with outcomes.
+        spec: the row groups, with outcomes.
         after: only changes that commit after this message are read.
         last: the ordinal of the last relevant message.
     """
@@ -85,7 +86,7 @@ class DivideChanges:
     tables: Mapping[str, Taken]
     catalog: str = field(repr=False)
     options: Options
-    task: bytes = field(repr=False)
+    spec: ReadSpec = field(repr=False)
     after: int
     last: int
 
@@ -104,8 +105,9 @@ class DivideChanges:
 
     def _changes(self) -> Iterator[tuple[Relation, pa.Table]]:
         catalog = Catalog.from_json(self.catalog)
-        for rows, outcomes in rows_of_task(SegmentTask.unpack(self.task)):
-            for batch in rows_behind(rows, outcomes, self.after, self.last).combine_chunks().to_batches():
+        for rows in changes_of(self.spec):
+            changes = changes_between(rows, self.spec.outcomes, self.after + 1, self.last)
+            for batch in changes.combine_chunks().to_batches():
                 by_version: dict[Relation, list[pa.RecordBatch]] = {}
                 decoded = decode_tagged(batch, catalog, self.options)
                 rejects = pa.Table.from_batches([decoded.rejects])
