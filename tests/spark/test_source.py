@@ -17,7 +17,7 @@ import pgoutput_fast as pgo
 from pgoutput_fast import spark as pgspark
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
 from pgoutput_fast.segments import Source, segment_catalog, write_segment
-from pgoutput_fast.segments import known as segment_known
+from pgoutput_fast.segments import catalog as segment_catalogs
 from support.forms import and_slow
 from support.paths import DOCS
 from support.plans import count_partitions
@@ -333,7 +333,7 @@ def test_the_page_says_what_is_so(spark: Any, tmp_path: Path) -> None:
 def test_a_catalog_that_lies_beside_the_segments(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(segment_known, "INLINE_BYTES", 500)
+    monkeypatch.setattr(segment_catalogs, "INLINE_BYTES", 500)
     writer, state, rows = Writer(), None, 0
     for k in range(3):
         wal = writer.begin(k, 100 * k + 100, 0)
@@ -344,7 +344,7 @@ def test_a_catalog_that_lies_beside_the_segments(
         tagged, state = pgo.tag(wal, state)
         write_segment(tmp_path, tagged, state, source=Source("1", "shop", "slot"))
         rows += tagged.num_rows
-    assert list((tmp_path / segment_known.CATALOG_DIRECTORY).iterdir())
+    assert list((tmp_path / segment_catalogs.CATALOG_DIRECTORY).iterdir())
     assert spark.read.parquet(str(tmp_path)).count() == rows
     frame = spark.read.format("pgoutput").option("table", "public.t30009").load(str(tmp_path))
     assert sorted(row["id"] for row in frame.collect()) == [0, 1, 2]

@@ -25,7 +25,7 @@ from pgoutput_fast.capture import Capture, Limits, create_slot, drop_slot, find_
 from pgoutput_fast.capture.retention import Consumers, retain
 from pgoutput_fast.encode import ColumnSpec, RelationSpec
 from pgoutput_fast.segments import Source, compact, list_segments, write_segment
-from pgoutput_fast.segments import known as segment_known
+from pgoutput_fast.segments import catalog as segment_catalogs
 from pgoutput_fast.spark.source.plan import plan_source
 from pgoutput_fast.spark.source.stream import StreamReader
 from pgoutput_fast.spark.source.stream_plan import plan_stream
@@ -384,7 +384,7 @@ def test_options_that_are_wrong(spark: Any, tmp_path: Path) -> None:
 
 def test_a_version_that_only_older_segments_know(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A transaction has rows of a version that the segment of its commit has left out of its catalog."""
-    monkeypatch.setattr(segment_known, "INLINE_BYTES", 3000)
+    monkeypatch.setattr(segment_catalogs, "INLINE_BYTES", 3000)
 
     def described(oid: int, *columns: str) -> list[bytes]:
         spec = RelationSpec(oid, "public", f"t{oid}", tuple(ColumnSpec(name, 25) for name in columns))
