@@ -160,16 +160,17 @@ def test_outcomes_can_be_of_another_part(spark: Any, payloads: list[bytes]) -> N
     assert [row["_commit_lsn"] for row in both.where("id < 0").collect()] == [10**6]
 
 
-def test_more_commits_than_are_broadcast(
+def test_more_outcomes_than_are_sent_to_each_task(
     wal: Any, payloads: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pgspark_outcomes, "_MOST_BROADCAST", 1)
+    """They are shuffled with the payloads, to the task that has those of their transaction."""
+    monkeypatch.setattr(pgspark_outcomes, "_MOST_SENT", 1)
     frame = pgspark.changes(wal, "public.t1", transactions="committed")
-    expected = pgo.decode(payloads, options=COMMITTED).table("public.t1")
-    assert _rows(frame, "_commit_lsn", "_seq") == expected.to_pylist()
-    plan = plan_text(frame, extended=True)
-    plan = plan.split("== Optimized Logical Plan ==")[1].split("== Physical Plan ==")[0]
-    assert plan.count("strategy=broadcast") == 1  # of what savepoints rolled back, which is rare
+    decoded = pgo.decode(payloads, options=COMMITTED)
+    assert _rows(frame, "_commit_lsn", "_seq") == decoded.table("public.t1").to_pylist()
+    assert "hashpartitioning(coalesce(txn" in plan_text(frame, extended=True)
+    assert _rows(pgspark.messages(wal, options=COMMITTED), "seq") == decoded.messages.to_pylist()
+    assert _rows(pgspark.rejects(wal, options=COMMITTED), "seq") == decoded.rejects.to_pylist()
 
 
 def test_tables_beside_the_changes(wal: Any, payloads: list[bytes]) -> None:

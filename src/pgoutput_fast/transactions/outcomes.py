@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pgoutput_fast.protocol.kinds import MSG_MESSAGE
+from pgoutput_fast.protocol.kinds import KEPT_UNTIL_COMMIT, MSG_MESSAGE
 from pgoutput_fast.schema.own_memory import in_own_memory
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 from pgoutput_fast.transactions.reorder_buffer import Due
@@ -27,6 +27,10 @@ __all__ = [
     "values_of",
     "without_rolled_back",
 ]
+
+# The kinds that wait for a commit: changes, truncates and transactional messages.
+_WAITS = np.zeros(256, np.bool_)
+_WAITS[list(KEPT_UNTIL_COMMIT)] = True
 
 
 def values_of(rows: pa.Table, name: str, null: int | None = None) -> np.ndarray[Any, Any]:
@@ -128,9 +132,9 @@ class TransactionOutcomes:
         )
 
     @classmethod
-    def of_batch(cls, outcomes: pa.RecordBatch) -> TransactionOutcomes:
-        """The outcomes of a batch with OUTCOMES_SCHEMA."""
-        table = pa.Table.from_batches([outcomes])
+    def of_batch(cls, outcomes: pa.RecordBatch | pa.Table) -> TransactionOutcomes:
+        """The outcomes of rows with OUTCOMES_SCHEMA."""
+        table = outcomes if isinstance(outcomes, pa.Table) else pa.Table.from_batches([outcomes])
         whole = table.column("subxid").is_null().to_numpy()
         committed = pc.equal(table.column("outcome"), "committed").to_numpy()
         parts = table.filter(pa.array(~whole & ~committed))
@@ -211,8 +215,10 @@ class TransactionOutcomes:
         return replace(self, aborts=_group_by_txn([*others.rolled_back, *self.rolled_back]))
 
     def released(self, rows: pa.Table) -> pa.Table:
-        """The rows (changes, truncates, messages) that are committed, with commit position, in commit order."""
-        return committed_rows(without_rolled_back(rows, self.rolled_back), self)
+        """The committed changes, truncates and messages, with commit position, in commit order; then all other rows."""
+        waits = _WAITS[values_of(rows, "kind", 0).astype(np.uint8)]
+        committed = committed_rows(without_rolled_back(chosen_rows(rows, waits), self.rolled_back), self)
+        return committed if waits.all() else pa.concat_tables([committed, rows.filter(pa.array(~waits))])
 
     @cached_property
     def _aborted(self) -> list[int]:

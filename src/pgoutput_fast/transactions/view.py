@@ -20,7 +20,7 @@ from pgoutput_fast.catalog.relations import Catalog, Relation
 from pgoutput_fast.catalog.user_types import NO_TYPES, UserTypes
 from pgoutput_fast.decoding.position import Position
 from pgoutput_fast.decoding.result import Decoded, RelationBatch
-from pgoutput_fast.protocol.kinds import KEPT_UNTIL_COMMIT, MSG_TRUNCATE
+from pgoutput_fast.protocol.kinds import MSG_TRUNCATE
 from pgoutput_fast.protocol.limits import PIECE_BYTES
 from pgoutput_fast.protocol.reasons import Reason
 from pgoutput_fast.schema.options import Options
@@ -39,10 +39,6 @@ from pgoutput_fast.transactions.reorder_buffer import Due, ReorderBuffer, as_bat
 from pgoutput_fast.transactions.spill import Spiller
 
 __all__ = ["CommittedView"]
-
-# The kinds that wait in the reorder buffer: changes, truncates and transactional messages.
-_WAITS = np.zeros(256, np.bool_)
-_WAITS[list(KEPT_UNTIL_COMMIT)] = True
 
 # Messages tagged at a time, and approximate rows of a large transaction decoded at a time.
 _TAGGED_MESSAGES = 1 << 15
@@ -160,10 +156,8 @@ class CommittedView:
     @staticmethod
     def released(batch: pa.RecordBatch, outcomes: pa.RecordBatch) -> pa.RecordBatch:
         """The rows of committed transactions, with commit position and time."""
-        rows = pa.Table.from_batches([batch])
-        waits = pa.array(_WAITS[values_of(rows, "kind", 0).astype(np.uint8)])
-        changes = TransactionOutcomes.of_batch(outcomes).released(rows.filter(waits))
-        return _one_batch(pa.concat_tables([changes, rows.filter(pc.invert(waits))]))
+        rows = TransactionOutcomes.of_batch(outcomes).released(pa.Table.from_batches([batch]))
+        return _one_batch(rows)
 
 
 # ---- a call ------------------------------------------------------------------------------------------------------

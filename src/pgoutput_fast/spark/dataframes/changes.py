@@ -57,7 +57,7 @@ def changes(
         options: how to decode; default `Options()`.
         transactions: `"as_sent"` returns all rows. `"committed"` returns only rows of transactions whose commit is in
             `outcomes`, without rows undone by a rollback to a savepoint; the rows then have the commit's LSN and time.
-            Default: as in `options`.
+            The call reads the outcomes. Default: as in `options`.
         schema_mode: `"latest"` unifies the versions in the catalog by column name, and the newest version decides; a
             newer version fails the query. `"union"` unifies these and all versions described in `wal`. `"pinned"` uses
             `schema` for every version that fits. Default: pinned if there is a schema, otherwise latest.
@@ -89,8 +89,6 @@ def changes(
     if not resolved.schema.names:
         raise ValueError("the result would have no column: name one in metadata= or in Options(columns=...)")
     rows = wal.where(rows_of(resolved)).select(*TAGGED_SCHEMA.names)
-    if which == "committed":
-        rows = released(rows, wal, outcomes, decoding)
     task = DecodeChanges(
         resolved.catalog.to_json(),
         decoding,
@@ -99,6 +97,8 @@ def changes(
         resolved.table,
         resolved.fingerprint,
     )
-    return rows.selectExpr(*sent(task.unused)).mapInArrow(
-        shipped(task), described_schema(resolved.schema, time, {"pg.catalog": resolved.fingerprint})
-    )
+    described = described_schema(resolved.schema, time, {"pg.catalog": resolved.fingerprint})
+    if which == "committed":
+        rows, release = released(rows, wal, outcomes, decoding, task)
+        return rows.mapInArrow(shipped(release), described)
+    return rows.selectExpr(*sent(task.unused)).mapInArrow(shipped(task), described)

@@ -1,25 +1,32 @@
-"""The outcomes of transactions, and the rows that their commits release."""
+"""The outcomes of transactions as DataFrames, and what releases the rows of a DataFrame by them."""
 
 from __future__ import annotations
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from pgoutput_fast.protocol.kinds import COMMITS, MSG_MESSAGE, OUTCOMES, ROLLBACKS
+from pgoutput_fast.protocol.kinds import OUTCOMES
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.schema.tables import OUTCOMES_SCHEMA, TAGGED_SCHEMA
 from pgoutput_fast.spark.dataframes.plan import task_options
 from pgoutput_fast.spark.dataframes.tagged import expect_tagged
 from pgoutput_fast.spark.shipping import shipped
-from pgoutput_fast.spark.tasks.changes import DecodeRecords
+from pgoutput_fast.spark.tasks.changes import (
+    COMMITTED_MARK,
+    ROLLED_BACK_MARK,
+    DecodeChanges,
+    DecodeRecords,
+    ReleaseRows,
+    sent,
+)
 from pgoutput_fast.spark.types import spark_arrow_schema, spark_schema
 from pgoutput_fast.spark.workers import check_workers
+from pgoutput_fast.transactions.outcomes import TransactionOutcomes
 
 __all__ = ["outcomes", "released"]
 
-# Maximum number of commits, some 50 bytes each, broadcast to the executors; with more, the changes are shuffled to
-# them.
-_MOST_BROADCAST = 1 << 21
+# Maximum number of outcomes, some 50 bytes each, sent to every task; with more, outcomes and payloads are shuffled.
+_MOST_SENT = 1 << 21
 
 
 def outcomes(wal: DataFrame, *, options: Options | None = None) -> DataFrame:
@@ -36,13 +43,9 @@ def outcomes(wal: DataFrame, *, options: Options | None = None) -> DataFrame:
     """
     expect_tagged(wal)
     check_workers(wal)
-    return _decode_outcomes(wal, OUTCOMES, options)
-
-
-def _decode_outcomes(wal: DataFrame, kinds: tuple[int, ...], options: Options | None) -> DataFrame:
     decoding, _ = task_options(options, None)
     return (
-        wal.where(F.col("kind").isin(*kinds))
+        wal.where(F.col("kind").isin(*OUTCOMES))
         .select(*TAGGED_SCHEMA.names)
         .mapInArrow(
             shipped(DecodeRecords("outcomes", decoding, spark_arrow_schema(OUTCOMES_SCHEMA))),
@@ -51,50 +54,50 @@ def _decode_outcomes(wal: DataFrame, kinds: tuple[int, ...], options: Options | 
     )
 
 
-def released(rows: DataFrame, wal: DataFrame, outcomes: DataFrame | None, options: Options) -> DataFrame:
-    """Returns the tagged rows (changes, truncates, messages) that are committed or belong to no transaction.
+def released(
+    rows: DataFrame,
+    wal: DataFrame,
+    ended: DataFrame | None,
+    options: Options,
+    task: DecodeChanges | DecodeRecords,
+) -> tuple[DataFrame, ReleaseRows]:
+    """Returns the rows to send, and a task that releases those that are committed and passes them to `task`.
+
+    Two small Spark jobs count and read the outcomes. If there are very many, they are shuffled to the tasks instead.
 
     Args:
-        rows: a part of `wal`.
-        wal: contains the outcomes if `outcomes` is not given. A small Spark job then counts its commits.
-        outcomes: the outcomes of transactions.
-        options: how to decode the outcomes if `outcomes` is not given.
-
-    Returns:
-        TAGGED_SCHEMA, with the commit's LSN and time.
+        rows: a part of `wal`, with TAGGED_SCHEMA.
+        wal: contains the outcomes if `ended` is not given.
+        ended: the outcomes of transactions.
+        options: how to decode the outcomes if `ended` is not given.
+        task: decodes the released rows.
     """
-    if outcomes is None:
-        count = wal.where(F.col("kind").isin(*COMMITS)).count()
-        # Separately, so that no boundary message is decoded twice.
-        ended, aborted = _decode_outcomes(wal, COMMITS, options), _decode_outcomes(wal, ROLLBACKS, options)
-    else:
-        count = outcomes.where("outcome = 'committed'").count()
-        ended = aborted = outcomes
-    # A transaction commits once, but outcomes from several sources may repeat its commit; this must not duplicate rows.
-    commits = (
-        ended.where("outcome = 'committed' and subxid is null")
-        .groupBy(F.col("txn").alias("ended"))
-        .agg(F.max("commit_lsn").alias("ended_lsn"), F.max("commit_timestamp").alias("ended_at"))
+    count = (wal.where(F.col("kind").isin(*OUTCOMES)) if ended is None else ended).count()
+    ended = outcomes(wal, options=options) if ended is None else ended
+    ended = ended.where("outcome = 'committed' or subxid is not null")
+    if count > _MOST_SENT:
+        return _shuffled(rows, ended), ReleaseRows(task, (), None)
+    known = TransactionOutcomes.of_batch(ended.select(*OUTCOMES_SCHEMA.names).toArrow())
+    if isinstance(task, DecodeRecords):
+        return rows, ReleaseRows(task, (), known)
+    left_out = tuple({*task.unused, "commit_lsn", "commit_timestamp"} - {"txn"})
+    return rows.selectExpr(*sent(left_out)), ReleaseRows(task, left_out, known)
+
+
+def _shuffled(rows: DataFrame, ended: DataFrame) -> DataFrame:
+    """The rows, with the outcomes of their transactions at the beginning of each partition."""
+    mark = F.when(F.col("outcome") == "committed", COMMITTED_MARK).otherwise(ROLLED_BACK_MARK)
+    marks = ended.select(
+        "txn",
+        "subxid",
+        "commit_lsn",
+        "commit_timestamp",
+        F.col("at_seq").alias("seq"),
+        mark.cast("byte").alias("kind"),
     )
-    rolled_back = (
-        aborted.where("outcome = 'aborted' and subxid is not null")
-        .groupBy(F.col("txn").alias("of"), F.col("subxid").alias("part"))
-        .agg(F.max("at_seq").alias("before"))
+    # Logical messages outside of transactions may be many.
+    return (
+        rows.unionByName(marks, allowMissingColumns=True)
+        .repartition(F.coalesce("txn", "seq"))
+        .sortWithinPartitions(F.col("kind") >= 0)
     )
-    if count <= _MOST_BROADCAST:
-        commits = F.broadcast(commits)
-    given = (
-        rows.join(commits, F.col("txn") == F.col("ended"), "left")
-        .where("txn is null or ended is not null")
-        .withColumn("commit_lsn", F.col("ended_lsn"))
-        .withColumn("commit_timestamp", F.col("ended_at"))
-        .select(*TAGGED_SCHEMA.names)
-    )
-    # The server sends a message with the xid of its top transaction, even inside a savepoint. So the message stays.
-    gone = (
-        (F.col("txn") == F.col("of"))
-        & (F.col("subxid") == F.col("part"))
-        & (F.col("seq") < F.col("before"))
-        & (F.col("kind") != MSG_MESSAGE)
-    )
-    return given.join(F.broadcast(rolled_back), gone, "left_anti")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from pgoutput_fast.catalog.relations import Catalog
-from pgoutput_fast.protocol.kinds import DESCRIPTIONS, KEPT_UNTIL_COMMIT, MSG_MESSAGE, SESSION_MARK
+from pgoutput_fast.protocol.kinds import DESCRIPTIONS, MSG_MESSAGE, SESSION_MARK
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.schema.tables import MESSAGES_SCHEMA, REJECTS_SCHEMA, TAGGED_SCHEMA
 from pgoutput_fast.spark.dataframes.outcomes import released
@@ -52,12 +53,8 @@ def messages(
     check_workers(wal)
     decoding, which = task_options(options, transactions)
     rows = wal.where(F.col("kind") == MSG_MESSAGE).select(*TAGGED_SCHEMA.names)
-    if which == "committed":
-        rows = released(rows, wal, outcomes, decoding)
-    return rows.mapInArrow(
-        shipped(DecodeRecords("messages", decoding, spark_arrow_schema(MESSAGES_SCHEMA))),
-        spark_schema(MESSAGES_SCHEMA),
-    )
+    task = DecodeRecords("messages", decoding, spark_arrow_schema(MESSAGES_SCHEMA))
+    return _decoded(rows, wal, outcomes, which, task, MESSAGES_SCHEMA)
 
 
 def rejects(
@@ -93,10 +90,19 @@ def rejects(
         resolved = plan(wal, table, decoding, catalog, schema_mode, None)
         chosen, known = rows_of(resolved), resolved.catalog
     rows = wal.where(chosen).select(*TAGGED_SCHEMA.names)
-    if which == "committed":
-        kept = F.col("kind").isin(*KEPT_UNTIL_COMMIT)
-        rows = released(rows.where(kept), wal, outcomes, decoding).unionByName(rows.where(~kept))
-    return rows.mapInArrow(
-        shipped(DecodeRecords("rejects", decoding, spark_arrow_schema(REJECTS_SCHEMA), known.to_json())),
-        spark_schema(REJECTS_SCHEMA),
-    )
+    task = DecodeRecords("rejects", decoding, spark_arrow_schema(REJECTS_SCHEMA), known.to_json())
+    return _decoded(rows, wal, outcomes, which, task, REJECTS_SCHEMA)
+
+
+def _decoded(
+    rows: DataFrame,
+    wal: DataFrame,
+    outcomes: DataFrame | None,
+    which: Transactions,
+    task: DecodeRecords,
+    schema: pa.Schema,
+) -> DataFrame:
+    if which != "committed":
+        return rows.mapInArrow(shipped(task), spark_schema(schema))
+    rows, release = released(rows, wal, outcomes, task.options, task)
+    return rows.mapInArrow(shipped(release), spark_schema(schema))

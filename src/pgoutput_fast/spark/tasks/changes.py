@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pgoutput_fast.base.errors import DecodeError, reason_text
 from pgoutput_fast.catalog.relations import Catalog
@@ -19,8 +20,18 @@ from pgoutput_fast.schema.evolution import check_nulls
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.schema.plain import to_types
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
+from pgoutput_fast.transactions.outcomes import TransactionOutcomes
 
-__all__ = ["ORIGINS_SCHEMA", "DecodeChanges", "DecodeOrigins", "DecodeRecords", "sent"]
+__all__ = [
+    "COMMITTED_MARK",
+    "ORIGINS_SCHEMA",
+    "ROLLED_BACK_MARK",
+    "DecodeChanges",
+    "DecodeOrigins",
+    "DecodeRecords",
+    "ReleaseRows",
+    "sent",
+]
 
 _BITS = 48
 _KIND_XID = "kind_xid"
@@ -28,6 +39,9 @@ _KIND_XID = "kind_xid"
 _FOLLOWING = ("kind", "relation", "xid", "in_stream")
 # Tags used only for the metadata column of the same name. Errors name `seq` and `lsn`.
 _FOR_METADATA = ("txn", "xid", "subxid", "commit_lsn", "commit_timestamp")
+
+# Kinds of rows that are outcomes of transactions, not messages: they are shuffled with the payloads.
+COMMITTED_MARK, ROLLED_BACK_MARK = -1, -2
 
 ORIGINS_SCHEMA = pa.schema(
     [("txn", pa.int64()), ("origin", pa.string()), ("origin_lsn", pa.int64()), ("seq", pa.int64())]
@@ -176,6 +190,46 @@ class DecodeRecords:
             except DecodeError as problem:
                 raise _without_traceback(problem, problem.reason, problem.relation) from None
             yield getattr(decoded, self.what).cast(self.target)
+
+
+@dataclass(frozen=True)
+class ReleaseRows:
+    """Tagged payloads, in the columns of `sent` or all -> the result of another task for those that are committed.
+
+    Attributes:
+        task: the other task.
+        left_out: tags that were not sent.
+        outcomes: the outcomes of all transactions. None: each partition begins with the outcomes of its transactions.
+    """
+
+    task: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+    left_out: tuple[str, ...]
+    outcomes: TransactionOutcomes | None = field(repr=False)
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return self.task(self._released(batches))
+
+    def _released(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        outcomes, marks = self.outcomes, [TAGGED_SCHEMA.empty_table()]
+        for batch in batches:
+            rows = pa.Table.from_batches([_whole(batch, self.left_out)]).cast(TAGGED_SCHEMA)
+            if outcomes is None:
+                is_mark = pc.less(rows["kind"], 0)
+                marks.append(rows.filter(is_mark))
+                rows = rows.filter(pc.invert(is_mark))
+                if rows.num_rows:
+                    outcomes = _of_marks(pa.concat_tables(marks))
+            if outcomes is not None and rows.num_rows:
+                yield from outcomes.released(rows).to_batches()
+
+
+def _of_marks(marks: pa.Table) -> TransactionOutcomes:
+    committed = pc.equal(marks["kind"], COMMITTED_MARK)
+    ended = marks.select(["txn", "subxid", "seq", "commit_lsn", "commit_timestamp"])
+    ended = ended.rename_columns(["txn", "subxid", "at_seq", "commit_lsn", "commit_timestamp"])
+    return TransactionOutcomes.of_batch(
+        ended.append_column("outcome", pc.if_else(committed, "committed", "aborted"))
+    )
 
 
 @dataclass(frozen=True)
