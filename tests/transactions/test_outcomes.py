@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import pyarrow as pa
@@ -9,7 +10,9 @@ import pyarrow as pa
 from pgoutput_fast import encode, tag
 from pgoutput_fast._core.rows.decode import NativeDecoder
 from pgoutput_fast.schema.options import Options
+from pgoutput_fast.schema.tables import OUTCOMES_SCHEMA
 from pgoutput_fast.transactions.outcomes import (
+    NO_OUTCOMES,
     TransactionOutcomes,
     by_transaction,
     committed_rows,
@@ -49,6 +52,49 @@ def test_rows_come_in_the_order_of_the_commits() -> None:
         5,
     ]
     assert seqs(committed_rows(rows, due((0, 10, True)))) == [3], "of the lost there are no changes"
+
+
+def test_rows_in_the_order_of_a_file_come_in_the_order_of_the_stream() -> None:
+    """Also if all are of one transaction, and have the position of its commit from its Begin."""
+    payloads = [encode.encode_begin(100, 7, 8)]
+    payloads += [encode.encode_message(10 * n, "p", b"") for n in (1, 2)]
+    records: Any = NativeDecoder(Options()).tag(
+        [pa.array([*payloads, encode.encode_commit(100, 108, 7)])], None, None
+    )
+    rows = pa.Table.from_batches([records[0]]).filter(pa.array([False, True, True, False])).take([1, 0])
+    outcomes = TransactionOutcomes.of_records(records[1])
+    assert seqs(outcomes.released(rows)) == [1, 2]
+    in_order = rows.take([1, 0])
+    assert committed_rows(in_order, outcomes) is in_order
+
+
+def test_what_becomes_of_each_kind_of_row() -> None:
+    """Committed ones in the order of the commits, those outside of transactions between them, other kinds at the end."""
+    rows = tagged(
+        ("I", 1, 0, 10), ("I", 2, 1, 11), ("I", 3, 1, 12), ("B", 4, 1, None), ("M", 5, None, None), ("I", 6, 2, 13),
+        ("I", 7, 3, 14), ("M", 8, 1, 12),
+    )  # fmt: skip
+    ends = [
+        (0, None, "committed", 9),
+        (1, 12, "aborted", 8),
+        (1, None, "committed", 7),
+        (2, None, "aborted", 8),
+    ]
+    names = ("txn", "subxid", "outcome", "at_seq")
+    batch = pa.RecordBatch.from_pylist(
+        [dict(zip(names, each, strict=True)) for each in ends], OUTCOMES_SCHEMA
+    )
+    outcomes = TransactionOutcomes.of_batch(batch)
+    for each in (outcomes, pickle.loads(pickle.dumps(outcomes))):
+        assert seqs(each.released(rows)) == [5, 2, 8, 1, 4]
+    assert seqs(outcomes.between(0, 7).released(rows)) == [5, 2, 8, 4], "a savepoint counts wherever it ended"
+    assert seqs(outcomes.of_transactions(1, 5).released(rows)) == [5, 2, 8, 4]
+    assert seqs(outcomes.of_transactions(0, 0).released(rows)) == [5, 1, 4]
+    assert outcomes.of_transactions(0, 0).rolled_back == []
+    assert (outcomes.committed_before(1), outcomes.committed_before(9)) == ([0], [0, 1])
+    later = outcomes.of_transactions(0, 0).with_rollbacks_of(outcomes)
+    assert (later.txns.tolist(), later.rolled_back) == ([0], [(1, 12, 8)])
+    assert NO_OUTCOMES.last_commit is None
 
 
 def test_rows_by_transaction() -> None:

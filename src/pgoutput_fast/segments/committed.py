@@ -11,12 +11,12 @@ import numpy as np
 import pyarrow as pa
 
 from pgoutput_fast.catalog.relations import Catalog, Relation
-from pgoutput_fast.decoding.decoder import decode_tagged
 from pgoutput_fast.decoding.state import StreamState
-from pgoutput_fast.protocol.kinds import CHANGES, OUTCOMES
+from pgoutput_fast.protocol.kinds import CHANGES
 from pgoutput_fast.protocol.limits import PIECE_BYTES
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.segments.names import Named
+from pgoutput_fast.segments.outcomes import NEEDED, outcomes_of_rows
 from pgoutput_fast.segments.read import in_stream_order, open_segment, read_segment
 from pgoutput_fast.storage.stores import Store
 from pgoutput_fast.transactions.outcomes import TransactionOutcomes, chosen_rows, values_of
@@ -30,6 +30,7 @@ __all__ = ["CommittedChanges"]
 _PIECE_ROWS = 1 << 16
 # Batches that are shorter on average are copied into one, because a batch costs a call of the decoder.
 _BATCH_ROWS = 1 << 12
+_LAST = (1 << 63) - 1  # after every message
 
 
 class CommittedChanges:
@@ -132,10 +133,9 @@ def _changes(rows: pa.Table, after: int = -1) -> pa.Table:
 
 
 def _outcomes(rows: pa.Table, after: int = -1) -> TransactionOutcomes:
-    """Returns the outcomes of transactions in these rows, but not the ends of transactions up to message `after`."""
-    ends = chosen_rows(rows, np.isin(values_of(rows, "kind"), OUTCOMES))
-    found = decode_tagged(in_stream_order(ends), Catalog()).outcomes
-    # A transaction that continues after this message may have lost a subtransaction before it.
-    wanted = found.column("subxid").is_valid().to_numpy(zero_copy_only=False)
-    wanted |= found.column("at_seq").to_numpy() > after
-    return TransactionOutcomes.of_batch(found.filter(pa.array(wanted)))
+    """The outcomes of transactions in these rows, but not the commits up to message `after`.
+
+    A transaction that continues after this message may have lost a subtransaction before it.
+    """
+    (outcomes,) = outcomes_of_rows([rows.select(NEEDED)])
+    return TransactionOutcomes.of_batch(outcomes).between(after + 1, _LAST)
