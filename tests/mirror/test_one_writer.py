@@ -72,7 +72,7 @@ def test_a_mirror_that_lost_its_target(place: Place) -> None:
             with pytest.raises(MirrorBusyError):
                 mirror.reload(TABLE)
             assert _versions(place) == before
-        place.run()  # the other process gives no sign of life
+        place.run()  # the other process writes no heartbeat
         expect_counted(place)
 
 

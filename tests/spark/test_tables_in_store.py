@@ -173,7 +173,7 @@ def test_another_run_that_took_over(
 ) -> None:
     """The first one fails before it commits. A driver of an earlier version ends it without a look at its lease."""
     target, commit = bucket.uri % tmp_path.name, runs.Run.commit
-    store = open_store(target)
+    store, unfinished = open_store(target), list[str]()
 
     def overtaken(run: runs.Run, *arguments: Any) -> None:
         monkeypatch.setattr(runs.Run, "commit", commit)
@@ -182,6 +182,8 @@ def test_another_run_that_took_over(
         else:
             mark = {"token": "another", "host": "elsewhere", "pid": 7, "since": "now"}
             store.put("_lock.json", json.dumps(mark).encode())
+            unfinished.append(f"{arguments[0]}/.part-another-1.parquet")
+            store.put(unfinished[0], b"rows")
         commit(run, *arguments)
 
     monkeypatch.setattr(runs.Run, "commit", overtaken)
@@ -191,6 +193,9 @@ def test_another_run_that_took_over(
     }
     with pytest.raises(RuntimeError, match=said[version]):
         pgspark.write_tables(stored, target)
+    for name in unfinished:  # of the other process
+        assert store.read(name) == b"rows"
+        store.remove(name)
     pgspark.write_tables(stored, target)
     assert_whole("parquet", target, undisturbed)
     assert not [name for name in store.names() if "_lock" in name]

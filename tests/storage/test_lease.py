@@ -198,7 +198,7 @@ def test_without_a_heartbeat_the_next_process_takes_it(uri: str) -> None:
             lease.check()
             _, said = holder.communicate("go on\n")
             assert f"process {os.getpid()} on " in said
-            assert "now, because this process gave no sign of life for 2 seconds. This one ends" in said
+            assert "now, because this process wrote no heartbeat for 2 seconds. This one ends" in said
             lease.check()
 
 

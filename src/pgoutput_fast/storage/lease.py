@@ -133,7 +133,7 @@ class WriterLease:
                 f"somebody removed {self._mark}, by which only one process writes: {self._role.again}"
             )
         if writer["token"] != self._token:
-            silent = f", because this process gave no sign of life for {self._seconds:.0f} seconds"
+            silent = f", because this process wrote no heartbeat for {self._seconds:.0f} seconds"
             raise self._role.error(
                 f"{self._described(writer)} now{silent if self._heartbeat else ''}. This one ends"
             )

@@ -152,6 +152,7 @@ def begin_run(
             except Exception as problem:
                 if not may_be_committed(problem):
                     with suppress(Exception):  # the original error is raised; the next run cleans up
+                        lease.check()  # a process that took over may have unfinished files of its own
                         _clean_up(run, run.name)
                 raise
 
