@@ -8,7 +8,8 @@ import deltalake
 import pyarrow as pa
 import pytest
 
-from pgoutput_fast.mirror import MirrorBusyError, history
+from pgoutput_fast.mirror import MirrorBusyError
+from pgoutput_fast.mirror.follow import history
 from pgoutput_fast.mirror.follow.history import AppendTable, HistoryFiles
 from pgoutput_fast.storage.stores import open_store
 

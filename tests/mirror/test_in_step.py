@@ -8,7 +8,8 @@ import pytest
 
 import pgoutput_fast as pgo
 from pgoutput_fast.capture import Capture, drop_slot
-from pgoutput_fast.mirror import MirrorError, at, points, run
+from pgoutput_fast.mirror import MirrorError, at, points
+from pgoutput_fast.mirror.service import run
 from pgoutput_fast.segments import list_segments, read_segment, segment_catalog
 from pgoutput_fast.storage.stores import open_store
 from pgoutput_fast.tables.current_formats import open_current

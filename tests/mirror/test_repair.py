@@ -19,8 +19,9 @@ import pytest
 
 from pgoutput_fast.capture import Retention, create_slot, drop_slot, find_slot
 from pgoutput_fast.demo.servers import Server
-from pgoutput_fast.mirror import MirrorError, SlotLostError, TableRepair, at, fresh, memory, points
+from pgoutput_fast.mirror import MirrorError, SlotLostError, TableRepair, at, fresh, points
 from pgoutput_fast.mirror.repair.compare.divisions import Ranges
+from pgoutput_fast.mirror.state import memory
 from pgoutput_fast.protocol.lsn import parse_lsn
 from pgoutput_fast.snapshot import LoadProgress
 from pgoutput_fast.storage.stores import open_store

@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from pgoutput_fast.mirror import waiting
+from pgoutput_fast.mirror.follow import waiting
 from pgoutput_fast.mirror.follow.waiting import WaitingRows
 
 

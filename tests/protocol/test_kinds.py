@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pgoutput_fast import errors
+from pgoutput_fast.base import errors
 from pgoutput_fast.protocol import kinds
 from support.paths import ROOT
 
