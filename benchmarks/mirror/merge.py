@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import deltalake
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -28,9 +29,12 @@ from benchmarks.report import README, Section, machine, rewrite
 from pgoutput_fast.merge.duckdb import DuckDBMerge
 from pgoutput_fast.merge.effect.effect import Effect, current_schema
 from pgoutput_fast.merge.local import LocalMerge
-from pgoutput_fast.tables.delta.current import DeltaCurrent
+from pgoutput_fast.storage.stores import open_store
 from pgoutput_fast.tables.duckdb import DuckDBCurrent
-from pgoutput_fast.tables.iceberg.current import IcebergCurrent
+from pgoutput_fast.tables.file_table import FileTable
+from pgoutput_fast.tables.formats import open_target
+from pgoutput_fast.tables.options import TableOptions
+from pgoutput_fast.tables.table import Table
 
 __all__ = ["SIZES", "section"]
 
@@ -102,7 +106,7 @@ class _Merged(LocalMerge):
         rows = effect.rows.append_column("_gone", pa.repeat(False, effect.rows.num_rows))
         source = pa.concat_tables([rows, gone], promote_options="default")
         bounds = pc.min_max(source.column("id")).as_py()
-        table = self.table._at(self.version() or 0)
+        table = deltalake.DeltaTable(str(self.table.store.at(self.table.files)))
         columns = {f"`{name}`": f"s.`{name}`" for name in SCHEMA.names}
         merge = table.merge(
             source,
@@ -110,17 +114,27 @@ class _Merged(LocalMerge):
             source_alias="s",
             target_alias="t",
             streamed_exec=False,
-            commit_properties=self.table._properties(position),
+            commit_properties=deltalake.CommitProperties(
+                app_transactions=[deltalake.Transaction("pgoutput_fast.mirror", position)]
+            ),
         )
         merge = merge.when_matched_delete("s._gone").when_matched_update(columns)
         merge.when_not_matched_insert(columns, "NOT s._gone").execute()
 
 
+def _table(format: str, place: Path) -> Table:
+    return open_target(format, open_store(place), TableOptions()).table("t", "current")
+
+
+def _duckdb(place: Path) -> DuckDBMerge:
+    return DuckDBMerge(DuckDBCurrent(place / "x.duckdb", "t"))
+
+
 KINDS: Mapping[str, Callable[[Path], Any]] = {
-    "Delta": lambda place: LocalMerge(DeltaCurrent(place, "t")),
-    "Delta, delta-rs's MERGE": lambda place: _Merged(DeltaCurrent(place, "t")),
-    "Iceberg": lambda place: LocalMerge(IcebergCurrent(place, "t")),
-    "DuckDB": lambda place: DuckDBMerge(DuckDBCurrent(place / "x.duckdb", "t")),
+    "Delta": lambda place: LocalMerge(FileTable(_table("delta", place))),
+    "Delta, delta-rs's MERGE": lambda place: _Merged(FileTable(_table("delta", place))),
+    "Iceberg": lambda place: LocalMerge(FileTable(_table("iceberg", place))),
+    "DuckDB": _duckdb,
 }
 
 

@@ -20,7 +20,7 @@ from pgoutput_fast.cli.main import main
 from pgoutput_fast.cli.mirror import mirror
 from pgoutput_fast.demo import run as demo
 from pgoutput_fast.mirror import Mirror
-from pgoutput_fast.tables.current_formats import FORMATS
+from pgoutput_fast.tables.formats import names_of
 
 
 @pytest.fixture(autouse=True)
@@ -55,7 +55,7 @@ def test_defaults_are_those_of_the_class(command: Callable[..., Any], called: ty
 def test_formats_of_a_mirror() -> None:
     commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
     (option,) = [option for option in commands["mirror"].params if option.name == "format"]
-    assert tuple(option.metavar.split("|")) == FORMATS
+    assert option.metavar.split("|") == names_of("current")
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from pgoutput_fast.merge.compaction import to_join
-from pgoutput_fast.tables.data_files import DataFile, Version
+from pgoutput_fast.tables.table import DataFile, Version
 
 _FILE_BYTES = 32 << 20
 

@@ -22,7 +22,8 @@ from pgoutput_fast.spark.tasks.current.jobs import packed, unpacked
 from pgoutput_fast.spark.tasks.current.merge_units import RunUnit
 from pgoutput_fast.spark.tasks.current.reduce import effect_files
 from pgoutput_fast.storage.stores import open_store
-from pgoutput_fast.tables.data_files import DataFile, NewFiles, Version
+from pgoutput_fast.tables.data_files import NewFiles
+from pgoutput_fast.tables.table import DataFile, Version
 from support import numbered
 from support.buckets import opened_bucket
 from support.current_tables import KEYS, RandomEffects, delta_table, open_table

@@ -15,7 +15,8 @@ import pytest
 
 from pgoutput_fast.mirror import Mirror, MirrorError
 from pgoutput_fast.storage.stores import open_store
-from pgoutput_fast.tables.current_formats import open_current
+from pgoutput_fast.tables.formats import open_current
+from pgoutput_fast.tables.options import TableOptions
 from support import pg
 from support.capturing import drop_when_free, wait_until
 from support.mirrors import Place, current_of, expect_equal, loads_of, mirrored_rows, opened, place, rows_of
@@ -313,7 +314,7 @@ def test_a_column_that_is_dropped_and_comes_back_while_the_mirror_runs(
 
 def _wait_for_rows(place: Place, count: int, running: threading.Thread) -> None:
     def is_there() -> bool:
-        current = open_current("delta", open_store(place.target), "public.t", {})
+        current = open_current("delta", open_store(place.target), "public.t", TableOptions())
         return current.read(current.version()).num_rows == count or not running.is_alive()
 
     wait_until(is_there)

@@ -13,7 +13,7 @@ import pytest
 
 from pgoutput_fast.mirror import Mirror, MirrorError
 from pgoutput_fast.storage.stores import open_store
-from pgoutput_fast.tables.iceberg.appended import iceberg_root, open_catalog
+from pgoutput_fast.tables.iceberg.table import open_catalog
 from support.current_tables import KINDS
 from support.forms import and_slow
 from support.mirrors import Place, expect_equal, expect_replayed, history_of, place
@@ -41,7 +41,7 @@ def _take(place: Place, format: str, name: str) -> None:
     elif format == "iceberg":
         catalog = _catalog(place)
         catalog.create_namespace("public")
-        where = f"{iceberg_root(open_store(place.target))}/current/public.{name}"
+        where = f"file://{place.target}/current/public.{name}"
         catalog.create_table(("public", name), rows.schema, location=where)
         catalog.close()
     else:

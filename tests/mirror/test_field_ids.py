@@ -8,7 +8,8 @@ import polars as pl
 import pytest
 
 from pgoutput_fast.storage.stores import open_store
-from pgoutput_fast.tables.current_formats import open_current
+from pgoutput_fast.tables.formats import open_current
+from pgoutput_fast.tables.options import TableOptions
 from support.iceberg_files import files_of, forget_ids, has_ids, open_table, read_by_ids
 from support.mirrors import Place, place
 
@@ -116,5 +117,5 @@ def test_schemas_that_are_no_namespaces(place: Place) -> None:
     place.database.execute(*(f'INSERT INTO "{schema}".t VALUES (1)' for schema in schemas))
     place.run(format="iceberg")
     for schema in schemas:
-        rows = open_current("iceberg", open_store(place.target), f'"{schema}".t', {}).read()
+        rows = open_current("iceberg", open_store(place.target), f'"{schema}".t', TableOptions()).read()
         assert rows["id"].to_pylist() == [1]

@@ -8,7 +8,8 @@ import deltalake
 import pyarrow.compute as pc
 import pytest
 
-from pgoutput_fast.tables.delta.appended import DeltaTarget
+from pgoutput_fast.storage.stores import open_store
+from pgoutput_fast.tables.delta.table import DeltaTable
 from support.filters import CREATE, EXTREMES, ORDINARY, expect_filters, forget_bounds
 from support.mirrors import Place, place
 
@@ -71,6 +72,6 @@ def test_joined_files(place: Place, tables: list[str]) -> None:
 @pytest.mark.slow
 def test_files_that_a_history_joins(place: Place, tables: list[str]) -> None:
     before = deltalake.DeltaTable(tables[1]).file_uris()
-    DeltaTarget(tables[1]).compact()
+    DeltaTable(open_store(place.target), "history/public.t", "history").compact()
     assert len(deltalake.DeltaTable(tables[1]).file_uris()) < len(before)
     expect_filters(place.database, tables[1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import deltalake
@@ -12,6 +13,7 @@ from pgoutput_fast.mirror import MirrorBusyError
 from pgoutput_fast.mirror.follow import history
 from pgoutput_fast.mirror.follow.history import AppendTable, HistoryFiles
 from pgoutput_fast.storage.stores import open_store
+from pgoutput_fast.tables.options import TableOptions
 
 DIRECTORY = "history/public.t"
 
@@ -35,13 +37,13 @@ def _append(target: Path, table: AppendTable, position: int, *rows: pa.Table) ->
 
 
 def test_columns_that_are_added_in_between(tmp_path: Path) -> None:
-    table = AppendTable(open_store(tmp_path), DIRECTORY, {})
+    table = AppendTable(open_store(tmp_path), DIRECTORY, TableOptions())
     assert table.position() is None
     _append(tmp_path, table, 100, _rows(1))
     note = pa.array(["x"])
     _append(tmp_path, table, 200, _rows(2), _rows(3, note=note), _rows(4))
     assert [row["note"] for row in _read(tmp_path)] == [None, None, "x", None]
-    assert AppendTable(open_store(tmp_path), DIRECTORY, {}).position() == 200
+    assert AppendTable(open_store(tmp_path), DIRECTORY, TableOptions()).position() == 200
     with HistoryFiles(open_store(tmp_path), "0123") as files:
         files.add(table, _rows(5, note=note))
         with pytest.raises(ValueError, match="its column 'note' is string, and the rows have int64"):
@@ -57,7 +59,7 @@ def test_columns_that_are_added_in_between(tmp_path: Path) -> None:
 
 def test_files_that_are_not_committed_are_removed(tmp_path: Path) -> None:
     store = open_store(tmp_path)
-    table = AppendTable(store, DIRECTORY, {})
+    table = AppendTable(store, DIRECTORY, TableOptions())
     _append(tmp_path, table, 100, _rows(1))
     failed = HistoryFiles(store, "0123")
     failed.add(table, _rows(2))
@@ -77,11 +79,11 @@ def test_files_that_are_not_committed_are_removed(tmp_path: Path) -> None:
 
 def test_two_processes_append(tmp_path: Path) -> None:
     """Only one of them does, whenever the other one has looked at the table."""
-    first, second = (AppendTable(open_store(tmp_path), DIRECTORY, {}) for _ in range(2))
+    first, second = (AppendTable(open_store(tmp_path), DIRECTORY, TableOptions()) for _ in range(2))
     _append(tmp_path, first, 100, _rows(1))
     with pytest.raises(MirrorBusyError, match="another process mirrors into it"):
         _append(tmp_path, second, 100, _rows(1))
-    first, second = (AppendTable(open_store(tmp_path), DIRECTORY, {}) for _ in range(2))
+    first, second = (AppendTable(open_store(tmp_path), DIRECTORY, TableOptions()) for _ in range(2))
     assert first.fitted(_rows(2).schema) == second.fitted(_rows(2).schema)  # both look
     _append(tmp_path, first, 200, _rows(2))
     with pytest.raises(MirrorBusyError, match="another process mirrors into it"):
@@ -93,9 +95,47 @@ def test_two_processes_append(tmp_path: Path) -> None:
 
 def test_small_files_are_joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history, "_MOST_COMMITS", 4)
-    table = AppendTable(open_store(tmp_path), DIRECTORY, {})
+    table = AppendTable(open_store(tmp_path), DIRECTORY, TableOptions())
     for n in range(10):
         _append(tmp_path, table, 100 + n, _rows(n))
     assert len(deltalake.DeltaTable(str(tmp_path / DIRECTORY)).file_uris()) == 3
     assert [row["id"] for row in _read(tmp_path)] == list(range(10))
-    assert AppendTable(open_store(tmp_path), DIRECTORY, {}).position() == 109
+    assert AppendTable(open_store(tmp_path), DIRECTORY, TableOptions()).position() == 109
+
+
+def test_a_history_of_an_earlier_version_goes_on(tmp_path: Path) -> None:
+    """It has its LSN where tables of `write_tables` have an ordinal. From the next commit on it has a place of its own."""
+    store = open_store(tmp_path)
+    _append(tmp_path, AppendTable(store, DIRECTORY, TableOptions()), 100, _rows(1))
+    rows = pa.table(deltalake.DeltaTable(str(tmp_path / DIRECTORY)).to_pyarrow_table())
+    shutil.rmtree(tmp_path / DIRECTORY)
+    before = deltalake.CommitProperties(app_transactions=[deltalake.Transaction("pgoutput_fast", 200)])
+    deltalake.write_deltalake(tmp_path / DIRECTORY, rows, commit_properties=before)
+    table = AppendTable(store, DIRECTORY, TableOptions())
+    assert table.position() == 200
+    other = AppendTable(store, DIRECTORY, TableOptions())
+    _append(tmp_path, table, 300, _rows(2, note=pa.array(["x"])))
+    with pytest.raises(MirrorBusyError, match="another process mirrors into it"):
+        _append(tmp_path, other, 300, _rows(2))
+    assert AppendTable(store, DIRECTORY, TableOptions()).position() == 300
+    found = deltalake.DeltaTable(str(tmp_path / DIRECTORY))
+    assert found.transaction_version("pgoutput_fast.mirror") == 300
+    assert [row["id"] for row in _read(tmp_path)] == [1, 2]
+
+
+def test_an_optimize_while_all_rows_are_replaced(tmp_path: Path) -> None:
+    """Rows of the files that it joins do not stay beside the new ones."""
+    table = AppendTable(open_store(tmp_path), DIRECTORY, TableOptions())
+    for n in range(3):
+        _append(tmp_path, table, 100 + n, _rows(n))
+    table.fitted(_rows(1).schema)  # reads the table
+    deltalake.DeltaTable(str(tmp_path / DIRECTORY)).optimize.compact()
+    with HistoryFiles(open_store(tmp_path), "0123", replace=True) as files:
+        files.add(table, _rows(7))
+        written, schema = files.of(table)
+    assert schema is not None
+    with pytest.raises(RuntimeError, match=r"something else changed .* during the commit: run it again"):
+        table.commit(written, 200, schema, replace=True)
+    assert [row["id"] for row in _read(tmp_path)] == [0, 1, 2]
+    table.commit(written, 200, schema, replace=True)
+    assert [row["id"] for row in _read(tmp_path)] == [7]

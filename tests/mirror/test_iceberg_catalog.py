@@ -60,7 +60,7 @@ def test_a_catalog_elsewhere(place: Place, tmp_path: Path) -> None:
     assert not (place.target / "current" / "_catalog.db").exists()
     with pytest.raises(MirrorError, match=r"its iceberg_catalog is sqlite:.*shared\.db, not the default"):
         place.run(format="iceberg")
-    with pytest.raises(ValueError, match="iceberg_catalog is for format='iceberg', not 'delta'"):
+    with pytest.raises(ValueError, match="iceberg_catalog= is for format='iceberg': leave it out"):
         place.mirror(iceberg_catalog=catalog)
 
 
@@ -69,7 +69,7 @@ def test_tables_in_a_store(place: Place, tmp_path: Path) -> None:
     _prepare(place)
     with opened_bucket("lakes") as bucket:
         place.target = bucket.uri % "mine"
-        with pytest.raises(ValueError, match="a mirror in Iceberg needs a catalog: pass iceberg_catalog="):
+        with pytest.raises(ValueError, match="need a catalog: pass iceberg_catalog="):
             place.mirror(format="iceberg")
         said = {"s3.endpoint": f"http://{bucket.endpoint}", "s3.region": "us-east-1"}
         catalog = _catalog(tmp_path, **said, **{"s3.access-key-id": "key", "s3.secret-access-key": "secret"})

@@ -12,7 +12,8 @@ from pgoutput_fast.mirror import MirrorError, at, points
 from pgoutput_fast.mirror.service import run
 from pgoutput_fast.segments import list_segments, read_segment, segment_catalog
 from pgoutput_fast.storage.stores import open_store
-from pgoutput_fast.tables.current_formats import open_current
+from pgoutput_fast.tables.formats import open_current
+from pgoutput_fast.tables.options import TableOptions
 from support import transfers
 from support.forms import and_exhaustive
 from support.mirrors import (
@@ -33,7 +34,10 @@ TABLES = ["public.left_accounts", "public.right_accounts"]
 
 
 def _newest(place: Place) -> dict[str, int | None]:
-    return {table: open_current("delta", open_store(place.target), table, {}).version() for table in TABLES}
+    return {
+        table: open_current("delta", open_store(place.target), table, TableOptions()).version()
+        for table in TABLES
+    }
 
 
 def _prepare(place: Place, *more: str) -> None:

@@ -9,7 +9,8 @@ import pytest
 
 from pgoutput_fast.mirror import at, points
 from pgoutput_fast.storage.stores import open_store
-from pgoutput_fast.tables.current_formats import open_current
+from pgoutput_fast.tables.formats import open_current
+from pgoutput_fast.tables.options import TableOptions
 from support.forms import and_exhaustive, and_slow
 from support.mirrors import Place, current_of, expect_equal, expect_replayed, place
 
@@ -95,7 +96,7 @@ def test_killed_in_the_middle(place: Place) -> None:
     _in_one(place, *LARGE)
     place.killed(["pgoutput_fast.merge.local", "merge_effect", 4], limits=LIMITS)
     for table, version in at(place.target).items():
-        assert open_current("delta", open_store(place.target), table, {}).version() == version
+        assert open_current("delta", open_store(place.target), table, TableOptions()).version() == version
     place.run()
     for table, key in TABLES.items():
         expect_equal(place, table)

@@ -9,7 +9,8 @@ import pytest
 
 from pgoutput_fast.mirror import status_of
 from pgoutput_fast.storage.stores import open_store
-from pgoutput_fast.tables.current_formats import open_current
+from pgoutput_fast.tables.formats import open_current
+from pgoutput_fast.tables.options import TableOptions
 from support.capturing import wait_until
 from support.fresh import ahead, position_now
 from support.mirrors import Place, expect_equal, history_of, place
@@ -89,7 +90,7 @@ def test_tables_that_are_dropped_and_renamed(place: Place) -> None:
             "public.other": ("follow", 0),
             "public.renamed": ("unpublished", 0),
         }
-    dropped = open_current("delta", open_store(place.target), "public.dropped", {}).read()
+    dropped = open_current("delta", open_store(place.target), "public.dropped", TableOptions()).read()
     assert dropped["id"].to_pylist() == [1]
     assert history_of(place.target, "public.renamed")["id"].to_pylist() == [2]
     expect_equal(place, "public.orders", "public.other")
@@ -109,7 +110,9 @@ def test_changes_that_wait_when_a_table_is_dropped(place: Place, monkeypatch: py
         assert [each.waiting_rows for each in mirror.status() if each.table == "public.t"] == [1]
         place.database.execute("DROP TABLE t")
         wait_until(lambda: "unpublished" in {each.state for each in mirror.status()})
-        assert open_current("delta", open_store(place.target), "public.t", {}).read().num_rows == 1
+        assert (
+            open_current("delta", open_store(place.target), "public.t", TableOptions()).read().num_rows == 1
+        )
 
 
 @pytest.mark.slow

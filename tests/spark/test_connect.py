@@ -24,7 +24,8 @@ from pgoutput_fast.mirror import at
 from pgoutput_fast.segments import Source, list_segments, read_segment, write_segment
 from pgoutput_fast.spark import sessions
 from pgoutput_fast.storage.stores import open_store
-from pgoutput_fast.tables.current_formats import open_current
+from pgoutput_fast.tables.formats import open_current
+from pgoutput_fast.tables.options import TableOptions
 from support.forms import and_exhaustive, and_slow
 from support.fresh import make_target
 from support.plans import is_sorted
@@ -180,7 +181,7 @@ def _current_sink(spark: Any, places: Path, place: Path) -> list[str]:
     _query(reader.load(str(places / "segments")), sink, place)
     store = open_store(place / "lake")
     tables = {
-        name: open_current("delta", store, name, {}).read(version)
+        name: open_current("delta", store, name, TableOptions()).read(version)
         for name, version in at(place / "lake").items()
     }
     return sorted(f"{name} {row}" for name, rows in tables.items() for row in rows.to_pylist())

@@ -35,8 +35,9 @@ from pgoutput_fast.spark.current.notes import read_notes
 from pgoutput_fast.spark.tasks.current.merge_units import RunUnit
 from pgoutput_fast.storage.lease import WriterLease
 from pgoutput_fast.storage.stores import open_store
-from pgoutput_fast.tables.current_formats import open_current
 from pgoutput_fast.tables.file_table import FileTable
+from pgoutput_fast.tables.formats import open_current
+from pgoutput_fast.tables.options import TableOptions
 from support import pg
 from support.buckets import opened_bucket
 from support.current_streams import Sent, assert_as_reference, batch_of, rows_of
@@ -85,7 +86,7 @@ def test_tables_are_those_of_the_server(
         assert_as_reference(sent, tmp_path, format)
     for table in sent.keys:
         version = at(tmp_path)[f"public.{table}"]
-        rows = open_current(format, open_store(tmp_path), f"public.{table}", {}).read(version)
+        rows = open_current(format, open_store(tmp_path), f"public.{table}", TableOptions()).read(version)
         names = [name for name in rows.column_names if name != "_commit_lsn"]
         found = [list(row.values()) for row in rows.select(names).to_pylist()]
         assert readable(names, found) == moment.rows[table]
@@ -95,7 +96,7 @@ def test_tables_are_those_of_the_server(
 
 def _versions(sent: Sent, target: Path, format: str) -> dict[str, int | None]:
     return {
-        table: open_current(format, open_store(target), f"public.{table}", {}).version()
+        table: open_current(format, open_store(target), f"public.{table}", TableOptions()).version()
         for table in sent.keys
     }
 
@@ -232,15 +233,15 @@ def test_a_table_that_is_changed_meanwhile(
     batches = list(sent.batches())
     for number, (first, last) in enumerate(batches):
         if what == "batch" and rewrites[0] == 2:
-            before = open_current("delta", open_store(tmp_path), "public.by_default", {}).read()
+            before = open_current("delta", open_store(tmp_path), "public.by_default", TableOptions()).read()
             sink(batch_of(spark, sent.directory, first, last), number)
-            current = open_current("delta", open_store(tmp_path), "public.by_default", {})
+            current = open_current("delta", open_store(tmp_path), "public.by_default", TableOptions())
             assert rows_of(current.read(), ["id"]) == rows_of(before, ["id"])
             assert current.position() == points(tmp_path)[-1].position
             return
         sink(batch_of(spark, sent.directory, first, last), number)
     assert rewrites[0] == 4
-    current = open_current("delta", open_store(tmp_path), "public.by_default", {})
+    current = open_current("delta", open_store(tmp_path), "public.by_default", TableOptions())
     rows = current.read()
     if what == "column":
         assert rows["more"].null_count == rows.num_rows
@@ -275,7 +276,7 @@ def test_a_target_that_another_process_takes(
     assert len(commits) == 1
     assert (read_notes(open_store(tmp_path)).seq, points(tmp_path)) == (notes.seq, before)
     sink(batch_of(spark, sent.directory, *second), 1)
-    current = open_current("delta", open_store(tmp_path), "public.by_default", {})
+    current = open_current("delta", open_store(tmp_path), "public.by_default", TableOptions())
     assert rows_of(current.read(), ["id"]) == sent.reference("by_default", current.position() or 0)
     assert current.version() == commits[0]
     assert len(points(tmp_path)) == 2
@@ -322,7 +323,7 @@ def test_many_files_and_ranges(spark: Any, tmp_path: Path, monkeypatch: pytest.M
         sink(batch_of(spark, tmp_path / "segments", each.first_seq, each.last_seq), number)
         files = pa.table(DeltaTable(lake / "current" / "public.many").get_add_actions(flatten=True))
         seen.append(dict(zip(files["path"].to_pylist(), files.to_pylist(), strict=True)))
-    rows = open_current("delta", open_store(lake), "public.many", {}).read()
+    rows = open_current("delta", open_store(lake), "public.many", TableOptions()).read()
     assert dict(zip(rows["id"].to_pylist(), rows["note"].to_pylist(), strict=True)) == expected
     assert rows.num_rows == len(expected)
     ranges = sorted((each["min.id"], each["max.id"]) for each in seen[0].values())
@@ -344,7 +345,7 @@ def test_a_target_in_a_store(spark: Any, work: tuple[Sent, Moment]) -> None:
             sink(batch_of(spark, sent.directory, first, last), number)
         store = open_store(target)
         for name in tables:
-            current = open_current("delta", store, f"public.{name}", {})
+            current = open_current("delta", store, f"public.{name}", TableOptions())
             expected = sent.reference(name, current.position() or 0)
             assert rows_of(current.read(at(target)[f"public.{name}"]), sent.keys[name]) == expected
         assert store.names("_mirror/scratch") == []
@@ -352,7 +353,7 @@ def test_a_target_in_a_store(spark: Any, work: tuple[Sent, Moment]) -> None:
 
 def test_wrong_arguments_and_streams(spark: Any, work: tuple[Sent, Moment], tmp_path: Path) -> None:
     sent, _ = work
-    with pytest.raises(ValueError, match=r"format must be 'delta', 'iceberg', not 'duckdb'"):
+    with pytest.raises(ValueError, match=r"format must be one of 'delta', 'iceberg', not 'duckdb'"):
         pgspark.current_sink(tmp_path, format="duckdb")
     with pytest.raises(TypeError, match=r"tables must be a list"):
         pgspark.current_sink(tmp_path, "public.t0")  # type: ignore[arg-type]
@@ -394,7 +395,7 @@ def test_a_segment_is_gone_in_which_a_transaction_began(spark: Any, tmp_path: Pa
     assert not (tmp_path / "new/current").exists()
     away.rename(first.path)
     sink(batch_of(spark, directory, second.first_seq, second.last_seq), 1)
-    table = open_current("delta", open_store(tmp_path / "lake"), "public.orders", {})
+    table = open_current("delta", open_store(tmp_path / "lake"), "public.orders", TableOptions())
     assert sorted(table.read()["id"].to_pylist()) == [1, 9]
 
 

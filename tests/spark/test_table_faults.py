@@ -24,7 +24,7 @@ import pytest
 import pgoutput_fast as pgo
 from pgoutput_fast import spark as pgspark
 from pgoutput_fast.spark.tables import run as runs
-from pgoutput_fast.tables.manifest import ParquetTarget
+from pgoutput_fast.tables.parquet import ParquetTable
 from support.disks import small_disk
 from support.lake_driver import write_stream
 from support.lakes import (
@@ -45,7 +45,7 @@ DRIVER = pytest.mark.classic("a driver of its own, on a classic Spark")
 SOAK = pytest.mark.skipif(KILLS < 2, reason="make soak does this")
 FORMATS = ["parquet", "delta"]
 BOUNDED = ["parquet", pytest.param("delta", marks=SOAK)]
-_RUN, _MANIFEST = "pgoutput_fast.spark.tables.run", "pgoutput_fast.tables.manifest"
+_RUN, _MANIFEST = "pgoutput_fast.spark.tables.run", "pgoutput_fast.tables.parquet"
 _STORES = "pgoutput_fast.storage.stores"
 
 
@@ -326,10 +326,10 @@ def test_a_disk_that_is_full_at_the_commit(
 
         return filled
 
-    for owner, name, number in ((runs.Run, "commit", 2), (ParquetTarget, "_write", 2)):
+    for owner, name, number in ((runs.Run, "commit", 2), (ParquetTable, "_write", 2)):
         with monkeypatch.context() as patch:
             patch.setattr(owner, name, fill(getattr(owner, name), number))
-            if format == "delta" and owner is ParquetTarget:
+            if format == "delta" and owner is ParquetTable:
                 continue
             with pytest.raises(Exception, match=r"No space left on device|os error 28") as caught:
                 pgspark.write_tables(stored, lake, format=format)

@@ -25,6 +25,7 @@ from pgoutput_fast.segments import (
     write_segment,
 )
 from pgoutput_fast.spark.tables.run import Run, begin_run
+from pgoutput_fast.tables.options import TableOptions
 from support.forms import and_slow
 from support.lakes import data_files, make_segments, settled
 
@@ -305,13 +306,19 @@ def test_a_table_of_an_earlier_version_takes_the_kind_that_comes(
     lake, commit = tmp_path / "lake", Run.commit
     with monkeypatch.context() as patch:
         patch.setattr(
-            Run, "commit", lambda *all, **named: commit(*all[:8], **{**named, "transactions": None})
+            Run,
+            "commit",
+            lambda run, directory, files, position, *others: commit(
+                run, directory, files, position._replace(transactions=None), *others
+            ),
         )
         pgspark.write_tables(segments, lake, format=format)
 
     def kind() -> str | None:
-        with begin_run(str(lake), format, {}) as run:
-            return run.table("public.t0").transactions()
+        with begin_run(str(lake), format, TableOptions()) as run:
+            position = run.ordinal("public.t0")
+            assert position is not None
+            return position.transactions
 
     assert kind() is None
     (row,) = pgspark.write_tables(segments, lake, format=format)
@@ -363,7 +370,8 @@ def test_an_iceberg_table_whose_files_are_gone(spark: Any, segments: Path, tmp_p
     pgspark.write_tables(segments, lake, format="iceberg")
     shutil.rmtree(lake / lost)
     message = (
-        r"the catalog has the Iceberg table public\.t0, and names files of it that are missing or damaged"
+        r"the Iceberg table public\.t0 in .* is damaged: .* move it back; .* "
+        r"remove it from the catalog \(drop_table\(\('public', 't0'\)\) in pyiceberg\), and run it again"
     )
     for mode in ("append", "overwrite"):
         with pytest.raises(ValueError, match=message):
@@ -422,7 +430,7 @@ def test_columns_that_differ_only_in_case(spark: Any, tmp_path: Path) -> None:
     place.mkdir()
     wal = writer.begin(1, 100, 0) + writer.change(spec, "insert", new=["1", "2"]) + writer.commit(100, 108, 0)
     write_segment(place, *pgo.tag(wal), source=SOURCE)
-    message = r"public\.cases cannot be a Delta table: .* 'id' and 'Id' differ only in case\. Leave one out with Options"
+    message = r"public\.cases cannot have the format 'delta': .* 'id' and 'Id' differ only in case\. Leave one out with Options"
     with pytest.raises(ValueError, match=message):
         pgspark.write_tables(place, tmp_path / "lake", format="delta")
     options = pgo.Options(columns={"public.cases": ["id"]})

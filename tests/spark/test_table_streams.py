@@ -17,8 +17,10 @@ from pgoutput_fast.segments import Source, compact, list_segments, newest_segmen
 from pgoutput_fast.spark.tables.run import begin_run
 from pgoutput_fast.spark.tables.streams import StreamCheck, stream_at
 from pgoutput_fast.storage.stores import open_store
-from pgoutput_fast.tables.manifest import ParquetTarget
+from pgoutput_fast.tables.options import TableOptions
+from pgoutput_fast.tables.parquet import ParquetTable
 from pgoutput_fast.tables.stream import Stream
+from pgoutput_fast.tables.table import Commit, Ordinal
 
 SOURCE = Source("7300000000000000001", "shop", "slot")
 ORDERS = RelationSpec(16401, "public", "orders", (ColumnSpec("id", 23, key=True), ColumnSpec("note", 25)))
@@ -47,9 +49,9 @@ def _write(directory: Path, count: int, source: Source = SOURCE, lsn: int = 1000
 
 def _check(directory: Path, there: Stream, place: Path) -> None:
     """Checks a table of a stream against segments."""
-    table = ParquetTarget(open_store(place), "t")
-    table.commit([], there.seq, SCHEMA, "append", stream=there)
-    StreamCheck(list_segments(directory)).check("t", table)
+    table = ParquetTable(open_store(place), "t")
+    table.commit(Commit(table.known, SCHEMA, Ordinal(there.seq, there)))
+    StreamCheck(list_segments(directory)).check(table)
 
 
 def test_segments_of_the_same_stream(tmp_path: Path) -> None:
@@ -80,7 +82,7 @@ def test_segments_of_another_stream(tmp_path: Path) -> None:
             there = stream_at(list_segments(mine), each.last_seq)
             _check(mine, there, tmp_path)
             with pytest.raises(
-                ValueError, match=r"^t belongs to another stream of slot 'slot' of .* at LSN 0/"
+                ValueError, match=r"/t belongs to another stream of slot 'slot' of .* at LSN 0/"
             ):
                 _check(other, there, tmp_path)
     for changed in (
@@ -91,7 +93,7 @@ def test_segments_of_another_stream(tmp_path: Path) -> None:
         names = (changed.system_identifier, changed.database, changed.slot)
         there = Stream.of(names, 9)
         with pytest.raises(
-            ValueError, match=r"^t belongs to another stream: .*write to another target, or replace"
+            ValueError, match=r"/t belongs to another stream: .*write to another target, or replace"
         ):
             _check(first, there, tmp_path)
     # Nothing but names is known.
@@ -143,9 +145,10 @@ def test_a_table_of_an_earlier_version_takes_the_stream_that_comes(spark: Any, t
     for added in (0, 2, 0):
         (row,) = pgspark.write_tables(first, target, format="delta")
         assert row.rows == added
-        with begin_run(str(target), "delta", {}) as run:
-            stream = run.table("public.orders").stream()
-            assert stream == stream_at(list_segments(first), row.position)
+        with begin_run(str(target), "delta", TableOptions()) as run:
+            position = run.ordinal("public.orders")
+            assert position is not None
+            assert position.stream == stream_at(list_segments(first), row.position)
         with pytest.raises(ValueError, match=r"public\.orders belongs to another stream"):
             pgspark.write_tables(following, target, format="delta")
         _write(first, 8)

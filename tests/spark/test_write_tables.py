@@ -18,7 +18,6 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog import load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.exceptions import CommitStateUnknownException
 from pyspark.errors import StreamingQueryException
 
 import pgoutput_fast as pgo
@@ -29,9 +28,11 @@ from pgoutput_fast.segments import Source, write_segment
 from pgoutput_fast.spark.tables import run as runs
 from pgoutput_fast.storage.stores import open_store
 from pgoutput_fast.storage.table_directories import table_directory
-from pgoutput_fast.tables import manifest
+from pgoutput_fast.tables import parquet
 from pgoutput_fast.tables.files import TableFiles
+from pgoutput_fast.tables.options import TableOptions
 from pgoutput_fast.tables.partitions import Partitioning
+from pgoutput_fast.tables.table import OutcomeUnknownError
 from support.forms import and_exhaustive, and_slow
 from support.lakes import running, settled
 
@@ -258,7 +259,7 @@ def test_a_killed_driver_loses_and_repeats_nothing(
         with monkeypatch.context() as patch:
             patch.setattr(runs.Run, "commit", step(runs.Run.commit))
             patch.setattr(runs, "_remove_orphans", step(runs._remove_orphans))
-            patch.setattr(manifest.ParquetTarget, "_write", step(manifest.ParquetTarget._write))
+            patch.setattr(parquet.ParquetTable, "_write", step(parquet.ParquetTable._write))
             patch.setattr(SqlCatalog, "commit_table", step(SqlCatalog.commit_table))
             store = type(open_store(target))
             patch.setattr(store, "rename", step(store.rename))
@@ -271,9 +272,10 @@ def test_a_killed_driver_loses_and_repeats_nothing(
         pgspark.write_tables(stored, target, NAMES[:2], format=format)
         for directory, rows in wanted.items():
             assert_same(read(format, target, directory), rows)
-            with runs.begin_run(str(target), format, {}) as run:
-                named = run.table(place_of(format, directory)).committed()
-            assert set(named) == {
+            with runs.begin_run(str(target), format, TableOptions()) as run:
+                known = run.table(place_of(format, directory)).known
+                assert known is not None
+            assert known.names == {
                 each.name
                 for each in (target / place_of(format, directory)).iterdir()
                 if each.suffix == ".parquet"
@@ -304,10 +306,12 @@ def test_a_process_killed_at_a_commit_of_iceberg(
     pgspark.write_tables(stored, tmp_path / "lake", format="iceberg")
     for name, directory in zip(NAMES, DIRECTORIES, strict=True):
         assert_same(read("iceberg", tmp_path / "lake", directory), wanted_of(name))
-    with runs.begin_run(str(tmp_path / "lake"), "iceberg", {}) as run:
+    with runs.begin_run(str(tmp_path / "lake"), "iceberg", TableOptions()) as run:
         for directory in (place_of("iceberg", each) for each in DIRECTORIES):
             files = {each.name for each in (tmp_path / "lake" / directory).glob("*.parquet")}
-            assert files == set(run.table(directory).committed())
+            known = run.table(directory).known
+            assert known is not None
+            assert files == known.names
 
 
 def test_an_error_leaves_the_target_as_it_was(spark: Any, tmp_path: Path) -> None:
@@ -403,7 +407,7 @@ def test_wrong_arguments(spark: Any, stored: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"public\.t1 has no position: something else wrote it"):
         pgspark.write_tables(stored, tmp_path, ["public.t1"])
     with (
-        runs.begin_run(str(tmp_path), "parquet", {}),
+        runs.begin_run(str(tmp_path), "parquet", TableOptions()),
         pytest.raises(RuntimeError, match=r"another process writes tables"),
     ):
         pgspark.write_tables(stored, tmp_path, ["public.t0"])
@@ -635,26 +639,28 @@ def test_a_catalog_adds_what_the_server_says_of_types(spark: Any, tmp_path: Path
 
 
 @pytest.mark.parametrize("format", FORMATS)
-@pytest.mark.parametrize("error", [ValueError, _KilledError, CommitStateUnknownException])
+@pytest.mark.parametrize("error", [ValueError, _KilledError, OutcomeUnknownError])
 def test_a_run_that_ends_early_leaves_no_file_in_a_partition(
     tmp_path: Path, format: str, error: type[BaseException]
 ) -> None:
     """If nobody knows whether files were committed, the next run removes them, and not this one."""
 
     def write() -> None:
-        with runs.begin_run(str(tmp_path), format, {}) as run:
+        with runs.begin_run(str(tmp_path), format, TableOptions()) as run:
             table = run.table("public.t")
             partitioning = Partitioning(("a",), table.partition_directories, table.partition_columns_stored)
             with TableFiles(
                 run.store, run.name, run.hidden, partitioning={"public.t": partitioning}
             ) as files:
                 files.add("public.t", pa.record_batch({"a": pa.array(["..", "x"]), "b": pa.array([1, 2])}))
-            raise error("ended")
+            raise (
+                OutcomeUnknownError("t", OSError("ended")) if error is OutcomeUnknownError else error("ended")
+            )
 
     with pytest.raises(error, match="ended"):
         write()
     assert len(list((tmp_path / "public.t").rglob("*.parquet"))) == (0 if error is ValueError else 2)
-    with runs.begin_run(str(tmp_path), format, {}):
+    with runs.begin_run(str(tmp_path), format, TableOptions()):
         assert not list((tmp_path / "public.t").rglob("*.parquet"))
 
 
@@ -691,7 +697,7 @@ def test_a_type_that_became_wider(spark: Any, tmp_path: Path, format: str) -> No
     wanted = expected(spark.read.parquet(str(segments)), "public.grown", "committed")
     assert len(wanted) == 2
     if format == "parquet":
-        schema = manifest.ParquetTarget(open_store(target), "public.grown").schema()
+        schema = parquet.ParquetTable(open_store(target), "public.grown").known.schema
         place = target / "public.grown"
         assert_same(ds.dataset(place, schema).to_table().sort_by("_seq"), wanted)
         wal = spark.read.parquet(str(segments))

@@ -14,7 +14,8 @@ from pgoutput_fast.schema.plain import to_types
 from pgoutput_fast.schema.types import stored_schema
 from pgoutput_fast.segments import Source, write_segment
 from pgoutput_fast.storage.stores import open_store
-from pgoutput_fast.tables.current_formats import open_current
+from pgoutput_fast.tables.formats import open_current
+from pgoutput_fast.tables.options import TableOptions
 from reference.current import CurrentRows
 
 __all__ = ["Sent", "assert_as_reference", "batch_of", "rows_of"]
@@ -84,7 +85,7 @@ def rows_of(rows: pa.Table, key: list[str]) -> list[str]:
 def assert_as_reference(sent: Sent, target: Path, format: str, *, killed: bool = False) -> None:
     """Each table equals the reference at its position. After a kill, tables may be missing."""
     for table, key in sent.keys.items():
-        current = open_current(format, open_store(target), f"public.{table}", {})
+        current = open_current(format, open_store(target), f"public.{table}", TableOptions())
         position = current.position()
         if position is None:
             assert killed or not len(sent.changes[table])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import random
 from collections import Counter
 from collections.abc import Sequence
@@ -17,9 +18,12 @@ from pgoutput_fast.merge.current_table import CurrentTable
 from pgoutput_fast.merge.duckdb import DuckDBMerge
 from pgoutput_fast.merge.effect.effect import COMMIT_LSN, UNREPRESENTABLE, Effect, current_schema
 from pgoutput_fast.merge.local import LocalMerge
-from pgoutput_fast.tables.delta.current import DeltaCurrent
+from pgoutput_fast.storage.stores import open_store
+from pgoutput_fast.tables.data_files import FILE_BYTES
 from pgoutput_fast.tables.duckdb import DuckDBCurrent
-from pgoutput_fast.tables.iceberg.current import IcebergCurrent
+from pgoutput_fast.tables.file_table import FileTable
+from pgoutput_fast.tables.formats import open_target
+from pgoutput_fast.tables.options import TableOptions
 
 __all__ = [
     "KEYS",
@@ -90,16 +94,23 @@ def open_table(kind: str, place: Path, name: str = "public.orders", file_bytes: 
     if kind == "duckdb":
         return duckdb_table(place / "current.duckdb", name)
     place.mkdir(exist_ok=True)
-    made = delta_table if kind == "delta" else iceberg_table
-    return made(place, name, file_bytes=file_bytes)
+    return open_files(kind, place, name, file_bytes)
 
 
-def delta_table(*arguments: Any, **more: Any) -> LocalMerge:
-    return LocalMerge(DeltaCurrent(*arguments, **more))
+def open_files(
+    format: str, place: str | os.PathLike[str], directory: str, file_bytes: int = FILE_BYTES
+) -> LocalMerge:
+    """A current table of files, by its directory."""
+    target = open_target(format, open_store(place), TableOptions())
+    return LocalMerge(FileTable(target.table(directory, "current"), file_bytes))
 
 
-def iceberg_table(*arguments: Any, **more: Any) -> LocalMerge:
-    return LocalMerge(IcebergCurrent(*arguments, **more))
+def delta_table(place: str | os.PathLike[str], directory: str, **more: Any) -> LocalMerge:
+    return open_files("delta", place, directory, **more)
+
+
+def iceberg_table(place: str | os.PathLike[str], directory: str, **more: Any) -> LocalMerge:
+    return open_files("iceberg", place, directory, **more)
 
 
 def duckdb_table(*arguments: Any) -> DuckDBMerge:

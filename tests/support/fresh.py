@@ -19,6 +19,7 @@ from pgoutput_fast.mirror.follow.tables import relation_columns
 from pgoutput_fast.mirror.state.memory import Beginning, KnownColumn, Memory, TableFacts
 from pgoutput_fast.protocol.lsn import parse_lsn
 from pgoutput_fast.storage.stores import open_store
+from pgoutput_fast.tables.options import TableOptions
 from support.capturing import wait_until
 from support.mirrors import Following, Place, mirrored_rows, rows_of
 
@@ -130,8 +131,8 @@ def make_target(target: Path) -> None:
     rows = pgo.decode(sent, options=pgo.Options(transactions="committed")).table("public.t")
     schema = current_schema(relation_columns(rows.schema))
     loaded = pa.Table.from_pylist([{"id": 1, "big": "x", "_commit_lsn": 100}], schema)
-    open_current_table("delta", store, "public.t", {}).replace(loaded.to_batches(), schema, 100)
-    history = AppendTable(store, "history/public.t", {})
+    open_current_table("delta", store, "public.t", TableOptions()).replace(loaded.to_batches(), schema, 100)
+    history = AppendTable(store, "history/public.t", TableOptions())
     with HistoryFiles(store, "made") as files:
         files.add(history, rows)
         history.commit(*_with_position(files.of(history), 200))

@@ -22,8 +22,9 @@ import pytest
 from pgoutput_fast.merge.formats import open_current_table
 from pgoutput_fast.mirror import Mirror, Point, at, points
 from pgoutput_fast.storage.stores import open_store
-from pgoutput_fast.tables.delta.appended import reached
+from pgoutput_fast.tables.delta.table import uri_and_options
 from pgoutput_fast.tables.directories import directory_of
+from pgoutput_fast.tables.options import TableOptions
 from reference.current import CurrentRows
 from support import pg
 from support.background import Background
@@ -172,12 +173,12 @@ def opened(server: Any, directory: Path) -> Iterator[Place]:
 def current_of(target: Path | str, table: str, version: int | None = None, format: str = "delta") -> pa.Table:
     """The rows of a current table, by default those of the newest point."""
     version = at(target)[table] if version is None else version
-    return open_current_table(format, open_store(target), table, {}).read(version)
+    return open_current_table(format, open_store(target), table, TableOptions()).read(version)
 
 
 def history_of(target: Path | str, table: str) -> pa.Table:
     """All changes of a table, in the order in which to apply them."""
-    uri, storage = reached(str(open_store(target).at(f"history/{directory_of(table)}")))
+    uri, storage = uri_and_options(str(open_store(target).at(f"history/{directory_of(table)}")))
     rows = pa.table(deltalake.DeltaTable(uri, storage_options=storage).to_pyarrow_table())
     # The old and the new row of an update have the same ordinal. The old one comes first.
     kinds = pa.array([kind != "update_preimage" for kind in rows["_change_type"].to_pylist()], pa.bool_())
@@ -256,7 +257,7 @@ def expect_same_total(place: Place, found: list[Point]) -> None:
 
 def lose_rows(place: Place, table: str) -> None:
     """Empties a current table without the mirror's knowledge."""
-    rows = open_current_table("delta", open_store(place.target), table, {})
+    rows = open_current_table("delta", open_store(place.target), table, TableOptions())
     schema, position = rows.schema(), rows.position()
     assert schema is not None
     assert position is not None

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
@@ -16,39 +14,38 @@ import pyarrow.dataset as ds
 import pytest
 from pyarrow import fs
 from pyiceberg.catalog import load_catalog
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import CommitStateUnknownException
 
 from pgoutput_fast.storage.stores import Store, open_store
 from pgoutput_fast.tables.files import TableFiles
-from pgoutput_fast.tables.iceberg.appended import IcebergTarget, open_catalog
-from pgoutput_fast.tables.manifest import ParquetTarget
+from pgoutput_fast.tables.iceberg.table import IcebergTable, IcebergTarget, open_catalog
+from pgoutput_fast.tables.options import TableOptions
+from pgoutput_fast.tables.parquet import ParquetTable
 from pgoutput_fast.tables.partitions import Partitioning
+from pgoutput_fast.tables.table import OutcomeUnknownError
+from support.appended import append, names_of, seq_of
 
 SCHEMA = pa.schema([("_seq", pa.int64()), ("n", pa.int32()), ("text", pa.string())])
 
 
-@contextmanager
-def _table(place: Path, directory: str = "public.t") -> Iterator[IcebergTarget]:
-    store = open_store(place)
-    store.make()
-    with open_catalog(store, {}) as catalog:
-        yield IcebergTarget(catalog, store, directory)
+def _table(place: Path, directory: str = "public.t") -> IcebergTable:
+    return IcebergTarget(open_store(place), TableOptions()).table(directory, "changes")
 
 
 def _add(
     place: Path, rows: pa.Table, mode: Any = "append", directory: str = "public.t", by: tuple[str, ...] = ()
 ) -> int:
     """Adds rows as tasks and driver do. Returns how many files there are."""
-    with _table(place, directory) as table:
-        target = rows.schema if mode == "overwrite" else table.fitted(rows.schema)
-        partitioning = {
-            directory: Partitioning(by, table.partition_directories, table.partition_columns_stored)
-        }
-        with TableFiles(open_store(place), "run", table.hidden, partitioning=partitioning) as files:
-            for batch in rows.cast(target).to_batches():
-                files.add(directory, batch)
-        table.commit(files.written, rows["_seq"][-1].as_py(), target, mode, by)
-        assert {each.name for each in files.written} <= set(table.committed())
-        return len(table.committed())
+    table = _table(place, directory)
+    target = rows.schema if mode == "overwrite" else table.fitted(rows.schema)
+    partitioning = {directory: Partitioning(by, table.partition_directories, table.partition_columns_stored)}
+    with TableFiles(open_store(place), "run", IcebergTarget.hidden, partitioning=partitioning) as files:
+        for batch in rows.cast(target).to_batches():
+            files.add(directory, batch)
+    append(table, files.written, rows["_seq"][-1].as_py(), target, mode, by)
+    assert {each.name for each in files.written} <= names_of(table)
+    return len(names_of(table))
 
 
 def _read(place: Path, identifier: tuple[str, str] = ("public", "t")) -> pa.Table:
@@ -65,12 +62,11 @@ def _rows(first: int, count: int, **more: pa.Array) -> pa.Table:
 
 
 def test_rows_position_and_columns_that_come_later(tmp_path: Path) -> None:
-    with _table(tmp_path) as table:
-        assert (table.exists(), table.position(), table.committed()) == (False, None, ())
+    assert _table(tmp_path).known is None
     _add(tmp_path, _rows(0, 10))
     _add(tmp_path, _rows(10, 5, added=pa.array([[date(2024, 2, 29)]] * 5)))
-    with _table(tmp_path) as table:
-        assert (table.exists(), table.position(), len(table.committed())) == (True, 14, 2)
+    table = _table(tmp_path)
+    assert (seq_of(table), len(names_of(table))) == (14, 2)
     rows = _read(tmp_path)
     assert rows["_seq"].to_pylist() == list(range(15))
     assert rows["added"].to_pylist() == [None] * 10 + [[date(2024, 2, 29)]] * 5
@@ -91,10 +87,8 @@ def test_dates_and_times_that_python_does_not_have(tmp_path: Path) -> None:
 
 def test_a_commit_without_files_moves_the_position(tmp_path: Path) -> None:
     for position in (3, 7):
-        with _table(tmp_path) as table:
-            table.commit([], position, SCHEMA, "append")
-        with _table(tmp_path) as table:
-            assert table.position() == position
+        append(_table(tmp_path), [], position, SCHEMA)
+        assert seq_of(_table(tmp_path)) == position
     assert _read(tmp_path).num_rows == 0
 
 
@@ -108,9 +102,10 @@ def test_overwrite_replaces_rows_and_types(tmp_path: Path) -> None:
     assert _add(tmp_path, new.drop_columns("n"), "overwrite") == 1
     rows = _read(tmp_path)
     assert rows.to_pylist() == new.drop_columns("n").to_pylist()
-    with _table(tmp_path) as table:
-        first = table._table.snapshots()[0].snapshot_id
-        before = table._table.scan(snapshot_id=first).to_arrow()
+    with open_catalog(open_store(tmp_path), {}) as catalog:
+        found = catalog.load_table(("public", "t"))
+        first, _ = found.snapshots()  # one for each commit
+        before = found.scan(snapshot_id=first.snapshot_id).to_arrow()
         assert before["_seq"].to_pylist() == list(range(10))
         assert before["text"].null_count == 10
     _add(tmp_path, _rows(30, 1).drop_columns("text"))
@@ -142,13 +137,10 @@ def test_types_become_wider(tmp_path: Path, narrow: pa.Array, wide: pa.Array) ->
 def test_types_that_iceberg_cannot_widen(tmp_path: Path) -> None:
     _add(tmp_path, pa.table({"_seq": [0], "v": pa.array([Decimal("1.5")], pa.decimal128(5, 1))}))
     for kind in (pa.decimal128(6, 2), pa.string()):
-        with (
-            _table(tmp_path) as table,
-            pytest.raises(
-                ValueError, match=r"public\.t has another schema: its column 'v' .* mode='overwrite'"
-            ),
+        with pytest.raises(
+            ValueError, match=r"public\.t has another schema: its column 'v' .* mode='overwrite'"
         ):
-            table.fitted(pa.schema([("v", kind)]))
+            _table(tmp_path).fitted(pa.schema([("v", kind)]))
 
 
 def test_partitions(tmp_path: Path) -> None:
@@ -156,14 +148,17 @@ def test_partitions(tmp_path: Path) -> None:
     rows = _rows(0, 20).set_column(2, "text", pa.array(texts))
     assert _add(tmp_path, rows, by=("text", "n")) == 20
     assert _add(tmp_path, rows.slice(0, 1), by=("text", "n")) == 21
-    with _table(tmp_path) as table:
-        assert table.partition_by() == ("text", "n")
+    known = _table(tmp_path).known
+    assert known is not None
+    assert known.partition_by == ("text", "n")
+    with open_catalog(open_store(tmp_path), {}) as catalog:
+        found = catalog.load_table(("public", "t"))
         for row_filter, count in (
             ("text = 'a' and n = 5", 1),
             (f"text = '{texts[4]}'", 4),
             ("text is null", 4),
         ):
-            assert len(list(table._table.scan(row_filter=row_filter).plan_files())) == count
+            assert len(list(found.scan(row_filter=row_filter).plan_files())) == count
     assert _read(tmp_path).slice(1)["text"].to_pylist() == texts
 
 
@@ -179,29 +174,44 @@ def test_one_of_two_commits_at_a_time(tmp_path: Path, mode: Any, rows: pa.Table 
                 files.add("public.t", batch)
         added.append(files.written)
     _add(tmp_path, _rows(0, 5))
-    with _table(tmp_path) as one, _table(tmp_path) as two:
-        assert one.position() == two.position() == 4
-        one.commit(added[0], 12, SCHEMA, mode)
-        with pytest.raises(
-            RuntimeError, match=r"something else changed .* public\.t during the commit: run it again"
-        ):
-            two.commit(added[1], 11, SCHEMA, mode)
-    with _table(tmp_path) as table:
-        assert table.position() == 12
-        assert table._table.properties.get("commit.retry.num-retries") is None
+    one, two = _table(tmp_path), _table(tmp_path)
+    assert seq_of(one) == seq_of(two) == 4
+    append(one, added[0], 12, SCHEMA, mode)
+    with pytest.raises(
+        RuntimeError, match=r"something else changed .* public\.t in .* during the commit: run it again"
+    ):
+        append(two, added[1], 11, SCHEMA, mode)
+    assert seq_of(_table(tmp_path)) == 12
+    with open_catalog(open_store(tmp_path), {}) as catalog:
+        assert catalog.load_table(("public", "t")).properties.get("commit.retry.num-retries") is None
     wanted = [*(range(5) if mode == "append" else ()), *(range(5, 10) if rows else ())]
     assert _read(tmp_path)["_seq"].to_pylist() == wanted
 
 
 def test_one_of_two_makes_the_table(tmp_path: Path) -> None:
-    with _table(tmp_path) as one, _table(tmp_path) as two:
-        assert not one.exists()
-        assert not two.exists()
-        one.commit([], 5, SCHEMA, "append")
-        with pytest.raises(RuntimeError, match=r"something else changed .* public\.t"):
-            two.commit([], 3, SCHEMA, "append")
-    with _table(tmp_path) as table:
-        assert table.position() == 5
+    one, two = _table(tmp_path), _table(tmp_path)
+    assert one.known is two.known is None
+    append(one, [], 5, SCHEMA)
+    with pytest.raises(RuntimeError, match=r"something else changed .* public\.t"):
+        append(two, [], 3, SCHEMA)
+    assert seq_of(_table(tmp_path)) == 5
+
+
+def test_a_commit_whose_outcome_is_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The catalog has executed it, and its answer was lost."""
+    commit = SqlCatalog.commit_table
+
+    def lost(*arguments: Any) -> Any:
+        commit(*arguments)
+        raise CommitStateUnknownException("gateway timeout")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SqlCatalog, "commit_table", lost)
+        with pytest.raises(
+            OutcomeUnknownError, match=r"public\.t .* is unknown: gateway timeout\. Run it again"
+        ):
+            append(_table(tmp_path), [], 5, SCHEMA)
+    assert seq_of(_table(tmp_path)) == 5
 
 
 NAMES = ["a.b", "Größe", "a b", "1x", "x/y", "q'\"", "select", "%41", "+"]
@@ -219,12 +229,12 @@ def test_names_that_need_quotes(tmp_path: Path) -> None:
 def test_a_catalog_is_of_one_target(tmp_path: Path) -> None:
     _add(tmp_path / "one", _rows(0, 1))
     properties = {"type": "sql", "uri": f"sqlite:///{tmp_path}/one/_catalog.db"}
-    with open_catalog(open_store(tmp_path / "two"), properties) as catalog:
-        table = IcebergTarget(catalog, open_store(tmp_path / "two"), "public.t")
-        with pytest.raises(ValueError, match=r"use another catalog \(or warehouse\) for each target"):
-            table.exists()
+    other = IcebergTarget(open_store(tmp_path / "two"), TableOptions(iceberg_catalog=properties))
+    with pytest.raises(ValueError, match=r"use another catalog \(or warehouse\) for each target"):
+        other.table("public.t", "changes").version()
+    remote = open_store("s3://key:secret@bucket/lake?region=eu-central-1")
     with pytest.raises(ValueError, match=r"need a catalog: pass iceberg_catalog="):
-        open_catalog(open_store("s3://key:secret@bucket/lake?region=eu-central-1"), {})
+        IcebergTarget.check(remote, TableOptions(), "iceberg")
 
 
 def test_in_an_object_store(tmp_path: Path) -> None:
@@ -250,11 +260,11 @@ def test_in_an_object_store(tmp_path: Path) -> None:
             "s3.region": "us-east-1",
         }
         for first in (0, 10):
-            with open_catalog(store, properties) as catalog:
-                table = IcebergTarget(catalog, store, "public.o+C3+A9")
-                with TableFiles(store, f"run{first}", table.hidden) as files:
-                    files.add("public.o+C3+A9", _rows(first, 5).to_batches()[0])
-                table.commit(files.written, first, SCHEMA, "append")
+            target = IcebergTarget(store, TableOptions(iceberg_catalog=properties))
+            table = target.table("public.o+C3+A9", "changes")
+            with TableFiles(store, f"run{first}", target.hidden) as files:
+                files.add("public.o+C3+A9", _rows(first, 5).to_batches()[0])
+            append(table, files.written, first, SCHEMA)
         with load_catalog("pgoutput_fast", **properties) as catalog:
             found = catalog.load_table(("public", "oé"))
             assert found.location() == "s3://lake/a b/c/public.o+C3+A9"
@@ -270,12 +280,12 @@ def _check_directories_of_partitions(store: Store, s3: fs.FileSystem) -> None:
     rows = _rows(0, 5).set_column(2, "text", pa.array(texts))
     with TableFiles(store, "run", True, partitioning={"p": Partitioning(("text",), True, False)}) as files:
         files.add("p", rows.to_batches()[0])
-    ParquetTarget(store, "p").commit(files.written, 4, rows.schema, "append", ("text",))
+    append(ParquetTable(store, "p"), files.written, 4, rows.schema, partition_by=("text",))
     hive = ds.partitioning(pa.schema([("text", pa.string())]), flavor="hive")
     found = ds.dataset("lake/a b/c/p", filesystem=s3, partitioning=hive).to_table().sort_by("_seq")
     assert found.select(rows.schema.names).to_pylist() == rows.to_pylist()
-    table = ParquetTarget(store, "p")
+    table = ParquetTable(store, "p")
     assert {entry.name.removeprefix("p/") for entry in store.entries("p", recursive=True)} == {
         "_manifest.json",
-        *table.committed(),
+        *names_of(table),
     }

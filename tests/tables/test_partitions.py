@@ -19,7 +19,7 @@ import pytest
 
 from pgoutput_fast.storage.stores import open_store
 from pgoutput_fast.tables import files, partitions
-from pgoutput_fast.tables.delta.appended import DeltaTarget
+from pgoutput_fast.tables.delta.table import DeltaTable
 from pgoutput_fast.tables.files import TableFiles
 from pgoutput_fast.tables.partitions import Partitioning, check_partition_columns, divide
 
@@ -183,7 +183,7 @@ def test_partitions_stay_when_statistics_change(tmp_path: Path) -> None:
     wanted = pc.field("x") > 1
     assert deltalake.DeltaTable(tmp_path).to_pyarrow_dataset().to_table(filter=wanted).num_rows == 1
     for _ in range(2):
-        DeltaTarget(str(tmp_path)).mend()
+        DeltaTable(open_store(tmp_path.parent), tmp_path.name, "changes").mend()
         table = deltalake.DeltaTable(tmp_path)
         assert table.version() == 1
         assert len(table.file_uris()) == 3

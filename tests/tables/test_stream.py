@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,41 +11,35 @@ import pytest
 from deltalake import DeltaTable
 
 from pgoutput_fast.storage.stores import open_store
-from pgoutput_fast.tables.delta.appended import DeltaTarget
-from pgoutput_fast.tables.iceberg.appended import IcebergTarget, open_catalog
-from pgoutput_fast.tables.manifest import MANIFEST, ParquetTarget
+from pgoutput_fast.tables.formats import names_of, open_target
+from pgoutput_fast.tables.options import TableOptions
+from pgoutput_fast.tables.parquet import MANIFEST, ParquetTable
 from pgoutput_fast.tables.stream import Stream
-from pgoutput_fast.tables.target import TableTarget
+from pgoutput_fast.tables.table import Table
+from support.appended import append, ordinal_of
 
-FORMATS = ["parquet", "delta", "iceberg"]
+FORMATS = names_of("changes")
 SCHEMA = pa.schema([("_seq", pa.int64())])
 FIRST = Stream.of(("7300000000000000001", 'a"b', "slot"), 9, 100, (1 << 63) - 1)
 OTHER = Stream.of(("7300000000000000001", "other", "slot"), 3)
 
 
-@contextmanager
-def _table(format: str, place: Path) -> Iterator[TableTarget]:
-    store = open_store(place)
-    store.make()
-    if format == "delta":
-        yield DeltaTarget(str(place / "public.t"))
-    elif format == "iceberg":
-        with open_catalog(store, {}) as catalog:
-            yield IcebergTarget(catalog, store, "public.t")
-    else:
-        yield ParquetTarget(store, "public.t")
+def _table(format: str, place: Path) -> Table:
+    return open_target(format, open_store(place), TableOptions()).table("public.t", "changes")
 
 
 def _commit(format: str, place: Path, position: int, mode: Any, stream: Stream | None) -> None:
-    with _table(format, place) as table:
-        table.commit([], position, SCHEMA, mode, stream=stream)
+    append(_table(format, place), [], position, SCHEMA, mode, stream=stream)
 
 
 def _found(format: str, place: Path) -> tuple[int | None, Stream | None, str]:
     """(position, stream, the stream as text) as another process reads them."""
-    with _table(format, place) as table:
-        stream = table.stream()
-        return table.position(), stream, "" if stream is None else str(table.named(stream))
+    table = _table(format, place)
+    position = ordinal_of(table)
+    if position is None:
+        return None, None, ""
+    stream = position.stream
+    return position.seq, stream, "" if stream is None else str(table.named(stream))
 
 
 @pytest.mark.parametrize("format", FORMATS)
@@ -82,4 +74,4 @@ def test_a_manifest_with_a_damaged_stream_is_an_error(tmp_path: Path) -> None:
     for stream in ("{}", "[]", "x", '{"seq": null}', 7):
         manifest.write_text(json.dumps({**values, "stream": stream}))
         with pytest.raises(ValueError, match=r"_manifest\.json is damaged"):
-            ParquetTarget(open_store(tmp_path), "public.t")
+            ParquetTable(open_store(tmp_path), "public.t").version()

@@ -17,19 +17,21 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import deltalake
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable
 
 from pgoutput_fast.storage.stores import open_store
 from pgoutput_fast.tables.advice import advised
-from pgoutput_fast.tables.delta.appended import DeltaTarget
+from pgoutput_fast.tables.delta.table import DeltaTable
 from pgoutput_fast.tables.files import TableFiles, WrittenFile
-from pgoutput_fast.tables.manifest import MANIFEST, ParquetTarget
 from pgoutput_fast.tables.marker import end_marker, left_runs, put_marker, remove_marker
+from pgoutput_fast.tables.parquet import MANIFEST, ParquetTable
 from pgoutput_fast.tables.partitions import Partitioning
 from pgoutput_fast.tables.statistics import measured, statistics_of
+from pgoutput_fast.tables.table import Table
+from support.appended import append, names_of, seq_of
 
 SCHEMA = pa.schema([("_seq", pa.int64()), ("text", pa.string())])
 
@@ -151,24 +153,24 @@ def test_a_commit_that_is_killed_is_finished(
 ) -> None:
     for at in range(20):
         store = open_store(tmp_path / str(at))
-        ParquetTarget(store, "t").commit(_write(store, "one", 0), 9, SCHEMA, "append")
+        append(ParquetTable(store, "t"), _write(store, "one", 0), 9, SCHEMA, "append")
         files = _write(store, "two", 10)
         left = iter(range(100))
         with monkeypatch.context() as patch:
             for name in ("put", "rename", "remove"):
                 patch.setattr(store, name, _counted(getattr(store, name), left, at))
             try:
-                ParquetTarget(store, "t").commit(files, 19, SCHEMA, mode)
+                append(ParquetTable(store, "t"), files, 19, SCHEMA, mode)
                 break
             except _KilledError:
                 pass
-        table = ParquetTarget(store, "t")
-        done = table.position() == 19
+        table = ParquetTable(store, "t")
+        done = seq_of(table) == 19
         assert done == (at > 0)
         if not done:
-            table.commit(files, 19, SCHEMA, mode)
+            append(table, files, 19, SCHEMA, mode)
         names = {each.name for each in (tmp_path / str(at) / "t").glob("[!._]*.parquet")}
-        assert names == set(table.committed())
+        assert names == names_of(table)
         rows = sorted(
             seq
             for name in names
@@ -180,12 +182,12 @@ def test_a_commit_that_is_killed_is_finished(
 
 def test_a_damaged_manifest_is_an_error(tmp_path: Path) -> None:
     store = open_store(tmp_path)
-    ParquetTarget(store, "t").commit(_write(store, "one", 0), 9, SCHEMA, "append")
+    append(ParquetTable(store, "t"), _write(store, "one", 0), 9, SCHEMA, "append")
     manifest = tmp_path / "t" / MANIFEST
     whole = manifest.read_text()
     manifest.write_text(whole[:-20])
     with pytest.raises(ValueError, match=r"_manifest\.json is damaged"):
-        ParquetTarget(store, "t")
+        ParquetTable(store, "t").version()
     inside = "part-one-00-00001.parquet"
     for name in (
         "../other/x.parquet",
@@ -203,17 +205,19 @@ def test_a_damaged_manifest_is_an_error(tmp_path: Path) -> None:
         pending = {"version": 1, "rename": [], "remove": [name], "manifest": json.loads(whole)}
         (tmp_path / "t" / "_pending.json").write_text(json.dumps(pending))
         with pytest.raises(ValueError, match=r"_pending\.json is damaged"):
-            ParquetTarget(store, "t")
+            ParquetTable(store, "t").version()
     (tmp_path / "t" / "_pending.json").unlink()
     manifest.write_text(json.dumps({**json.loads(whole), "version": 9}))
     with pytest.raises(ValueError, match=r"written by a later version"):
-        ParquetTarget(store, "t")
+        ParquetTable(store, "t").version()
 
 
 @pytest.mark.parametrize("format", ["parquet", "delta"])
 def test_rows_take_the_wider_types_of_a_table(tmp_path: Path, format: str) -> None:
     store = open_store(tmp_path)
-    target = ParquetTarget(store, "t") if format == "parquet" else DeltaTarget(str(tmp_path / "t"))
+    target: Table = (
+        ParquetTable(store, "t") if format == "parquet" else DeltaTable(open_store(tmp_path), "t", "changes")
+    )
     wide = pa.schema(
         [("a", pa.int64()), ("l", pa.list_(pa.float64())), ("p", pa.decimal128(12, 2)), ("s", pa.string())]
     )
@@ -221,7 +225,7 @@ def test_rows_take_the_wider_types_of_a_table(tmp_path: Path, format: str) -> No
         [("a", pa.int16()), ("l", pa.list_(pa.float32())), ("p", pa.decimal128(10, 2)), ("n", pa.bool_())]
     )
     assert target.fitted(wide) == wide
-    target.commit([], 0, wide, "append")
+    append(target, [], 0, wide, "append")
     fitted = target.fitted(narrow)
     assert fitted.names == narrow.names
     assert fitted.types == [wide.field("a").type, wide.field("l").type, wide.field("p").type, pa.bool_()]
@@ -241,8 +245,8 @@ def test_a_delta_table_gets_its_first_timestamps_without_a_zone(tmp_path: Path, 
     for schema, rows, how in steps:
         with TableFiles(store, f"run{rows[0]['_seq']}", False) as files:
             files.add("t", pa.RecordBatch.from_pylist(rows, schema))
-        DeltaTarget(str(tmp_path / "t")).commit(files.written, rows[0]["_seq"], schema, how)
-    table = DeltaTable(str(tmp_path / "t"))
+        append(DeltaTable(open_store(tmp_path), "t", "changes"), files.written, rows[0]["_seq"], schema, how)
+    table = deltalake.DeltaTable(str(tmp_path / "t"))
     found = {row["_seq"]: row["at"] for row in table.to_pyarrow_table().to_pylist()}
     assert found == ({1: None} if mode == "append" else {}) | {2: moment}
     assert table.transaction_version("pgoutput_fast") == 2
@@ -250,18 +254,18 @@ def test_a_delta_table_gets_its_first_timestamps_without_a_zone(tmp_path: Path, 
 
 def test_a_delta_table_has_checkpoints(tmp_path: Path) -> None:
     """Without them, each commit costs more than the one before: delta-rs reads the log behind the last one."""
-    place, target = tmp_path / "t", DeltaTarget(str(tmp_path / "t"))
+    place, target = tmp_path / "t", DeltaTable(open_store(tmp_path), "t", "changes")
     for k in range(25):
         with TableFiles(open_store(tmp_path), f"run{k}", False) as files:
             files.add("t", _batch(k, 1))
-        target.commit(files.written, k, SCHEMA, "append")
+        append(target, files.written, k, SCHEMA, "append")
     last = json.loads((place / "_delta_log" / "_last_checkpoint").read_text())
     assert last["version"] == 19
     for path in sorted((place / "_delta_log").glob("*.json"))[:20]:
         path.unlink()
-    table = DeltaTable(str(place))
+    table = deltalake.DeltaTable(str(place))
     assert sorted(table.to_pyarrow_table()["_seq"].to_pylist()) == list(range(25))
-    assert DeltaTarget(str(place)).position() == 24
+    assert seq_of(DeltaTable(open_store(tmp_path), "t", "changes")) == 24
 
 
 def test_partitions_that_a_killed_commit_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -275,15 +279,15 @@ def test_partitions_that_a_killed_commit_left(tmp_path: Path, monkeypatch: pytes
             files.add("t", rows)
         return files.written
 
-    ParquetTarget(store, "t").commit(write("one"), 2, rows.schema, "append", ("text",))
+    append(ParquetTable(store, "t"), write("one"), 2, rows.schema, "append", ("text",))
     with monkeypatch.context() as patch:
         patch.setattr(store, "rename", _counted(store.rename, iter(range(9)), 1))
         with pytest.raises(_KilledError):
-            ParquetTarget(store, "t").commit(write("two"), 5, rows.schema, "overwrite", ("text",))
-    table = ParquetTarget(store, "t")
-    assert (table.position(), table.partition_by()) == (5, ("text",))
+            append(ParquetTable(store, "t"), write("two"), 5, rows.schema, "overwrite", ("text",))
+    table = ParquetTable(store, "t")
+    assert (seq_of(table), table.known and table.known.partition_by) == (5, ("text",))
     found = {each.relative_to(tmp_path / "t") for each in tmp_path.rglob("*.parquet")}
-    assert {str(each) for each in found} == set(table.committed())
+    assert {str(each) for each in found} == names_of(table)
     assert {each.parts[0] for each in found} == {"text=..", "text=a%2Fb", "text=__HIVE_DEFAULT_PARTITION__"}
     assert all(each.name.startswith("part-two-") for each in found)
 
@@ -303,7 +307,7 @@ def _many(directory: Path, tables: int, batches: int, text: int) -> tuple[int, i
 import os, re, sys
 from pathlib import Path
 import pyarrow as pa
-from pgoutput_fast.tables.delta.appended import DeltaTarget
+from pgoutput_fast.tables.delta.table import DeltaTable
 from pgoutput_fast.tables.files import TableFiles
 from pgoutput_fast.storage.stores import open_store
 
@@ -363,15 +367,15 @@ def test_a_run_that_has_ended_leaves_no_file(tmp_path: Path) -> None:
 def test_files_that_are_gone_before_their_commit(tmp_path: Path) -> None:
     """The table is as before, and can be written again."""
     store = open_store(tmp_path)
-    ParquetTarget(store, "t").commit(_write(store, "one", 0), 9, SCHEMA, "append")
+    append(ParquetTable(store, "t"), _write(store, "one", 0), 9, SCHEMA, "append")
     files = _write(store, "two", 10)
     store.remove(f"t/{files[0].name}")
     with pytest.raises(RuntimeError, match=r"is gone before it was committed.*The table is as before"):
-        ParquetTarget(store, "t").commit(files, 19, SCHEMA, "append")
-    table = ParquetTarget(store, "t")
-    assert table.position() == 9
-    table.commit(_write(store, "two", 10), 19, SCHEMA, "append")
-    assert ParquetTarget(store, "t").position() == 19
+        append(ParquetTable(store, "t"), files, 19, SCHEMA, "append")
+    table = ParquetTable(store, "t")
+    assert seq_of(table) == 9
+    append(table, _write(store, "two", 10), 19, SCHEMA, "append")
+    assert seq_of(ParquetTable(store, "t")) == 19
 
 
 def test_an_error_of_the_store_says_what_to_do(tmp_path: Path) -> None:

@@ -7,10 +7,10 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from pgoutput_fast.tables.damaged import DamagedError
-from pgoutput_fast.tables.data_files import NewFiles, Version
+from pgoutput_fast.tables.data_files import NewFiles
 from pgoutput_fast.tables.errors import MirrorBusyError
-from pgoutput_fast.tables.file_table import ChangedError, FileTable
+from pgoutput_fast.tables.file_table import FileTable
+from pgoutput_fast.tables.table import ConflictError, Version
 
 __all__ = ["commit", "expect_conflict", "is_applied", "until_committed", "with_version"]
 
@@ -58,11 +58,11 @@ def commit(
         before, schema, position, removed: as for `FileTable.commit`.
 
     Raises:
-        ChangedError: if another program has committed since `before`. The table is unchanged.
+        ConflictError: if another program has committed since `before`. The table is unchanged.
     """
     try:
         table.commit(before, schema, position, files.written, removed)
-    except (ChangedError, MirrorBusyError):
+    except (ConflictError, MirrorBusyError):
         raise
     except BaseException:
         # A store may execute a request after it reported an error, and an error may follow the commit.
@@ -77,18 +77,18 @@ def expect_conflict(table: FileTable, before: Version | None, problem: Exception
     Args:
         table: the table.
         before: the version; None if there was no table.
-        problem: a ChangedError, or a file was missing.
+        problem: a ConflictError, or a file was missing.
 
     Raises:
         DamagedError: if a file of the current version is missing.
     """
-    if isinstance(problem, ChangedError):
+    if isinstance(problem, ConflictError):
         return
     if before is None:
         raise problem
     # An OPTIMIZE and a VACUUM may have removed a file of the version that was read.
     if table.version() == before.number:
-        raise DamagedError(table, problem, None) from problem
+        raise table.damaged(problem) from problem
 
 
 def until_committed(tables: Sequence[_T], attempt: Callable[[Sequence[_T]], Sequence[_T]]) -> None:
@@ -124,7 +124,7 @@ def with_version(table: FileTable, task: Callable[[Version | None], _T]) -> _T:
         before = table.now()
         try:
             results.append(task(before))
-        except (ChangedError, FileNotFoundError) as problem:
+        except (ConflictError, FileNotFoundError) as problem:
             expect_conflict(table, before, problem)
             return tables
         return ()

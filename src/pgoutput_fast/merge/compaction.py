@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from pgoutput_fast.tables.data_files import Version, by_bounds
+from pgoutput_fast.tables.data_files import by_bounds
+from pgoutput_fast.tables.table import Version
 
 __all__ = ["to_join"]
 

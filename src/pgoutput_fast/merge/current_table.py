@@ -8,12 +8,12 @@ from collections.abc import Iterable, Iterator, Sequence
 import pyarrow as pa
 
 from pgoutput_fast.merge.effect.effect import Effect
-from pgoutput_fast.tables.table import HeldVersion, Table
+from pgoutput_fast.tables.table import CurrentRows, HeldVersion
 
 __all__ = ["CurrentTable", "with_null_columns"]
 
 
-class CurrentTable(Table):
+class CurrentTable(CurrentRows):
     """A table with the rows of the server's table at a position, which effects of changes move.
 
     Its position is an LSN: the table has the effect of all transactions that committed there or before, and of no
@@ -30,9 +30,9 @@ class CurrentTable(Table):
         table: the same.
     """
 
-    table: Table
+    table: CurrentRows
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: CurrentRows) -> None:
         self.table = table
 
     def __str__(self) -> str:

@@ -2,36 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from pgoutput_fast.merge.current_table import CurrentTable
 from pgoutput_fast.merge.duckdb import DuckDBMerge
 from pgoutput_fast.merge.local import LocalMerge
 from pgoutput_fast.storage.stores import Store
-from pgoutput_fast.tables.current_formats import open_current
 from pgoutput_fast.tables.duckdb import DuckDBCurrent
 from pgoutput_fast.tables.file_table import FileTable
-from pgoutput_fast.tables.table import Table
+from pgoutput_fast.tables.formats import open_current
+from pgoutput_fast.tables.options import TableOptions
+from pgoutput_fast.tables.table import CurrentRows
 
 __all__ = ["merged_here", "open_current_table"]
 
 
-def open_current_table(
-    format: str,
-    store: Store,
-    table: str,
-    storage_options: Mapping[str, str],
-    *,
-    iceberg_catalog: Mapping[str, str] | None = None,
-) -> CurrentTable:
+def open_current_table(format: str, store: Store, table: str, options: TableOptions) -> CurrentTable:
     """Opens a current table, which need not exist yet, to apply effects in this process.
 
     The arguments are those of `open_current`.
     """
-    return merged_here(open_current(format, store, table, storage_options, iceberg_catalog=iceberg_catalog))
+    return merged_here(open_current(format, store, table, options))
 
 
-def merged_here(table: Table) -> CurrentTable:
+def merged_here(table: CurrentRows) -> CurrentTable:
     """A table to apply effects to in this process."""
     if isinstance(table, DuckDBCurrent):
         return DuckDBMerge(table)

@@ -14,8 +14,9 @@ from pgoutput_fast.merge.plan import MergePlan
 from pgoutput_fast.merge.staged import Staged
 from pgoutput_fast.merge.stored_effect import store_effect
 from pgoutput_fast.tables.columns import in_schema
-from pgoutput_fast.tables.data_files import NewFiles, Version, candidates, row_groups
+from pgoutput_fast.tables.data_files import NewFiles, candidates, row_groups
 from pgoutput_fast.tables.file_table import FileTable
+from pgoutput_fast.tables.table import Version
 
 __all__ = ["LocalMerge", "merge_effect"]
 
@@ -41,7 +42,7 @@ class LocalMerge(CurrentTable):
 
     def apply_parts(self, parts: Iterable[Effect], position: int, after: int | None = None) -> None:
         def apply(before: Version | None) -> None:
-            if is_applied(self, None if before is None else before.position, position, after):
+            if is_applied(self, None if before is None else before.lsn, position, after):
                 return
             with self._new_files() as files:
                 staged = Staged(before)

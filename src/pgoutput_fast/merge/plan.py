@@ -15,8 +15,9 @@ from pgoutput_fast.merge.compaction import to_join
 from pgoutput_fast.merge.search import Numbers
 from pgoutput_fast.merge.stored_effect import StoredEffect, is_ordered
 from pgoutput_fast.merge.units import MergedTable, NewRowsUnit, RewriteUnit, UnitResult
-from pgoutput_fast.tables.data_files import Version, has_bounds
+from pgoutput_fast.tables.data_files import has_bounds, part_of
 from pgoutput_fast.tables.file_table import FileTable
+from pgoutput_fast.tables.table import Version
 
 __all__ = ["MergePlan"]
 
@@ -124,7 +125,7 @@ class MergePlan:
     def _rewrite(
         self, before: Version, part: Sequence[int], joined: Collection[int], adds: bool
     ) -> RewriteUnit:
-        version = before.part(part, self.identity)
+        version = part_of(before, part, self.identity)
         names = frozenset(before.files[k].name for k in part if k in joined)
         return RewriteUnit(self._merged_table, version, names, self.effects, adds)
 

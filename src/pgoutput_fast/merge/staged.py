@@ -12,8 +12,8 @@ from typing import Any
 import pyarrow as pa
 
 from pgoutput_fast.base.documents import parsed_json
-from pgoutput_fast.tables.data_files import DataFile, Version
 from pgoutput_fast.tables.files import WrittenFile
+from pgoutput_fast.tables.table import DataFile, Version
 
 __all__ = ["Staged"]
 
@@ -73,7 +73,7 @@ class Staged:
             lows, highs = (each.take(pa.array(kept, pa.int64())).cast(kind) for each in olds)
             return pa.concat_arrays([lows, low]), pa.concat_arrays([highs, high])
 
-        number, position = (-1, -1) if before is None else (before.number, before.position)
+        number, position = (-1, None) if before is None else (before.number, before.position)
         return Version(number, position, schema, [*(old[k] for k in kept), *new], bounds)
 
 

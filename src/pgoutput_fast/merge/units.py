@@ -15,14 +15,13 @@ from pgoutput_fast.merge.search import Numbers, Removed, Search
 from pgoutput_fast.merge.stored_effect import StoredEffect, in_key_order, rows_at, rows_between
 from pgoutput_fast.storage.stores import Store
 from pgoutput_fast.tables.data_files import (
-    DataFile,
     NewFiles,
-    Version,
     candidates,
     least_and_largest,
     row_groups,
 )
 from pgoutput_fast.tables.files import WrittenFile
+from pgoutput_fast.tables.table import DataFile, Version
 
 __all__ = ["MergedTable", "NewRowsUnit", "RewriteUnit", "Unit", "UnitResult"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from pgoutput_fast.capture.retention import Retention
@@ -11,7 +11,7 @@ from pgoutput_fast.mirror.follow.backlog import BACKLOG_BYTES
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.snapshot.progress import LoadProgress
 from pgoutput_fast.snapshot.snapshot import Snapshot
-from pgoutput_fast.storage.paths import shown
+from pgoutput_fast.tables.options import TableOptions
 
 __all__ = ["MirrorSettings"]
 
@@ -33,7 +33,7 @@ class MirrorSettings:
         adopt: whether to take over a slot that the mirror did not make.
         options: how to decode.
         threads: number of sessions that read during a load.
-        storage_options: options of delta-rs for the store.
+        table_options: how to reach the tables.
         seconds: how old a change may become before it is in its history.
         merge_seconds: how old a change may become before it is applied.
         retention: which segments are removed; None for none.
@@ -42,7 +42,6 @@ class MirrorSettings:
         progress: called after each range of pages of a load; None to log it.
         retry_seconds: how long to wait for a server or store that cannot be reached.
         backlog_bytes: above this many bytes of unread segments the capture pauses; None for no limit.
-        iceberg_catalog: properties of a pyiceberg catalog; None for the one in the target.
     """
 
     dsn: str = field(repr=False)  # it may contain a password
@@ -54,7 +53,7 @@ class MirrorSettings:
     adopt: bool
     options: Options
     threads: int
-    storage_options: Mapping[str, str] = field(repr=False)
+    table_options: TableOptions
     seconds: float
     merge_seconds: float
     retention: Retention | None
@@ -63,7 +62,6 @@ class MirrorSettings:
     progress: Callable[[LoadProgress], object] | None = None
     retry_seconds: float = RETRY_SECONDS
     backlog_bytes: int | None = BACKLOG_BYTES
-    iceberg_catalog: Mapping[str, str] | None = field(default=None, repr=False)
 
     def snapshot(
         self, slot: str | None, wanted: Callable[[], bool], tables: Sequence[str] | None = None
@@ -87,9 +85,3 @@ class MirrorSettings:
             wanted=wanted,
             lock_seconds=_LOCK_SECONDS,
         )
-
-    @property
-    def iceberg_place(self) -> str | None:
-        """The Iceberg catalog without credentials; None for the one in the target."""
-        known = self.iceberg_catalog
-        return None if not known else shown(known.get("uri") or known.get("name") or "a catalog")

@@ -17,8 +17,9 @@ from pgoutput_fast.spark.current.keyed_changes import KeyedChanges, groups_of
 from pgoutput_fast.spark.sessions import cores_of
 from pgoutput_fast.spark.tasks.current.merge_units import RunUnit
 from pgoutput_fast.spark.tasks.current.reduce import Place, ReduceChanges
-from pgoutput_fast.tables.data_files import NewFiles, Version
-from pgoutput_fast.tables.file_table import ChangedError, FileTable
+from pgoutput_fast.tables.data_files import NewFiles
+from pgoutput_fast.tables.file_table import FileTable
+from pgoutput_fast.tables.table import ConflictError, Version
 
 __all__ = ["Merger"]
 
@@ -42,7 +43,7 @@ class _Merge:
         self.columns = self.changes.columns
         self.identity = self.changes.key or tuple(name for name in self.columns.names if name != COMMIT_LSN)
         self.schema = self.table.schema_with(self.before, self.columns)
-        self._after = None if self.before is None else self.before.position
+        self._after = None if self.before is None else self.before.lsn
 
     def __str__(self) -> str:
         return self.changes.table
@@ -50,7 +51,7 @@ class _Merge:
     def begin(self) -> bool:
         """Plans an attempt. Returns whether there is something to do."""
         now = self.table.now()
-        if is_applied(self.table, None if now is None else now.position, self.position, self._after):
+        if is_applied(self.table, None if now is None else now.lsn, self.position, self._after):
             return False
         if (now and now.number) != (self.before and self.before.number):
             self.schema = self.table.schema_with(now, self.columns)
@@ -80,7 +81,7 @@ class _Merge:
                 commit(
                     self.table, files, self.before, self.schema, self.position, self.plan.removed(self.done)
                 )
-        except (ChangedError, FileNotFoundError) as problem:
+        except (ConflictError, FileNotFoundError) as problem:
             expect_conflict(self.table, self.before, problem)
             return True
         return False

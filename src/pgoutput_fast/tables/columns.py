@@ -11,7 +11,7 @@ from pgoutput_fast.schema.plain import to_types
 from pgoutput_fast.schema.types import stored_schema
 from pgoutput_fast.tables.errors import LOAD_ANY_AGAIN
 
-__all__ = ["check_names", "fitted", "in_schema", "joined", "merged"]
+__all__ = ["check_names", "fit_types", "fitted", "in_schema", "joined", "merged"]
 
 
 def check_names(names: list[str], place: str, *, folded: bool) -> None:
@@ -50,16 +50,39 @@ def fitted(
     Raises:
         ValueError: if a column has a type that the table cannot take.
     """
+    return fit_types(there, stored_schema(new, "current"), place, can_widen, LOAD_ANY_AGAIN)
+
+
+def fit_types(
+    there: pa.Schema | None,
+    new: pa.Schema,
+    place: str,
+    can_widen: Callable[[pa.DataType, pa.DataType], bool],
+    remedy: str,
+    *,
+    more_fields: bool = False,
+) -> pa.Schema:
+    """The types that rows need to fit into a table, for columns in types that its format has.
+
+    Args:
+        there, new, place, can_widen: as for `fitted`.
+        remedy: what to do if there is no such type.
+        more_fields: whether structs of the rows may have more fields, as in `widen`.
+
+    Raises:
+        ValueError: if there is no such type.
+    """
     fields = []
-    for field in stored_schema(new, "current"):
+    for field in new:
         if there is not None and field.name in there.names:
             known = there.field(field.name).type
-            wide = widen(known, field.type)
+            wide = widen(known, field.type, more_fields=more_fields)
             if wide is None or not (wide.equals(known) or can_widen(known, wide)):
                 raise ValueError(
-                    f"{place} has another type: its column {field.name!r} is {known}, and the rows have {field.type}. "
+                    f"{place} has another schema: its column {field.name!r} is {known}, and the rows have "
+                    f"{field.type}. "
                     f"{'A column cannot change in this way' if wide is None else 'Tables of this kind cannot widen it'}"
-                    f": {LOAD_ANY_AGAIN}"
+                    f": {remedy}"
                 )
             field = field.with_type(wide)
         fields.append(field)

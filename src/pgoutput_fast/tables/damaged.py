@@ -14,10 +14,13 @@ class DamagedError(ValueError):
         table: names the table.
         problem: the error of the reader.
         remove: how to remove the table, so that it can be loaded again; None if it can be loaded again without that.
+        again: how to load it again.
     """
 
-    def __init__(self, table: object, problem: BaseException, remove: str | None) -> None:
-        again = f"{'' if remove is None else f'{remove}, and '}{LOAD_ANY_AGAIN}"
+    def __init__(
+        self, table: object, problem: BaseException, remove: str | None, again: str = LOAD_ANY_AGAIN
+    ) -> None:
+        again = f"{'' if remove is None else f'{remove}, and '}{again}"
         super().__init__(f"{table} is damaged: {first_line(problem)}. Restore it. Or {again}")
 
 

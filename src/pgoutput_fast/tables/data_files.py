@@ -17,17 +17,17 @@ from pgoutput_fast.storage.paths import open_file
 from pgoutput_fast.storage.stores import Store
 from pgoutput_fast.tables.columns import in_schema
 from pgoutput_fast.tables.files import TableFiles, WrittenFile
+from pgoutput_fast.tables.table import Version
 
 __all__ = [
     "FILE_BYTES",
     "RUN",
-    "DataFile",
     "NewFiles",
-    "Version",
     "by_bounds",
     "candidates",
     "has_bounds",
     "least_and_largest",
+    "part_of",
     "row_groups",
 ]
 
@@ -55,50 +55,6 @@ _INEXACT = (pa.types.is_binary, pa.types.is_decimal128)
 
 
 @dataclass(frozen=True)
-class DataFile:
-    """A file of a table.
-
-    Attributes:
-        name: its name in the table's directory.
-        rows: how many rows it has.
-        nbytes: its size in bytes.
-    """
-
-    name: str
-    rows: int
-    nbytes: int
-
-
-@dataclass(frozen=True)
-class Version:
-    """A version of a table.
-
-    Attributes:
-        number: the version in the format.
-        position: its LSN.
-        schema: its columns.
-        files: its files.
-        bounds: column -> (least values, largest values) of the column in all files; null if unknown. Nulls do not
-            count.
-    """
-
-    number: int
-    position: int
-    schema: pa.Schema
-    files: Sequence[DataFile]
-    bounds: Callable[[str], tuple[pa.Array, pa.Array]]
-
-    def part(self, files: Sequence[int], columns: Sequence[str]) -> Version:
-        """Some of the files, by their indexes, with the bounds of some columns. Other processes may get it."""
-        numbers, bounds = pa.array(files, pa.int64()), {}
-        for name in columns:
-            if has_bounds(self, name):
-                lows, highs = self.bounds(name)
-                bounds[name] = lows.take(numbers), highs.take(numbers)
-        return replace(self, files=[self.files[k] for k in files], bounds=_Bounds(len(files), bounds))
-
-
-@dataclass(frozen=True)
 class _Bounds:
     """The bounds of some columns in files."""
 
@@ -107,6 +63,16 @@ class _Bounds:
 
     def __call__(self, column: str) -> tuple[pa.Array, pa.Array]:
         return self.columns.get(column) or (pa.nulls(self.count), pa.nulls(self.count))
+
+
+def part_of(version: Version, files: Sequence[int], columns: Sequence[str]) -> Version:
+    """Some files of a version, by their indexes, with the bounds of some columns. Other processes may get it."""
+    numbers, bounds = pa.array(files, pa.int64()), {}
+    for name in columns:
+        if has_bounds(version, name):
+            lows, highs = version.bounds(name)
+            bounds[name] = lows.take(numbers), highs.take(numbers)
+    return replace(version, files=[version.files[k] for k in files], bounds=_Bounds(len(files), bounds))
 
 
 def _form(kind: pa.DataType) -> type | None:

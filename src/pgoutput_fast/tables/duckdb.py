@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -12,13 +13,17 @@ from typing import Any
 
 import pyarrow as pa
 
+from pgoutput_fast.catalog.identifiers import parse_qualified_name
 from pgoutput_fast.schema.types import stored_schema
 from pgoutput_fast.storage.fsync import make_directory
 from pgoutput_fast.storage.rows_file import RowsFile
+from pgoutput_fast.storage.stores import Store
 from pgoutput_fast.tables.columns import in_schema
-from pgoutput_fast.tables.table import HeldVersion, Table
+from pgoutput_fast.tables.options import TableOptions
+from pgoutput_fast.tables.table import CurrentRows, HeldVersion
+from pgoutput_fast.tables.target import Target
 
-__all__ = ["DuckDBCurrent"]
+__all__ = ["DuckDBCurrent", "DuckDBTarget"]
 
 # One row per table of a mirror: its schema, its name, its position and its version.
 _NAME = "_pgoutput_fast_positions"
@@ -27,6 +32,27 @@ _VIEW = '"_pgoutput_fast_rows"'
 _SECONDS = 30.0
 # The rows of a batch of a scan, roughly.
 _PIECE_ROWS = 1 << 16
+
+
+class DuckDBTarget(Target):
+    """Tables in a database of DuckDB, a file beside the directory of the target."""
+
+    roles = frozenset({"current"})
+    package = "duckdb", "duckdb>=2.0"
+    unfit = re.compile(r"[?]")
+
+    @classmethod
+    def check(cls, store: Store, options: TableOptions, format: str) -> None:
+        super().check(store, options, format)
+        if not store.local:
+            raise ValueError(
+                f"{store} is a store, but a database of DuckDB is a file of this machine: use another format"
+            )
+
+    def current(self, table: str) -> DuckDBCurrent:
+        parts = parse_qualified_name(table)
+        assert parts is not None
+        return DuckDBCurrent(f"{os.fspath(self.store.at(''))}.duckdb", parts[1], parts[0])
 
 
 @dataclass(frozen=True)
@@ -38,7 +64,7 @@ class _State:
     schema: pa.Schema
 
 
-class DuckDBCurrent(Table):
+class DuckDBCurrent(CurrentRows):
     """A table in a DuckDB file, and the SQL that changes it within a transaction.
 
     The position is a row of the table `_pgoutput_fast_positions` in the schema `main`, set by the transaction of the

@@ -22,7 +22,7 @@ from pgoutput_fast.tables.marker import check_marker
 from pgoutput_fast.tables.partitions import MOST_PARTITIONS, Partitioning, divide
 from pgoutput_fast.tables.statistics import Measured, measured, statistics_of
 
-__all__ = ["FILE_BYTES", "TableFiles", "WrittenFile", "file_prefix"]
+__all__ = ["FILE_BYTES", "TableFiles", "WrittenFile", "file_prefix", "visible_name"]
 
 # The size of files that engines read best.
 FILE_BYTES = 128 << 20
@@ -63,6 +63,16 @@ class WrittenFile:
 def file_prefix(run: str, hidden: bool) -> str:
     """The prefix of the names of a run's files. Readers of directories skip hidden names."""
     return f"{'.' if hidden else ''}part-{run}-"
+
+
+def visible_name(name: str) -> str:
+    """The name of a file after its commit.
+
+    >>> visible_name("day=2024-02-29/.part-1.parquet")
+    'day=2024-02-29/part-1.parquet'
+    """
+    directory, slash, base = name.rpartition("/")
+    return f"{directory}{slash}{base.removeprefix('.')}"
 
 
 class TableFiles:

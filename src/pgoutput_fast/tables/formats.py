@@ -1,48 +1,93 @@
-"""The formats of tables in a lake, and the formats of tables in a directory."""
+"""The formats of tables, by name. No other module names one."""
 
 from __future__ import annotations
 
-import os
-import re
+from typing import cast
 
-from pgoutput_fast.storage.stores import Store
-from pgoutput_fast.tables.manifest import MANIFEST
+from pgoutput_fast.storage.stores import Store, open_store
+from pgoutput_fast.tables.delta.table import DeltaTarget
+from pgoutput_fast.tables.directories import CURRENT
+from pgoutput_fast.tables.duckdb import DuckDBTarget
+from pgoutput_fast.tables.iceberg.table import IcebergTarget
+from pgoutput_fast.tables.options import TableOptions
+from pgoutput_fast.tables.parquet import ParquetTarget
+from pgoutput_fast.tables.table import CurrentRows, Table, TableRole
+from pgoutput_fast.tables.target import FileTarget, Target
 
-__all__ = ["FORMATS", "check_path", "formats_of"]
+__all__ = [
+    "FORMATS",
+    "HISTORIES",
+    "check_name",
+    "formats_of",
+    "names_of",
+    "open_current",
+    "open_history",
+    "open_target",
+]
 
-# Format -> the directory of a file of every such table, and the end of the file's name.
-_SIGNS = {
-    "parquet": ("", f"/{MANIFEST}"),
-    "delta": ("/_delta_log", ".json"),
-    "iceberg": ("/metadata", ".metadata.json"),
+FORMATS: dict[str, type[Target]] = {
+    "parquet": ParquetTarget,
+    "delta": DeltaTarget,
+    "iceberg": IcebergTarget,
+    "duckdb": DuckDBTarget,
 }
-FORMATS = tuple(_SIGNS)
-# Characters in the path of a target that readers of a format misread, because they make a URI of it.
-_UNFIT = {
-    "delta": re.compile(r"%[0-9a-fA-F]{2}|[\\\x00-\x1f]"),
-    "iceberg": re.compile(r"[?#\x00-\x1f]"),
-    "duckdb": re.compile(r"[?]"),
-}
+# The format of histories, whatever the format of the current tables is.
+HISTORIES = "delta"
 
 
-def check_path(store: Store, format: str) -> None:
-    """Checks that readers of a format can find the path of a local target.
+def names_of(role: TableRole, *, of_files: bool = False) -> list[str]:
+    """The formats of tables for a role.
+
+    >>> names_of("changes"), names_of("current"), names_of("current", of_files=True)
+    (['parquet', 'delta', 'iceberg'], ['delta', 'iceberg', 'duckdb'], ['delta', 'iceberg'])
+    """
+    return [
+        name
+        for name, format in FORMATS.items()
+        if role in format.roles and (issubclass(format, FileTarget) or not of_files)
+    ]
+
+
+def check_name(format: str, role: TableRole, *, of_files: bool = False) -> None:
+    """Checks the name of a format.
 
     Raises:
-        ValueError: if they cannot.
+        ValueError: if there is no such format for this role.
     """
-    wrong = _UNFIT[format].search(os.fspath(store.at(""))) if store.local and format in _UNFIT else None
-    if wrong:
-        raise ValueError(
-            f"{store} cannot be the target, because readers of {format} tables cannot find a path with "
-            f"{wrong.group()!r}: use another target"
-        )
+    names = names_of(role, of_files=of_files)
+    if format not in names:
+        raise ValueError(f"format must be one of {', '.join(map(repr, names))}, not {format!r}")
+
+
+def open_target(format: str, store: Store, options: TableOptions) -> FileTarget:
+    """The tables of files of a place."""
+    return cast("type[FileTarget]", FORMATS[format])(store, options)
+
+
+def open_current(format: str, store: Store, table: str, options: TableOptions) -> CurrentRows:
+    """Opens a current table, which need not exist yet.
+
+    Args:
+        format: its format.
+        store: the target of the mirror.
+        table: the qualified name of the server's table, quoted as in SQL.
+        options: how to reach it.
+
+    Raises:
+        ImportError: if a package that the format needs is not installed.
+    """
+    return FORMATS[format](open_store(store.at(CURRENT)), options).current(table)
+
+
+def open_history(store: Store, directory: str, options: TableOptions) -> Table:
+    """Opens a history, or a table like it, which need not exist yet."""
+    return open_target(HISTORIES, store, options).table(directory, "history")
 
 
 def formats_of(store: Store, directory: str) -> list[str]:
     """The formats of the tables in a directory."""
     return [
-        format
-        for format, (below, name) in _SIGNS.items()
-        if any(each.endswith(name) for each in store.names(f"{directory}{below}"))
+        name
+        for name, format in FORMATS.items()
+        if issubclass(format, FileTarget) and format.has_table(store, directory)
     ]

@@ -1,19 +1,365 @@
-"""The interface of tables with a position, whatever their format."""
+"""The interfaces of tables, whatever their format.
+
+A `Table` has versions, and a commit makes the next one. `CurrentRows` are the rows of a table of the server.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Generic, Literal, NamedTuple, TypeVar, overload
 
 import pyarrow as pa
 
-__all__ = ["HeldVersion", "Table"]
+from pgoutput_fast.schema.options import Transactions
+from pgoutput_fast.schema.types import stored_schema
+from pgoutput_fast.storage.stores import Store
+from pgoutput_fast.tables.columns import fit_types
+from pgoutput_fast.tables.damaged import DamagedError, first_line
+from pgoutput_fast.tables.errors import LOAD_AGAIN, LOAD_ANY_AGAIN
+from pgoutput_fast.tables.files import WrittenFile
+from pgoutput_fast.tables.stream import Stream
+
+__all__ = [
+    "Commit",
+    "CommitLsn",
+    "ConflictError",
+    "CurrentRows",
+    "DataFile",
+    "HeldVersion",
+    "ListedFiles",
+    "Mode",
+    "Ordinal",
+    "OutcomeUnknownError",
+    "Table",
+    "TableRole",
+    "Version",
+]
+
+Mode = Literal["append", "overwrite", "error"]
+# What a table is for. Those of changes have an `Ordinal`, the others a `CommitLsn`.
+TableRole = Literal["changes", "history", "current"]
+
+_Listing = TypeVar("_Listing")
+
+_REMEDIES: dict[TableRole, str] = {
+    "changes": "write to another target, or use mode='overwrite', which loads the whole table again",
+    "history": f"{LOAD_AGAIN}: then a new history begins",
+    "current": LOAD_ANY_AGAIN,
+}
+_RUN_AGAIN = "run it again: then the table begins again"
+
+
+class Ordinal(NamedTuple):
+    """The position of a table of changes: the last message of a stream whose effect it has.
+
+    Attributes:
+        seq: the ordinal of the message.
+        stream: the stream, perhaps without names. None if unknown: an earlier version of this package wrote the table,
+            or it was never written from segments. A commit without it keeps the one of the table.
+        transactions: which transactions the table has; None as for `stream`.
+    """
+
+    seq: int
+    stream: Stream | None = None
+    transactions: Transactions | None = None
+
+
+class CommitLsn(NamedTuple):
+    """The position of a history or current table: it has all transactions that committed at this LSN or before."""
+
+    lsn: int
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """A file of a table.
+
+    Attributes:
+        name: its name in the table's directory.
+        rows: how many rows it has.
+        nbytes: its size in bytes.
+    """
+
+    name: str
+    rows: int
+    nbytes: int
+
+
+class ListedFiles(Sequence[DataFile], Generic[_Listing]):
+    """The files of a version, which are listed when they are first used: that may be slow.
+
+    Args:
+        read: lists them, in the form of the format.
+        files: makes the files of this form.
+    """
+
+    def __init__(self, read: Callable[[], _Listing], files: Callable[[_Listing], Iterable[DataFile]]) -> None:
+        self._read, self._make = read, files
+
+    @cached_property
+    def listing(self) -> _Listing:
+        """The files in the form of the format."""
+        return self._read()
+
+    @cached_property
+    def _files(self) -> list[DataFile]:
+        return list(self._make(self.listing))
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    @overload
+    def __getitem__(self, k: int) -> DataFile: ...
+    @overload
+    def __getitem__(self, k: slice) -> Sequence[DataFile]: ...
+    def __getitem__(self, k: int | slice) -> DataFile | Sequence[DataFile]:
+        return self._files[k]
+
+
+@dataclass(frozen=True)
+class Version:
+    """A version of a table.
+
+    Attributes:
+        number: the version in the format.
+        position: None if this package did not write the table.
+        schema: its columns.
+        files: its files, which may be listed when they are first used.
+        bounds: column -> (least values, largest values) of the column in all files; null if unknown. Nulls do not
+            count.
+        partition_by: the partition columns.
+    """
+
+    number: int
+    position: Ordinal | CommitLsn | None
+    schema: pa.Schema
+    files: Sequence[DataFile]
+    bounds: Callable[[str], tuple[pa.Array, pa.Array]]
+    partition_by: tuple[str, ...] = ()
+
+    @property
+    def lsn(self) -> int:
+        """The position of a history or current table."""
+        assert isinstance(self.position, CommitLsn)
+        return self.position.lsn
+
+    @property
+    def ordinal(self) -> Ordinal | None:
+        """The position of a table of changes."""
+        assert not isinstance(self.position, CommitLsn)
+        return self.position
+
+    @property
+    def names(self) -> set[str]:
+        """The names of its files."""
+        return {file.name for file in self.files}
+
+
+@dataclass(frozen=True)
+class Commit:
+    """The next version of a table, complete before anything is visible. An append is a commit without removals.
+
+    Attributes:
+        base: the version that the writer read; None if there was no table.
+        schema: the columns of the added files. The table keeps its other columns, unless all files are removed.
+        position: the new position.
+        added: the new files.
+        removed: the names of the removed files.
+        partition_by: the partition columns, those of `base` if there is one.
+    """
+
+    base: Version | None
+    schema: pa.Schema
+    position: Ordinal | CommitLsn
+    added: Sequence[WrittenFile] = ()
+    removed: Collection[str] | Literal["all"] = ()
+    partition_by: tuple[str, ...] = ()
+
+    @property
+    def replaces(self) -> bool:
+        """Whether all files of the table are removed."""
+        return self.removed == "all"
+
+
+class ConflictError(RuntimeError):
+    """Another program has committed to the table since it was read. The commit did nothing."""
+
+    def __init__(self, table: object) -> None:
+        super().__init__(
+            f"something else changed {table} during the commit: run it again. The table has nothing of this run"
+        )
+
+
+class OutcomeUnknownError(RuntimeError):
+    """A commit failed, and may have been made all the same, or may be made later."""
+
+    def __init__(self, table: object, problem: BaseException) -> None:
+        super().__init__(
+            f"the outcome of the commit to {table} is unknown: {first_line(problem)}. Run it again: that finds out"
+        )
+
+
+class Table(ABC):
+    """One table of a target. A format is a subclass.
+
+    Args:
+        store: the target with all tables.
+        directory: the table's directory in it.
+        role: what it is for.
+    """
+
+    #: Whether partitions are directories.
+    partition_directories = False
+    #: Whether the files have the partition columns, too.
+    partition_columns_stored = False
+    #: Whether `a` and `A` are the same name of a column.
+    folded = False
+    #: Whether a commit that removes all files may change types in ways that `can_widen` excludes.
+    rewrites_types = False
+    #: How to remove a table, for errors.
+    remove = "remove its directory"
+
+    def __init__(self, store: Store, directory: str, role: TableRole) -> None:
+        self.store, self.directory, self.role = store, directory, role
+        # The version that was read last; None also before the first read.
+        self._known: Version | None = None
+        self._is_known = False
+
+    def __str__(self) -> str:
+        return f"the table in {self.store}/{self.directory}"
+
+    def version(self, number: int | None = None) -> Version | None:
+        """Reads the newest version of the table, or another one. None if there is no table.
+
+        Raises:
+            FileNotFoundError: if the table no longer has this version.
+            ValueError: if it cannot be read in its role. A DamagedError: if the newest version cannot be read at all.
+        """
+        if number is not None:
+            return self._read(number)
+        self._known, self._is_known = self._read(None), True
+        return self._known
+
+    @property
+    def known(self) -> Version | None:
+        """The version that was read last, unless a commit of this object followed. None if there is no table."""
+        return self._known if self._is_known else self.version()
+
+    def commit(self, commit: Commit) -> None:
+        """Makes the next version, or does nothing.
+
+        Raises:
+            ConflictError: if another program has changed the table since `commit.base` in a way that excludes this
+                commit. Such are all changes if files are removed, and a change of the position.
+            OutcomeUnknownError: if nobody knows whether the commit was made.
+            ValueError: if the table cannot have the columns.
+        """
+        try:
+            self._commit(commit)
+        except ConflictError:
+            # If the answer of a store was lost, a library retries, and meets its own commit.
+            newest = self.version()
+            if (
+                not commit.added
+                or newest is None
+                or not newest.names.issuperset(f.name for f in commit.added)
+            ):
+                raise
+        finally:
+            self._is_known = False
+
+    @abstractmethod
+    def _read(self, number: int | None) -> Version | None:
+        """As `version`."""
+
+    @abstractmethod
+    def _commit(self, commit: Commit) -> None:
+        """As `commit`."""
+
+    @abstractmethod
+    def can_widen(self, before: pa.DataType, wide: pa.DataType) -> bool:
+        """Whether a column of the first type can become the second, wider one, while its files stay."""
+
+    def takes(self, before: pa.DataType, wide: pa.DataType) -> bool:
+        """Whether a column can become wider, if necessary by a commit that replaces all files."""
+        return (self.rewrites_types and self.role != "changes") or self.can_widen(before, wide)
+
+    def fitted(self, schema: pa.Schema) -> pa.Schema:
+        """The types that files need, so that rows of this schema can be added. It may have new columns.
+
+        Raises:
+            ValueError: if a column has a type in the table that does not fit.
+        """
+        known = self.known
+        if known is None:
+            return schema
+        remedy, grows = _REMEDIES[self.role], self.role == "history"
+        return fit_types(known.schema, self.plain(schema), str(self), self.takes, remedy, more_fields=grows)
+
+    def plain(self, schema: pa.Schema) -> pa.Schema:
+        """Columns in the types of this format."""
+        return stored_schema(schema, "table")
+
+    def in_files(self, base: Version | None, schema: pa.Schema) -> pa.Schema:
+        """Columns with all metadata of files of this format. Without `base`, all old rows are removed.
+
+        Raises:
+            ValueError: if the table cannot have these columns.
+        """
+        return schema
+
+    def check_overwrite(self) -> None:  # noqa: B027  (nothing to check: readers read only the files of the log)
+        """Checks that a commit that replaces all files replaces all that readers see.
+
+        Raises:
+            ValueError: if other files would stay visible.
+        """
+
+    def named(self, stream: Stream) -> Stream:
+        """The stream of this table with its names, if they exist. This may be slow."""
+        return stream
+
+    def mend(self) -> None:  # noqa: B027  (other tables need nothing)
+        """Makes all rows visible to every reader, even in files of earlier versions and of other programs.
+
+        The rows and the position stay.
+        """
+
+    def compact(self) -> None:  # noqa: B027
+        """Joins small files, if that is worth while. The rows and the position stay."""
+
+    def kept(self, now: Version, keep: int) -> Iterable[Version]:
+        """The last versions: `now` and those before, at most `keep` in all. Others can no longer be read."""
+        yield now
+        for number in range(now.number - 1, max(now.number - keep, -1), -1):
+            try:
+                version = self.version(number)
+            except OSError:
+                return  # Delta removes old entries of its log
+            if version is not None:
+                yield version
+
+    def clean(self) -> int:
+        """Removes files of the format that no version needs, besides those of rows. Returns how many."""
+        return 0
+
+    def damaged(self, problem: BaseException, *, remove: bool = True) -> DamagedError:
+        """The error of a table that cannot be read.
+
+        Args:
+            problem: the error of the reader.
+            remove: whether the table must be removed before it can begin again.
+        """
+        again = _RUN_AGAIN if self.role == "changes" else _REMEDIES[self.role]
+        return DamagedError(self, problem, self.remove if remove else None, again)
 
 
 @dataclass(frozen=True)
 class HeldVersion:
-    """A version of a table that a reader has opened.
+    """A version of a current table that a reader has opened.
 
     Attributes:
         position: its LSN.
@@ -28,8 +374,8 @@ class HeldVersion:
     files: Sequence[str] | None
 
 
-class Table(ABC):
-    """A table that a mirror or a sink made, with the LSN of its rows as its position."""
+class CurrentRows(ABC):
+    """A table with the rows of a table of the server, whatever its format. Its position is an LSN."""
 
     @abstractmethod
     def reached(self) -> tuple[int | None, int | None]:

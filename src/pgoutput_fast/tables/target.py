@@ -1,171 +1,123 @@
-"""The interface of tables in a lake: their position, and the addition of files in one commit."""
+"""The interface of formats: a `Target` has all tables of one place in one format."""
 
 from __future__ import annotations
 
+import os
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Sequence
-from typing import Literal
+from importlib import import_module
+from typing import ClassVar
 
-import pyarrow as pa
+from pgoutput_fast.storage.stores import Store
+from pgoutput_fast.tables.directories import delta_directory, directory_of
+from pgoutput_fast.tables.file_table import FileTable
+from pgoutput_fast.tables.options import TableOptions
+from pgoutput_fast.tables.table import CurrentRows, Table, TableRole
 
-from pgoutput_fast.schema.evolution import widen
-from pgoutput_fast.schema.options import Transactions
-from pgoutput_fast.tables.files import WrittenFile
-from pgoutput_fast.tables.stream import Stream
-
-__all__ = ["Mode", "TableTarget", "fitted_types"]
-
-Mode = Literal["append", "overwrite", "error"]
+__all__ = ["FileTarget", "Target"]
 
 
-class TableTarget(ABC):
-    """A table in a directory of a lake.
-
-    Its position is the ordinal of the last message whose effect is in the table. Files, position and stream are
-    committed together, so runs are idempotent.
-    """
-
-    #: Whether files must have hidden names until they are committed.
-    hidden: bool
-    #: Whether partitions are directories.
-    partition_directories: bool = False
-    #: Whether the files have the partition columns, too.
-    partition_columns_stored: bool = False
-
-    @abstractmethod
-    def position(self) -> int | None:
-        """The table's position. None if there is no table, or if this package did not write it."""
-
-    @abstractmethod
-    def stream(self) -> Stream | None:
-        """The stream of the position, perhaps without names.
-
-        None if there is no table, if an earlier version of this package wrote it, or if it was never written from
-        segments.
-        """
-
-    @abstractmethod
-    def transactions(self) -> Transactions | None:
-        """Which transactions the table has.
-
-        None if there is no table, or if an earlier version of this package wrote it.
-        """
-
-    def named(self, stream: Stream) -> Stream:
-        """The stream of this table with its names, if they exist. This may be slow."""
-        return stream
-
-    @abstractmethod
-    def exists(self) -> bool:
-        """Whether there is a table."""
-
-    @abstractmethod
-    def partition_by(self) -> tuple[str, ...]:
-        """The partition columns; empty if there is no table."""
-
-    @abstractmethod
-    def fitted(self, schema: pa.Schema) -> pa.Schema:
-        """The types that files need, so that rows of this schema can be added. It may have new columns.
-
-        A column may be wider in the table than in the rows. It may be wider in the rows if tables of this format can
-        widen it.
-
-        Raises:
-            ValueError: if a column has a type in the table that does not fit.
-        """
-
-    def stored(self, schema: pa.Schema, mode: Mode) -> pa.Schema:
-        """The columns of `fitted` with all metadata of files of this format.
-
-        Raises:
-            ValueError: if the table cannot have these columns.
-        """
-        return schema
-
-    @abstractmethod
-    def column_names(self) -> list[str]:
-        """The names of the table's columns; none if there is no table."""
-
-    def check_overwrite(self) -> None:  # noqa: B027  (nothing to check: readers read only the files of the log)
-        """Checks that `overwrite` replaces all that readers see.
-
-        Raises:
-            ValueError: if other files would stay visible.
-        """
-
-    @abstractmethod
-    def commit(
-        self,
-        files: Sequence[WrittenFile],
-        position: int,
-        schema: pa.Schema,
-        mode: Mode,
-        partition_by: tuple[str, ...] = (),
-        stream: Stream | None = None,
-        transactions: Transactions | None = None,
-    ) -> None:
-        """Adds files in one step and sets the position; with `overwrite`, they replace all earlier files.
-
-        Args:
-            files: the files, with the types of `fitted`.
-            position: the new position.
-            schema: the columns of the rows.
-            mode: whether the table is replaced.
-            partition_by: the partition columns, those of the table if there is one.
-            stream: the stream of the position. None if unknown: then the table keeps its stream, but not with
-                `overwrite`.
-            transactions: which transactions the table then has. None if unknown, as for `stream`.
-
-        Raises:
-            ValueError: if the schema does not fit. The table is unchanged.
-        """
-
-    def mend(self) -> None:  # noqa: B027  (other tables need nothing)
-        """Makes all rows visible to every reader, also in files of an earlier version of this package."""
-
-    @abstractmethod
-    def committed(self) -> Collection[str]:
-        """The names of the table's files."""
-
-
-def fitted_types(
-    there: pa.Schema,
-    new: pa.Schema,
-    place: str,
-    can_widen: Callable[[pa.DataType, pa.DataType], bool],
-    *,
-    more_fields: bool = False,
-) -> pa.Schema:
-    """The types that rows need to fit into a table.
+class Target(ABC):
+    """All tables of one place in one format. A format is a subclass in `formats.FORMATS`.
 
     Args:
-        there: the columns of the table.
-        new: those of the rows.
-        place: names the table.
-        can_widen: whether a column of the first type can become the second, wider one.
-        more_fields: whether structs of the rows may have more fields, as in `widen`.
-
-    Raises:
-        ValueError: if there is no such type.
+        store: the place: a directory or a store.
+        options: how to reach the tables.
     """
-    return pa.schema([_fitted_field(there, field, place, can_widen, more_fields) for field in new])
+
+    #: What tables of this format can be for.
+    roles: ClassVar[frozenset[TableRole]]
+    #: The library that the format needs, and what pip installs for it.
+    package: ClassVar[tuple[str, str] | None] = None
+    #: Characters in a local path that readers of the format misread, because they make a URI of it.
+    unfit: ClassVar[re.Pattern[str] | None] = None
+    #: Whether tables may be in a catalog that the user names.
+    takes_catalog: ClassVar[bool] = False
+
+    def __init__(self, store: Store, options: TableOptions) -> None:
+        self.store, self.options = store, options
+
+    @classmethod
+    def check(cls, store: Store, options: TableOptions, format: str) -> None:
+        """Checks that a store can have tables of this format, before anything is written.
+
+        Args:
+            store: the store.
+            options: how to reach the tables.
+            format: the name of the format.
+
+        Raises:
+            ValueError: if it cannot.
+        """
+        if options.iceberg_catalog is not None and not cls.takes_catalog:
+            raise ValueError(
+                "iceberg_catalog= is for format='iceberg': leave it out, or pass format='iceberg'"
+            )
+        wrong = cls.unfit.search(os.fspath(store.at(""))) if store.local and cls.unfit else None
+        if wrong:
+            raise ValueError(
+                f"{store} cannot be the target, because readers of {format} tables cannot find a path with "
+                f"{wrong.group()!r}: use another target"
+            )
+
+    @classmethod
+    def check_package(cls, user: str) -> None:
+        """Checks that the library of the format is installed.
+
+        Args:
+            user: names what needs it, for the error.
+
+        Raises:
+            ImportError: if it is not; the message says how to install it.
+        """
+        if cls.package is not None:
+            try:
+                import_module(cls.package[0])
+            except ImportError:
+                raise ImportError(f"{user} needs {cls.package[0]}: pip install '{cls.package[1]}'") from None
+
+    @abstractmethod
+    def current(self, table: str) -> CurrentRows:
+        """Opens a current table, which need not exist yet.
+
+        Args:
+            table: the qualified name of the server's table, quoted as in SQL.
+
+        Raises:
+            ImportError: if the library of the format is not installed.
+        """
 
 
-def _fitted_field(
-    there: pa.Schema,
-    field: pa.Field,
-    place: str,
-    can_widen: Callable[[pa.DataType, pa.DataType], bool],
-    more_fields: bool,
-) -> pa.Field:
-    if field.name not in there.names:
-        return field
-    known = there.field(field.name).type
-    wide = widen(known, field.type, more_fields=more_fields)
-    if wide is not None and (wide.equals(known) or can_widen(known, wide)):
-        return field.with_type(wide)
-    raise ValueError(
-        f"{place} has another schema: its column {field.name!r} is {known}, and the rows have {field.type}. "
-        f"{'A column cannot change its type in this way' if wide is None else 'Tables of this kind cannot widen it'}: "
-        "write to another target, or use mode='overwrite', which loads the whole table again"
-    )
+class FileTarget(Target):
+    """Tables of files, each in a directory of the target."""
+
+    #: The directory below a table's with a file of every table, and the end of this file's name.
+    sign: ClassVar[tuple[str, str]]
+    #: Whether files must have hidden names until they are committed.
+    hidden: ClassVar[bool] = False
+
+    @abstractmethod
+    def table(self, directory: str, role: TableRole) -> Table:
+        """Opens a table, which need not exist yet.
+
+        Args:
+            directory: the table's directory in the target.
+            role: what it is for.
+
+        Raises:
+            ImportError: if the library of the format is not installed.
+        """
+
+    def current(self, table: str) -> FileTable:
+        return FileTable(self.table(directory_of(table), "current"), self.options.file_bytes)
+
+    @classmethod
+    def directory(cls, directory: str) -> str:
+        """The directory of a table, from the one of `table_directory`."""
+        return delta_directory(directory)
+
+    @classmethod
+    def has_table(cls, store: Store, directory: str) -> bool:
+        """Whether a directory has a table of this format."""
+        below, end = cls.sign
+        return any(name.endswith(end) for name in store.names(f"{directory}{below}"))

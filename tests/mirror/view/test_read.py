@@ -16,6 +16,7 @@ from pgoutput_fast.mirror.state.memory import Memory
 from pgoutput_fast.mirror.state.points import Points
 from pgoutput_fast.protocol.lsn import format_lsn
 from pgoutput_fast.storage.stores import open_store
+from pgoutput_fast.tables.options import TableOptions
 from support import transfers
 from support.forms import and_exhaustive
 from support.fresh import (
@@ -236,7 +237,7 @@ def test_current_tables_that_something_else_moves(tmp_path: Path) -> None:
     """As a sink of Spark does. It writes no history, so a position in between is an error, not an old state."""
     make_target(tmp_path)
     store = open_store(tmp_path)
-    current = open_current_table("delta", store, "public.t", {})
+    current = open_current_table("delta", store, "public.t", TableOptions())
     version = current.version()
     assert version is not None
     Points(store).add(Point(100, None, {"public.t": version}, 100))

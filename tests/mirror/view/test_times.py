@@ -18,6 +18,8 @@ from pgoutput_fast.mirror.state.points import Point
 from pgoutput_fast.mirror.view.changes import read_changes
 from pgoutput_fast.mirror.view.times import position_at
 from pgoutput_fast.storage.stores import open_store
+from pgoutput_fast.tables.formats import open_history
+from pgoutput_fast.tables.options import TableOptions
 from support.fresh import ahead, position_now
 from support.mirrors import Place, place
 
@@ -93,7 +95,7 @@ def _position_at(directory: Path, seconds: float, commits: dict[int, float], **m
             sent += writer.begin(lsn, lsn, micros) + writer.change(relation, "insert", new=[str(lsn)])
             sent += writer.commit(lsn, lsn + 8, micros)
         rows = pgo.decode(sent, options=pgo.Options(transactions="committed")).table("public.t")
-        history = AppendTable(store, "history/public.t", {})
+        history = AppendTable(store, "history/public.t", TableOptions())
         with HistoryFiles(store, "made") as files:
             files.add(history, rows)
             written, schema = files.of(history)
@@ -104,7 +106,7 @@ def _position_at(directory: Path, seconds: float, commits: dict[int, float], **m
         _EPOCH + timedelta(seconds=seconds),
         TableFacts("public.t", gaps=given["gaps"]),
         given["points"],
-        lambda after: read_changes(store, "history/public.t", {}, after, 1 << 40),
+        lambda after: read_changes(open_history(store, "history/public.t", TableOptions()), after, 1 << 40),
         str(store),
     )
 

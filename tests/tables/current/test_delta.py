@@ -26,7 +26,7 @@ from pgoutput_fast.merge import commit as commits
 from pgoutput_fast.merge.effect.effect import Effect, Unfilled, current_schema
 from pgoutput_fast.merge.local import LocalMerge
 from pgoutput_fast.merge.units import RewriteUnit
-from pgoutput_fast.tables.delta.current import DeltaCurrent
+from pgoutput_fast.tables.table import Table
 from support import numbered
 from support.buckets import opened_bucket
 from support.current_tables import delta_table
@@ -352,7 +352,7 @@ def test_what_one_effect_joins_is_bounded(tmp_path: Path) -> None:
 
 def _disturbed(monkeypatch: pytest.MonkeyPatch, what: Callable[[], object], times: int = 1) -> None:
     """Does something after the mirror has read the table, and before it commits."""
-    commit, left = DeltaCurrent._commit, [times]
+    commit, left = Table.commit, [times]
 
     def disturbed(*arguments: Any, **more: Any) -> None:
         if left[0]:
@@ -360,7 +360,7 @@ def _disturbed(monkeypatch: pytest.MonkeyPatch, what: Callable[[], object], time
             what()
         commit(*arguments, **more)
 
-    monkeypatch.setattr(DeltaCurrent, "_commit", disturbed)
+    monkeypatch.setattr(Table, "commit", disturbed)
 
 
 @pytest.mark.parametrize("what", ["compact", "z_order", "vacuum", "delete", "append"])
@@ -458,7 +458,9 @@ def test_tables_of_others_are_refused(tmp_path: Path) -> None:
         lambda: table.replace([], numbered.SCHEMA, 1),
         lambda: table.apply(numbered.effect(), 1),
     ):
-        with pytest.raises(ValueError, match="is not a table of a mirror: use another target"):
+        with pytest.raises(
+            ValueError, match="is not a table of a mirror, or something else changed it: use another target"
+        ):
             call()
     assert deltalake.DeltaTable(tmp_path / "t").version() == 0
 
@@ -505,10 +507,11 @@ def test_a_commit_whose_answer_is_lost() -> None:
 def test_without_deltalake() -> None:
     code = """
 import sys
-import pgoutput_fast.tables.delta.current as delta, pgoutput_fast.tables.duckdb as duckdb
+from pgoutput_fast.storage.stores import open_store
+import pgoutput_fast.tables.delta.table as delta, pgoutput_fast.tables.duckdb as duckdb
 assert not {"deltalake", "duckdb"} & sys.modules.keys()
 sys.modules["deltalake"] = sys.modules["duckdb"] = None
-for make in (lambda: delta.DeltaCurrent("x", "t"), lambda: duckdb.DuckDBCurrent("x", "t")):
+for make in (lambda: delta.DeltaTable(open_store("x"), "t", "current"), lambda: duckdb.DuckDBCurrent("x", "t")):
     try:
         make()
     except ImportError as problem:
@@ -516,6 +519,6 @@ for make in (lambda: delta.DeltaCurrent("x", "t"), lambda: duckdb.DuckDBCurrent(
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == [
-        "a mirror of Delta tables needs delta-rs: pip install 'deltalake>=1.6.6'",
+        "Delta tables need delta-rs: pip install 'deltalake>=1.6.6'",
         "a mirror in DuckDB needs duckdb: pip install 'duckdb>=2.0'",
     ]

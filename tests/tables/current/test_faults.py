@@ -21,7 +21,7 @@ import pytest
 
 from pgoutput_fast.merge.effect.effect import Effect, current_schema
 from pgoutput_fast.storage.stores import is_unfinished
-from pgoutput_fast.tables.delta.current import DeltaCurrent
+from pgoutput_fast.tables.table import Table
 from support.current_tables import KINDS, RandomEffects, open_table
 from support.disks import small_disk
 from support.forms import and_exhaustive, and_slow
@@ -182,7 +182,7 @@ def test_a_disk_that_is_full_at_the_commit(disk: Path, monkeypatch: pytest.Monke
     table, filler = open_table("delta", disk / "lake"), disk / "filler"
     table.apply(_wide(0, 100), 1)
     files = set(disk.rglob("*.parquet"))
-    commit = DeltaCurrent._commit
+    commit = Table.commit
 
     def filled(*arguments: Any, **more: Any) -> None:
         with suppress(OSError), filler.open("wb", buffering=0) as file:
@@ -191,7 +191,7 @@ def test_a_disk_that_is_full_at_the_commit(disk: Path, monkeypatch: pytest.Monke
         commit(*arguments, **more)
 
     with monkeypatch.context() as patch:
-        patch.setattr(DeltaCurrent, "_commit", filled)
+        patch.setattr(Table, "commit", filled)
         with pytest.raises(OSError, match=r"(?s).+") as caught:
             table.apply(_wide(50, 100), 2)
     assert "There is no space for files of tables" in "".join(getattr(caught.value, "__notes__", ()))

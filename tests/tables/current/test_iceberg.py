@@ -12,7 +12,7 @@ from pyiceberg.catalog import load_catalog
 
 from pgoutput_fast.merge.effect.effect import Effect, current_schema
 from pgoutput_fast.merge.local import LocalMerge
-from pgoutput_fast.tables.file_table import ChangedError
+from pgoutput_fast.tables.table import ConflictError
 from support import numbered
 from support.current_tables import iceberg_table
 from support.paths import DOCS
@@ -58,7 +58,7 @@ def test_a_commit_upon_another_one_does_nothing(tmp_path: Path) -> None:
     table, other = _made(tmp_path), iceberg_table(tmp_path, "public.orders")
     before = table.table.now()
     other.apply(numbered.effect([], [1000]), 2)
-    with pytest.raises(ChangedError):
+    with pytest.raises(ConflictError):
         table.table.commit(before, numbered.SCHEMA, 3, [], None)
     assert (table.position(), table.read().num_rows) == (2, 301)
     table.apply(numbered.effect([1000], []), 3)

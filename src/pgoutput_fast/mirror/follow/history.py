@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from types import TracebackType
+from typing import Literal
 
 import pyarrow as pa
 
@@ -14,10 +16,11 @@ from pgoutput_fast.schema.plain import to_types
 from pgoutput_fast.schema.types import stored_schema
 from pgoutput_fast.storage.stores import Store
 from pgoutput_fast.tables.data_files import row_groups
-from pgoutput_fast.tables.delta.appended import DeltaTarget, columns_error
-from pgoutput_fast.tables.errors import LOAD_AGAIN, MirrorBusyError
+from pgoutput_fast.tables.errors import MirrorBusyError
 from pgoutput_fast.tables.files import TableFiles, WrittenFile, file_prefix
-from pgoutput_fast.tables.target import fitted_types
+from pgoutput_fast.tables.formats import open_history
+from pgoutput_fast.tables.options import TableOptions
+from pgoutput_fast.tables.table import Commit, CommitLsn, ConflictError
 
 __all__ = ["AppendTable", "HistoryFiles"]
 
@@ -32,7 +35,7 @@ class AppendTable:
     Args:
         store: the target.
         directory: of the table, in the target.
-        storage_options: options of delta-rs for the store, besides the URI.
+        options: how to reach it.
         check: called before each commit.
     """
 
@@ -40,15 +43,25 @@ class AppendTable:
         self,
         store: Store,
         directory: str,
-        storage_options: Mapping[str, str],
+        options: TableOptions,
         check: Callable[[], object] | None = None,
     ) -> None:
         self.directory = directory
         self._store, self._check = store, check
-        self._place = str(store.at(directory)), storage_options
-        self._target = DeltaTarget(*self._place)
-        self._position = self._target.position()
+        self._open = partial(open_history, store, directory, options)
+        self._table = self._open()
+        self._position = self._lsn()
         self._commits = 0
+
+    def _lsn(self) -> int | None:
+        """The position of the table as this process knows it."""
+        known = self._table.known
+        return None if known is None or known.position is None else known.lsn
+
+    @property
+    def _schema(self) -> pa.Schema:
+        known = self._table.known
+        return pa.schema([]) if known is None else known.schema
 
     def position(self) -> int | None:
         """The table's position; None if there is no table."""
@@ -56,7 +69,8 @@ class AppendTable:
 
     def count(self) -> int:
         """How many rows the table has."""
-        return self._target.count()
+        known = self._table.known
+        return 0 if known is None else sum(file.rows for file in known.files)
 
     def expect_own(self, *, known: bool) -> None:
         """Checks that the mirror would not write into a table that it did not make.
@@ -67,9 +81,9 @@ class AppendTable:
         Raises:
             ValueError: if it would.
         """
-        self._target = DeltaTarget(*self._place)  # the table may have been removed
-        self._position = self._target.position()
-        if not self._target.exists():
+        self._table = self._open()  # the table may have been removed
+        self._position = self._lsn()
+        if self._table.known is None:
             return
         what = f"the table in {self._store}/{self.directory}"
         if self._position is None:
@@ -86,27 +100,21 @@ class AppendTable:
         Raises:
             ValueError: if a column has a type that does not fit.
         """
-        try:
-            there, place = self._target.columns(), f"the Delta table {self.directory}"
-            return fitted_types(
-                there, stored_schema(schema, "table"), place, lambda *_: True, more_fields=True
-            )
-        except ValueError as problem:
-            what = str(problem).partition(": write to another target")[0]
-            raise ValueError(f"{what}. L{LOAD_AGAIN[1:]}: then a new history begins") from None
+        return self._table.fitted(schema)
 
     def widened(self, schema: pa.Schema) -> pa.Schema:
         """The columns of the table after rows of a schema are added, in types that hold the values of both."""
-        return widest([self._target.columns(), schema], self.directory, more_fields=True)
+        return widest([self._schema, schema], self.directory, more_fields=True)
 
     def is_narrower(self, schema: pa.Schema) -> bool:
         """Whether a column must become wider before rows of a schema can be added."""
-        there, wide = self._target.columns(), self.widened(schema)
-        return any(not field.type.equals(wide.field(field.name).type) for field in there)
+        wide = self.widened(schema)
+        return any(not field.type.equals(wide.field(field.name).type) for field in self._schema)
 
     def files(self) -> list[str]:
         """The names of all files of the table."""
-        return sorted(self._target.committed())
+        known = self._table.known
+        return [] if known is None else sorted(known.names)
 
     def commit(
         self, files: list[WrittenFile], position: int, schema: pa.Schema, *, replace: bool = False
@@ -123,45 +131,35 @@ class AppendTable:
             ValueError: if the schema does not fit.
             MirrorBusyError: if another process has changed the table.
         """
-        from deltalake.exceptions import CommitFailedError, DeltaError
-
         if self._check is not None:
             self._check()
+        self._expect_alone()
         try:
+            schema = schema if replace else self._table.fitted(schema)
+            removed: Literal["all"] | tuple[str, ...] = "all" if replace else ()
+            self._table.commit(Commit(self._table.known, schema, CommitLsn(position), files, removed))
+        except ConflictError:
             self._expect_alone()
-            self._target.commit(files, position, schema, "overwrite" if replace else "append")
-        except CommitFailedError:
-            if not self._has(files):
-                self._expect_alone()
-                raise
-        except DeltaError:
-            self._target = DeltaTarget(*self._place)
-            self._expect_alone()  # another process has made the table
             raise
-        except Exception as problem:
-            if type(problem) is not Exception and not isinstance(problem, ValueError):
-                raise
+        except ValueError:
             for each in files:
                 self._store.remove(f"{each.directory}/{each.name}")
-            raise columns_error(problem, self.directory) from problem
+            raise
         self._position = position
         self._commits += 1
         if self._commits >= _MOST_COMMITS:
-            try:
-                self._target.compact()
-            except CommitFailedError:  # another process joins them at the same time
-                self._target = DeltaTarget(*self._place)
+            self._table.compact()
             self._commits = 0
 
     def mend(self) -> None:
         """Makes all rows visible to every reader, as `CurrentTable.mend`."""
         if self._check is not None:
             self._check()
-        self._target.mend()
+        self._table.mend()
 
     def behind(self, position: int) -> pa.Table:
         """The changes that committed after a position, in the order of application."""
-        changes = read_changes(self._store, self.directory, self._place[1], position, _LAST_LSN)
+        changes = read_changes(self._table, position, _LAST_LSN)
         return changes.read(changes.schema.names)
 
     def _expect_alone(self) -> None:
@@ -170,20 +168,15 @@ class AppendTable:
         Raises:
             MirrorBusyError: if another process has changed it.
         """
-        if self._target.position() != self._position:
+        if self._lsn() != self._position:
             raise MirrorBusyError(
                 f"{self._store}/{self.directory} has another position than this mirror left it at: another process "
                 "mirrors into it. Stop one of them, and run the other one again"
             )
 
-    def _has(self, files: list[WrittenFile]) -> bool:
-        """Whether the table has these files. If the answer to a commit was lost, delta-rs meets its own commit."""
-        self._target = DeltaTarget(*self._place)
-        return bool(files) and {each.name for each in files} <= set(self._target.committed())
-
     def remove_orphans(self, run: str) -> None:
         """Removes the files that a killed run wrote and did not commit."""
-        committed = set(self._target.committed())
+        committed = set(self.files())
         for name in self._store.names(self.directory):
             base = name.rpartition("/")[2]
             if base.startswith(file_prefix(run, False)) and base not in committed:

@@ -109,7 +109,7 @@ def _begin(
         "slot",
         made,
         lsn,
-        settings.iceberg_place,
+        settings.table_options.catalog_place,
         source,
     )
     memory.set_beginning(beginning)

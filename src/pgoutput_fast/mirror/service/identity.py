@@ -43,7 +43,7 @@ def expect_same(settings: MirrorSettings, known: Beginning, store: Store) -> Non
         ("slot", settings.slot, known.slot),
         ("publications", ", ".join(settings.publications), ", ".join(known.publications)),
         ("format", settings.format, known.format),
-        ("iceberg_catalog", settings.iceberg_place, known.iceberg_catalog),
+        ("iceberg_catalog", settings.table_options.catalog_place, known.iceberg_catalog),
         (
             "segments",
             settings.given_segments and shown(settings.given_segments),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 
 from pgoutput_fast.merge.formats import open_current_table
 from pgoutput_fast.mirror.follow.history import AppendTable
@@ -15,6 +15,7 @@ from pgoutput_fast.mirror.state.memory import Memory, TableFacts
 from pgoutput_fast.storage.stores import Store
 from pgoutput_fast.tables.directories import directory_of
 from pgoutput_fast.tables.file_table import FileTable
+from pgoutput_fast.tables.options import TableOptions
 
 __all__ = ["Tables"]
 
@@ -28,25 +29,23 @@ class Tables:
     Args:
         store: the target.
         format: of the current tables.
-        storage_options: options of delta-rs for the store, besides the URI.
+        options: how to reach the tables.
         memory: of the mirror.
         server: gives the columns of a table, and how it was altered.
         check: called before each commit to a table.
-        iceberg_catalog: of the current tables; None for the one in the target.
     """
 
     def __init__(
         self,
         store: Store,
         format: str,
-        storage_options: Mapping[str, str],
+        options: TableOptions,
         memory: Memory,
         server: ServerView,
         check: Callable[[], object] | None = None,
-        iceberg_catalog: Mapping[str, str] | None = None,
     ) -> None:
-        self._check, self._iceberg_catalog = check, iceberg_catalog
-        self._store, self._format, self._storage_options = store, format, storage_options
+        self._check = check
+        self._store, self._format, self._options = store, format, options
         self._memory, self._server = memory, server
         self._tables: dict[str, MirroredTable] = {}
         self._rejects: dict[str, AppendTable] = {}
@@ -101,13 +100,7 @@ class Tables:
             count_rejects(each)
 
     def _open(self, directory: str, facts: TableFacts) -> MirroredTable:
-        current = open_current_table(
-            self._format,
-            self._store,
-            facts.table,
-            self._storage_options,
-            iceberg_catalog=self._iceberg_catalog,
-        )
+        current = open_current_table(self._format, self._store, facts.table, self._options)
         if isinstance(current.table, FileTable):
             current.table.check = self._check
         history = self._appended(f"{HISTORY}/{directory}")
@@ -124,4 +117,4 @@ class Tables:
         )
 
     def _appended(self, directory: str) -> AppendTable:
-        return AppendTable(self._store, directory, self._storage_options, self._check)
+        return AppendTable(self._store, directory, self._options, self._check)

@@ -327,11 +327,10 @@ class MirrorRun:
         return Tables(
             self._store,
             settings.format,
-            settings.storage_options,
+            settings.table_options,
             self._memory,
             self._server,
             self._check,
-            settings.iceberg_catalog,
         )
 
     def _reopened(self) -> Tables:

@@ -43,8 +43,9 @@ from pgoutput_fast.snapshot.progress import LoadProgress
 from pgoutput_fast.storage.lease import WriterLease
 from pgoutput_fast.storage.paths import absolute
 from pgoutput_fast.storage.stores import make_target, open_store
-from pgoutput_fast.tables.current_formats import check_format, check_packages, check_target
 from pgoutput_fast.tables.errors import MirrorError
+from pgoutput_fast.tables.formats import FORMATS, HISTORIES, check_name
+from pgoutput_fast.tables.options import TableOptions
 
 __all__ = ["Mirror"]
 
@@ -130,8 +131,10 @@ class Mirror:
             raise ValueError("merge_seconds must not be less than seconds")
         # Independent of later changes of the working directory; a Spark sink finds the directory, too.
         self._store = open_store(absolute(target))
-        check_format(format, self._store, iceberg_catalog)
-        check_target(self._store, format)
+        table_options = TableOptions(storage_options, iceberg_catalog)
+        check_name(format, "current")
+        for each in (HISTORIES, format):
+            FORMATS[each].check(self._store, table_options, each)
         given = None if segments is None else absolute(segments)
         self._settings = MirrorSettings(
             dsn,
@@ -143,7 +146,7 @@ class Mirror:
             adopt,
             _decoding(options),
             threads,
-            dict(storage_options or {}),
+            table_options,
             seconds,
             merge_seconds,
             retention,
@@ -152,7 +155,6 @@ class Mirror:
             progress,
             retry_seconds,
             backlog_bytes,
-            iceberg_catalog,
         )
         self._outages = Outages(self._store, retry_seconds)
         self._check: Callable[[], object] | None = None
@@ -185,7 +187,8 @@ class Mirror:
         ]
 
     def __enter__(self) -> Mirror:
-        check_packages(self._settings.format)
+        for each in (HISTORIES, self._settings.format):
+            FORMATS[each].check_package(f"a mirror with format={self._settings.format!r}")
         with ExitStack() as stack:
             start = Start(self._store)
             make_target(self._store)
@@ -407,9 +410,8 @@ class Mirror:
         else:
             if known is not None:
                 expect_same(settings, known, self._store)
-            options, catalog = settings.storage_options, settings.iceberg_catalog
             found = stored_status(
-                self._store, settings.format, options, catalog, memory, self._server, server
+                self._store, settings.format, settings.table_options, memory, self._server, server
             )
         if server is None:
             return found

@@ -15,6 +15,7 @@ from pgoutput_fast.mirror.service.status import TableStatus, table_status, witho
 from pgoutput_fast.mirror.state.layout import SEGMENTS
 from pgoutput_fast.mirror.state.memory import Memory
 from pgoutput_fast.storage.stores import Store, open_store
+from pgoutput_fast.tables.options import TableOptions
 
 __all__ = ["slot_of", "status_of", "stored_status"]
 
@@ -44,13 +45,14 @@ def status_of(
     """
     store = open_store(target)
     memory = Memory(store)
-    known = memory.begun(iceberg_catalog)
+    options = TableOptions(storage_options, iceberg_catalog)
+    known = memory.begun(options)
     view = ServerView("" if dsn is None else dsn, known.publications)
     server = None
     if dsn is not None:
         with suppress(Exception):
             server = view.now()
-    found = stored_status(store, known.format, storage_options or {}, iceberg_catalog, memory, view, server)
+    found = stored_status(store, known.format, options, memory, view, server)
     if dsn is None or server is None:
         return found
     segments = known.segments or os.fspath(store.at(SEGMENTS))
@@ -72,8 +74,7 @@ def slot_of(target: str | os.PathLike[str]) -> str:
 def stored_status(
     store: Store,
     format: str,
-    storage_options: Mapping[str, str],
-    iceberg_catalog: Mapping[str, str] | None,
+    options: TableOptions,
     memory: Memory,
     view: ServerView,
     server: tuple[int, int] | None,
@@ -83,14 +84,14 @@ def stored_status(
     Args:
         store: the target.
         format: of the current tables.
-        storage_options, iceberg_catalog: as for `status_of`.
+        options: how to reach them.
         memory: of the mirror.
         view: of its server.
         server: its time, and the end of its WAL; None without an answer.
     """
     # Read before the tables: the histories, opened later, have all commits up to this LSN.
     reached = memory.reached() or 0
-    tables = Tables(store, format, storage_options, memory, view, iceberg_catalog=iceberg_catalog)
+    tables = Tables(store, format, options, memory, view)
     progress = memory.progress()
     found = []
     for each in tables:

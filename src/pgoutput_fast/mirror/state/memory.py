@@ -15,7 +15,9 @@ from pgoutput_fast.base.documents import parsed_json
 from pgoutput_fast.mirror.schema_changes.fingerprint import Fingerprint
 from pgoutput_fast.mirror.state.layout import OWN
 from pgoutput_fast.storage.stores import Store
-from pgoutput_fast.tables.current_formats import expect_format
+from pgoutput_fast.tables.errors import MirrorError
+from pgoutput_fast.tables.formats import names_of
+from pgoutput_fast.tables.options import TableOptions
 
 __all__ = [
     "UNPUBLISHED",
@@ -328,14 +330,20 @@ class Memory:
             source = values.get("source")
             names = {"publications": tuple(values["publications"]), "source": source and tuple(source)}
             beginning = Beginning(**{**values, **names})
-        expect_format(beginning.format, self._store)
+        if beginning.format not in names_of("current"):
+            raise MirrorError(
+                f"the current tables in {self._store} have the format {beginning.format!r}, which this version of "
+                "pgoutput_fast lacks. Mirror into a new target with format='delta' (--format delta), which loads all "
+                "tables. Let it take the slot over with adopt=True (--adopt), or drop the slot first (pgoutput-fast "
+                "slots drop)"
+            )
         return beginning
 
-    def begun(self, iceberg_catalog: Mapping[str, str] | None) -> Beginning:
+    def begun(self, options: TableOptions) -> Beginning:
         """How the mirror began, for readers of its tables.
 
         Args:
-            iceberg_catalog: the properties of the catalog that the reader was given.
+            options: how the reader reaches them.
 
         Raises:
             LookupError: if it has not begun.
@@ -344,7 +352,7 @@ class Memory:
         found = self.beginning()
         if found is None:
             raise LookupError(f"{self._store} is not the target of a mirror, or its first load has not begun")
-        if found.iceberg_catalog is not None and not iceberg_catalog:
+        if found.iceberg_catalog is not None and options.catalog_place is None:
             raise ValueError(
                 f"the current tables of {self._store} are in the catalog {found.iceberg_catalog}: pass "
                 "iceberg_catalog= with its properties"

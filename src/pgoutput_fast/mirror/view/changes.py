@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -11,11 +11,9 @@ import pyarrow.parquet as pq
 
 from pgoutput_fast.mirror.follow.apply_order import in_order
 from pgoutput_fast.schema.evolution import widen
-from pgoutput_fast.schema.types import stored_schema
 from pgoutput_fast.storage.paths import open_file
-from pgoutput_fast.storage.stores import Store
 from pgoutput_fast.tables.columns import in_schema
-from pgoutput_fast.tables.delta.appended import reached
+from pgoutput_fast.tables.table import Table
 
 __all__ = ["Changes", "read_changes"]
 
@@ -89,48 +87,30 @@ class Changes:
         )
 
 
-def read_changes(
-    store: Store, directory: str, storage_options: Mapping[str, str], after: int, through: int
-) -> Changes:
-    """The current changes of a history. Reads only the log of the history.
+def read_changes(history: Table, after: int, through: int) -> Changes:
+    """The current changes of a history. Reads only its log.
 
     Args:
-        store: the target of the mirror.
-        directory: of the history in it.
-        storage_options: options of delta-rs for the store, besides the URI.
+        history: the table.
         after, through: LSNs.
 
     Raises:
-        ImportError: if `deltalake` is not installed.
         FileNotFoundError: if there is no history.
     """
-    try:
-        import deltalake
-    except ImportError:
-        raise ImportError("histories need delta-rs: pip install 'deltalake>=1.6.6'") from None
-    place, said = reached(str(store.at(directory)))
-    options = {**said, **storage_options} or None
-    if not deltalake.DeltaTable.is_deltatable(place, storage_options=options):
+    version = history.version()
+    if version is None:
         raise FileNotFoundError(
-            f"{store}/{directory} has no history: run the mirror until its first load is complete"
+            f"{history.store}/{history.directory} has no history: run the mirror until its first load is complete"
         )
-    table = deltalake.DeltaTable(place, storage_options=options)
-    files = pa.table(table.get_add_actions(flatten=True))
     found = []
-    for name, low, high, rows in zip(
-        files["path"].to_pylist(),
-        _bounds(files, "min"),
-        _bounds(files, "max"),
-        files["num_records"].to_pylist(),
-        strict=True,
-    ):
-        file = str(store.at(f"{directory}/{name}"))
+    lows, highs = (bounds.to_pylist() for bounds in version.bounds("_commit_lsn"))
+    for data, low, high in zip(version.files, lows, highs, strict=True):
+        file = str(history.store.at(f"{history.directory}/{data.name}"))
         if low is None or high is None:
             low, high = _bounds_in(file)
         if (low is None or low <= through) and (high is None or high > after):
-            found.append(_File(file, low, high, rows))
-    schema = stored_schema(pa.schema(table.schema().to_arrow()), "table")
-    return Changes(schema, _parts(found), after, through)
+            found.append(_File(file, low, high, data.rows))
+    return Changes(version.schema, _parts(found), after, through)
 
 
 @dataclass(frozen=True)
@@ -173,9 +153,3 @@ def _bounds_in(place: str) -> tuple[int | None, int | None]:
     if not groups or not all(each is not None and each.has_min_max for each in groups):
         return None, None
     return min(each.min for each in groups), max(each.max for each in groups)
-
-
-def _bounds(files: pa.Table, which: str) -> list[int | None]:
-    """The least or the largest LSNs of the files; None if unknown."""
-    name = f"{which}._commit_lsn"
-    return files[name].to_pylist() if name in files.schema.names else [None] * files.num_rows

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
@@ -22,9 +22,10 @@ from pgoutput_fast.mirror.view.times import position_at
 from pgoutput_fast.protocol.lsn import Lsn, format_lsn
 from pgoutput_fast.storage.stores import Store, open_store
 from pgoutput_fast.tables.columns import merged
-from pgoutput_fast.tables.current_formats import open_current
 from pgoutput_fast.tables.directories import directory_of
 from pgoutput_fast.tables.errors import LOAD_AGAIN, RELOAD, MirrorError
+from pgoutput_fast.tables.formats import open_current, open_history
+from pgoutput_fast.tables.options import TableOptions
 from pgoutput_fast.tables.table import HeldVersion
 
 __all__ = ["Moment", "Position", "open_moment"]
@@ -134,8 +135,7 @@ def open_moment(
     target: str | os.PathLike[str],
     table: str,
     position: Position,
-    storage_options: Mapping[str, str] | None = None,
-    iceberg_catalog: Mapping[str, str] | None = None,
+    options: TableOptions,
 ) -> Moment:
     """Opens a table at a position. The mirror may run meanwhile.
 
@@ -150,7 +150,7 @@ def open_moment(
     parts = parse_qualified_name(table)
     name = table if parts is None else quote_qualified_name(*parts)
     directory = directory_of(name)
-    beginning = memory.begun(iceberg_catalog)
+    beginning = memory.begun(options)
     for _ in range(_TRIES):
         facts = memory.table(directory)
         if facts is None:
@@ -163,8 +163,7 @@ def open_moment(
             directory,
             facts,
             memory.reached() or -1,
-            storage_options or {},
-            iceberg_catalog,
+            options,
         )
         moment = reader.moment(position)
         # The mirror records a change of this state before the history has the changes. So if it is unchanged, version
@@ -206,14 +205,11 @@ class _Reader:
     directory: str
     facts: TableFacts
     reached: int
-    storage_options: Mapping[str, str]
-    iceberg_catalog: Mapping[str, str] | None
+    options: TableOptions
 
     def moment(self, position: Position) -> Moment:
         table = self.facts.table
-        current = open_current(
-            self.format, self.store, table, self.storage_options, iceberg_catalog=self.iceberg_catalog
-        )
+        current = open_current(self.format, self.store, table, self.options)
         base = current.held()
         newest = base.position
         if position == "latest":
@@ -249,7 +245,8 @@ class _Reader:
         return lsn_of(position)
 
     def _changes(self, after: int, through: int) -> Changes:
-        return read_changes(self.store, f"{HISTORY}/{self.directory}", self.storage_options, after, through)
+        history = open_history(self.store, f"{HISTORY}/{self.directory}", self.options)
+        return read_changes(history, after, through)
 
     def _expect_known(self, lsn: int, end: int) -> None:
         if lsn > end:

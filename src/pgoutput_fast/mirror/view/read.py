@@ -15,6 +15,7 @@ from pgoutput_fast.mirror.follow.apply_order import ORDER
 from pgoutput_fast.mirror.view.layers import Changed, Rows
 from pgoutput_fast.mirror.view.moment import Moment, Position, open_moment
 from pgoutput_fast.protocol.lsn import format_lsn
+from pgoutput_fast.tables.options import TableOptions
 
 __all__ = ["chosen_columns", "effects_of", "fresh", "fresh_batches", "needed_columns", "rows_of"]
 
@@ -88,7 +89,7 @@ def fresh_batches(
     """
     if columns is not None:
         expect_list("columns", columns)
-    moment = open_moment(target, table, position, storage_options, iceberg_catalog)
+    moment = open_moment(target, table, position, TableOptions(storage_options, iceberg_catalog))
     schema = moment.schema
     chosen = chosen_columns(columns, schema, table)
     rows = rows_of(moment, chosen)

@@ -37,16 +37,16 @@ from pgoutput_fast.spark.tasks.current.reduce import Place
 from pgoutput_fast.storage.lease import WriterLease
 from pgoutput_fast.storage.paths import absolute, shown
 from pgoutput_fast.storage.stores import open_store
-from pgoutput_fast.tables.current_formats import check_format, open_current
 from pgoutput_fast.tables.data_files import FILE_BYTES
 from pgoutput_fast.tables.directories import CURRENT
 from pgoutput_fast.tables.errors import RELOAD
 from pgoutput_fast.tables.file_table import FileTable
+from pgoutput_fast.tables.formats import FORMATS, check_name, open_current
+from pgoutput_fast.tables.options import TableOptions
 from pgoutput_fast.transactions.outcomes import TransactionOutcomes
 
 __all__ = ["current_sink"]
 
-_FORMATS = ("delta", "iceberg")
 _SCRATCH = f"{OWN}/scratch"
 _BUCKET_BYTES = 2 << 20
 _MOST_BUCKETS = 256
@@ -102,8 +102,7 @@ def current_sink(
             .option("checkpointLocation", "checkpoint/").start()
         )
     """
-    if format not in _FORMATS:
-        raise ValueError(f"format must be {', '.join(map(repr, _FORMATS))}, not {format!r}")
+    check_name(format, "current", of_files=True)
     if file_bytes < 1 or bucket_bytes < 1 or keep_points < 1:
         raise ValueError("file_bytes, bucket_bytes and keep_points must be at least 1")
     names = None if tables is None else _quoted(tables)
@@ -114,15 +113,15 @@ def current_sink(
             "changes out"
         )
     decoding = replace(decoding, batch_rows=SPARK_BATCH_ROWS, batch_bytes=SPARK_BATCH_BYTES)
-    check_format(format, open_store(target))
+    table_options = TableOptions(storage_options, file_bytes=file_bytes)
+    FORMATS[format].check(open_store(target), table_options, format)
     settings = _Settings(
         absolute(target),
         names,
         format,
         decoding,
-        file_bytes,
+        table_options,
         bucket_bytes,
-        dict(storage_options or {}),
         catalog,
         keep_points,
     )
@@ -158,9 +157,8 @@ class _Settings:
     tables: frozenset[str] | None
     format: str
     options: Options
-    file_bytes: int
+    table_options: TableOptions
     bucket_bytes: int
-    storage_options: Mapping[str, str]
     catalog: Catalog | None
     keep_points: int
 
@@ -367,13 +365,11 @@ class _Sink:
     def _table(self, name: str) -> tuple[FileTable, Place]:
         if name not in self._tables:
             settings = self._settings
-            table = open_current(
-                settings.format, self._store, name, settings.storage_options, file_bytes=settings.file_bytes
-            )
+            table = open_current(settings.format, self._store, name, settings.table_options)
             assert isinstance(table, FileTable)
             table.check = self._check
             table.mend()
-            place = Place(settings.format, settings.target, name, settings.storage_options)
+            place = Place(settings.format, settings.target, name, settings.table_options)
             self._tables[name] = table, place
         return self._tables[name]
 
@@ -470,7 +466,7 @@ class _Sink:
         if self._settings.tables is not None:
             names &= self._settings.tables
         found = {name: now for name in sorted(names) if (now := self._table(name)[0].now()) is not None}
-        reached = [each.position for each in found.values()] + [each.position for each in known[-1:]]
+        reached = [each.lsn for each in found.values()] + [each.position for each in known[-1:]]
         # A mirror ran, and the query lags: the points of the mirror remain.
         if found and max(reached) <= notes.lsn:
             versions = {name: each.number for name, each in found.items()}

@@ -22,6 +22,7 @@ from pgoutput_fast.protocol.lsn import Lsn
 from pgoutput_fast.spark.places import spark_path
 from pgoutput_fast.spark.types import spark_schema
 from pgoutput_fast.tables.columns import fitted, in_schema, merged
+from pgoutput_fast.tables.options import TableOptions
 from pgoutput_fast.tables.table import HeldVersion
 
 __all__ = ["frame_at", "read_fresh"]
@@ -70,7 +71,7 @@ def read_fresh(
     if columns is not None:
         expect_list("columns", columns)
     session = SparkSession.active() if spark is None else spark
-    moment = open_moment(target, table, position, storage_options, iceberg_catalog)
+    moment = open_moment(target, table, position, TableOptions(storage_options, iceberg_catalog))
     chosen = chosen_columns(columns, moment.schema, table)
     if moment.base.files is not None:
         return frame_at(session, moment, chosen)

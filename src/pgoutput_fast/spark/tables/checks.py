@@ -12,7 +12,7 @@ from pgoutput_fast.spark.tables.plan import DescribedTable
 from pgoutput_fast.spark.tables.run import Run
 from pgoutput_fast.spark.tables.sources import SegmentSource, Source, TaggedSource
 from pgoutput_fast.spark.tasks.tables import TablePart, rejects_of
-from pgoutput_fast.tables.target import Mode, TableTarget
+from pgoutput_fast.tables.table import Mode
 
 __all__ = ["begun_with_query", "check_columns", "checked_targets", "with_rows"]
 
@@ -31,7 +31,7 @@ def with_rows(
     kept = [
         (table, part)
         for table, part in zip(described, parts, strict=True)
-        if part.after is not None or not changed.isdisjoint(part.oids) or run.table(part.directory).exists()
+        if part.after is not None or not changed.isdisjoint(part.oids) or run.table(part.directory).known
     ]
     return [table for table, _ in kept], [part for _, part in kept]
 
@@ -40,20 +40,21 @@ def checked_targets(run: Run, parts: Sequence[TablePart], mode: Mode, source: So
     """Checks before any work that all tables can take the rows. Returns the parts with the types of the tables."""
     checked = []
     for part in parts:
-        if run.format == "delta":
-            _check_case(run, part)
         table = run.table(part.directory)
-        if not table.exists():
+        known, position = table.known, run.ordinal(part.directory)
+        if table.folded:
+            _check_case(run, part)
+        if known is None:
             run.check_format(part.directory)
         if mode == "overwrite":
             table.check_overwrite()
-        if mode == "error" and table.exists():
+        if mode == "error" and known is not None:
             raise ValueError(f"{run.store}/{part.directory} exists: use mode='append' or mode='overwrite'")
         if mode != "overwrite":
-            _check_stream(run, part.directory, table, source)
-            _check_transactions(run, part.directory, table, source)
-        if part.after is None or table.position() is None:
-            if mode == "append" and table.exists():
+            _check_stream(run, part.directory, source)
+            _check_transactions(run, part.directory, source)
+        if part.after is None or position is None:
+            if mode == "append" and known is not None:
                 run.check_format(part.directory)
                 raise ValueError(
                     f"{run.store}/{part.directory} has no position: something else wrote it. Use another target, or "
@@ -67,17 +68,20 @@ def checked_targets(run: Run, parts: Sequence[TablePart], mode: Mode, source: So
             )
         _check_gap(run, part.directory, part.after, source)
         if mode != "overwrite":
-            _check_begun(run, part, source, is_new=table.position() is None)
-        if table.exists() and table.partition_by() != part.partitioning.columns:
+            _check_begun(run, part, source, is_new=position is None)
+        if known is not None and known.partition_by != part.partitioning.columns:
             raise ValueError(
-                f"{run.store}/{part.directory} is partitioned by {list(table.partition_by())}, not by "
+                f"{run.store}/{part.directory} is partitioned by {list(known.partition_by)}, not by "
                 f"{list(part.partitioning.columns)}: a table keeps its partition columns. Pass them as partition_by=, "
                 "or use another target"
             )
         target = part.decode.target if mode == "overwrite" else table.fitted(part.decode.target)
-        target = table.stored(target, mode)
-        rejects = run.table(rejects_of(part.directory)).stored(part.rejects, mode)
-        checked.append(replace(part, decode=replace(part.decode, target=target), rejects=rejects))
+        rejects = run.table(rejects_of(part.directory))
+        target, rejected = (
+            each.in_files(None if mode == "overwrite" else each.known, schema)
+            for each, schema in ((table, target), (rejects, part.rejects))
+        )
+        checked.append(replace(part, decode=replace(part.decode, target=target), rejects=rejected))
     return checked
 
 
@@ -86,7 +90,8 @@ def check_columns(
 ) -> None:
     """Checks that options do not omit existing columns of a table, which would silently become null."""
     for table, part in zip(described, parts, strict=True):
-        there = run.table(part.directory).column_names()
+        known = run.table(part.directory).known
+        there = [] if known is None else known.schema.names
         place, seq = f"{run.store}/{part.directory}", f"{options.metadata_prefix}seq"
         if there and seq not in there:
             raise ValueError(
@@ -105,13 +110,13 @@ def check_columns(
 
 
 def _check_case(run: Run, part: TablePart) -> None:
-    """Checks that a Delta table can have the columns."""
+    """Checks the columns for a format in which `a` and `A` are the same name."""
     found = differ_in_case(part.decode.target.names)
     if found is not None:
         raise ValueError(
-            f"{run.store}/{part.directory} cannot be a Delta table: the names of its columns {found[0]!r} and "
-            f"{found[1]!r} differ only in case. Leave one out with Options(columns=...), or use format='parquet' or "
-            "format='iceberg'"
+            f"{run.store}/{part.directory} cannot have the format {run.format!r}: the names of its columns "
+            f"{found[0]!r} and {found[1]!r} differ only in case. Leave one out with Options(columns=...), or use "
+            "another format"
         )
 
 
@@ -203,22 +208,23 @@ def _check_begun(run: Run, part: TablePart, source: Source, *, is_new: bool) -> 
         )
 
 
-def _check_stream(run: Run, directory: str, table: TableTarget, source: Source) -> None:
+def _check_stream(run: Run, directory: str, source: Source) -> None:
     """Checks that a table does not get changes of a different stream."""
     if source.streams is None:
         return
-    source.streams.check(f"{run.store}/{directory}", table)
-    if table.stream() is None:  # otherwise its rejects are of the same stream
-        rejects = rejects_of(directory)
-        source.streams.check(f"{run.store}/{rejects}", run.table(rejects))
+    source.streams.check(run.table(directory))
+    position = run.ordinal(directory)
+    if position is None or position.stream is None:  # otherwise its rejects are of the same stream
+        source.streams.check(run.table(rejects_of(directory)))
 
 
-def _check_transactions(run: Run, directory: str, table: TableTarget, source: Source) -> None:
+def _check_transactions(run: Run, directory: str, source: Source) -> None:
     """Checks that a table is continued with the same kind of transactions."""
-    known = table.transactions()
-    if known is None:  # otherwise its rejects are of the same kind
+    position = run.ordinal(directory)
+    if position is None or position.transactions is None:  # otherwise its rejects are of the same kind
         directory = rejects_of(directory)
-        known = run.table(directory).transactions()
+        position = run.ordinal(directory)
+    known = None if position is None else position.transactions
     if known is not None and known != source.transactions:
         raise ValueError(
             f"{run.store}/{directory} was written with transactions={known!r}. With {source.transactions!r} it would "

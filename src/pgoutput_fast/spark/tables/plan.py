@@ -17,7 +17,7 @@ from pgoutput_fast.spark.tasks.changes import DecodeChanges
 from pgoutput_fast.spark.tasks.tables import TablePart, rejects_of
 from pgoutput_fast.spark.types import spark_arrow_schema
 from pgoutput_fast.tables.partitions import Partitioning, check_partition_columns
-from pgoutput_fast.tables.target import Mode
+from pgoutput_fast.tables.table import Mode
 
 __all__ = [
     "PartitionBy",
@@ -103,13 +103,21 @@ def plan_tables(tables: Sequence[DescribedTable], options: Options, run: Run, mo
             resolved.catalog.to_json(), options, resolved.schema, bare, resolved.table, resolved.fingerprint
         )
         table = run.table(directory)
-        after = table.position() if mode == "append" else None
-        rejects_after = None if mode == "overwrite" else run.table(rejects_of(directory)).position()
+        position = run.ordinal(directory) if mode == "append" else None
+        rejected = None if mode == "overwrite" else run.ordinal(rejects_of(directory))
         partitioning = Partitioning(
             each.partition_columns, table.partition_directories, table.partition_columns_stored
         )
         parts.append(
-            TablePart(directory, resolved.oids, resolved.others, decode, after, rejects_after, partitioning)
+            TablePart(
+                directory,
+                resolved.oids,
+                resolved.others,
+                decode,
+                None if position is None else position.seq,
+                None if rejected is None else rejected.seq,
+                partitioning,
+            )
         )
     return parts
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pgoutput_fast.protocol.lsn import format_lsn
 from pgoutput_fast.segments.segment import Segment
 from pgoutput_fast.tables.stream import Stream
-from pgoutput_fast.tables.target import TableTarget
+from pgoutput_fast.tables.table import Table
 
 __all__ = ["StreamCheck", "stream_at"]
 
@@ -50,19 +50,20 @@ class StreamCheck:
         self._stream = stream_at(segments, segments[-1].last_seq)
         self._checked: set[Stream] = set()
 
-    def check(self, place: str, table: TableTarget) -> None:
+    def check(self, table: Table) -> None:
         """Checks a table. A table without a stream accepts any.
 
         Args:
-            place: the location of the table, for errors.
-            table: the table.
+            table: the table of changes.
 
         Raises:
             ValueError: if it has changes of another stream.
         """
-        there = table.stream()
+        position = None if table.known is None else table.known.ordinal
+        there = None if position is None else position.stream
         if there is None or there in self._checked:
             return
+        place = f"{table.store}/{table.directory}"
         if there.digest != self._stream.digest:
             raise ValueError(
                 f"{place} belongs to another stream: it has changes of {table.named(there)}, and the segments are of "

@@ -29,8 +29,9 @@ from pgoutput_fast.storage.parquet import COMPRESSIONS, Compression
 from pgoutput_fast.storage.paths import Paths, absolute
 from pgoutput_fast.storage.stores import open_store
 from pgoutput_fast.tables.files import FILE_BYTES, WrittenFile
-from pgoutput_fast.tables.formats import FORMATS
-from pgoutput_fast.tables.target import Mode, TableTarget
+from pgoutput_fast.tables.formats import FORMATS, check_name
+from pgoutput_fast.tables.options import TableOptions
+from pgoutput_fast.tables.table import Mode, Ordinal
 
 __all__ = ["table_sink", "write_tables"]
 
@@ -105,13 +106,15 @@ def write_tables(
             tasks are raised as Spark's errors, with the same text.
         RuntimeError: if there is no session, or if another process writes to the target.
     """
-    _check_arguments(tables, format, mode, file_bytes, compression, partition_by, iceberg_catalog)
+    table_options = TableOptions(storage_options, iceberg_catalog)
+    _check_arguments(tables, format, mode, file_bytes, compression, partition_by)
     _check_kinds(storage_options, catalog, iceberg_catalog, spark)
     if not isinstance(source, str | os.PathLike | Iterable | DataFrame):
         raise TypeError(
             f"source must be paths of segments, or a DataFrame of tagged payloads, not {kind_of(source)}"
         )
     place = _place(target)
+    FORMATS[format].check(open_store(place), table_options, format)
     decoding, which = task_options(options, transactions)
     decoding = replace(decoding, batch_rows=SPARK_BATCH_ROWS, batch_bytes=SPARK_BATCH_BYTES)
     reader: Source
@@ -119,7 +122,7 @@ def write_tables(
         reader = TaggedSource(source, decoding, which, catalog)
     else:
         reader = SegmentSource(SegmentList(source), _session(spark), which, catalog)
-    run = partial(begin_run, place, format, storage_options or {}, iceberg_catalog)
+    run = partial(begin_run, place, format, table_options)
     return _write(reader, run, place, tables, mode, decoding, partition_by, file_bytes, compression)
 
 
@@ -161,9 +164,11 @@ def table_sink(
             .option("checkpointLocation", "checkpoint/").start()
         )
     """
-    _check_arguments(tables, format, "append", file_bytes, compression, partition_by, iceberg_catalog)
+    table_options = TableOptions(storage_options, iceberg_catalog)
+    _check_arguments(tables, format, "append", file_bytes, compression, partition_by)
     _check_kinds(storage_options, catalog, iceberg_catalog)
     place = _place(target)
+    FORMATS[format].check(open_store(place), table_options, format)
     decoding, which = task_options(options, transactions)
     decoding = replace(decoding, batch_rows=SPARK_BATCH_ROWS, batch_bytes=SPARK_BATCH_BYTES)
 
@@ -177,7 +182,7 @@ def table_sink(
         segments = listed.setdefault(found.directory, SegmentList(found.directory))
         source = SegmentSource(segments, batch.sparkSession, which, catalog, found)
         if source.catalog.relations:
-            run = partial(begin_run, place, format, storage_options or {}, iceberg_catalog)
+            run = partial(begin_run, place, format, table_options)
             _write(source, run, place, tables, "append", decoding, partition_by, file_bytes, compression)
 
     return write_batch
@@ -228,7 +233,6 @@ def _check_arguments(
     file_bytes: int,
     compression: str,
     partition_by: PartitionBy,
-    iceberg_catalog: Mapping[str, str] | None,
 ) -> None:
     if tables is not None:
         expect_list("tables", tables)
@@ -242,8 +246,7 @@ def _check_arguments(
     by_table = partition_by if isinstance(partition_by, Mapping) else {"": partition_by}
     for columns in by_table.values():
         expect_list("partition_by", columns)
-    if format not in FORMATS:
-        raise ValueError(f"format must be one of {', '.join(map(repr, FORMATS))}, not {format!r}")
+    check_name(format, "changes")
     if mode not in _MODES:
         raise ValueError(f"mode must be one of {', '.join(map(repr, _MODES))}, not {mode!r}")
     expect_count("file_bytes", file_bytes)
@@ -251,8 +254,6 @@ def _check_arguments(
         raise ValueError(
             f"compression must be one of {', '.join(map(repr, COMPRESSIONS))}, not {compression!r}"
         )
-    if iceberg_catalog is not None and format != "iceberg":
-        raise ValueError("iceberg_catalog= is for format='iceberg': leave it out, or pass format='iceberg'")
 
 
 def _check_kinds(
@@ -288,45 +289,46 @@ def _session(spark: SparkSession | None) -> SparkSession:
 def _commit(
     run: Run, parts: Sequence[TablePart], files: Iterable[WrittenFile], source: Source, mode: Mode
 ) -> list[Row]:
-    position, stream = source.last_seq, source.stream
+    position = Ordinal(source.last_seq, source.stream, source.transactions)
     by_table: dict[str, list[WrittenFile]] = {}
     for file in sorted(files, key=lambda each: (each.first or 0, each.name)):
         by_table.setdefault(file.directory, []).append(file)
     rows = []
     for part in parts:
         # Rejects are committed first: a repeated run writes only those of tables that were not committed.
-        _commit_rejects(run, part, by_table.get(rejects_of(part.directory), []), source, mode)
+        _commit_rejects(run, part, by_table.get(rejects_of(part.directory), []), position, mode)
         found = by_table.get(part.directory, [])
         run.added.setdefault(part.directory, set())
         # A query may lag behind `write_tables` calls in the meantime.
-        reached = position if mode == "overwrite" or part.after is None else max(part.after, position)
-        changed = part.after != position or mode == "overwrite"
-        if reached == position and (changed or _lacks_marks(run.table(part.directory), source)):
-            columns, kind = part.partitioning.columns, source.transactions
-            run.commit(part.directory, found, position, part.decode.target, mode, columns, stream, kind)
+        begins = mode == "overwrite" or part.after is None
+        reached = position.seq if begins else max(part.after or 0, position.seq)
+        changed = part.after != position.seq or mode == "overwrite"
+        if reached == position.seq and (changed or _lacks_marks(run.ordinal(part.directory), position)):
+            run.commit(part.directory, found, position, part.decode.target, mode, part.partitioning.columns)
         else:
             run.table(part.directory).mend()
         rows.append(_summary(part.directory, found, reached))
     return rows
 
 
-def _lacks_marks(table: TableTarget, source: Source) -> bool:
+def _lacks_marks(before: Ordinal | None, position: Ordinal) -> bool:
     """Whether an earlier version wrote a table: its stream or its kind of transactions is not recorded."""
-    return table.transactions() is None or (source.stream is not None and table.stream() is None)
+    if before is None or before.transactions is None:
+        return True
+    return position.stream is not None and before.stream is None
 
 
 def _commit_rejects(
-    run: Run, part: TablePart, files: Sequence[WrittenFile], source: Source, mode: Mode
+    run: Run, part: TablePart, files: Sequence[WrittenFile], position: Ordinal, mode: Mode
 ) -> None:
     if not files and mode != "overwrite":
         return
     directory = rejects_of(part.directory)
     schema = pa.schema([pa.field(field.name, field.type) for field in REJECTS_SCHEMA])
-    before = run.table(directory).position()
+    before = run.ordinal(directory)
     overwritten = mode == "overwrite" and (files or before is not None)
-    if overwritten or (mode != "overwrite" and (before is None or before < source.last_seq)):
-        stream, kind = source.stream, source.transactions
-        run.commit(directory, files, source.last_seq, schema, mode, stream=stream, transactions=kind)
+    if overwritten or (mode != "overwrite" and (before is None or before.seq < position.seq)):
+        run.commit(directory, files, position, schema, mode)
     else:
         run.added.setdefault(directory, set())  # so that the files are removed
 

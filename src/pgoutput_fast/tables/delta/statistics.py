@@ -44,6 +44,7 @@ def complete(statistics: str) -> str:
 def mended_actions(
     table: Any,
     store: Store,
+    files: pa.Table,
     *,
     new: pa.Schema | None = None,
     leave: Collection[str] = (),
@@ -54,13 +55,13 @@ def mended_actions(
     Args:
         table: a `DeltaTable`.
         store: the directory of the table.
+        files: the actions of its files, as `get_add_actions` returns them.
         new: columns that will be added next. The files have nulls there.
         leave: names of files to leave out.
         suspect: names of files whose statistics are not exact, even if they are complete.
     """
     from deltalake.transaction import AddAction
 
-    files = pa.table(table.get_add_actions())
     incomplete = _incomplete(files)
     added = [] if new is None else list(new)
     columns = [*pa.schema(table.schema().to_arrow()), *added]

@@ -19,7 +19,7 @@ from pgoutput_fast.mirror.repair.compare.differences import KeyedRows, Uncompara
 from pgoutput_fast.mirror.repair.compare.digests import Digests, RowDigests, SetDigests
 from pgoutput_fast.mirror.repair.compare.divisions import Division, divided
 from pgoutput_fast.tables.columns import in_schema
-from pgoutput_fast.tables.table import Table
+from pgoutput_fast.tables.table import CurrentRows
 
 __all__ = ["Comparison", "Differences", "UncomparableError"]
 
@@ -66,7 +66,7 @@ class Comparison:
 
     def __init__(
         self,
-        current: Table,
+        current: CurrentRows,
         key: Sequence[str],
         read: Callable[[str | None], Iterator[pa.Table]],
         schema: pa.Schema,

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import pyarrow as pa
 
@@ -15,6 +14,7 @@ from pgoutput_fast.mirror.follow.apply_order import in_order
 from pgoutput_fast.spark.tasks.current.batch_file import BatchFile, write_batches
 from pgoutput_fast.storage.stores import open_store
 from pgoutput_fast.tables.columns import in_schema, joined
+from pgoutput_fast.tables.options import TableOptions
 
 __all__ = ["Place", "ReduceChanges", "effect_files"]
 
@@ -30,13 +30,13 @@ class Place:
         format: its format.
         target: path or URI of the target.
         table: its qualified name.
-        storage_options: options of delta-rs for it.
+        options: how to reach it.
     """
 
     format: str
     target: str
     table: str
-    storage_options: Mapping[str, str] = field(repr=False)
+    options: TableOptions
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class ReduceChanges:
         if not effect.unfilled:
             return effect
         place = self.place
-        table = open_current_table(place.format, open_store(place.target), place.table, place.storage_options)
+        table = open_current_table(place.format, open_store(place.target), place.table, place.options)
         return effect.filled_by(table.find)
 
 

@@ -1,0 +1,516 @@
+"""Delta tables. Needs `pip install 'deltalake>=1.6.6'`."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+from urllib.parse import parse_qs, unquote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pgoutput_fast.base.documents import parsed_json
+from pgoutput_fast.schema.options import Transactions
+from pgoutput_fast.schema.types import stored_schema
+from pgoutput_fast.storage.parquet import SETTINGS
+from pgoutput_fast.storage.paths import is_uri, open_place, shown, split_uri
+from pgoutput_fast.storage.stores import Store, open_store
+from pgoutput_fast.tables.delta.statistics import complete, mended_actions
+from pgoutput_fast.tables.errors import LOAD_ANY_AGAIN
+from pgoutput_fast.tables.files import WrittenFile
+from pgoutput_fast.tables.stream import Stream
+from pgoutput_fast.tables.table import (
+    Commit,
+    CommitLsn,
+    ConflictError,
+    DataFile,
+    ListedFiles,
+    Ordinal,
+    Table,
+    TableRole,
+    Version,
+)
+from pgoutput_fast.tables.target import FileTarget
+
+__all__ = ["DeltaTable", "DeltaTarget", "uri_and_options"]
+
+# Properties of new tables. For every commit, delta-rs reads all commits after the last checkpoint again. By default, it
+# writes a checkpoint only after every hundredth.
+_CONFIGURATION = {"delta.checkpointInterval": "10"}
+
+# The applications whose transactions carry an ordinal, and an LSN.
+_ORDINAL, _LSN = "pgoutput_fast", "pgoutput_fast.mirror"
+# Where a table has its position. Histories of earlier versions have their LSN where tables of changes have an ordinal.
+_POSITIONS: dict[TableRole, tuple[str, ...]] = {
+    "changes": (_ORDINAL,),
+    "history": (_LSN, _ORDINAL),
+    "current": (_LSN,),
+}
+# The applications whose transactions carry the stream: its digest, and the position of the table in it. Transactions
+# stay in the log for ever, but they are numbers. The names are in the commit info, under the first name.
+_STREAM = f"{_ORDINAL}.stream"
+_SEQ, _LOW, _HIGH = f"{_STREAM}.seq", f"{_STREAM}.low_lsn", f"{_STREAM}.high_lsn"
+_NO_STREAM = _NO_LSN = -1
+# The application whose transaction tells which transactions of the stream the table has, as an index of this list.
+_KIND = f"{_ORDINAL}.transactions"
+_KINDS: tuple[Transactions | None, ...] = (None, "as_sent", "committed")
+# The number of commits that are searched for the names of a stream.
+_NEWEST = 1000
+# The features that a current table may require of its readers. With others, files may have rows that are not in the
+# table.
+_FEATURES = {"timestampNtz", "v2Checkpoint"}
+# Size of joined files, and rows of their row groups. delta-rs has both in memory for every file that it writes.
+_JOINED_BYTES, _JOINED_ROWS = 64 << 20, 1 << 17
+
+
+class DeltaTarget(FileTarget):
+    """Delta tables."""
+
+    roles = frozenset({"changes", "history", "current"})
+    package = "deltalake", "deltalake>=1.6.6"
+    unfit = re.compile(r"%[0-9a-fA-F]{2}|[\\\x00-\x1f]")
+    sign = "/_delta_log", ".json"
+
+    def table(self, directory: str, role: TableRole) -> DeltaTable:
+        return DeltaTable(self.store, directory, role, self.options.storage)
+
+
+class DeltaTable(Table):
+    """A Delta table.
+
+    Its position is in application transactions of Delta's log: an LSN is the version of `pgoutput_fast.mirror`. An
+    ordinal is the version of `pgoutput_fast`; others, in the same commit, give the stream and which of its transactions
+    the table has.
+
+    Args:
+        store, directory, role: as for `Table`.
+        storage_options: options of delta-rs for the store, besides the URI.
+
+    Raises:
+        ImportError: if `deltalake` is not installed, or is too old.
+    """
+
+    folded = True
+    rewrites_types = True
+
+    def __init__(
+        self, store: Store, directory: str, role: TableRole, storage_options: Mapping[str, str] | None = None
+    ) -> None:
+        try:
+            import deltalake
+            from deltalake.transaction import RemoveAction  # noqa: F401
+        except ImportError:
+            raise ImportError("Delta tables need delta-rs: pip install 'deltalake>=1.6.6'") from None
+        super().__init__(store, directory, role)
+        self._delta = deltalake
+        self._uri, options = uri_and_options(str(store.at(directory)))
+        self._storage = {**options, **(storage_options or {})} or None
+        # The newest version that was read.
+        self._opened: Any = None
+
+    def can_widen(self, before: pa.DataType, wide: pa.DataType) -> bool:
+        return bool(wide.equals(before))  # delta-rs does not support Delta's type widening
+
+    # ---- versions ------------------------------------------------------------------------------------------------
+
+    def _read(self, number: int | None) -> Version | None:
+        with self._errors(number):
+            if number is not None:
+                return self._version(self._at(number))
+            if self._opened is not None:
+                # Opening the table again would read its whole log.
+                self._opened.update_incremental()
+                if self._known is not None and self._known.number == self._opened.version():
+                    return self._known
+            elif self._delta.DeltaTable.is_deltatable(self._uri, storage_options=self._storage):
+                self._opened = self._at(None)
+            else:
+                return None
+            version = self._version(self._opened)
+            if version.position is None and self.role == "current":
+                self._opened = None  # its owner may remove it, and the next call opens a new one
+            return version
+
+    @contextmanager
+    def _errors(self, number: int | None) -> Iterator[None]:
+        """Errors of readers of a version, the newest one by default."""
+        try:
+            yield
+        except self._delta.exceptions.DeltaError as problem:
+            self._forget()  # the next call opens it again, in case the table was restored or removed
+            # delta-rs marks some errors of a store only by this text.
+            if not self.store.local and "object store" in str(problem):
+                raise
+            if number is not None:
+                raise FileNotFoundError(f"{self} has no version {number}, or has it no more") from problem
+            raise self.damaged(problem) from problem
+        except ValueError:
+            self._forget()
+            raise
+
+    def _forget(self) -> None:
+        self._opened = self._known = None
+
+    def _at(self, number: int | None) -> Any:
+        return self._delta.DeltaTable(self._uri, number, storage_options=self._storage)
+
+    def _version(self, table: Any) -> Version:
+        """
+        Raises:
+            ValueError: if another program changed how a current table must be read.
+        """
+        number, position = table.version(), self._position(table)
+        partition_by = tuple(table.metadata().partition_columns)
+        if self.role == "current" and position is not None:
+            self._check_features(table, partition_by)
+
+        def files() -> pa.Table:
+            with self._errors(None):
+                return pa.table((table if table.version() == number else self._at(number)).get_add_actions())
+
+        listed = ListedFiles(files, _data_files)
+
+        def bounds(column: str) -> tuple[pa.Array, pa.Array]:
+            return _bound(listed.listing, "min", column), _bound(listed.listing, "max", column)
+
+        schema = stored_schema(pa.schema(table.schema().to_arrow()), "table")
+        return Version(number, position, schema, listed, bounds, partition_by)
+
+    def _position(self, table: Any) -> Ordinal | CommitLsn | None:
+        found = (table.transaction_version(name) for name in _POSITIONS[self.role])
+        number = next((each for each in found if each is not None), None)
+        if number is None:
+            return None
+        if self.role != "changes":
+            return CommitLsn(number)
+        digest, kind = table.transaction_version(_STREAM), table.transaction_version(_KIND)
+        stream = None
+        if digest is not None and digest != _NO_STREAM:
+            seq, *lsns = map(table.transaction_version, (_SEQ, _LOW, _HIGH))
+            stream = Stream(digest, seq, *(None if lsn == _NO_LSN else lsn for lsn in lsns))
+        return Ordinal(number, stream, None if kind is None else _KINDS[kind])
+
+    def _check_features(self, table: Any, partition_by: tuple[str, ...]) -> None:
+        protocol = table.protocol()
+        unknown = set(protocol.reader_features or ()) - _FEATURES
+        unknown |= {"columnMapping"} if protocol.min_reader_version == 2 else set()
+        unknown |= {"partition columns"} if partition_by else set()
+        if unknown:
+            raise ValueError(
+                f"{self} was changed by something else: it has {' and '.join(sorted(unknown))}, which a mirror does "
+                f"not know. Remove its directory, and {LOAD_ANY_AGAIN}"
+            )
+
+    def named(self, stream: Stream) -> Stream:
+        if self._opened is None and self.version() is None:
+            return stream
+        for commit in self._opened.history(_NEWEST):
+            if _STREAM in commit:
+                found = Stream.from_json(commit[_STREAM])
+                if found.digest == stream.digest:
+                    return replace(stream, names=found.names)
+        return stream
+
+    # ---- commits -------------------------------------------------------------------------------------------------
+
+    def _commit(self, commit: Commit) -> None:
+        from deltalake.exceptions import CommitFailedError
+
+        base = commit.base
+        number = None if base is None else base.number
+        try:
+            whole = self._delta.Schema.from_arrow(stored_schema(commit.schema, "table"))
+            if base is None:
+                return self._create(commit, whole)
+            table = self._prepared(commit, base, whole)
+            number = table.version()
+            table.create_write_transaction(
+                self._actions(commit),
+                "overwrite" if commit.replaces else "append",
+                whole if commit.replaces else table.schema(),
+                list(commit.partition_by if commit.replaces else base.partition_by),
+                commit_properties=self._properties(commit),
+            )
+        except CommitFailedError as problem:
+            newest = self.version()
+            if (newest and newest.number) == number:
+                raise OSError(f"{self} cannot be written: {problem}") from problem
+            raise ConflictError(self) from problem
+        except self._delta.exceptions.DeltaError as problem:
+            self._forget()
+            newest = self.version()  # this says whether the table is damaged
+            if newest is None and base is not None:
+                raise self.damaged(problem, remove=False) from problem
+            if newest is not None and base is None:
+                raise ConflictError(self) from problem
+            raise
+        except Exception as problem:
+            if type(problem) is not Exception:
+                raise
+            raise _columns_error(problem, str(self)) from problem
+
+    def _actions(self, commit: Commit) -> list[Any]:
+        from deltalake.transaction import RemoveAction
+
+        actions = [_add_action(each, commit.partition_by) for each in commit.added]
+        if commit.base is not None and not commit.replaces:
+            now = int(time.time() * 1000)
+            removed = (
+                [file for file in commit.base.files if file.name in commit.removed] if commit.removed else ()
+            )
+            actions += [RemoveAction(file.name, True, now, file.nbytes, {}) for file in removed]
+        return actions
+
+    def _create(self, commit: Commit, schema: Any) -> None:
+        from deltalake.transaction import create_table_with_add_actions
+
+        create_table_with_add_actions(
+            self._uri,
+            schema,
+            self._actions(commit),
+            mode="error",
+            partition_by=list(commit.partition_by),
+            configuration=_CONFIGURATION,
+            storage_options=self._storage,
+            commit_properties=self._properties(commit),
+        )
+
+    def _prepared(self, commit: Commit, base: Version, whole: Any) -> Any:
+        """The table, prepared for a commit of this schema by commits of its own, without rows.
+
+        Those have the position of the base. So they conflict with another writer of positions.
+
+        If the rows are replaced, so are the columns. But a table that had no timestamps without a time zone may lack
+        the feature that they need.
+        """
+        table = self._opened
+        # If files are removed, a log that was damaged meanwhile must be noticed.
+        if table is None or commit.removed or table.version() != base.number:
+            table = self._at(base.number)
+        step = self._step(base, alone=bool(commit.removed))
+        if commit.removed == "all":
+            _allow_timestamps(table, whole, step)
+            return table
+        added = pa.schema([field for field in commit.schema if field.name not in base.schema.names])
+        if self._mended(table, base, stored_schema(added, "table"), commit.removed):
+            table = self._at(base.number + 1)
+        new = [field for field in whole.fields if field.name not in base.schema.names]
+        return self._with_columns(table, base, new, step) if new else table
+
+    def _with_columns(self, table: Any, base: Version, new: Sequence[Any], step: Any) -> Any:
+        """The table with more columns."""
+        from deltalake.exceptions import CommitFailedError
+
+        number = table.version()
+        try:
+            table.alter.add_columns(new, commit_properties=step)
+        except CommitFailedError:
+            # If the answer of a store was lost, delta-rs retries, and meets its own commit.
+            table = self._at(None)
+            names = {field.name for field in table.schema().fields}
+            own = table.version() == number + 1 and self._position(table) == base.position
+            if not own or not names.issuperset(field.name for field in new):
+                raise
+        return table
+
+    def _mended(
+        self,
+        table: Any,
+        version: Version,
+        new: pa.Schema | None = None,
+        leave: Collection[str] = (),
+        suspect: Collection[str] = (),
+    ) -> bool:
+        """Gives files statistics by which no reader skips rows wrongly. Returns whether that took a commit.
+
+        Earlier versions of this package, and other programs, write statistics by which readers do skip rows. If another
+        program commits meanwhile, the next call mends them.
+
+        Args:
+            table: the version, opened.
+            version: the same.
+            new: columns that will be added next.
+            leave: names of files that will be removed next.
+            suspect: names of files whose statistics are not exact.
+        """
+        assert isinstance(version.files, ListedFiles)
+        actions = mended_actions(
+            table, self._directory, version.files.listing, new=new, leave=leave, suspect=suspect
+        )
+        if not actions:
+            return False
+        try:
+            # A retry on top of another commit could bring back a file that an OPTIMIZE has removed.
+            properties = self._step(version, alone=True)
+            columns = list(version.partition_by)
+            table.create_write_transaction(
+                actions, "append", table.schema(), columns, commit_properties=properties
+            )
+        except self._delta.exceptions.CommitFailedError:
+            return False
+        return True
+
+    @cached_property
+    def _directory(self) -> Store:
+        return open_store(str(self.store.at(self.directory)))
+
+    def _properties(self, commit: Commit) -> Any:
+        """The properties of a commit, with its position."""
+        base = None if commit.base is None else commit.base.position
+        applied, info = _applied(commit.position, base if commit.replaces else None)
+        return self._commit_properties(applied, info, alone=bool(commit.removed))
+
+    def _step(self, base: Version, *, alone: bool) -> Any:
+        """The properties of a commit that keeps the position."""
+        position = base.position
+        if isinstance(position, Ordinal):
+            position = Ordinal(position.seq)
+        return self._commit_properties({} if position is None else _applied(position)[0], None, alone=alone)
+
+    def _commit_properties(self, applied: dict[str, int], info: dict[str, str] | None, *, alone: bool) -> Any:
+        # delta-rs would retry on top of another commit. It does not see that an OPTIMIZE has rewritten a removed file,
+        # whose rows would then stay beside the new ones.
+        more = {"max_commit_retries": 0} if alone else {}
+        transactions = [self._delta.Transaction(*each) for each in applied.items()]
+        return self._delta.CommitProperties(custom_metadata=info, app_transactions=transactions, **more)
+
+    # ---- upkeep --------------------------------------------------------------------------------------------------
+
+    def mend(self) -> None:
+        self._mend()
+
+    def _mend(self, suspect: Callable[[Version], Collection[str]] = lambda version: ()) -> None:
+        version = self.version()
+        if version is not None:
+            self._is_known = not self._mended(self._opened, version, suspect=suspect(version))
+
+    def compact(self) -> None:
+        """Joins small files. Removes files that no version of the last week has."""
+        version = self.version()
+        if version is None:
+            return
+        # By default, delta-rs compresses as much as it can, which takes almost three times the CPU time.
+        writer = self._delta.WriterProperties(
+            compression=SETTINGS["compression"].upper(),
+            compression_level=SETTINGS["compression_level"],
+            dictionary_page_size_limit=SETTINGS["dictionary_pagesize_limit"],
+            max_row_group_size=_JOINED_ROWS,
+            # As in `rows_writer`: its bounds ignore NaN.
+            column_properties={
+                field.name: self._delta.ColumnProperties(statistics_enabled="NONE")
+                for field in version.schema
+                if pa.types.is_floating(field.type)
+            },
+        )
+        before = version.names
+        with suppress(
+            self._delta.exceptions.CommitFailedError
+        ):  # another process joins them at the same time
+            self._opened.optimize.compact(
+                target_size=_JOINED_BYTES, max_concurrent_tasks=1, writer_properties=writer
+            )
+            # delta-rs rounds bounds of decimals.
+            self._mend(lambda joined: joined.names - before)
+            self._opened.vacuum(dry_run=False)
+        self._is_known = False
+
+
+def _data_files(actions: pa.Table) -> list[DataFile]:
+    columns = (actions.column(name).to_pylist() for name in ("path", "num_records", "size_bytes"))
+    return [DataFile(*each) for each in zip(*columns, strict=True)]
+
+
+def _bound(actions: pa.Table, which: str, column: str) -> pa.Array:
+    bounds = actions.column(which).combine_chunks() if which in actions.schema.names else None
+    if bounds is None or bounds.type.get_field_index(column) < 0:
+        return pa.nulls(actions.num_rows)
+    return pc.struct_field(bounds, [bounds.type.get_field_index(column)])
+
+
+def _applied(
+    position: Ordinal | CommitLsn, replaced: Ordinal | CommitLsn | None = None
+) -> tuple[dict[str, int], dict[str, str] | None]:
+    """The application transactions of a position, and what the commit info has of it.
+
+    Args:
+        position: the position.
+        replaced: the position of the rows that are replaced, whose stream must not stay.
+    """
+    if isinstance(position, CommitLsn):
+        return {_LSN: position.lsn}, None
+    before = replaced if isinstance(replaced, Ordinal) else Ordinal(0)
+    applied, info, stream, kind = {_ORDINAL: position.seq}, None, position.stream, position.transactions
+    if kind is not None or before.transactions is not None:
+        applied[_KIND] = _KINDS.index(kind)
+    if stream is not None:
+        lsns = (_NO_LSN if lsn is None else lsn for lsn in (stream.low_lsn, stream.high_lsn))
+        applied |= zip((_STREAM, _SEQ, _LOW, _HIGH), (stream.digest, stream.seq, *lsns), strict=True)
+        info = {_STREAM: stream.to_json()}
+    elif before.stream is not None:
+        applied[_STREAM] = _NO_STREAM
+    return applied, info
+
+
+def _allow_timestamps(table: Any, schema: Any, properties: Any) -> None:
+    """Enables timestamps without a time zone in a table, before its columns are replaced by some that have them.
+
+    `alter.add_columns` does so by itself, but not an overwrite.
+
+    Args:
+        table: a `DeltaTable`.
+        schema: the new columns, a schema of delta-rs.
+        properties: of the commit.
+    """
+    from deltalake import TableFeatures
+
+    there = table.protocol().reader_features or ()
+    if "timestampNtz" in there or "timestamp_ntz" not in schema.to_json():
+        return
+    feature = TableFeatures.TimestampWithoutTimezone
+    table.alter.add_feature(feature, allow_protocol_versions_increase=True, commit_properties=properties)
+
+
+def _columns_error(problem: Exception, place: str) -> ValueError:
+    """The error for columns that no table can have. delta-rs raises a plain Exception for them."""
+    # Further lines are a trace of delta-rs.
+    return ValueError(f"{place} cannot have these columns: {str(problem).partition(chr(10))[0]}")
+
+
+def uri_and_options(place: str) -> tuple[str, dict[str, str]]:
+    """The URI of a table without credentials and query, and their content as options of delta-rs.
+
+    So the same URI configures S3 for pyarrow and delta-rs. For other stores, both accept the same URIs.
+    """
+    if not is_uri(place) or split_uri(place).scheme != "s3":
+        return place, {}
+    uri = split_uri(place)
+    query = {name: values[-1] for name, values in parse_qs(uri.query).items()}
+    said = {"AWS_REGION": str(open_place(place)[0].region)}
+    if uri.username is not None and uri.password is not None:
+        said |= {"AWS_ACCESS_KEY_ID": unquote(uri.username), "AWS_SECRET_ACCESS_KEY": unquote(uri.password)}
+    if "endpoint_override" in query:
+        scheme = query.get("scheme", "https")
+        said |= {"AWS_ENDPOINT_URL": f"{scheme}://{query['endpoint_override']}"}
+        said |= {"AWS_ALLOW_HTTP": "true"} if scheme == "http" else {}
+    if query.get("force_virtual_addressing") == "true":
+        said["AWS_VIRTUAL_HOSTED_STYLE_REQUEST"] = "true"
+    return shown(uri.geturl()), said
+
+
+def _add_action(file: WrittenFile, partition_by: tuple[str, ...] = ()) -> Any:
+    """The action that adds a file to Delta's log."""
+    from deltalake.transaction import AddAction
+
+    return AddAction(
+        path=file.name,
+        size=file.nbytes,
+        partition_values=dict(zip(partition_by, parsed_json(file.partition), strict=True)),
+        modification_time=int(time.time() * 1000),
+        data_change=True,
+        stats=complete(file.statistics),
+    )

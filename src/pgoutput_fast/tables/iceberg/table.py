@@ -1,0 +1,447 @@
+"""Iceberg tables. Needs `pip install 'pyiceberg[pyarrow,sql-sqlite]>=0.12'`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from functools import cached_property
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+
+from pgoutput_fast.schema.types import stored_schema
+from pgoutput_fast.storage.paths import absolute, split_uri
+from pgoutput_fast.storage.stores import Store, open_store
+from pgoutput_fast.storage.table_directories import table_of
+from pgoutput_fast.tables.errors import LOAD_ANY_AGAIN
+from pgoutput_fast.tables.iceberg.bounds import choose_bounds, with_bounds_or_without
+from pgoutput_fast.tables.iceberg.fields import can_widen, change_columns, check_iceberg_names, with_field_ids
+from pgoutput_fast.tables.options import TableOptions
+from pgoutput_fast.tables.stream import Stream
+from pgoutput_fast.tables.table import (
+    Commit,
+    CommitLsn,
+    ConflictError,
+    DataFile,
+    ListedFiles,
+    Ordinal,
+    OutcomeUnknownError,
+    Table,
+    TableRole,
+    Version,
+)
+from pgoutput_fast.tables.target import FileTarget
+
+__all__ = ["IcebergTable", "IcebergTarget", "iceberg_name", "open_catalog"]
+
+# The catalog of a local target: an SQLite file.
+CATALOG = "_catalog.db"
+# The table properties with an ordinal, its stream, and which transactions the table has.
+_ORDINAL, _STREAM = "pgoutput-fast.position", "pgoutput-fast.stream"
+_TRANSACTIONS = "pgoutput-fast.transactions"
+# The snapshot property with an LSN.
+_LSN = "pgoutput-fast.mirror-position"
+_RETRIES = "commit.retry.num-retries"
+# Without these, the catalog keeps a metadata file per commit.
+_PROPERTIES = {
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "10",
+}
+# The catalog's name. SQL catalogs store it with every table.
+_NAME = "pgoutput_fast"
+
+
+class IcebergTarget(FileTarget):
+    """Iceberg tables. All tables of a target are in one catalog."""
+
+    roles = frozenset({"changes", "current"})
+    package = "pyiceberg", "pyiceberg[pyarrow,sql-sqlite]"
+    unfit = re.compile(r"[?#\x00-\x1f]")
+    takes_catalog = True
+    sign = "/metadata", ".metadata.json"
+
+    def __init__(self, store: Store, options: TableOptions) -> None:
+        # A table has an absolute location, independent of the working directory of this process.
+        super().__init__(open_store(absolute(store.at(""))), options)
+
+    @classmethod
+    def check(cls, store: Store, options: TableOptions, format: str) -> None:
+        super().check(store, options, format)
+        if not store.local and not options.iceberg_catalog:
+            raise ValueError(
+                f"Iceberg tables in {store} need a catalog: pass iceberg_catalog= with the properties of a pyiceberg "
+                "catalog, for example {'type': 'rest', 'uri': 'http://...'}"
+            )
+
+    @cached_property
+    def _catalog(self) -> Any:
+        self.store.make()
+        return open_catalog(self.store, self.options.iceberg_catalog or {})
+
+    def table(self, directory: str, role: TableRole) -> IcebergTable:
+        return IcebergTable(self._catalog, self.store, directory, role)
+
+
+def open_catalog(store: Store, properties: Mapping[str, str]) -> Any:
+    """Opens the catalog of a target.
+
+    Args:
+        store: the target.
+        properties: for `pyiceberg.catalog.load_catalog`; `name` is the catalog's name. If they are empty, a
+            local target has a catalog of its own.
+
+    Raises:
+        ImportError: if `pyiceberg` is not installed.
+    """
+    try:
+        from pyiceberg.catalog import load_catalog
+    except ImportError:
+        raise ImportError(
+            "format='iceberg' needs pyiceberg: pip install 'pyiceberg[pyarrow,sql-sqlite]'"
+        ) from None
+    if properties:
+        return load_catalog(**{"name": _NAME, **properties})
+    from sqlalchemy.engine import URL
+
+    uri = URL.create("sqlite", database=str(store.at(CATALOG))).render_as_string()
+    return load_catalog(_NAME, type="sql", uri=uri)
+
+
+class IcebergTable(Table):
+    """An Iceberg table. A version is the sequence number of a snapshot. A commit is one snapshot.
+
+    An LSN is the property `pgoutput-fast.mirror-position` of a snapshot. An ordinal is the table property
+    `pgoutput-fast.position`, its stream is `pgoutput-fast.stream`, and `pgoutput-fast.transactions` tells which
+    transactions the table has.
+
+    Args:
+        catalog: the catalog of `open_catalog`.
+        store, directory, role: as for `Table`.
+    """
+
+    partition_columns_stored = True
+
+    def __init__(self, catalog: Any, store: Store, directory: str, role: TableRole) -> None:
+        super().__init__(store, directory, role)
+        self._catalog = catalog
+        # A catalog in a file keeps the file open, but opens a new connection on demand.
+        self._catalog.close()
+        self._identifier = iceberg_name(directory)
+        self._location = f"{_root(store)}/{directory}"
+        # The table of the newest version that was read, and the id of its snapshot; None if there is none.
+        self._opened: Any = None
+        self._snapshot: int | None = None
+        self.remove = (
+            "if the target was moved, move it back; if another target uses this catalog, too, give each its own; if "
+            f"the table is lost, remove it from the catalog (drop_table({self._identifier}) in pyiceberg)"
+        )
+
+    def __str__(self) -> str:
+        return f"the Iceberg table {'.'.join(self._identifier)} in {self.store}/{self.directory}"
+
+    def can_widen(self, before: pa.DataType, wide: pa.DataType) -> bool:
+        return can_widen(before, wide)
+
+    # ---- versions ------------------------------------------------------------------------------------------------
+
+    def _load(self) -> Any:
+        """The table in the catalog; None if there is none.
+
+        Raises:
+            ValueError: if the catalog has a table of this name elsewhere.
+            DamagedError: if the metadata file named by the catalog is missing or damaged.
+        """
+        from pyiceberg.exceptions import NoSuchTableError, ValidationError
+
+        try:
+            table = self._catalog.load_table(self._identifier)
+        except NoSuchTableError:
+            return None
+        except (FileNotFoundError, ValidationError) as problem:
+            raise self.damaged(problem) from problem
+        finally:
+            self._catalog.close()
+        if table.location() != self._location:
+            raise ValueError(
+                f"the catalog has the table {'.'.join(self._identifier)} at {table.location()}, not at "
+                f"{self._location}: use another catalog (or warehouse) for each target"
+            )
+        return table
+
+    def _read(self, number: int | None) -> Version | None:
+        table = self._load()
+        snapshot = None if table is None else table.current_snapshot()
+        if number is not None:
+            snapshots = () if table is None else table.metadata.snapshots
+            snapshot = next((each for each in snapshots if each.sequence_number == number), None)
+            if snapshot is None:
+                raise FileNotFoundError(f"{self} has no version {number}, or has it no more")
+            return self._version(table, snapshot)
+        version, now = None, None if snapshot is None else snapshot.snapshot_id
+        if table is not None:
+            version = self._known
+            # The properties of a table, which have an ordinal, may change without a snapshot.
+            if self.role == "changes" or now is None or now != self._snapshot:
+                try:
+                    version = self._version(table, snapshot)
+                except FileNotFoundError as problem:
+                    raise self.damaged(problem) from problem
+        self._opened, self._snapshot = table, now
+        return version
+
+    def _version(self, table: Any, snapshot: Any) -> Version:
+        files = ListedFiles(lambda: self._listed(table, snapshot), _data_files)
+        schema = table.schema() if snapshot is None else table.schemas()[snapshot.schema_id]
+        columns = stored_schema(schema.as_arrow(), "table")
+        if self.role == "current":
+            columns = with_field_ids(stored_schema(schema.as_arrow(), "current"), schema)
+            len(files)  # an error of a current table is noticed when it is opened
+
+        def bounds(column: str) -> tuple[pa.Array, pa.Array]:
+            field, kind = schema.find_field(column), columns.field(column).type
+            lows, highs = (
+                [_value(field, getattr(each, which)) for each in files.listing.values()]
+                for which in ("lower_bounds", "upper_bounds")
+            )
+            return pa.array(lows, kind), pa.array(highs, kind)
+
+        number = 0 if snapshot is None else snapshot.sequence_number
+        partition_by = tuple(field.name for field in table.spec().fields)
+        return Version(number, self._position(table, snapshot), columns, files, bounds, partition_by)
+
+    def _position(self, table: Any, snapshot: Any) -> Ordinal | CommitLsn | None:
+        if self.role != "changes":
+            found = None if snapshot is None else snapshot.summary.additional_properties.get(_LSN)
+            return None if found is None else CommitLsn(int(found))
+        known = table.properties
+        if _ORDINAL not in known:
+            return None
+        stream = known.get(_STREAM)
+        return Ordinal(
+            int(known[_ORDINAL]),
+            None if stream is None else Stream.from_json(stream),
+            known.get(_TRANSACTIONS),
+        )
+
+    def _listed(self, table: Any, snapshot: Any) -> dict[str, Any]:
+        """The files of a snapshot, by name."""
+        if snapshot is None:
+            return {}
+        files: dict[str, Any] = {}
+        try:
+            tasks = list(table.scan(snapshot_id=snapshot.snapshot_id).plan_files())
+        except (OSError, ValueError):
+            raise
+        except Exception as problem:  # pyiceberg has no error of its own for damaged manifests
+            raise self.damaged(problem) from problem
+        for task in tasks:
+            name = task.file.file_path.removeprefix(f"{self._location}/")
+            if self.role == "current" and (
+                task.delete_files or task.file.file_path != f"{self._location}/{name}"
+            ):
+                raise ValueError(
+                    f"{self} was changed by something else: it has deletes or files that a mirror does not know. "
+                    f"Remove the table from the catalog, and {LOAD_ANY_AGAIN}"
+                )
+            files[name] = task.file
+        return files
+
+    # ---- commits -------------------------------------------------------------------------------------------------
+
+    def in_files(self, base: Version | None, schema: pa.Schema) -> pa.Schema:
+        check_iceberg_names(schema, str(self))
+        if base is not None and base.schema.equals(schema) and self.role == "current":
+            return base.schema
+        table = self._opened if self._is_known else self._load()
+        # This transaction is not committed. The commit repeats it, and pyiceberg compares the ids.
+        if table is None:
+            transaction = self._created(schema)
+        else:
+            transaction = table.transaction()
+            self._change_columns(transaction, table, schema, replaced=base is None)
+        self._catalog.close()
+        return with_field_ids(stored_schema(schema, "table"), transaction.table_metadata.schema())
+
+    def _created(self, schema: pa.Schema) -> Any:
+        """A transaction that creates the table."""
+        return self._catalog.create_table_transaction(
+            self._identifier, stored_schema(schema, "table"), location=self._location, properties=_PROPERTIES
+        )
+
+    def _change_columns(self, transaction: Any, table: Any, schema: pa.Schema, *, replaced: bool) -> None:
+        """Gives the table the columns of the rows, in a transaction."""
+        before, schema = stored_schema(table.schema().as_arrow(), "table"), stored_schema(schema, "table")
+        if not before.equals(schema):
+            change_columns(transaction, before, schema, replaced=replaced)
+
+    def _commit(self, commit: Commit) -> None:
+        from pyiceberg.exceptions import (
+            CommitFailedException,
+            CommitStateUnknownException,
+            TableAlreadyExistsError,
+        )
+
+        def attempt(has_bounds: bool) -> None:
+            with self._begun(commit) as transaction:
+                choose_bounds(transaction, of_dates=has_bounds)
+                self._add_snapshot(transaction, commit)
+
+        try:
+            with_bounds_or_without(attempt)
+        except (CommitFailedException, TableAlreadyExistsError) as problem:
+            raise ConflictError(self) from problem
+        except CommitStateUnknownException as problem:  # the catalog may still execute it
+            raise OutcomeUnknownError(self, problem) from problem
+        finally:
+            self._catalog.close()
+
+    def _begun(self, commit: Commit) -> Any:
+        """A transaction in which the table has the columns of the rows.
+
+        Raises:
+            ConflictError: if `commit.base` is not the version that was read last. Later commits of other programs
+                are noticed by the catalog.
+        """
+        if commit.base is None:
+            self._catalog.create_namespace_if_not_exists(self._identifier[:-1])
+            transaction = self._created(commit.schema)
+            if commit.partition_by:
+                with transaction.update_spec() as spec:
+                    for name in commit.partition_by:
+                        spec.add_identity(name)
+            return transaction
+        if self.known is not commit.base:
+            raise ConflictError(self)
+        # pyiceberg would retry the same files on top of another commit. This changes only the copy in memory.
+        self._opened.metadata.properties[_RETRIES] = "0"
+        transaction = self._opened.transaction()
+        self._change_columns(transaction, self._opened, commit.schema, replaced=commit.replaces)
+        return transaction
+
+    def _add_snapshot(self, transaction: Any, commit: Commit) -> None:
+        """Creates one snapshot, which adds and removes files, and sets the position.
+
+        Even without files: a snapshot makes the commit fail if another process has committed meanwhile.
+        """
+        from pyiceberg.io.pyarrow import parquet_file_to_data_file
+        from pyiceberg.table import TableProperties
+
+        # Later, pyiceberg adds new columns. Readers of older versions need those that were dropped.
+        if transaction.table_metadata.name_mapping() is None:
+            mapping = transaction.table_metadata.schema().name_mapping.model_dump_json()
+            transaction.set_properties({TableProperties.DEFAULT_NAME_MAPPING: mapping})
+        summary = self._set_position(transaction, commit)
+        paths = [f"{self._location}/{file.name}" for file in commit.added]
+        removed = self._removed(commit)
+        if not removed:
+            transaction.add_files(paths, snapshot_properties=summary, check_duplicate_files=False)
+            return
+        with transaction.update_snapshot(snapshot_properties=summary).overwrite() as snapshot:
+            existing = snapshot._existing_manifests
+            # pyiceberg would keep the manifests of files removed by earlier snapshots, one per commit.
+            snapshot._existing_manifests = lambda: list(filter(_is_live, existing()))
+            for path in paths:
+                snapshot.append_data_file(
+                    parquet_file_to_data_file(
+                        io=transaction._table.io, table_metadata=transaction.table_metadata, file_path=path
+                    )
+                )
+            for file in removed:
+                snapshot.delete_data_file(file)
+
+    def _set_position(self, transaction: Any, commit: Commit) -> dict[str, str]:
+        """Sets the position. Returns the properties of the snapshot."""
+        position = commit.position
+        if isinstance(position, CommitLsn):
+            return {_LSN: str(position.lsn)}
+        known = {_ORDINAL: str(position.seq)}
+        known |= {} if position.stream is None else {_STREAM: position.stream.to_json()}
+        known |= {} if position.transactions is None else {_TRANSACTIONS: position.transactions}
+        transaction.set_properties(known)
+        if commit.replaces and commit.base is not None:
+            stale = {_STREAM, _TRANSACTIONS}.intersection(self._opened.properties) - known.keys()
+            transaction.remove_properties(*stale)
+        return {}
+
+    def _removed(self, commit: Commit) -> list[Any]:
+        """The removed files in pyiceberg's form."""
+        if commit.base is None or not commit.removed:
+            return []
+        assert isinstance(commit.base.files, ListedFiles)
+        files = commit.base.files.listing.items()
+        return [file for name, file in files if commit.replaces or name in commit.removed]
+
+    # ---- upkeep --------------------------------------------------------------------------------------------------
+
+    def kept(self, now: Version, keep: int) -> Iterator[Version]:
+        """Expires older snapshots, so that none names removed files."""
+        table = self._load()
+        ordered = sorted(table.metadata.snapshots, key=lambda each: each.sequence_number)
+        old = [each.snapshot_id for each in ordered[:-keep]]
+        if old:
+            table.maintenance.expire_snapshots().by_ids(old).commit()
+            self._catalog.close()
+        for each in ordered[-keep:]:
+            with suppress(FileNotFoundError):
+                version = self.version(each.sequence_number)
+                if version is not None:
+                    yield version
+
+    def clean(self) -> int:
+        # pyiceberg cannot remove files that only expired snapshots need.
+        table, kept, removed = self._load(), set(), 0
+        if table is None:
+            return 0
+        for snapshot in table.metadata.snapshots:
+            named = [snapshot.manifest_list, *(each.manifest_path for each in snapshot.manifests(table.io))]
+            kept |= {each.rpartition("/")[2] for each in named}
+        for name in self.store.names(f"{self.directory}/metadata"):
+            if name.endswith(".avro") and name.rpartition("/")[2] not in kept:
+                removed += self.store.remove(name)
+        return removed
+
+
+def _data_files(files: Mapping[str, Any]) -> list[DataFile]:
+    return [DataFile(name, each.record_count, each.file_size_in_bytes) for name, each in files.items()]
+
+
+def _is_live(manifest: Any) -> bool:
+    """Whether a manifest has live files. Later snapshots need no others."""
+    return bool(manifest.added_files_count != 0 or manifest.existing_files_count != 0)
+
+
+def _value(field: Any, bounds: Mapping[int, bytes] | None) -> Any:
+    """A bound of a column in a file; None if unknown."""
+    from pyiceberg.conversions import from_bytes
+
+    found = None if bounds is None else bounds.get(field.field_id)
+    if found is None:
+        return None
+    # Days for dates, microseconds for timestamps.
+    return from_bytes(field.field_type, found)
+
+
+def _root(store: Store) -> str:
+    """The target in Iceberg's metadata: without credentials and without encoded characters."""
+    if store.local:
+        return f"file://{store}"
+    uri = split_uri(str(store))
+    return f"{uri.scheme}://{uri.netloc}{unquote(uri.path).rstrip('/')}"
+
+
+def iceberg_name(directory: str) -> tuple[str, str]:
+    """The names of the schema and of the table from the directory of `table_directory`.
+
+    >>> iceberg_name("public.orders"), iceberg_name("a+2Eb.C+2Fd")
+    (('public', 'orders'), ('a.b', 'C/d'))
+    >>> iceberg_name("+2E+2E.orders")
+    ('pgoutput_fast', '+2E+2E.orders')
+    """
+    below, _, directory = directory.rpartition("/")
+    found = table_of(directory.replace("+", "%"))
+    # A table of this package, a shortened name, or a schema such as `..`, which catalogs take for empty parts.
+    if found is None or not all(part.strip() for part in found[0].split(".")):
+        return _NAME, f"{below}{directory}"
+    return (f"{_NAME}{below}", ".".join(found)) if below else found

@@ -1,0 +1,32 @@
+"""How tables are reached and written, whatever their format."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pgoutput_fast.storage.paths import shown
+from pgoutput_fast.tables.data_files import FILE_BYTES
+
+__all__ = ["TableOptions"]
+
+
+@dataclass(frozen=True)
+class TableOptions:
+    """The options of all formats. A format uses those that it needs.
+
+    Attributes:
+        storage: options of delta-rs for the store, besides the URI.
+        iceberg_catalog: properties of a pyiceberg catalog; None for the one in the target.
+        file_bytes: about how many bytes a file of a current table has at most.
+    """
+
+    storage: Mapping[str, str] | None = field(default=None, repr=False)  # both may have secrets
+    iceberg_catalog: Mapping[str, str] | None = field(default=None, repr=False)
+    file_bytes: int = FILE_BYTES
+
+    @property
+    def catalog_place(self) -> str | None:
+        """The Iceberg catalog without credentials; None for the one in the target."""
+        known = self.iceberg_catalog
+        return None if not known else shown(known.get("uri") or known.get("name") or "a catalog")
