@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import resource
 import signal
 import subprocess
 import sys
@@ -16,9 +18,10 @@ import pytest
 
 import pgoutput_fast as pgo
 from pgoutput_fast.capture import create_slot, find_slot
-from pgoutput_fast.cli import parts, payloads
+from pgoutput_fast.cli import payloads
 from pgoutput_fast.cli.main import main
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
+from pgoutput_fast.tables import files
 from support.message_files import CUSTOMERS, ORDERS, lines, stream, write_all, write_segments
 from support.mirrors import Place, place
 
@@ -179,9 +182,11 @@ def test_a_place_that_cannot_be_written(tmp_path: Path, capsys: Shown, form: str
     assert "/." not in said
 
 
-def test_a_table_that_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Versions become one table, also where they come in different pieces, and by turns."""
-    monkeypatch.setattr(parts, "_MOST_BYTES", 1)
+@pytest.mark.parametrize("open_files", [100, 1])
+def test_a_table_that_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, open_files: int) -> None:
+    """Versions become one table, also where they come in different pieces, by turns, and in several files."""
+    monkeypatch.setattr(files, "_MOST_WAITING", 1)
+    monkeypatch.setattr(files, "_MOST_OPEN", open_files)
     wide = RelationSpec(16401, "public", "orders", (*ORDERS.columns, ColumnSpec("paid", 16)))
     server, wal = Writer(), []
     for n, spec in enumerate([ORDERS, wide, ORDERS, wide]):
@@ -291,6 +296,45 @@ def test_after_an_error_nothing_is_there(tmp_path: Path, capsys: Shown) -> None:
     shown = capsys.readouterr()
     assert shown.out == ""
     assert shown.err.splitlines()[-1] == "no changes committed in the input"
+
+
+def test_more_tables_than_a_process_may_have_open_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "_MOST_WAITING", 1)
+    server, count = Writer(), 300
+    wal = server.begin(7, 100, 0)
+    for oid in range(16500, 16500 + count):
+        relation = RelationSpec(oid, "public", f"t{oid}", (ColumnSpec("id", 23, key=True),))
+        wal += server.change(relation, "insert", new=["1"])
+    path, out = tmp_path / "changes", tmp_path / "out"
+    path.write_bytes(lines(wal + server.commit(100, 108, 0)))
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, limits[1]))
+    try:
+        assert main(["decode", str(path), "--out", str(out)]) == 0
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert len(names(out)) == count
+
+
+@pytest.mark.unsanitized
+def test_a_full_disk(tmp_path: Path) -> None:
+    source, target = tmp_path / "wal", tmp_path / "tables"
+    server = Writer()
+    values = [os.urandom(5_000).hex() for _ in range(100)]
+    wal = server.begin(7, 100, 0)
+    wal += [each for value in values for each in server.change(CUSTOMERS, "insert", new=["1", value])]
+    source.write_bytes(lines([*wal, *server.commit(100, 108, 0)]))
+    limited = "import resource, sys; from pgoutput_fast.cli.main import main; "
+    limited += "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000)); sys.exit(main(sys.argv[1:]))"
+    words = ["decode", str(source), "--out", str(target)]
+    done = subprocess.run([sys.executable, "-c", limited, *words], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"There is no space for files of tables in {tmp_path}." in done.stderr
+    assert "/." not in done.stderr
+    assert not any(value[:20] in done.stderr for value in values)
+    assert list(tmp_path.iterdir()) == [source]
 
 
 SIGNALLED = """

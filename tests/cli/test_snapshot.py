@@ -81,15 +81,15 @@ def test_a_failure_leaves_no_slot(
 SIGNALLED = """
 import os, sys
 from pgoutput_fast.cli.main import main
-from pgoutput_fast.snapshot.files import TableFiles
+from pgoutput_fast.snapshot.files import TableDirectory
 
-write = TableFiles.write
+writing = TableDirectory.writing
 
 def signalled(*arguments):
     os.kill(os.getpid(), int(sys.argv[1]))
-    return write(*arguments)
+    return writing(*arguments)
 
-TableFiles.write = signalled
+TableDirectory.writing = signalled
 sys.exit(main(sys.argv[2:]))
 """
 

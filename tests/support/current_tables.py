@@ -19,9 +19,9 @@ from pgoutput_fast.merge.duckdb import DuckDBMerge
 from pgoutput_fast.merge.effect.effect import COMMIT_LSN, UNREPRESENTABLE, Effect, current_schema
 from pgoutput_fast.merge.local import LocalMerge
 from pgoutput_fast.storage.stores import open_store
-from pgoutput_fast.tables.data_files import FILE_BYTES
 from pgoutput_fast.tables.duckdb import DuckDBCurrent
 from pgoutput_fast.tables.file_table import FileTable
+from pgoutput_fast.tables.files import CURRENT_FILE_BYTES
 from pgoutput_fast.tables.formats import open_target
 from pgoutput_fast.tables.options import TableOptions
 
@@ -98,7 +98,7 @@ def open_table(kind: str, place: Path, name: str = "public.orders", file_bytes: 
 
 
 def open_files(
-    format: str, place: str | os.PathLike[str], directory: str, file_bytes: int = FILE_BYTES
+    format: str, place: str | os.PathLike[str], directory: str, file_bytes: int = CURRENT_FILE_BYTES
 ) -> LocalMerge:
     """A current table of files, by its directory."""
     target = open_target(format, open_store(place), TableOptions())

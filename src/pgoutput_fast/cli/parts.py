@@ -1,11 +1,12 @@
-"""Collects decoded tables in bounded memory: parts of one schema each, which become one file or table at the end."""
+"""Collects decoded tables in files: parts of one schema each, which become one file or table at the end."""
 
 from __future__ import annotations
 
-import os
+import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,14 +17,13 @@ from pgoutput_fast.decoding.result import Decoded, fit
 from pgoutput_fast.schema.evolution import unify_schemas
 from pgoutput_fast.schema.plain import to_types
 from pgoutput_fast.schema.types import stored_schema
-from pgoutput_fast.storage.parquet import rows_writer
+from pgoutput_fast.storage.stores import open_store
+from pgoutput_fast.tables.files import TableFiles
 
 __all__ = ["Collected", "Parts"]
 
 # The other tables to keep, if they have rows. A truncate is a row of each table that it empties.
 _BESIDE = ("rejects", "messages")
-# Above this size in memory, the largest table is written out.
-_MOST_BYTES = 1 << 26
 
 
 @dataclass
@@ -33,20 +33,18 @@ class Collected:
     Attributes:
         namespace, name: names of the table; the namespace of a table other than changes is empty.
         rows: number of rows.
-        parts: (relation or None, schema, file) of each part, in row order.
+        parts: (relation or None, schema, directory) of each part, in row order.
     """
 
     namespace: str
     name: str
     rows: int = 0
-    parts: list[tuple[Relation | None, pa.Schema, str]] = field(default_factory=list)
-    waiting: list[pa.Table] = field(default_factory=list)
-    writer: pq.ParquetWriter | None = None
+    parts: list[tuple[Relation | None, pa.Schema, Path]] = field(default_factory=list)
 
     @property
-    def nbytes(self) -> int:
-        """Bytes buffered in memory."""
-        return sum(each.nbytes for each in self.waiting)
+    def files(self) -> list[Path]:
+        """The files of all parts, in row order."""
+        return [file for _, _, directory in self.parts for file in sorted(directory.glob("*.parquet"))]
 
     @property
     def schema(self) -> pa.Schema:
@@ -61,7 +59,7 @@ class Collected:
 
     def tables(self, schema: pa.Schema) -> Iterator[pa.Table]:
         """The rows with this schema, some thousand at a time."""
-        for _, _, path in self.parts:
+        for path in self.files:
             with pq.ParquetFile(path) as file:
                 for batch in file.iter_batches(1 << 14):
                     yield fit(batch, schema)
@@ -84,7 +82,7 @@ class Parts:
     """The decoded tables. A context manager.
 
     Args:
-        directory: directory of the parts' files.
+        directory: directory of the parts.
 
     Attributes:
         tables: the tables of changes, and the others.
@@ -92,9 +90,11 @@ class Parts:
     """
 
     def __init__(self, directory: str) -> None:
-        self._directory = directory
-        self._files = 0
-        self._open = ExitStack()
+        self._directory = Path(directory)
+        self._parts = 0
+        self._files = TableFiles(
+            open_store(self._directory.parent), "decode", False, file_bytes=sys.maxsize, prefix=None
+        )
         self.undecoded = 0
         self.tables: dict[tuple[str, str], Collected] = {}
 
@@ -102,7 +102,7 @@ class Parts:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._open.close()
+        self._files.__exit__(*error)
 
     def add(self, decoded: Decoded) -> None:
         """Adds changes, and the other tables.
@@ -120,38 +120,18 @@ class Parts:
             rows = getattr(decoded, name)
             if rows.num_rows:
                 self._add("", name, None, pa.Table.from_batches([rows]))
-        while sum(each.nbytes for each in self.tables.values()) > _MOST_BYTES:
-            self._flush(max(self.tables.values(), key=lambda each: each.nbytes))
 
     def finish(self) -> None:
-        """Writes out the buffered rows."""
-        for each in self.tables.values():
-            self._flush(each)
-            self._close(each)
+        """Completes the files."""
+        self._files.finish()
 
     def _add(self, namespace: str, name: str, relation: Relation | None, rows: pa.Table) -> None:
         table = self.tables.setdefault((namespace, name), Collected(namespace, name))
         rows = to_types(rows, stored_schema(rows.schema, "parquet"))
         if not table.parts or not table.parts[-1][1].equals(rows.schema, check_metadata=False):
-            self._flush(table)
-            self._close(table)
-            self._files += 1
-            path = os.path.join(self._directory, f"part-{self._files}.parquet")
-            table.parts.append((relation, rows.schema, path))
-        table.waiting.append(rows.replace_schema_metadata(table.parts[-1][1].metadata))
+            self._parts += 1
+            table.parts.append((relation, rows.schema, self._directory / f"part-{self._parts}"))
+        _, schema, directory = table.parts[-1]
+        for batch in rows.replace_schema_metadata(schema.metadata).to_batches():
+            self._files.add(f"{self._directory.name}/{directory.name}", batch)
         table.rows += rows.num_rows
-
-    def _flush(self, table: Collected) -> None:
-        if not table.waiting:
-            return
-        if table.writer is None:
-            _, schema, path = table.parts[-1]
-            table.writer = rows_writer(path, schema)
-            self._open.callback(table.writer.close)
-        table.writer.write_table(pa.concat_tables(table.waiting))
-        table.waiting = []
-
-    def _close(self, table: Collected) -> None:
-        if table.writer is not None:
-            table.writer.close()
-            table.writer = None

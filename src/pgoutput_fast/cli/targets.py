@@ -19,9 +19,9 @@ from pgoutput_fast.catalog.identifiers import quote_qualified_name
 from pgoutput_fast.cli.parts import Collected
 from pgoutput_fast.cli.payloads import InputError
 from pgoutput_fast.cli.problems import UsageError
-from pgoutput_fast.storage.parquet import rows_writer
-from pgoutput_fast.storage.stores import hidden_name, name_target
+from pgoutput_fast.storage.stores import hidden_name, name_target, open_store
 from pgoutput_fast.storage.table_directories import table_directory
+from pgoutput_fast.tables.files import RowsFile
 
 __all__ = ["Format", "format_of", "name_of", "replaced", "shown_table", "write_tables"]
 
@@ -160,17 +160,17 @@ def write_tables(
         name = name_of(each)
         step(name)
         path = place / f"{name}.{form}"
-        if form == Format.PARQUET and len(each.parts) == 1:
-            os.rename(each.parts[0][2], path)
+        if form == Format.PARQUET and len(each.files) == 1:
+            os.rename(each.files[0], path)
         else:
             _WRITERS[form](each, path)
 
 
 def _write_parquet(table: Collected, path: Path) -> None:
     schema = table.schema
-    with rows_writer(path, schema) as writer:
+    with RowsFile(open_store(path.parent), path.name, schema) as file:
         for rows in table.tables(schema):
-            writer.write_table(rows)
+            file.write(rows)
 
 
 def _write_csv(table: Collected, path: Path) -> None:

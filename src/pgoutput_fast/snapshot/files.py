@@ -1,4 +1,4 @@
-"""Writes a snapshot's tables as Parquet files. Files of ranges and directories of tables appear atomically."""
+"""The directories of a snapshot's tables: each has a Parquet file per range, and appears when all of them are there."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import os
 import shutil
 import threading
 import urllib.parse
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from pgoutput_fast.base.documents import parsed_json
 from pgoutput_fast.postgres.tables import SnapshotTable
@@ -24,11 +25,11 @@ from pgoutput_fast.snapshot.ranges import ReadRange
 from pgoutput_fast.snapshot.read import RangeRead
 from pgoutput_fast.storage.fsync import directory_mode, fsync
 from pgoutput_fast.storage.lease import Role, WriterLease
-from pgoutput_fast.storage.parquet import rows_writer
 from pgoutput_fast.storage.stores import open_store
 from pgoutput_fast.storage.table_directories import table_directory
+from pgoutput_fast.tables.files import RowsFile
 
-__all__ = ["TableFiles", "TableLoaded", "loading"]
+__all__ = ["TableDirectory", "TableLoaded", "loading"]
 
 FORMAT = 1
 _ABOUT = "_snapshot.json"
@@ -75,7 +76,7 @@ def loading(directory: Path) -> WriterLease:
     return WriterLease(open_store(directory), _ROLE)
 
 
-class TableFiles:
+class TableDirectory:
     """The directory of one table, hidden until all ranges are complete. Use it while `loading` its parent.
 
     Args:
@@ -101,8 +102,7 @@ class TableFiles:
         file_mode: int | None = None,
     ) -> None:
         self.table = table
-        self._file_mode = file_mode
-        self._schema = schema
+        self._schema = stored_schema(schema, "parquet")
         self._lock = threading.Lock()
         name = table_directory(table.relation.namespace, table.relation.name)
         # Two snapshots never share a partial directory, even on a file system without locks.
@@ -129,6 +129,11 @@ class TableFiles:
             self._trust(self._whole, found)
         elif (found := self._read(self._partial)) is not None and self._is_ours(found):
             self._trust(self._partial, found)
+            for left in self._partial.glob(".*"):
+                left.unlink()
+            self._done = {name: counts for name, counts in self._done.items() if self._has(name)}
+            if not self.missing:
+                self._complete()
         elif self._whole.exists():
             raise SnapshotError(
                 f"{self._whole} exists and is not a loaded table: load into another directory"
@@ -139,6 +144,8 @@ class TableFiles:
                 shutil.rmtree(left, ignore_errors=True)
             self._partial.mkdir(directory_mode(file_mode))
             fsync(directory)
+        self._store = open_store(self._partial)
+        self._store.limit(file_mode)
 
     def _trust(self, directory: Path, found: dict[str, Any]) -> None:
         """Continues an earlier load.
@@ -165,30 +172,42 @@ class TableFiles:
         """Names of the incomplete ranges."""
         return self._names - self._done.keys()
 
-    def write(self, each: ReadRange) -> RangeFile:
-        """Opens a file for a range. It is hidden until `add`."""
-        return RangeFile(self._partial / f"{each.name}.parquet", self._schema, self._file_mode)
+    @contextmanager
+    def writing(self, each: ReadRange) -> Iterator[Callable[[pa.RecordBatch], None]]:
+        """Yields a function that writes rows of a range. Their file appears when the block ends without an error."""
+        with self._file(f"{each.name}.parquet", self._schema) as file:
+            yield lambda batch: file.write(to_types(pa.Table.from_batches([batch]), self._schema))
 
-    def add(self, each: ReadRange, read: RangeRead, file: RangeFile) -> None:
-        """Makes the file of a completed range durable. The last range also completes the table."""
-        file.close()
+    def _file(self, name: str, schema: pa.Schema) -> RowsFile:
+        # A killed load may have left a file of a range that it did not list as complete.
+        return RowsFile(self._store, name, schema, replace=True)
+
+    def add(self, each: ReadRange, read: RangeRead) -> None:
+        """Adds a completed range, whose file has appeared. The last range also completes the table."""
         if read.rejects.num_rows:
-            _durably(
-                self._partial / f"_rejects-{each.name}.parquet",
-                lambda path: pq.write_table(pa.Table.from_batches([read.rejects]), path),
-                self._file_mode,
-            )
+            with self._file(f"_rejects-{each.name}.parquet", read.rejects.schema) as file:
+                file.write(pa.Table.from_batches([read.rejects]))
         with self._lock:
             done = self._done | {each.name: [read.rows, read.nbytes, read.rejects.num_rows]}
-            _durably(
-                self._partial / _ABOUT,
-                lambda path: path.write_text(json.dumps(self._about | {"ranges": done})),
-                self._file_mode,
-            )
+            self._store.put(_ABOUT, json.dumps(self._about | {"ranges": done}).encode())
             self._done = done
             if not self.missing:
-                os.rename(self._partial, self._whole)
-                fsync(self._whole.parent)
+                self._complete()
+
+    def _has(self, name: str) -> bool:
+        """Whether the file of a range is in the hidden directory."""
+        return (self._partial / f"{name}.parquet").is_file()
+
+    def _complete(self) -> None:
+        """Lets the directory appear.
+
+        Raises:
+            SnapshotError: if it lacks files.
+        """
+        if not all(map(self._has, self._names)):
+            raise SnapshotError(f"somebody removed files from {self._partial}: load again")
+        os.rename(self._partial, self._whole)
+        fsync(self._whole.parent)
 
     def discard(self) -> None:
         """Removes all files of a table that cannot be loaded."""
@@ -199,51 +218,3 @@ class TableFiles:
         """Returns the loaded table, once no range is missing."""
         rows, nbytes, rejects = (sum(column) for column in zip(*self._done.values(), strict=True))
         return TableLoaded(self.table.name, self._whole, rows, nbytes, rejects, self.table.consistent_lsn)
-
-
-class RangeFile:
-    """A range's Parquet file while it is written."""
-
-    def __init__(self, path: Path, schema: pa.Schema, file_mode: int | None) -> None:
-        self._path = path
-        self._hidden = _hidden(path)
-        self._schema = stored_schema(schema, "parquet")
-        _create(self._hidden, file_mode)
-        self._writer = rows_writer(self._hidden, self._schema)
-
-    def write(self, batch: pa.RecordBatch) -> None:
-        """Adds rows."""
-        self._writer.write_table(to_types(pa.Table.from_batches([batch]), self._schema))
-
-    def close(self) -> None:
-        """Closes the file, makes it durable and renames it to its final name."""
-        self._writer.close()
-        fsync(self._hidden)
-        os.rename(self._hidden, self._path)
-        fsync(self._path.parent)
-
-    def discard(self) -> None:
-        """Removes the unfinished file."""
-        self._writer.close()
-        self._hidden.unlink(missing_ok=True)
-
-
-def _hidden(path: Path) -> Path:
-    """The temporary name of an unfinished file."""
-    return path.with_name(f".{path.name}.{threading.get_ident()}")
-
-
-def _create(path: Path, file_mode: int | None) -> None:
-    """Creates an empty file with the requested permissions."""
-    path.unlink(missing_ok=True)
-    flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY
-    os.close(os.open(path, flags, 0o666 if file_mode is None else file_mode))
-
-
-def _durably(path: Path, write: Any, file_mode: int | None) -> None:
-    hidden = _hidden(path)
-    _create(hidden, file_mode)
-    write(hidden)
-    fsync(hidden)
-    os.rename(hidden, path)
-    fsync(path.parent)

@@ -24,7 +24,7 @@ from pgoutput_fast.protocol.lsn import format_lsn
 from pgoutput_fast.schema.flat import flat_schema
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.snapshot.export import export_snapshot
-from pgoutput_fast.snapshot.files import TableFiles, TableLoaded, loading
+from pgoutput_fast.snapshot.files import TableDirectory, TableLoaded, loading
 from pgoutput_fast.snapshot.load import run_readers, streamed
 from pgoutput_fast.snapshot.progress import LoadProgress, ProgressCounter
 from pgoutput_fast.snapshot.ranges import ReadRange, ranges_of
@@ -357,33 +357,30 @@ class Snapshot:
 
     def _load_to(
         self,
-        directory: Path,
+        parent: Path,
         threads: int,
         progress: Callable[[LoadProgress], object] | None,
         file_mode: int | None,
     ) -> Loaded:
-        files = {
-            name: TableFiles(directory, table, self.export, self._ranges[name], self.schema(name), file_mode)
+        directories = {
+            name: TableDirectory(parent, table, self.export, self._ranges[name], self.schema(name), file_mode)
             for name, table in self.tables.items()
         }
-        ranges = [each for each in self._all_ranges() if each.name in files[each.table].missing]
+        ranges = [each for each in self._all_ranges() if each.name in directories[each.table].missing]
         counter = ProgressCounter(ranges, progress)
         lost: dict[str, TableLostError] = {}
 
         def work(reader: SnapshotReader, each: ReadRange) -> None:
-            file = files[each.table].write(each)
-            try:
-                read: RangeRead = reader.read(self.tables[each.table], each, file.write)
-            except BaseException:
-                file.discard()
-                raise
-            files[each.table].add(each, read, file)
+            directory = directories[each.table]
+            with directory.writing(each) as write:
+                read: RangeRead = reader.read(self.tables[each.table], each, write)
+            directory.add(each, read)
             counter.add(each, read.rows, read.nbytes)
 
         run_readers(self._connect, ranges, threads, work, lost, threading.Event())
         for name in lost:
-            files[name].discard()
+            directories[name].discard()
         return Loaded(
-            {name: each.loaded() for name, each in files.items() if name not in lost},
+            {name: each.loaded() for name, each in directories.items() if name not in lost},
             {name: str(problem) for name, problem in lost.items()},
         )

@@ -20,7 +20,6 @@ from pgoutput_fast.tables.files import TableFiles, WrittenFile
 from pgoutput_fast.tables.table import Version
 
 __all__ = [
-    "FILE_BYTES",
     "RUN",
     "NewFiles",
     "by_bounds",
@@ -31,13 +30,8 @@ __all__ = [
     "row_groups",
 ]
 
-# The largest size of a file, roughly. An effect rewrites whole files: it costs as much as the files with the changed
-# keys, however large the table is.
-FILE_BYTES = 32 << 20
 # Takes the place of a run in the names of files of the mirror.
 RUN = "current"
-# No name in PostgreSQL has a zero byte. So no column is the ordinal of a message.
-_NO_PREFIX = "\0"
 # The bytes of rows in a row group, roughly. A search for a key reads at least one.
 _WAITING_BYTES = 32 << 20
 # The types whose bounds are used, and their Python types in pyarrow's statistics. Not floats: NaN has no place in their
@@ -219,7 +213,7 @@ class NewFiles:
         """Writes rows into files of their own."""
         waiting = min(_WAITING_BYTES, self._file_bytes)
         with TableFiles(
-            self._store, RUN, False, file_bytes=self._file_bytes, waiting_bytes=waiting, prefix=_NO_PREFIX
+            self._store, RUN, False, file_bytes=self._file_bytes, waiting_bytes=waiting, prefix=None
         ) as files:
             for each in rows:
                 for batch in each.to_batches() if isinstance(each, pa.Table) else (each,):

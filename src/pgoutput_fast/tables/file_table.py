@@ -13,8 +13,8 @@ from pgoutput_fast.storage.stores import Store, is_unfinished
 from pgoutput_fast.tables.advice import advised
 from pgoutput_fast.tables.columns import check_names, fitted, in_schema, merged
 from pgoutput_fast.tables.damaged import DamagedError
-from pgoutput_fast.tables.data_files import FILE_BYTES, RUN, row_groups
-from pgoutput_fast.tables.files import WrittenFile
+from pgoutput_fast.tables.data_files import RUN, row_groups
+from pgoutput_fast.tables.files import CURRENT_FILE_BYTES, WrittenFile
 from pgoutput_fast.tables.table import Commit, CommitLsn, CurrentRows, DataFile, HeldVersion, Table, Version
 
 __all__ = ["FileTable"]
@@ -34,7 +34,7 @@ class FileTable(CurrentRows):
     #: Called before each commit.
     check: Callable[[], object] | None = None
 
-    def __init__(self, table: Table, file_bytes: int = FILE_BYTES) -> None:
+    def __init__(self, table: Table, file_bytes: int = CURRENT_FILE_BYTES) -> None:
         self._table, self._store, self._directory = table, table.store, table.directory
         self._file_bytes = file_bytes
 

@@ -1,6 +1,7 @@
-"""Writes the rows of several tables as Parquet files of limited size, with bounded memory.
+"""Writes rows as Parquet files: `RowsFile` one file, `TableFiles` files of limited size of several tables.
 
-The files belong to a table, and are visible to readers, only after a commit adds them.
+A file appears, complete and durable, when it is closed. The files of `TableFiles` belong to a table only after a commit
+adds them.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ import secrets
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from typing import IO, Any
+from typing import IO, Any, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from pgoutput_fast.storage.parquet import Compression, rows_writer
 from pgoutput_fast.storage.stores import Store
@@ -22,10 +24,19 @@ from pgoutput_fast.tables.marker import check_marker
 from pgoutput_fast.tables.partitions import MOST_PARTITIONS, Partitioning, divide
 from pgoutput_fast.tables.statistics import Measured, measured, statistics_of
 
-__all__ = ["FILE_BYTES", "TableFiles", "WrittenFile", "file_prefix", "visible_name"]
+__all__ = [
+    "APPENDED_FILE_BYTES",
+    "CURRENT_FILE_BYTES",
+    "RowsFile",
+    "TableFiles",
+    "WrittenFile",
+    "file_prefix",
+    "visible_name",
+]
 
-# The size of files that engines read best.
-FILE_BYTES = 128 << 20
+# The largest sizes of files, roughly. A file of appended rows has the size that engines read best. An effect on a
+# current table rewrites whole files, so it costs as much as the files with the changed keys, not as the table.
+APPENDED_FILE_BYTES, CURRENT_FILE_BYTES = 128 << 20, 32 << 20
 # Above this many waiting bytes, the rows of the largest table are written.
 _MOST_WAITING = 64 << 20
 # Above this many open files, the largest one is closed. A process may open some 1,000 files.
@@ -84,7 +95,7 @@ class TableFiles:
         hidden: whether the names are hidden until the commit.
         file_bytes: the largest size of a file, roughly.
         waiting_bytes: the most bytes of rows that wait in memory, roughly; 64 MiB by default.
-        prefix: the prefix of the metadata columns.
+        prefix: the prefix of the metadata columns; None if the rows have no ordinals.
         checked: whether the run has a marker, without which no file may stay.
         partitioning: directory -> partitioning of the table. Other tables are not partitioned.
         compression: how pages of the files are compressed.
@@ -99,9 +110,9 @@ class TableFiles:
         run: str,
         hidden: bool,
         *,
-        file_bytes: int = FILE_BYTES,
+        file_bytes: int = APPENDED_FILE_BYTES,
         waiting_bytes: int | None = None,
-        prefix: str = "_",
+        prefix: str | None = "_",
         checked: bool = False,
         partitioning: Mapping[str, Partitioning] | None = None,
         compression: Compression = "zstd",
@@ -114,7 +125,7 @@ class TableFiles:
         self._partitions: dict[str, set[_Values]] = {}
         # Every attempt of a task has its own names.
         self._stem = f"{file_prefix(run, hidden)}{secrets.token_hex(8)}"
-        self._seq = prefix + _SEQ
+        self._seq = None if prefix is None else prefix + _SEQ
         self._count = 0
         self._waiting: dict[str, list[pa.RecordBatch]] = {}
         self._nbytes: dict[str, int] = {}
@@ -127,8 +138,7 @@ class TableFiles:
     def __exit__(self, *error: object) -> None:
         if error[0] is None:
             try:
-                with advised(self._store):
-                    self._finish()
+                self.finish()
             except BaseException as problem:
                 self._abandon(problem)
                 raise
@@ -184,19 +194,21 @@ class TableFiles:
         return partitioning.directory(values) + name
 
     def _close(self, key: tuple[str, _Values]) -> None:
-        self.written.append(self._open[key].close())
+        self.written.append(self._open[key].finish())
         del self._open[key]
         if self._checked:
             check_marker(self._store, self._run)
 
-    def _finish(self) -> None:
+    def finish(self) -> None:
+        """Writes the waiting rows and closes all files. The end of the block does this, too."""
         # Tables with open files first: their rows go to these files, which no other table then closes early.
         opened = dict.fromkeys(directory for directory, _ in self._open)
-        for directory in [*opened, *(each for each in self._waiting if each not in opened)]:
-            if directory in self._waiting:
-                self._flush(directory)
-            for key in [each for each in self._open if each[0] == directory]:
-                self._close(key)
+        with advised(self._store):
+            for directory in [*opened, *(each for each in self._waiting if each not in opened)]:
+                if directory in self._waiting:
+                    self._flush(directory)
+                for key in [each for each in self._open if each[0] == directory]:
+                    self._close(key)
 
     def _abandon(self, error: Any) -> None:
         for file in self._open.values():
@@ -207,8 +219,69 @@ class TableFiles:
                 self._store.remove(f"{each.directory}/{each.name}")
 
 
-class _OpenFile:
-    """An unfinished file. It appears when it is closed."""
+class RowsFile:
+    """A Parquet file of rows while it is written. The end of the block closes it, or removes it after an error.
+
+    Args:
+        store: the store of the file.
+        name: its name in the store.
+        schema: its columns.
+        compression: how its pages are compressed.
+        replace: whether to replace a file of this name.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        name: str,
+        schema: pa.Schema,
+        compression: Compression = "zstd",
+        *,
+        replace: bool = False,
+    ) -> None:
+        self._footers: list[pq.FileMetaData] = []
+        self._stack = ExitStack()
+        self._file: IO[bytes] = self._stack.enter_context(store.write(name, replace=replace))
+        self._writer = rows_writer(self._file, schema, compression, metadata_collector=self._footers)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        if error[0] is not None:
+            self.abandon(error[1])
+            return
+        try:
+            self.close()
+        except BaseException as problem:
+            self.abandon(problem)
+            raise
+
+    @property
+    def nbytes(self) -> int:
+        return self._file.tell()
+
+    def write(self, rows: pa.Table) -> None:
+        """Writes rows as a row group."""
+        self._writer.write_table(rows, row_group_size=max(rows.num_rows, 1))
+
+    def close(self) -> int:
+        """Completes the file, which then appears. Returns its size in bytes."""
+        self._writer.close()
+        nbytes = self.nbytes
+        self._stack.close()
+        return nbytes
+
+    def abandon(self, error: BaseException | None) -> None:
+        """Removes the unfinished file."""
+        with suppress(Exception):
+            self._writer.close()
+        with suppress(BaseException):
+            self._stack.__exit__(None if error is None else type(error), error, None)
+
+
+class _OpenFile(RowsFile):
+    """A file of a partition of a table. It collects what a commit must know."""
 
     def __init__(
         self,
@@ -216,26 +289,19 @@ class _OpenFile:
         directory: str,
         name: str,
         schema: pa.Schema,
-        seq: str,
+        seq: str | None,
         values: _Values,
         compression: Compression,
     ) -> None:
+        super().__init__(store, f"{directory}/{name}", schema, compression)
         self._directory, self._name, self._seq, self._values = directory, name, seq, values
         self._rows = 0
         self._first: int | None = None
         self._last: int | None = None
-        self._metadata: list[Any] = []
         self._measured: list[Mapping[str, Measured]] = []
-        self._stack = ExitStack()
-        self._file: IO[bytes] = self._stack.enter_context(store.write(f"{directory}/{name}"))
-        self._writer = rows_writer(self._file, schema, compression, metadata_collector=self._metadata)
-
-    @property
-    def nbytes(self) -> int:
-        return self._file.tell()
 
     def write(self, rows: pa.Table) -> None:
-        self._writer.write_table(rows, row_group_size=max(rows.num_rows, 1))
+        super().write(rows)
         self._measured.append(measured(rows))
         self._rows += rows.num_rows
         if self._seq in rows.schema.names:
@@ -243,10 +309,8 @@ class _OpenFile:
             known = [each for each in (self._first, self._last, ends["min"], ends["max"]) if each is not None]
             self._first, self._last = min(known, default=None), max(known, default=None)
 
-    def close(self) -> WrittenFile:
-        self._writer.close()
-        nbytes = self._file.tell()
-        self._stack.close()
+    def finish(self) -> WrittenFile:
+        nbytes = self.close()
         return WrittenFile(
             self._directory,
             self._name,
@@ -254,12 +318,6 @@ class _OpenFile:
             nbytes,
             self._first,
             self._last,
-            statistics_of(self._metadata[0], self._measured),
+            statistics_of(self._footers[0], self._measured),
             json.dumps(self._values),
         )
-
-    def abandon(self, error: BaseException | None) -> None:
-        with suppress(Exception):
-            self._writer.close()
-        with suppress(BaseException):
-            self._stack.__exit__(None if error is None else type(error), error, None)

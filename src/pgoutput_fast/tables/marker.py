@@ -1,8 +1,11 @@
 """The marker of a run: a file in the target that exists while the run may write.
 
-A task may outlive its run: Spark ran it twice, or the driver was killed and another run has begun. Such a task sees
-that the marker is gone, and removes its own files. So a run ends in this order: first the marker is removed, then the
-files that no table has. A file that appears later is removed by its own task.
+The lease of the driver (`storage.lease`) keeps other drivers away, but a task cannot check it: a task is another
+process, often on another machine, and in a directory the lease is a lock of the driver's process. A task may also
+outlive its run: Spark ran it twice, or the driver was killed and another run has begun. Such a task sees that the
+marker is gone, and removes its own files. So a run ends in this order: first the marker is removed, then the files that
+no table has. A file that appears later is removed by its own task. The next driver knows from markers which runs were
+killed.
 """
 
 from __future__ import annotations

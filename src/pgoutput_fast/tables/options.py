@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from pgoutput_fast.storage.paths import shown
-from pgoutput_fast.tables.data_files import FILE_BYTES
+from pgoutput_fast.tables.files import CURRENT_FILE_BYTES
 
 __all__ = ["TableOptions"]
 
@@ -23,7 +23,7 @@ class TableOptions:
 
     storage: Mapping[str, str] | None = field(default=None, repr=False)  # both may have secrets
     iceberg_catalog: Mapping[str, str] | None = field(default=None, repr=False)
-    file_bytes: int = FILE_BYTES
+    file_bytes: int = CURRENT_FILE_BYTES
 
     @property
     def catalog_place(self) -> str | None:

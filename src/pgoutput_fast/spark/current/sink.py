@@ -37,10 +37,10 @@ from pgoutput_fast.spark.tasks.current.reduce import Place
 from pgoutput_fast.storage.lease import WriterLease
 from pgoutput_fast.storage.paths import absolute, shown
 from pgoutput_fast.storage.stores import open_store
-from pgoutput_fast.tables.data_files import FILE_BYTES
 from pgoutput_fast.tables.directories import CURRENT
 from pgoutput_fast.tables.errors import RELOAD
 from pgoutput_fast.tables.file_table import FileTable
+from pgoutput_fast.tables.files import CURRENT_FILE_BYTES
 from pgoutput_fast.tables.formats import FORMATS, check_name, open_current
 from pgoutput_fast.tables.options import TableOptions
 from pgoutput_fast.transactions.outcomes import TransactionOutcomes
@@ -60,7 +60,7 @@ def current_sink(
     format: str = "delta",
     *,
     options: Options | None = None,
-    file_bytes: int = FILE_BYTES,
+    file_bytes: int = CURRENT_FILE_BYTES,
     bucket_bytes: int = _BUCKET_BYTES,
     storage_options: Mapping[str, str] | None = None,
     catalog: Catalog | None = None,

@@ -28,7 +28,7 @@ from pgoutput_fast.spark.tasks.tables import TablePart, WriteTables, rejects_of
 from pgoutput_fast.storage.parquet import COMPRESSIONS, Compression
 from pgoutput_fast.storage.paths import Paths, absolute
 from pgoutput_fast.storage.stores import open_store
-from pgoutput_fast.tables.files import FILE_BYTES, WrittenFile
+from pgoutput_fast.tables.files import APPENDED_FILE_BYTES, WrittenFile
 from pgoutput_fast.tables.formats import FORMATS, check_name
 from pgoutput_fast.tables.options import TableOptions
 from pgoutput_fast.tables.table import Mode, Ordinal
@@ -48,7 +48,7 @@ def write_tables(
     *,
     options: Options | None = None,
     partition_by: PartitionBy = (),
-    file_bytes: int = FILE_BYTES,
+    file_bytes: int = APPENDED_FILE_BYTES,
     compression: Compression = "zstd",
     storage_options: Mapping[str, str] | None = None,
     catalog: Catalog | None = None,
@@ -134,7 +134,7 @@ def table_sink(
     *,
     options: Options | None = None,
     partition_by: PartitionBy = (),
-    file_bytes: int = FILE_BYTES,
+    file_bytes: int = APPENDED_FILE_BYTES,
     compression: Compression = "zstd",
     storage_options: Mapping[str, str] | None = None,
     catalog: Catalog | None = None,
