@@ -17,7 +17,7 @@ import pgoutput_fast as pgo
 INTERNAL = {
     "base.display", "catalog.builtin_types", "catalog.read_types", "cli", "decoding.changed_tables", "decoding.inputs", "decoding.result", "demo", "encode.printed", "merge",
     "parallel_tag", "postgres", "protocol.kinds", "protocol.limits", "protocol.reasons", "schema.column_types", "schema.evolution",
-    "schema.resolve", "schema.tables", "segments.catalog", "segments.committed", "segments.compaction", "segments.footers", "segments.join", "segments.joined", "segments.layout", "segments.listing", "segments.names", "segments.tail", "storage.stores", "tables", "transactions",
+    "schema.resolve", "schema.tables", "segments.catalog", "segments.committed", "segments.compaction", "segments.footers", "segments.join", "segments.joined", "segments.layout", "segments.listing", "segments.names", "segments.planner", "segments.tail", "storage.stores", "tables", "transactions",
 }  # fmt: skip
 # Of these the package itself says what is public.
 FACES = {"capture", "mirror", "snapshot", "spark"}
