@@ -21,7 +21,7 @@ from deltalake import DeltaTable
 from benchmarks.mirror.processes import ProcessTree
 from benchmarks.peers import installations
 from pgoutput_fast.capture import create_slot, plugin_options
-from pgoutput_fast.mirror.state.memory import Memory
+from pgoutput_fast.mirror.state.mirror_state import MirrorState
 from pgoutput_fast.storage.stores import open_store
 
 __all__ = ["DebeziumSystem", "Mirrored", "OurSystem", "System", "Walsender", "wait"]
@@ -220,7 +220,7 @@ class OurSystem(Mirrored):
         """Also includes the fresh view, which has the rows that the mirror has recorded in all histories."""
         found = super().last_ids()
         position = self._seen[self.history][0].transaction_version("pgoutput_fast")
-        if (Memory(open_store(self.directory / "lake")).reached() or -1) >= position:
+        if (MirrorState(open_store(self.directory / "lake")).history_lsn() or -1) >= position:
             self._last_fresh = found["history"]
         return {**found, "fresh": self._last_fresh}
 

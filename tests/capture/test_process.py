@@ -355,7 +355,7 @@ def test_why_it_failed(base: pg.Database, slot: str, tmp_path: Path) -> None:
         killed._process.kill()
         with pytest.raises(
             CaptureError,
-            match=rf"slot {slot} into .* ended with an error: something killed its process \(SIGKILL\)",
+            match=rf"slot {slot} into .* ended with an error: its process was killed \(SIGKILL\)",
         ):
             _wait_for(lambda: not killed.check())
     with pytest.raises(ValueError, match=r"settings of the capture are wrong: .*'colour'"):

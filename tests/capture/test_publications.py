@@ -218,7 +218,7 @@ def test_what_is_heard_at_the_end_leaves_no_connection(database: pg.Database, sl
     if database.version < 18:
         pytest.skip("before 18 that is an error of the server")
 
-    def hear(code: str, text: str) -> None:
+    def on_warning(code: str, text: str) -> None:
         raise CaptureError(text)
 
     database.execute("DROP PUBLICATION captured", "INSERT INTO counted VALUES (1, 1)")
@@ -230,7 +230,7 @@ def test_what_is_heard_at_the_end_leaves_no_connection(database: pg.Database, sl
     lsn = now(database)
     with (
         pytest.raises(CaptureError, match="skipped"),
-        Walsender(database.dsn, slot, options, hear=hear) as sender,
+        Walsender(database.dsn, slot, options, on_warning=on_warning) as sender,
     ):
         wait_until(lambda: database.execute(sent)[0][0] >= lsn)
     assert sender._connection.closed
@@ -312,7 +312,7 @@ def test_a_server_that_cannot_be_asked_is_acknowledged_nothing(
             database.execute(f"SELECT pg_terminate_backend({cuts[-1]})")
         look(self, meanwhile)
 
-    monkeypatch.setattr(Watch, "look", cut)
+    monkeypatch.setattr(Watch, "check", cut)
     capture = _capture(database, slot, tmp_path, through=through)
     with Running(capture) as running:
         wait_until(lambda: running.failed or (list_segments(tmp_path) and len(cuts) > 2))

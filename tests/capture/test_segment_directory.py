@@ -92,7 +92,7 @@ def test_a_segment_is_read_once_to_know_how_far_they_reach(
         return newest(directory)
 
     monkeypatch.setattr(segment_directory, "newest_segment", look)
-    assert asked.reached() == 0
+    assert asked.durable_lsn() == 0
     stream, source = Writer(), Source("1", "shop", "slot")
     state: pgo.StreamState | None = None
     with into.owned():
@@ -101,8 +101,8 @@ def test_a_segment_is_read_once_to_know_how_far_they_reach(
             tagged, state = pgo.tag(messages, state)
             into.write(pa.Table.from_batches([tagged]), state, source, 100 * number + 10)
             looks.clear()
-            assert [asked.reached() for _ in range(3)] == [100 * number + 10] * 3
+            assert [asked.durable_lsn() for _ in range(3)] == [100 * number + 10] * 3
             assert len(looks) == 1
         into.confirmed.save(900, now=True)
-        assert asked.reached() == 900
+        assert asked.durable_lsn() == 900
         assert len(looks) == 1

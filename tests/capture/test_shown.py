@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pgoutput_fast.capture import Capture, Snapshot
-from pgoutput_fast.postgres.session import shown_database
+from pgoutput_fast.postgres.session import describe_database
 from support import pg
 
 SECRETS = [
@@ -76,6 +76,6 @@ def test_a_snapshot_shows_its_tables_and_no_password(servers: pg.Servers) -> Non
 
 
 def test_databases_without_secrets_are_shown() -> None:
-    assert shown_database("host=/var/run/postgresql dbname=shop") == "shop at /var/run/postgresql"
-    assert shown_database("port=5433") == "the default database at port 5433"
-    assert shown_database("postgresql://[::1]:5433/shop") == "shop at ::1:5433"
+    assert describe_database("host=/var/run/postgresql dbname=shop") == "shop at /var/run/postgresql"
+    assert describe_database("port=5433") == "the default database at port 5433"
+    assert describe_database("postgresql://[::1]:5433/shop") == "shop at ::1:5433"

@@ -275,7 +275,7 @@ def test_an_existing_target(tmp_path: Path, capsys: Shown) -> None:
     assert "notes.txt" in error([path, "--out", str(out), "--overwrite"], capsys)
     assert "--out" in error([path], capsys, 2)
     notes = out / "notes.txt"
-    assert "is no file of DuckDB" in error([path, "--out", str(notes), "--overwrite"], capsys)
+    assert "is not a DuckDB file" in error([path, "--out", str(notes), "--overwrite"], capsys)
     assert notes.read_text() == "mine"
 
 

@@ -98,7 +98,7 @@ def test_hex_digits_as_arguments(capsys: Shown) -> None:
     assert found[2]["new"] == {"id": "1", "note": "two\nlines"}
     assert "odd number" in error(["inspect", "42000"], capsys)
     assert error(["inspect", wal[0].hex(), "zz"], capsys) == (
-        "pgoutput-fast: there is no file zz, and it is no message in hex digits\n"
+        "pgoutput-fast: there is no file zz, and it is not a message in hex digits\n"
     )
 
 
@@ -144,7 +144,7 @@ def test_messages_without_a_position_are_counted(tmp_path: Path, capsys: Shown) 
     path = str(write_all(tmp_path)["recvlogical"])
     assert [each["xid"] for each in objects([path, "--lsn", "0/C8.."], capsys)] == [8] * 4
     assert main(["inspect", stream()[2].hex(), "--lsn", "0/1.."]) == 0
-    assert capsys.readouterr().err == "left out: 1 message whose LSN nothing says\n"
+    assert capsys.readouterr().err == "left out: 1 message without a known LSN\n"
 
 
 def test_a_stream_block_in_a_raw_file(tmp_path: Path, capsys: Shown) -> None:

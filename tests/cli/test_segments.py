@@ -130,4 +130,4 @@ def test_compact_is_for_directories(directory: Path, capsys: Shown) -> None:
 def test_verify_says_that_a_file_is_something_else(tmp_path: Path, capsys: Shown) -> None:
     (tmp_path / "text.txt").write_text("one\ntwo\n")
     found = said(["verify", str(tmp_path / "text.txt")], capsys, 1)
-    assert found[0] == "text.txt: its content is no Parquet file, so it is no segment"
+    assert found[0] == "text.txt: it is not a Parquet file, so it is not a segment"

@@ -60,7 +60,7 @@ def test_an_unknown_slot_has_the_nearest_names(place: Place, capsys: pytest.Capt
     assert place.slot in said
     assert said.count("\n") == 1
     assert main(["slots", "create", place.slot, "--dsn", place.database.dsn]) == 1
-    assert f"slot {place.slot} is there already: choose another name, or drop it" in capsys.readouterr().err
+    assert f"slot {place.slot} exists already: choose another name, or drop it" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_an_unknown_slot_has_the_nearest_names(place: Place, capsys: pytest.Capt
     [
         (["create"], "this argument is missing: NAME"),
         (["create", "No Slot"], "a slot's name must have 1 to 63 lower case letters, digits and underscores"),
-        (["drop", "lake"], "give --yes"),
+        (["drop", "lake"], "pass --yes"),
         (["drop"], "this argument is missing: NAME"),
         (["ls", "--all"], "No such option: --all"),
         (["remove"], "No such command 'remove'"),

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import pgoutput_fast as pgo
 from pgoutput_fast import encode
 from pgoutput_fast.base.errors import reason_text
-from pgoutput_fast.catalog.shown import shown_type
+from pgoutput_fast.catalog.formatting import format_type
 from pgoutput_fast.encode import UNCHANGED, Binary, ColumnSpec, RelationSpec
 from pgoutput_fast.protocol import kinds
 from pgoutput_fast.protocol.reasons import Reason
@@ -401,7 +401,7 @@ def test_names_and_values_cannot_reach_the_terminal() -> None:
         (b"4200ab", 0, "this is text, as SQL output shows bytes"),
         (b"w" + bytes(30), 0, "pgoutput_fast.unframe() takes the message out of it"),
         (b"k" + bytes(17), 0, "pgoutput_fast.unframe() takes the message out of it"),
-        (b"E!", 1, "bytes are left over behind the message's end; expected: the message's end, not 1 more"),
+        (b"E!", 1, "bytes are left over after the message's end; expected: the message's end, not 1 more"),
         (b"S\0\0\0\1\2", 5, "flags; expected: first_segment from 0 to 1, not 2"),
         (b"I\0\0\0\1X", 5, "expected: the tag of a tuple, N, not 0x58"),
         (b"D\0\0\0\1N", 5, "expected: the tag of a tuple, K or O, not 0x4e"),
@@ -481,7 +481,7 @@ def test_modifiers_are_those_of_the_server(servers: pg.Servers) -> None:
             if re.match(rf"{re.escape(word)}(?!\w)", name):
                 name = standard[word] + name[len(word) :]
                 break
-        assert shown_type(int(oid), typmod) == name
+        assert format_type(int(oid), typmod) == name
 
 
 # ---- the page ------------------------------------------------------------------------------------------------------

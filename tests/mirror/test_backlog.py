@@ -88,7 +88,7 @@ def test_the_capture_waits(
                     later = find_slot(place.database.dsn, place.slot)
                     assert later is not None
                     assert later.active_pid == slot.active_pid
-                    reached = SegmentDirectory(place.target / "_segments").reached()
+                    reached = SegmentDirectory(place.target / "_segments").durable_lsn()
                     assert (later.confirmed_flush_lsn or 0) <= reached
                     assert (later.kept_bytes or 0) > 20_000_000
                 finally:

@@ -6,7 +6,7 @@ import pyarrow as pa
 
 import pgoutput_fast as pgo
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
-from pgoutput_fast.mirror.follow.changes import ambiguous_change, behind, decoded_runs, key_of
+from pgoutput_fast.mirror.follow.changes import ambiguous_change, committed_after, decoded_runs, key_of
 
 NARROW = RelationSpec(16401, "public", "t", (ColumnSpec("id", 23, key=True),))
 WIDE = RelationSpec(16401, "public", "t", (ColumnSpec("id", 23, key=True), ColumnSpec("at", 1083)))
@@ -33,9 +33,9 @@ def test_a_version_that_comes_back_makes_three_runs() -> None:
     shown = [(run.relation.name, len(run.relation.columns), run.rows.column(11).to_pylist()) for run in runs]
     assert shown == [("t", 1, [1, 2]), ("t", 2, [3]), ("t", 1, [4]), ("o", 1, [5])]
     assert runs[1].rows.schema.field("at").type == pa.string()  # a plain type
-    assert behind(runs[0].rows, 100)["id"].to_pylist() == [2]
-    assert behind(runs[0].rows, 99)["id"].to_pylist() == [1, 2]
-    assert behind(runs[0].rows, 200).num_rows == 0
+    assert committed_after(runs[0].rows, 100)["id"].to_pylist() == [2]
+    assert committed_after(runs[0].rows, 99)["id"].to_pylist() == [1, 2]
+    assert committed_after(runs[0].rows, 200).num_rows == 0
     assert [key_of(run.relation) for run in runs] == [("id",), ("id",), ("id",), ()]
 
 
@@ -70,8 +70,8 @@ def test_an_array_of_the_key_that_loses_its_bound() -> None:
     assert run.unclear[1] == 200
     assert "column 'k' of the key of public.t" in run.unclear[0]
     assert rejected.rows["column"].to_pylist() == ["free", "k"]
-    assert behind(run.rows, 200).num_rows == 1
-    assert ambiguous_change(behind(run.rows, 200), rejected.rows, run.relation) is None
+    assert committed_after(run.rows, 200).num_rows == 1
+    assert ambiguous_change(committed_after(run.rows, 200), rejected.rows, run.relation) is None
 
 
 def test_runs_are_one_piece_in_memory_of_their_own() -> None:

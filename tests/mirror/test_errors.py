@@ -24,7 +24,7 @@ from pgoutput_fast.mirror import (
     points,
     status_of,
 )
-from pgoutput_fast.mirror.state.memory import Memory
+from pgoutput_fast.mirror.state.mirror_state import MirrorState
 from pgoutput_fast.postgres.walsender import Walsender
 from pgoutput_fast.storage.stores import open_store
 from support import pg
@@ -98,7 +98,7 @@ def test_relative_segments(small: Place, tmp_path: Path, monkeypatch: pytest.Mon
     small.run(segments="../segments")
     expect_equal(small, "public.t")
     assert list((tmp_path / "elsewhere").iterdir()) == []
-    known = Memory(open_store(small.target)).beginning()
+    known = MirrorState(open_store(small.target)).beginning()
     assert known is not None
     assert known.segments == str(tmp_path / "segments")
 
@@ -219,7 +219,7 @@ def test_a_first_load_that_is_stopped_names_its_slot(place: Place, number: int) 
     process = place.start()
 
     def loads() -> bool:
-        known = Memory(open_store(place.target)).beginning()
+        known = MirrorState(open_store(place.target)).beginning()
         return process.poll() is not None or (known is not None and known.stage == "load")
 
     try:

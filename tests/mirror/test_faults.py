@@ -23,43 +23,43 @@ __all__ = ["place"]
 KILLS = int(os.environ.get("PGOUTPUT_FAST_KILLS", "3"))
 SOAK = pytest.mark.skipif(KILLS < 4, reason="make soak does this")
 TABLES = ["public.left_accounts", "public.right_accounts"]
-_MEMORY, _HISTORY = "pgoutput_fast.mirror.state.memory", "pgoutput_fast.mirror.follow.history"
+_STATE, _HISTORY = "pgoutput_fast.mirror.state.mirror_state", "pgoutput_fast.mirror.follow.history"
 _CURRENT, _POINTS = "pgoutput_fast.merge.local", "pgoutput_fast.mirror.state.points"
 _LOAD, _RETENTION = "pgoutput_fast.mirror.load.load", "pgoutput_fast.capture.retention"
 
 # (module, function, call): at that call, or when it returns (a number below 0).
 LOADING = [
-    [_MEMORY, "Memory.set_beginning", -1],  # no slot yet
-    [_MEMORY, "Memory.set_beginning", 2],  # the slot, and nobody knows
+    [_STATE, "MirrorState.set_beginning", -1],  # no slot yet
+    [_STATE, "MirrorState.set_beginning", 2],  # the slot, and nobody knows
     [_CURRENT, "LocalMerge.replace", -1],  # the first table without its history
-    [_MEMORY, "Memory.set_beginning", 3],  # all tables, and nobody knows
+    [_STATE, "MirrorState.set_beginning", 3],  # all tables, and nobody knows
 ]
 LOADING_TOO = [
     [_CURRENT, "LocalMerge.replace", 1],
     [_HISTORY, "AppendTable.commit", -1],
     [_CURRENT, "LocalMerge.replace", 2],
-    [_MEMORY, "Memory.set_progress", 1],
-    [_MEMORY, "Memory.set_progress", -1],
-    [_MEMORY, "Memory.set_beginning", -3],
+    [_STATE, "MirrorState.set_progress", 1],
+    [_STATE, "MirrorState.set_progress", -1],
+    [_STATE, "MirrorState.set_beginning", -3],
     [_POINTS, "Points.add", 1],
 ]
 FOLLOWING = [
     [_HISTORY, "AppendTable.commit", 1],  # files, and no history
     [_HISTORY, "AppendTable.commit", -1],  # one of two histories
-    [_MEMORY, "Memory.set_reached", 1],  # both, and readers do not know
-    [_MEMORY, "Memory.set_reached", -1],  # they know, and no current table has it
+    [_STATE, "MirrorState.set_history_lsn", 1],  # both, and readers do not know
+    [_STATE, "MirrorState.set_history_lsn", -1],  # they know, and no current table has it
     [_CURRENT, "LocalMerge.apply_parts", -1],  # one of two current tables
-    [_MEMORY, "Memory.set_progress", 1],
+    [_STATE, "MirrorState.set_progress", 1],
     [_POINTS, "Points.add", 2],
 ]
 FOLLOWING_TOO = [
     [_HISTORY, "AppendTable.commit", -2],
-    [_MEMORY, "Memory.set_reached", 2],
-    [_MEMORY, "Memory.set_table", 1],
-    [_MEMORY, "Memory.set_table", -1],
+    [_STATE, "MirrorState.set_history_lsn", 2],
+    [_STATE, "MirrorState.set_table", 1],
+    [_STATE, "MirrorState.set_table", -1],
     [_CURRENT, "LocalMerge.apply_parts", 1],
     [_CURRENT, "LocalMerge.apply_parts", -2],
-    [_MEMORY, "Memory.set_progress", -1],
+    [_STATE, "MirrorState.set_progress", -1],
     [_POINTS, "Points.add", -2],
     [_RETENTION, "Consumers.set", 1],
     [_RETENTION, "Consumers.set", -1],
@@ -117,7 +117,7 @@ def test_killed_at_a_step_of_the_first_load(accounts: Place, kills: list[list[An
 def test_killed_at_a_step_behind_it(accounts: Place, kills: list[list[Any]]) -> None:
     accounts.run()
     for n, kill in enumerate(kills):
-        if kill[1] == "Memory.set_table":  # the key is noted
+        if kill[1] == "MirrorState.set_table":  # the key is noted
             accounts.database.execute(
                 "ALTER TABLE left_accounts REPLICA IDENTITY " + ["FULL", "DEFAULT"][n % 2]
             )

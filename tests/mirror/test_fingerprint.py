@@ -10,13 +10,13 @@ import pytest
 from pgoutput_fast.mirror.schema_changes.fingerprint import (
     NAMED,
     CatalogColumn,
-    Doubt,
     Fingerprint,
     Leaf,
+    RowQuestion,
     difference,
-    doubts,
     is_only_repacked,
     lacking,
+    row_questions,
 )
 from pgoutput_fast.postgres.publications import OPERATIONS
 
@@ -47,7 +47,7 @@ def _with(**columns: CatalogColumn) -> Fingerprint:
 )
 def test_rows_stay_as_they_are(now: Fingerprint) -> None:
     assert difference(_TABLE, now) is None
-    assert list(doubts(_TABLE, now)) == []
+    assert list(row_questions(_TABLE, now)) == []
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_rows_may_differ(now: Fingerprint, why: str) -> None:
 
 def test_a_column_that_comes_back_after_a_look() -> None:
     """The current table still has the dropped column. So its number is not forgotten."""
-    looked = replace(_TABLE, columns={"id": _ID}, horizon=800).behind(_TABLE)
+    looked = replace(_TABLE, columns={"id": _ID}, horizon=800).with_dropped_columns(_TABLE)
     assert looked == _TABLE  # nothing to write down
     assert "added again" in str(difference(looked, _with(note=replace(_NOTE, number=3))))
 
@@ -99,8 +99,8 @@ def test_another_file_that_hides_nothing() -> None:
     assert not replace(named, operations=("insert",)).stays_logged
     root = replace(_ROOT, leaves={"6": replace(_ROOT.leaves["6"], repack=800)})
     leaf = replace(_ROOT.leaves["6"], filenode=103, written=800)
-    assert not list(doubts(root, replace(_ROOT, leaves={"6": leaf})))
-    assert list(doubts(root, replace(_ROOT, leaves={"6": replace(leaf, written=801)})))
+    assert not list(row_questions(root, replace(_ROOT, leaves={"6": leaf})))
+    assert list(row_questions(root, replace(_ROOT, leaves={"6": replace(leaf, written=801)})))
 
 
 def test_types_that_users_made() -> None:
@@ -120,12 +120,12 @@ def test_partitions() -> None:
     again = replace(_ROOT, leaves={"6": Leaf("public.p", 101, (800,))})
     assert "attached again" in str(difference(_ROOT, again))
     leaf = Leaf("public.q", 102, (800,))
-    (attached,) = doubts(_ROOT, replace(_ROOT, leaves={**_ROOT.leaves, "7": leaf}))
-    assert attached == Doubt(leaf, None)
+    (attached,) = row_questions(_ROOT, replace(_ROOT, leaves={**_ROOT.leaves, "7": leaf}))
+    assert attached == RowQuestion(leaf, None)
     born = replace(leaf, is_born=True)
-    assert not list(doubts(_ROOT, replace(_ROOT, leaves={**_ROOT.leaves, "7": born})))
+    assert not list(row_questions(_ROOT, replace(_ROOT, leaves={**_ROOT.leaves, "7": born})))
     assert [attached.why(found) is None for found in (False, True, None)] == [True, False, False]
-    (written,) = doubts(_ROOT, replace(_ROOT, leaves={"6": Leaf("public.p", 103, (740,))}))
+    (written,) = row_questions(_ROOT, replace(_ROOT, leaves={"6": Leaf("public.p", 103, (740,))}))
     assert written.xid == 750
     assert [written.why(found) is None for found in (False, True, None)] == [False, True, False]
 

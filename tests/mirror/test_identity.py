@@ -63,7 +63,7 @@ def test_another_server(servers: pg.Servers, tmp_path: Path) -> None:
                     lambda: mirror.reload("public.t"),
                 ):
                     with pytest.raises(
-                        MirrorError, match=r"but the dsn leads to .* \(--repair --another-source\)"
+                        MirrorError, match=r"but the dsn names .* \(--repair --another-source\)"
                     ):
                         task()
             assert _contents(place.target) == there
@@ -79,7 +79,7 @@ def test_another_server(servers: pg.Servers, tmp_path: Path) -> None:
                 other.execute("INSERT INTO t VALUES (4, 'theirs')")
                 mirror.run(until_lsn="now")
             assert _values(place) == ["theirs"] * 3
-            with place.mirror() as mirror, pytest.raises(MirrorError, match="but the dsn leads to"):
+            with place.mirror() as mirror, pytest.raises(MirrorError, match="but the dsn names"):
                 mirror.run(until_lsn="now")
         finally:
             if find_slot(other.dsn, place.slot) is not None:

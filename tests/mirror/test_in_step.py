@@ -97,7 +97,7 @@ def test_a_table_that_cannot_go_on_stops_all(place: Place) -> None:
     with place.mirror(in_step=True) as mirror:
         for _ in range(2):
             with pytest.raises(
-                MirrorError, match=r"none goes on while one is stopped: public\.right_accounts: .*--reload"
+                MirrorError, match=r"none is changed while one is stopped: public\.right_accounts: .*--reload"
             ):
                 mirror.run(until_lsn="now")
             assert _newest(place) == before

@@ -115,7 +115,7 @@ def test_a_capture_that_is_killed(place: Place, caplog: pytest.LogCaptureFixture
                 following.until(_grows(place))
                 assert _tries(caplog) >= n
         said = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
-        assert any("something killed its process (SIGKILL)" in each for each in said)
+        assert any("its process was killed (SIGKILL)" in each for each in said)
         place.run_in(mirror)
     expect_counted(place)
 
@@ -129,7 +129,7 @@ def test_a_capture_that_is_killed_and_may_not_come_back(place: Place) -> None:
             wait_until(lambda: _captures())
             os.kill(_captures()[0], signal.SIGKILL)
             wait_until(lambda: following.problem)
-        assert "something killed its process (SIGKILL)" in str(following.problem)
+        assert "its process was killed (SIGKILL)" in str(following.problem)
         place.run_in(mirror)
 
 

@@ -13,7 +13,7 @@ import pytest
 from pgoutput_fast.demo.servers import Server
 from pgoutput_fast.mirror import Mirror
 from pgoutput_fast.mirror.schema_changes.unseen import AlteredPublications, UnseenEntries
-from pgoutput_fast.mirror.state.memory import Memory
+from pgoutput_fast.mirror.state.mirror_state import MirrorState
 from pgoutput_fast.storage.stores import open_store
 from support import pg
 from support.capturing import wait_until
@@ -189,11 +189,11 @@ def test_entries_that_no_look_has_seen(servers: pg.Servers, tmp_path: Path) -> N
     server = servers[max(servers)]
     with opened(server, tmp_path) as place:
         database = place.database
-        unseen = UnseenEntries(Memory(open_store(tmp_path)))
+        unseen = UnseenEntries(MirrorState(open_store(tmp_path)))
 
         def number() -> int:
             with database.session() as connection, connection.cursor() as cursor:
-                unseen.look(cursor)
+                unseen.check(cursor)
             return unseen.number
 
         database.execute(
@@ -265,7 +265,7 @@ def test_alterations_of_publications(servers: pg.Servers, tmp_path: Path) -> Non
     server = servers[max(servers)]
     with opened(server, tmp_path) as place:
         database = place.database
-        altered = AlteredPublications(Memory(open_store(tmp_path)))
+        altered = AlteredPublications(MirrorState(open_store(tmp_path)))
         database.execute("CREATE PUBLICATION p", "CREATE PUBLICATION q", "CREATE ROLE other SUPERUSER")
         ((oid,),) = database.execute("SELECT oid::text FROM pg_publication WHERE pubname = 'p'")
         owners = [f"ALTER PUBLICATION p OWNER TO {name}" for name in ("other", "postgres")]
@@ -273,7 +273,7 @@ def test_alterations_of_publications(servers: pg.Servers, tmp_path: Path) -> Non
 
         def mark() -> str:
             with database.session() as connection, connection.cursor() as cursor:
-                altered.look(cursor)
+                altered.check(cursor)
                 cursor.execute("SELECT xmin::text FROM pg_publication WHERE oid = %s", (oid,))
                 ((xmin,),) = cursor.fetchall()
             # A snapshot from before another alteration has the mark of none that a check has seen.

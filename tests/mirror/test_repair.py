@@ -21,7 +21,7 @@ from pgoutput_fast.capture import Retention, create_slot, drop_slot, find_slot
 from pgoutput_fast.demo.servers import Server
 from pgoutput_fast.mirror import MirrorError, SlotLostError, TableRepair, at, fresh, points
 from pgoutput_fast.mirror.repair.compare.divisions import Ranges
-from pgoutput_fast.mirror.state import memory
+from pgoutput_fast.mirror.state import mirror_state
 from pgoutput_fast.protocol.lsn import parse_lsn
 from pgoutput_fast.snapshot import LoadProgress
 from pgoutput_fast.storage.stores import open_store
@@ -184,23 +184,23 @@ def _expect_all(place: Place) -> None:
         expect_replayed(place, f"public.{name}", key)
 
 
-_MEMORY, _HISTORY = "pgoutput_fast.mirror.state.memory", "pgoutput_fast.mirror.follow.history"
+_STATE, _HISTORY = "pgoutput_fast.mirror.state.mirror_state", "pgoutput_fast.mirror.follow.history"
 _CURRENT = "pgoutput_fast.merge.local"
 # (module, function, call): at that call, or when it returns (a number below 0).
 KILLED = [
-    [_MEMORY, "Memory.set_beginning", 2],  # the slot, and nobody knows
+    [_STATE, "MirrorState.set_beginning", 2],  # the slot, and nobody knows
     [_HISTORY, "AppendTable.commit", -1],  # a history without its current table
     [_CURRENT, "LocalMerge.apply", -1],  # one table
-    [_MEMORY, "Memory.set_progress", -1],  # all tables, and the next stream is known
+    [_STATE, "MirrorState.set_progress", -1],  # all tables, and the next stream is known
 ]
 KILLED_TOO = [
-    [_MEMORY, "Memory.set_beginning", -1],  # no slot yet
-    [_MEMORY, "Memory.set_beginning", -2],
+    [_STATE, "MirrorState.set_beginning", -1],  # no slot yet
+    [_STATE, "MirrorState.set_beginning", -2],
     [_HISTORY, "AppendTable.commit", 1],  # files of a history
     [_CURRENT, "LocalMerge.apply", 1],
     [_CURRENT, "LocalMerge.replace", -1],  # a current table without its history
-    [_MEMORY, "Memory.set_progress", 1],
-    [_MEMORY, "Memory.set_beginning", -3],
+    [_STATE, "MirrorState.set_progress", 1],
+    [_STATE, "MirrorState.set_beginning", -3],
 ]
 
 
@@ -226,11 +226,11 @@ def test_the_fresh_view_of_repaired_tables(place: Place) -> None:
         assert _fresh_values(place, f"public.{name}") == expected != before[name]
         assert _fresh_values(place, f"public.{name}", known) == before[name]
         latest = fresh(place.target, f"public.{name}").schema.metadata[b"position"].decode()
-        gap = memory.Memory(open_store(place.target)).table(directory_of(f"public.{name}"))
+        gap = mirror_state.MirrorState(open_store(place.target)).table(directory_of(f"public.{name}"))
         assert gap is not None
         begin, end, _ = gap.gaps[-1]
         assert known <= begin < end <= parse_lsn(latest)
-        with pytest.raises(LookupError, match=r"was loaded or repaired at .* nobody knows"):
+        with pytest.raises(LookupError, match=r"was loaded or repaired at .* are unknown"):
             fresh(place.target, f"public.{name}", position=begin + 1)
         assert _fresh_values(place, f"public.{name}", end) == expected
 

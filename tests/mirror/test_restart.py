@@ -13,9 +13,9 @@ from pgoutput_fast.capture import Capture, find_slot
 from pgoutput_fast.capture.confirmed_position import ConfirmedPosition
 from pgoutput_fast.capture.segment_directory import SegmentDirectory
 from pgoutput_fast.mirror import Mirror, MirrorError, points
-from pgoutput_fast.mirror.errors import SegmentsGoneError
+from pgoutput_fast.mirror.errors import MirrorSegmentsGoneError
 from pgoutput_fast.mirror.follow.expect_segments import expect_segments
-from pgoutput_fast.mirror.state.memory import Progress
+from pgoutput_fast.mirror.state.mirror_state import Progress
 from pgoutput_fast.segments import compact, list_segments
 from pgoutput_fast.storage.stores import open_store
 from support.capturing import drop_when_free
@@ -155,7 +155,7 @@ def test_segments_that_somebody_removed(filled: Place) -> None:
     for _ in range(2):
         with (
             filled.mirror() as mirror,
-            pytest.raises(SegmentsGoneError, match=r"_segments has no segments.*Restore .*--repair"),
+            pytest.raises(MirrorSegmentsGoneError, match=r"_segments has no segments.*Restore .*--repair"),
         ):
             mirror.run(until_lsn="now")
     assert not list(segments.rglob("*.parquet"))  # nothing was captured
@@ -169,7 +169,7 @@ def test_segments_that_somebody_removed(filled: Place) -> None:
 def test_a_directory_that_somebody_emptied_before_a_table_had_changes(tmp_path: Path) -> None:
     store, at = open_store(tmp_path), Progress(-1, 0, 10)
     expect_segments(store, SegmentDirectory(tmp_path), at, 9)  # nothing was captured yet
-    with pytest.raises(SegmentsGoneError, match="neither segments nor a position"):
+    with pytest.raises(MirrorSegmentsGoneError, match="neither segments nor a position"):
         expect_segments(store, SegmentDirectory(tmp_path), at, 20)
     ConfirmedPosition(store).save(20, now=True)
     expect_segments(store, SegmentDirectory(tmp_path), at, 20)

@@ -25,9 +25,9 @@ def test_in_memory_and_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         moved.add(rows)
         if n in (4, 9):
             moved.to_file(tmp_path)
-            assert moved.held == (0, 0)
+            assert moved.in_memory == (0, 0)
     assert (moved.num_rows, moved.nbytes, moved.last) == (36, held.nbytes, 111)
-    assert moved.held == _held(2)
+    assert moved.in_memory == _held(2)
     assert (held.in_file, moved.in_file) == (False, True)
     (whole,) = held.parts()
     for _ in range(2):  # an effect may be computed again

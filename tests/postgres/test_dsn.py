@@ -21,7 +21,7 @@ from pgoutput_fast.postgres.session import DsnError, connect, current_lsn
 # Each as somebody may write it whose password is or has "sesame".
 MALFORMED = {
     "host=h password=open sesame": 'no "="',
-    "host=h password='open sesame": "quote does not end",
+    "host=h password='open sesame": "quote is not closed",
     "host=h password=open sesame=1": "does not know an option",
     "sesame": 'no "="',
     "postgresql://u:open%zzsesame@h/db": "%25",

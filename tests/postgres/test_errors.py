@@ -10,4 +10,4 @@ from pgoutput_fast.postgres.errors import SilentError
 def test_silent_error_pickles() -> None:
     again = pickle.loads(pickle.dumps(SilentError(59.7)))
     assert isinstance(again, SilentError)
-    assert str(again) == "the server has answered nothing for 60 s"
+    assert str(again) == "the server has not answered for 60 s"

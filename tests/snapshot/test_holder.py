@@ -80,7 +80,7 @@ def test_who_asked_is_killed_while_the_slot_waits(base: pg.Database, slot: str, 
 def test_the_time_is_over_while_the_slot_waits(base: pg.Database, slot: str) -> None:
     with (
         _open_transaction(base),
-        pytest.raises(SnapshotError, match="the transactions that were open did not end in time"),
+        pytest.raises(SnapshotError, match="the open transactions did not end in time"),
     ):
         hold_snapshot(base.dsn, slot, 1, None)
     assert not _is_there(base, slot)

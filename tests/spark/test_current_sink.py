@@ -27,7 +27,7 @@ from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
 from pgoutput_fast.merge import plan
 from pgoutput_fast.merge.effect.effect import Effect
 from pgoutput_fast.mirror import MirrorBusyError, at, points
-from pgoutput_fast.mirror.state.memory import Memory
+from pgoutput_fast.mirror.state.mirror_state import MirrorState
 from pgoutput_fast.protocol.lsn import parse_lsn
 from pgoutput_fast.segments import Source, list_segments, write_segment
 from pgoutput_fast.spark import merge as spark_merge
@@ -517,7 +517,7 @@ def test_a_mirror_that_a_query_cannot_go_on_behind(spark: Any, place: Place) -> 
     database.execute("INSERT INTO a VALUES (1)")
     with pytest.raises(ValueError, match=r"has tables in the format 'iceberg', and the sink in 'delta'"):
         _Query(spark, place).follow()
-    memory = Memory(open_store(place.target))
+    memory = MirrorState(open_store(place.target))
     beginning = memory.beginning()
     assert beginning is not None
     memory.set_beginning(beginning.at("repair", beginning.lsn))
@@ -628,7 +628,7 @@ def test_a_mirror_behind_a_query_knows_the_keys(spark: Any, place: Place) -> Non
     lsn = parse_lsn(database.execute("SELECT pg_current_wal_lsn()::text")[0][0])
     _Query(spark, place).follow()
     place.run()
-    facts = Memory(open_store(place.target)).table("public.a")
+    facts = MirrorState(open_store(place.target)).table("public.a")
     assert facts is not None
     assert facts.key_at(lsn) == ("id",)
 

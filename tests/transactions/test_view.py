@@ -190,7 +190,7 @@ def test_a_message_between_transactions_that_was_not_understood_may_have_been_an
     assert out.messages.num_rows == 0
     reasons = set(out.rejects.filter(pc.not_equal(out.rejects.column("seq"), 6)).column("reason").to_pylist())
     assert len(reasons) == 1
-    assert "nobody knows whether this change was committed" in reasons.pop()
+    assert "it is unknown whether this change was committed" in reasons.pop()
 
 
 def test_a_message_inside_a_transaction_or_block_was_no_abort() -> None:

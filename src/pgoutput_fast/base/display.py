@@ -29,8 +29,8 @@ def error_text(problem: BaseException) -> str:
     ('no space. Free some.', 'no table t', 'ValueError')
     """
     # str() of a KeyError puts its text in quotes.
-    shown = problem.args[0] if isinstance(problem, KeyError) and problem.args else problem
-    text = str(shown).strip() or type(problem).__name__
+    value = problem.args[0] if isinstance(problem, KeyError) and problem.args else problem
+    text = str(value).strip() or type(problem).__name__
     for note in getattr(problem, "__notes__", []):
         text += f"{'' if text.endswith(('.', ':', '!', '?')) else '.'} {note}"
     return text
@@ -42,11 +42,11 @@ def some_of(names: Collection[str], most: int = 5) -> str:
     >>> some_of(["a", "b"]), some_of([]), some_of([str(each) for each in range(10_000)])
     ('a, b', 'none', '0, 1, 2, 3, 4 and 9,995 more')
     """
-    shown = ", ".join(islice(names, most)) or "none"
-    return shown if len(names) <= most else f"{shown} and {len(names) - most:,} more"
+    listed = ", ".join(islice(names, most)) or "none"
+    return listed if len(names) <= most else f"{listed} and {len(names) - most:,} more"
 
 
-def nearest(wanted: str, names: Iterable[str]) -> list[str]:
+def nearest(name: str, names: Iterable[str]) -> list[str]:
     """The names most similar to an unknown one; at most three.
 
     >>> nearest("to_lak", ["other", "to_lake"]), nearest("x", ["other"])
@@ -54,10 +54,10 @@ def nearest(wanted: str, names: Iterable[str]) -> list[str]:
     """
     from difflib import get_close_matches
 
-    return get_close_matches(wanted, sorted(names))
+    return get_close_matches(name, sorted(names))
 
 
-def no_such_name(what: str, wanted: str, names: Collection[str]) -> str:
+def no_such_name(what: str, name: str, names: Collection[str]) -> str:
     """The error text for an unknown name, with the nearest existing names, or else some of them.
 
     >>> no_such_name("slot", "to_lak", ["other", "to_lake"]), no_such_name("slot", "x", [])
@@ -65,12 +65,12 @@ def no_such_name(what: str, wanted: str, names: Collection[str]) -> str:
     >>> no_such_name("slot", "x", ["other", "to_lake"])
     'there is no slot x; there is other, to_lake'
     """
-    near = nearest(wanted, names)
+    near = nearest(name, names)
     if near:
-        there = f"; the nearest: {', '.join(map(escaped, near))}"
+        hint = f"; the nearest: {', '.join(map(escaped, near))}"
     else:
-        there = f"; there is {some_of(sorted(map(escaped, names)))}" if names else ", and no other one"
-    return f"there is no {what} {escaped(wanted)}{there}"
+        hint = f"; there is {some_of(sorted(map(escaped, names)))}" if names else ", and no other one"
+    return f"there is no {what} {escaped(name)}{hint}"
 
 
 def html_table(title: str, head: Sequence[str], rows: Iterable[Sequence[object]], left_out: int = 0) -> str:
@@ -87,19 +87,18 @@ def html_table(title: str, head: Sequence[str], rows: Iterable[Sequence[object]]
     """
     from html import escape  # takes a millisecond to import
 
-    shown = list(rows)
+    rows = list(rows)
     # Without a style, notebooks right-align all cells.
     styles = [
-        "" if shown and isinstance(shown[0][n], int) else ' style="text-align: left"'
-        for n in range(len(head))
+        "" if rows and isinstance(rows[0][n], int) else ' style="text-align: left"' for n in range(len(head))
     ]
 
     def cells(tag: str, values: Sequence[object]) -> str:
         texts = (f"{each:,}" if isinstance(each, int) else escaped(str(each)) for each in values)
-        found = (f"<{tag}{style}>{escape(text)}</{tag}>" for text, style in zip(texts, styles, strict=True))
-        return f"<tr>{''.join(found)}</tr>"
+        marked = (f"<{tag}{style}>{escape(text)}</{tag}>" for text, style in zip(texts, styles, strict=True))
+        return f"<tr>{''.join(marked)}</tr>"
 
-    body = "".join(cells("td", row) for row in shown)
+    body = "".join(cells("td", row) for row in rows)
     more = f"<p>and {left_out:,} more</p>" if left_out > 0 else ""
     return (
         f"<div><p>{escape(escaped(title))}</p><table><thead>{cells('th', head)}</thead>"

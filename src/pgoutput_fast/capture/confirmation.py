@@ -36,7 +36,9 @@ class Confirmation:
         """
         durable = recorder.durable_lsn
         # A server that shuts down waits for the confirmation.
-        is_urgent = sender.is_pressed or (self._until_lsn is not None and sender.wal_end >= self._until_lsn)
+        is_urgent = sender.reply_requested or (
+            self._until_lsn is not None and sender.wal_end >= self._until_lsn
+        )
         if recorder.idle and sender.wal_end > durable:
             # All earlier commits have been received: confirming the position lets an idle slot release WAL.
             return max(durable, self._directory.confirmed.save(sender.wal_end, now=is_urgent))
@@ -58,6 +60,6 @@ def confirm(sender: Walsender, watch: Watch, durable: int) -> None:
         psycopg2.Error: if the connection is lost.
     """
     if durable > sender.confirmed_lsn or watch.is_due:
-        watch.look(sender.status)
+        watch.check(sender.status)
     sender.confirm(durable)
     watch.set_confirmed(durable)

@@ -97,7 +97,7 @@ class Connection:
     def _open_source(self, start: StartPoint) -> SqlSource | Walsender:
         dsn, slot, options = self._settings.dsn, self._settings.slot, dict(start.source.options)
         if self._settings.through == "sql":
-            return SqlSource(dsn, slot, options, self._watch.hear)
+            return SqlSource(dsn, slot, options, self._watch.on_warning)
         try:
             return Walsender(
                 dsn,
@@ -105,7 +105,7 @@ class Connection:
                 options,
                 start.end_lsn,
                 silent_seconds=self._retries.silent_seconds,
-                hear=self._watch.hear,
+                on_warning=self._watch.on_warning,
                 owns=True,
                 own_encoding=self._watch.own_encoding,
             )
@@ -154,8 +154,8 @@ class Connection:
             stop=self._stop,
             pause=self._pause,
             until_lsn=self._until_lsn,
-            expect_usable=lambda slot, reached: expect_usable(
-                slot, self._settings.slot, self._directory, reached
+            expect_usable=lambda slot, durable_lsn: expect_usable(
+                slot, self._settings.slot, self._directory, durable_lsn
             ),
             save_confirmed=lambda lsn: self._directory.confirmed.save(lsn, now=True),
         ).run(start_lsn)

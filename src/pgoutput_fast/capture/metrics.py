@@ -18,13 +18,13 @@ from typing import Any, Protocol
 
 import psycopg2
 
-from pgoutput_fast.capture.recorder import Progress
+from pgoutput_fast.capture.recorder import RecorderProgress
 from pgoutput_fast.postgres.session import FLUSHED_LSN, session
 from pgoutput_fast.postgres.slots import read_slot
 from pgoutput_fast.protocol.lsn import format_lsn
 from pgoutput_fast.storage.stores import hidden_name
 
-__all__ = ["Meter", "Metrics", "Report", "Reporter", "reporting"]
+__all__ = ["Meter", "Metrics", "MetricsReport", "Reporter", "reporting"]
 
 _log = logging.getLogger("pgoutput_fast.capture")
 
@@ -84,8 +84,8 @@ class Metrics:
 
     def __str__(self) -> str:
         return (
-            f"slot {self.slot}: {_shown(self.lag_bytes, ' bytes', ',')} "
-            f"and {_shown(self.lag_seconds, ' s', '.1f')} behind, "
+            f"slot {self.slot}: {_format(self.lag_bytes, ' bytes', ',')} "
+            f"and {_format(self.lag_seconds, ' s', '.1f')} behind, "
             f"{self.messages_per_second:,.0f} messages/s, {self.bytes_per_second:,.0f} bytes/s, "
             f"{self.segments:,} segments, {self.open_transactions} open transactions, "
             f"durable up to {format_lsn(self.durable_lsn)}"
@@ -130,7 +130,7 @@ _HELP = {
 }
 
 
-def _shown(value: float | None, unit: str, form: str) -> str:
+def _format(value: float | None, unit: str, form: str) -> str:
     return f"unknown{unit}" if value is None else f"{value:{form}}{unit}"
 
 
@@ -147,8 +147,8 @@ class Meter:
         self._slot = slot
         self._lock = threading.Lock()
         self._sessions = 0
-        self._before = Progress()
-        self._progress: Callable[[], Progress] | None = None
+        self._before = RecorderProgress()
+        self._progress: Callable[[], RecorderProgress] | None = None
         # (monotonic seconds, messages, bytes) and (monotonic seconds, the server's position)
         self._samples: deque[tuple[float, int, int]] = deque()
         self._looks: deque[tuple[float, int]] = deque(maxlen=_MOST_LOOKS)
@@ -156,7 +156,7 @@ class Meter:
         self._answer: _Answer | None = None
 
     @contextmanager
-    def session(self, progress: Callable[[], Progress]) -> Iterator[None]:
+    def session(self, progress: Callable[[], RecorderProgress]) -> Iterator[None]:
         """While the block runs, `progress` returns what is durable. The block is one connection."""
         with self._lock:
             self._sessions += 1
@@ -170,12 +170,12 @@ class Meter:
                 self._before = self._total()
                 self._progress = None
 
-    def _total(self) -> Progress:
+    def _total(self) -> RecorderProgress:
         before = self._before
         if self._progress is None:
             return before
         here = self._progress()
-        return Progress(
+        return RecorderProgress(
             before.messages + here.messages,
             before.nbytes + here.nbytes,
             before.segments + here.segments,
@@ -193,7 +193,7 @@ class Meter:
         """
         answer = self._answered(within_seconds)
         now = time.monotonic()
-        asked = answer.said
+        asked = answer.values
         with self._lock:
             total, running = self._total(), self._progress is not None
             self._samples.append((now, total.messages, total.nbytes))
@@ -227,8 +227,8 @@ class Meter:
             last = self._answer
             if last is not None and time.monotonic() - last.at < within_seconds:
                 return replace(last, is_new=False)
-            said = self._ask()
-            self._answer = _Answer(time.monotonic(), said, True)
+            values = self._ask()
+            self._answer = _Answer(time.monotonic(), values, True)
             return self._answer
 
     def _ask(self) -> tuple[int | None, int, int | None, int] | None:
@@ -250,12 +250,12 @@ class _Answer:
 
     Attributes:
         at: monotonic seconds.
-        said: the result of `_ask`.
+        values: the result of `_ask`.
         is_new: whether no earlier call returned it.
     """
 
     at: float
-    said: tuple[int | None, int, int | None, int] | None
+    values: tuple[int | None, int, int | None, int] | None
     is_new: bool
 
 
@@ -268,7 +268,7 @@ SELECT {FLUSHED_LSN},
 # ---- reports -------------------------------------------------------------------------------------------------------
 
 
-class Report(Protocol):
+class MetricsReport(Protocol):
     """Metrics at one moment. As a text, they are a line for a log."""
 
     def to_prometheus(self) -> str:
@@ -278,7 +278,7 @@ class Report(Protocol):
 class Reporter(Protocol):
     """Provides metrics, in any thread."""
 
-    def read(self, within_seconds: float = 0.0) -> Report:
+    def read(self, within_seconds: float = 0.0) -> MetricsReport:
         """Returns the current metrics. Metrics read this recently by another call may be reused."""
 
 
@@ -313,7 +313,9 @@ def reporting(
                 threading.Thread(target=_serve, args=(stack.enter_context(_server(meter, address)),))
             )
         if log_seconds is not None:
-            threads.append(threading.Thread(target=_repeat, args=(stop, log_seconds, lambda: _say(meter))))
+            threads.append(
+                threading.Thread(target=_repeat, args=(stop, log_seconds, lambda: _log_metrics(meter)))
+            )
         if file is not None:
             threads.append(
                 threading.Thread(target=_repeat, args=(stop, file_seconds, lambda: _put(meter, file)))
@@ -341,7 +343,7 @@ def _repeat(stop: threading.Event, seconds: float, act: Callable[[], None]) -> N
         act()
 
 
-def _say(meter: Reporter) -> None:
+def _log_metrics(meter: Reporter) -> None:
     _log.info("%s", meter.read())
 
 

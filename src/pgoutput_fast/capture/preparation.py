@@ -118,7 +118,7 @@ class Preparation:
                 self._expect_free(slot, read_by_others)
                 # A first start and one after the loss of all segments look the same.
                 _log.info(
-                    "%s has no segments. They begin where slot %s is: what committed before %s is not in them",
+                    "%s has no segments. They begin at the position of slot %s, and lack what committed before %s",
                     self._directory,
                     settings.slot,
                     format_lsn(slot.confirmed_flush_lsn or 0),
@@ -127,15 +127,15 @@ class Preparation:
         expect_own_plugin(slot, server)
         slot_lsn = slot.confirmed_flush_lsn or 0
         self._watch.set_confirmed(slot_lsn)
-        reached = self._directory.reached_with(newest)
+        durable_lsn = self._directory.durable_lsn_with(newest)
         if is_first:
             # While another client uses the slot, this capture has not begun: what that client confirms is not captured
             # here.
             if slot.active_pid is None:
                 confirmed.save(slot_lsn, now=True)
         else:
-            self._expect_own_position(server, slot_lsn, reached)
-        self._expect_server_beyond(server, server_lsn, reached)
+            self._expect_own_position(server, slot_lsn, durable_lsn)
+        self._expect_server_beyond(server, server_lsn, durable_lsn)
         source = self._source(server, slot)
         start = StartPoint(source, None, 0) if newest is None else self._continue_after(newest, source)
         self._prerequisites.check()
@@ -149,37 +149,37 @@ class Preparation:
         """
         name = self._settings.slot
         if slot.active_pid is not None:
-            said = f"process {slot.active_pid} of the server sends its changes to another client"
+            user = f"process {slot.active_pid} of the server sends its changes to another client"
         elif was_read and not self._settings.adopt:
-            said = "another client has read from it, or looked at its changes, before"
+            user = "another client has read from it, or looked at its changes, before"
         else:
             return
         raise CaptureError(
-            f"{self._directory} has no segments of slot {name}, and {said}. A slot has one reader, such as a mirror or "
+            f"{self._directory} has no segments of slot {name}, and {user}. A slot has one reader, such as a mirror or "
             "another capture: what one confirms, the server sends to nobody else. Choose another name for the slot of "
             "this capture, which makes it. If nobody else needs the slot any more, end that client, and let the "
             f"capture adopt the slot where it is, at {format_lsn(slot.confirmed_flush_lsn or 0)} (adopt=True, "
             '--adopt, or "adopt": true in the option capture of a stream)'
         )
 
-    def _expect_own_position(self, server: Server, slot_lsn: int, reached: int) -> None:
+    def _expect_own_position(self, server: Server, slot_lsn: int, durable_lsn: int) -> None:
         """Checks that only this capture has confirmed positions of the slot."""
         # Before PostgreSQL 11, reading from a slot confirms its position, which may go one record further than
         # requested.
-        if server.major >= 11 and slot_lsn > reached:
+        if server.major >= 11 and slot_lsn > durable_lsn:
             raise CaptureError(
                 f"slot {self._settings.slot} is confirmed up to {format_lsn(slot_lsn)}, but this capture confirmed it "
-                f"only up to {format_lsn(reached)}: somebody else read from the slot, or dropped it and created it "
+                f"only up to {format_lsn(durable_lsn)}: somebody else read from the slot, or dropped it and created it "
                 f"again. The changes in between may be lost. L{LOAD_TABLES[1:]}, and capture into another directory. "
                 f"(If you moved {self._directory} without its {FILE}, put that file back)"
             )
 
-    def _expect_server_beyond(self, server: Server, server_lsn: int, reached: int) -> None:
+    def _expect_server_beyond(self, server: Server, server_lsn: int, durable_lsn: int) -> None:
         """Checks that the server's WAL reaches the end of the segments.
 
         Otherwise new commits would have positions that the segments already contain, and the stream would skip them.
         """
-        if server_lsn >= reached:
+        if server_lsn >= durable_lsn:
             return
         problem = BehindError if server.in_recovery else CaptureError
         more = (
@@ -189,7 +189,7 @@ class Preparation:
         )
         raise problem(
             f"the WAL of the server ends at {format_lsn(server_lsn)}, but {self._directory} has changes up to "
-            f"{format_lsn(reached)}: somebody restored the server from an older copy, or a standby took over that "
+            f"{format_lsn(durable_lsn)}: somebody restored the server from an older copy, or a standby took over that "
             "lacked the last changes. The server lacks changes that the segments have. "
             f"{START_OVER}.{more}"
         )
@@ -217,7 +217,7 @@ class Preparation:
 
 
 def expect_usable(
-    slot: Slot | None, name: str, directory: SegmentDirectory, reached: int | None = None
+    slot: Slot | None, name: str, directory: SegmentDirectory, durable_lsn: int | None = None
 ) -> Slot:
     """Returns the slot if a capture can continue from it after existing segments.
 
@@ -225,11 +225,11 @@ def expect_usable(
         slot: the slot as described by the server, None if it does not exist.
         name: the slot's name.
         directory: the directory of the capture.
-        reached: the LSN last confirmed by the capture; None to accept any position.
+        durable_lsn: the LSN last confirmed by the capture; None to accept any position.
 
     Raises:
-        CaptureError: if the slot is missing, invalidated, or confirmed beyond `reached`: changes after the segments are
-            lost.
+        CaptureError: if the slot is missing, invalidated, or confirmed beyond `durable_lsn`: changes after the segments
+            are lost.
     """
     if slot is None:
         raise CaptureError(
@@ -240,10 +240,14 @@ def expect_usable(
             f"the server invalidated slot {name} ({slot.invalidated}): the changes since then are lost. "
             f"Drop the slot. {START_OVER}"
         )
-    if reached is not None and slot.confirmed_flush_lsn is not None and slot.confirmed_flush_lsn > reached:
+    if (
+        durable_lsn is not None
+        and slot.confirmed_flush_lsn is not None
+        and slot.confirmed_flush_lsn > durable_lsn
+    ):
         raise CaptureError(
             f"somebody else has advanced slot {name} to {format_lsn(slot.confirmed_flush_lsn)}, but {directory} has "
-            f"changes only up to {format_lsn(reached)}: the changes in between are lost. Find the other reader and "
+            f"changes only up to {format_lsn(durable_lsn)}: the changes in between are lost. Find the other reader and "
             f"stop it. {START_OVER}"
         )
     return slot

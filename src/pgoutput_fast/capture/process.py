@@ -167,16 +167,16 @@ class CaptureProcess:
         if self._process.returncode == 0:
             return False
         assert self._process.stdout is not None
-        said = "" if self._process.stdout.closed else self._process.stdout.read()
+        output = "" if self._process.stdout.closed else self._process.stdout.read()
         # It was killed by somebody or by the OOM killer. The capture itself did not fail.
         is_away = is_killed = self._process.returncode == -signal.SIGKILL
         try:
-            answer = parsed_json(said)
+            answer = parsed_json(output)
             why, is_away = answer["error"], answer["away"]
         except (ValueError, KeyError, TypeError):
             why = f"its process ended with status {self._process.returncode}"
             if is_killed:
-                why = "something killed its process (SIGKILL)"
+                why = "its process was killed (SIGKILL)"
         where = f"the capture of slot {self._settings.slot} into {shown(self._settings.directory)}"
         problem = (AwayError if is_away else CaptureError)(f"{where} ended with an error: {why}")
         if isinstance(problem, AwayError) and not is_killed:
@@ -205,7 +205,7 @@ class CaptureProcess:
                 slot = find_slot(self._settings.dsn, self._settings.slot)
             if slot is not None and (slot.confirmed_flush_lsn or 0) >= until:
                 # A capture into this directory makes changes durable before it confirms them to the server.
-                if directory.reached() >= until:
+                if directory.durable_lsn() >= until:
                     return
                 now = time.monotonic()
                 ahead_since = now if ahead_since is None or slot.active_pid is None else ahead_since

@@ -27,7 +27,7 @@ from pgoutput_fast.schema.options import Options
 from pgoutput_fast.segments.segment import Source
 from pgoutput_fast.segments.write import MOST_BYTES
 
-__all__ = ["Limits", "Progress", "Recorder"]
+__all__ = ["Limits", "Recorder", "RecorderProgress"]
 
 # Batches that wait for the thread, of some MB each. At this number, nothing more is read from the server.
 _MOST_WAITING = 4
@@ -53,7 +53,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Progress:
+class RecorderProgress:
     """The progress of a recorder.
 
     Attributes:
@@ -154,10 +154,10 @@ class Recorder:
             return self._end_lsn
 
     @property
-    def progress(self) -> Progress:
+    def progress(self) -> RecorderProgress:
         """How much was received, and how much of it is durable."""
         with self._lock:
-            return Progress(
+            return RecorderProgress(
                 self._given, self._given_bytes, self._segments, self._stored, self._end_lsn, self._open,
                 self._committed_at,
             )  # fmt: skip
@@ -267,13 +267,13 @@ class Recorder:
                 return
             if isinstance(problem, MemoryError):
                 raise  # on a machine with more memory the capture can continue
-            what = DecodeError(
+            error = DecodeError(
                 f"a message of {len(payloads[0].as_buffer()):,} bytes does not fit into a segment ({problem})",
                 seq=self._stream.next_seq,
                 lsn=lsns[0].as_py() or None,
             )
             raise UnstorableError(
-                f"{what}. The messages before it are in segments. Another try does not help, because the slot would "
+                f"{error}. The messages before it are in segments. Another try does not help, because the slot would "
                 f"send this message again. {START_OVER}"
             ) from problem
         if tagged is None:

@@ -43,7 +43,7 @@ class Retries:
         directory: the directory of the capture, None if nothing is stored.
         silent_seconds: how long a server may be silent; 0 for any time.
         read_findings: returns the errors found by a check. They explain why a server refuses the first connection.
-        who: the subject of log lines about a lost connection.
+        service: the subject of log lines about a lost connection.
     """
 
     def __init__(
@@ -51,12 +51,12 @@ class Retries:
         directory: SegmentDirectory | None,
         silent_seconds: float,
         read_findings: Callable[[], list[str]],
-        who: str = "the capture",
+        service: str = "the capture",
     ) -> None:
         self._directory = directory
         self._silent_seconds = silent_seconds
         self._read_findings = read_findings
-        self._who = who
+        self._service = service
         self._has_begun = False
         self._silence_factor = 1
         self._connected_at: float | None = None
@@ -101,7 +101,7 @@ class Retries:
                     lost = self._run_connection(connect)
             if lost is None:
                 return
-            _log.warning("%s lost its connection and connects again: %s", self._who, str(lost).strip())
+            _log.warning("%s lost its connection and connects again: %s", self._service, str(lost).strip())
 
     def _run_connection(self, connect: Callable[[], None]) -> BaseException | None:
         """Runs one connection. Returns the error that ended a good connection; raises any other error."""
@@ -145,7 +145,7 @@ class Retries:
         """Logs the error before a pause."""
         problem = outcome.outcome.exception() if outcome.outcome is not None else None
         seconds = outcome.next_action.sleep if outcome.next_action is not None else 0.0
-        _log.warning("%s tries again in %.1f s: %s", self._who, seconds, str(problem).strip())
+        _log.warning("%s tries again in %.1f s: %s", self._service, seconds, str(problem).strip())
 
 
 def is_outage(problem: BaseException, *, local: bool) -> bool:

@@ -76,7 +76,7 @@ class SegmentDirectory:
         self._lease: WriterLease | None = None
         self._confirmed: ConfirmedPosition | None = None
         self._last_seq: int | None = None
-        # The newest segment when `reached` last read it, and its end.
+        # The newest segment when `durable_lsn` last read it, and its end.
         self._read: tuple[Named, int] | None = None
 
     def __str__(self) -> str:
@@ -175,7 +175,7 @@ class SegmentDirectory:
         self._outgrown = newest is not None and bool(newest.known.parts)
         return newest
 
-    def reached(self) -> int:
+    def durable_lsn(self) -> int:
         """Returns the LSN up to which all commits are durable here or confirmed; 0 if nothing was captured.
 
         Cheap to call: it reads a segment only if that is new.
@@ -187,14 +187,14 @@ class SegmentDirectory:
         if named is None or self._read is None or self._read[0] != named:
             newest = self.newest()
             if named is None or newest is None:
-                return self.reached_with(newest)
+                return self.durable_lsn_with(newest)
             # A later segment is equally valid.
             self._read = named, newest.end_lsn or 0
         self._confirmed = None  # another process may have written it
         return max(self._read[1], self.confirmed.lsn or 0)
 
-    def reached_with(self, newest: Segment | None) -> int:
-        """As `reached`, given the result of `newest`."""
+    def durable_lsn_with(self, newest: Segment | None) -> int:
+        """As `durable_lsn`, given the result of `newest`."""
         return max((newest.end_lsn if newest is not None else None) or 0, self.confirmed.lsn or 0)
 
     def claim(self) -> None:

@@ -20,9 +20,9 @@ from pgoutput_fast.capture.retention import Retention
 from pgoutput_fast.capture.retries import RETRY_SECONDS, Retries
 from pgoutput_fast.capture.segment_directory import SegmentDirectory
 from pgoutput_fast.capture.watch import Watch
-from pgoutput_fast.postgres.answers import stopping
 from pgoutput_fast.postgres.errors import StoppedError
-from pgoutput_fast.postgres.session import position_of, shown_database
+from pgoutput_fast.postgres.interruptible import stopping
+from pgoutput_fast.postgres.session import describe_database, position_of
 from pgoutput_fast.protocol.lsn import Lsn
 
 __all__ = ["Capture", "CaptureBusyError", "CaptureError", "run_in_turn"]
@@ -120,7 +120,7 @@ class Capture:
         settings = self._settings
         return [
             ("slot", escaped(settings.slot)),
-            ("of", shown_database(settings.dsn)),
+            ("of", describe_database(settings.dsn)),
             ("publications", escaped(some_of(settings.publications))),
             ("through", settings.through),
             ("to", escaped(str(self._directory))),

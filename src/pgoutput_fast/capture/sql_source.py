@@ -70,7 +70,7 @@ class SqlSource:
         slot: its name.
         options: the plugin's options, as from `plugin_options`. Streaming is omitted: a peek returns only complete
             transactions, so each peek makes progress.
-        hear: as in `CopyLink`: receives what the server sends beside the changes.
+        on_warning: as in `CopyLink`: receives what the server sends beside the changes.
         as_copy: whether to peek at copies of the slot, if the server can make them. The server then does not count this
             as reading the slot.
 
@@ -83,14 +83,14 @@ class SqlSource:
         dsn: str,
         slot: str,
         options: Mapping[str, str],
-        hear: Callable[[str, str], object] | None = None,
+        on_warning: Callable[[str, str], object] | None = None,
         *,
         as_copy: bool = False,
     ) -> None:
         self._dsn = dsn
         self._slot, self._as_copy = slot, as_copy
         self._options = {name: value for name, value in options.items() if name != "streaming"}
-        self._hear = hear
+        self._on_warning = on_warning
         self._peeks = 0
         self._connection = connect(dsn)
         self._codec: str | None = None  # of the texts, if they come in the encoding of the database
@@ -145,7 +145,7 @@ class SqlSource:
             return read_flushed_position(cursor)
 
     def peek(
-        self, upto_lsn: int, most_changes: int | None, wanted: Callable[[], bool] = lambda: True
+        self, upto_lsn: int, most_changes: int | None, keep_waiting: Callable[[], bool] = lambda: True
     ) -> Iterator[Received]:
         """Yields everything committed between the slot's position and another one, in bounded batches as it arrives.
 
@@ -156,18 +156,18 @@ class SqlSource:
             upto_lsn: the server sends nothing that commits after the record at this LSN.
             most_changes: the server stops after the transaction that reaches this number of messages; None for no
                 limit.
-            wanted: called repeatedly; the peek ends when it returns False.
+            keep_waiting: called repeatedly; the peek ends when it returns False.
 
         Raises:
             psycopg2.Error: if the server refuses, or the connection is lost.
             DecodeError: if the server sends something that is not COPY in binary format.
         """
         try:
-            yield from self._peek(upto_lsn, most_changes, wanted)
+            yield from self._peek(upto_lsn, most_changes, keep_waiting)
         except psycopg2.errors.UntranslatableCharacter:
             if not self._use_own_encoding():
                 raise
-            yield from self._peek(upto_lsn, most_changes, wanted)
+            yield from self._peek(upto_lsn, most_changes, keep_waiting)
 
     def _use_own_encoding(self) -> bool:
         """Requests texts in the encoding of the database from now on. Returns whether that is new, and can help."""
@@ -180,7 +180,7 @@ class SqlSource:
         return self._codec is not None
 
     def _peek(
-        self, upto_lsn: int, most_changes: int | None, wanted: Callable[[], bool]
+        self, upto_lsn: int, most_changes: int | None, keep_waiting: Callable[[], bool]
     ) -> Iterator[Received]:
         rows = CopiedRows()
         recoder = Recoder(self._codec) if self._codec is not None else None
@@ -193,11 +193,11 @@ class SqlSource:
                     "options": self._words,
                 }
                 query = self._statement(cursor, _PEEK, arguments)
-            link = CopyLink(connection, self._hear)
+            link = CopyLink(connection, self._on_warning)
             complete = False
             try:
-                begun = link.begin(query, wanted)
-                while begun and wanted():
+                begun = link.begin(query, keep_waiting)
+                while begun and keep_waiting():
                     chunk = link.take(RECEIVED_BYTES, _READ_SECONDS, _FILL_SECONDS)
                     if chunk is None:
                         complete = True
@@ -339,7 +339,7 @@ class PeekLoop:
         """
         self._source.advance(start_lsn)
         self._slot_lsn = self._source.slot_lsn()
-        reached = -1
+        complete_lsn = -1
         while not self._stop.is_set():
             if self._paused.is_set():
                 self._stop.wait(_READ_SECONDS)
@@ -348,9 +348,9 @@ class PeekLoop:
             end = self._source.position()
             if self._until_lsn is not None:
                 end = min(end, self._until_lsn)
-            if end <= reached:
+            if end <= complete_lsn:
                 if self._watch.is_due:
-                    self._watch.look()
+                    self._watch.check()
                 self._stop.wait(self._pause)
                 continue
             before = self._recorder.durable_lsn
@@ -365,7 +365,7 @@ class PeekLoop:
             if self._until_lsn is not None and durable >= self._until_lsn:
                 return
             if is_complete:
-                reached = durable
+                complete_lsn = durable
                 self._stop.wait(self._pause)
 
     def _record_changes(self, end: int) -> bool:
@@ -389,7 +389,7 @@ class PeekLoop:
         return durable
 
     def _advance_slot(self, durable: int) -> None:
-        self._watch.look()
+        self._watch.check()
         self._source.advance(durable)
         self._watch.set_confirmed(durable)
         # Another client may have advanced the slot since the last check. On 10, the slot may be before the record that

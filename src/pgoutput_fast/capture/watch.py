@@ -41,7 +41,7 @@ __all__ = ["Watch"]
 _log = logging.getLogger("pgoutput_fast.capture")
 
 # How often to query the catalogs while there is nothing to confirm.
-_LOOK_SECONDS = 5.0
+_CHECK_SECONDS = 5.0
 _MOST_BYTES = 1 << 20
 # OBJECT_NOT_IN_PREREQUISITE_STATE: with "skipped loading publication", 18 and later report that they skip changes.
 _SKIPPED = "55000"
@@ -126,7 +126,7 @@ class Watch:
         self._encoding = self._connection.get_parameter_status("server_encoding")
         self._codec = codec_of(self._connection)
         try:
-            self.look()
+            self.check()
         except BaseException:
             self._connection.close()
             raise
@@ -146,7 +146,7 @@ class Watch:
         """Sets the confirmed position of the slot, for errors. It never decreases."""
         self._confirmed_lsn = max(self._confirmed_lsn, lsn)
 
-    def look(self, meanwhile: Callable[[], object] = lambda: None) -> None:
+    def check(self, meanwhile: Callable[[], object] = lambda: None) -> None:
         """Checks that all publications still exist and are the same. Logs other changes of them.
 
         Success means that they existed for everything that the server sent before this call: the capture would see a
@@ -166,7 +166,7 @@ class Watch:
         found = {row["name"]: row for row in rows}
         for name in self._names:
             self._compare(name, found.get(name), meanwhile)
-        self._next = time.monotonic() + _LOOK_SECONDS
+        self._next = time.monotonic() + _CHECK_SECONDS
 
     def _compare(self, name: str, row: Mapping[str, Any] | None, meanwhile: Callable[[], object]) -> None:
         known = self._known.get(name)
@@ -200,14 +200,14 @@ class Watch:
                 _altered(known, now),
             )
 
-    def hear(self, code: str, text: str) -> None:
+    def on_warning(self, code: str, text: str) -> None:
         """Processes a warning that the server sends in the middle of a stream.
 
         Raises:
             CaptureError: if the server skipped changes, because a publication did not exist at the time of the changes.
         """
-        if code == _SKIPPED and self._names_one(text):
-            raise CaptureError(self._missed(text))
+        if code == _SKIPPED and self._names_publication(text):
+            raise CaptureError(self._skipped_text(text))
         _log.warning("the server says: %s", text)
 
     @contextmanager
@@ -224,9 +224,9 @@ class Watch:
             yield
         except psycopg2.errors.UndefinedObject as problem:
             # The server names the plugin only in errors of decoding.
-            said = str(problem).strip()
-            if "pgoutput" in said and self._names_one(said):
-                raise CaptureError(self._missed(said.splitlines()[0])) from problem
+            message = str(problem).strip()
+            if "pgoutput" in message and self._names_publication(message):
+                raise CaptureError(self._skipped_text(message.splitlines()[0])) from problem
             raise
         except psycopg2.errors.UntranslatableCharacter:
             # The server's error contains a part of the value.
@@ -236,19 +236,19 @@ class Watch:
             raise CaptureError(
                 f"slot {self._slot} cannot go on: a changed row has a character without a form in UTF-8, so the server "
                 f"cannot send the change. {self._confirmed()}. {CANNOT_GO_ON[1]}: the WAL keeps the value after you "
-                f"mend the row. {find_unsendable('the tables')}. Mend them. {START_OVER}"
+                f"fix the row. {find_unsendable('the tables')}. Fix them. {START_OVER}"
             ) from None
 
-    def _names_one(self, said: str) -> bool:
+    def _names_publication(self, message: str) -> bool:
         """Whether the server names one of the publications. A session's texts may be in the database's encoding."""
         names = [
             name.encode(self._codec or "utf-8", "replace").decode("utf-8", "replace") for name in self._names
         ]
-        return any(name in said for name in (*self._names, *names))
+        return any(name in message for name in (*self._names, *names))
 
-    def _missed(self, said: str) -> str:
+    def _skipped_text(self, message: str) -> str:
         return (
-            f"slot {self._slot} {CANNOT_GO_ON[0]} (the server says: {said}). "
+            f"slot {self._slot} {CANNOT_GO_ON[0]} (the server says: {message}). "
             "The slot is older than the publication, or somebody dropped the publication in between. "
             f"{self._confirmed()}. This slot cannot give those changes or later ones, even if the publication exists "
             f"now. {NEW_SLOT}"
@@ -271,7 +271,7 @@ class Watch:
         """Returns the rows of a query. Unlike psycopg2, this does not wait forever for a server that hangs."""
         deadline = time.monotonic() + (self._silent_seconds or math.inf)
 
-        def wanted() -> bool:
+        def keep_waiting() -> bool:
             meanwhile()
             return time.monotonic() < deadline
 
@@ -279,8 +279,8 @@ class Watch:
         with self._connection.cursor() as cursor:
             text = cursor.mogrify(query, arguments).decode()
         rows: list[bytes] = []
-        begun = link.begin(text, wanted)
-        while begun and wanted():
+        begun = link.begin(text, keep_waiting)
+        while begun and keep_waiting():
             came = link.take(_MOST_BYTES, 0.2, 0.0)
             if came is None:
                 return rows

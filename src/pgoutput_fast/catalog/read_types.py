@@ -94,8 +94,8 @@ def read_types(connection: Any) -> UserTypes:
         rows = cursor.fetchall()
     finally:
         cursor.close()
-    wanted = [row[1] for row in rows if row[-1]]
-    return UserTypes(_reached(wanted, {row[1]: _type_of(*row[:-1]) for row in rows}))
+    requested = [row[1] for row in rows if row[-1]]
+    return UserTypes(_reachable(requested, {row[1]: _type_of(*row[:-1]) for row in rows}))
 
 
 def _type_of(
@@ -128,14 +128,14 @@ def _type_of(
     )
 
 
-def _reached(oids: Iterable[int], known: dict[int, UserType]) -> list[UserType]:
+def _reachable(oids: Iterable[int], known: dict[int, UserType]) -> list[UserType]:
     """The types with these oids and all types that they consist of, without built-in types."""
-    reached: dict[int, UserType] = {}
+    found: dict[int, UserType] = {}
     pending = list(oids)
     while pending:
         oid = pending.pop()
-        if oid in reached or oid not in known or is_built_in(oid):
+        if oid in found or oid not in known or is_built_in(oid):
             continue
-        one = reached[oid] = known[oid]
+        one = found[oid] = known[oid]
         pending += [one.of, *(field.type_oid for field in one.fields)]
-    return [reached[oid] for oid in sorted(reached)]
+    return [found[oid] for oid in sorted(found)]

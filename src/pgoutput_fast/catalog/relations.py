@@ -14,15 +14,15 @@ from typing import Any
 from pgoutput_fast.base.arguments import expect_list
 from pgoutput_fast.base.display import escaped, html_table, some_of
 from pgoutput_fast.base.documents import parsed_json
+from pgoutput_fast.catalog.formatting import format_name, format_type
 from pgoutput_fast.catalog.identifiers import parse_qualified_name, quote_qualified_name
 from pgoutput_fast.catalog.read_types import read_types
-from pgoutput_fast.catalog.shown import shown_name, shown_type
 from pgoutput_fast.catalog.user_types import NO_TYPES, UserType, UserTypes
 from pgoutput_fast.protocol.limits import LAST_UINT32
 
 __all__ = ["Catalog", "Column", "Relation"]
 
-FORMAT = 1
+CATALOG_FORMAT = 1
 
 # Limits of the names in an error: of more names, only the nearest. Longer names than a server allows are not compared.
 _NAMED, _NEAREST, _LONGEST_NAME = 10, 3, 200
@@ -62,9 +62,9 @@ class Column:
         ('numeric(10,2)', 'type 16500')
         """
         if self.type_namespace is None or self.type_name is None:
-            return shown_type(self.type_oid, self.typmod)
-        name = f"{shown_name(self.type_namespace)}.{shown_name(self.type_name)}"
-        return shown_type(self.type_oid, self.typmod, name)
+            return format_type(self.type_oid, self.typmod)
+        name = f"{format_name(self.type_namespace)}.{format_name(self.type_name)}"
+        return format_type(self.type_oid, self.typmod, name)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -103,11 +103,11 @@ class Relation:
 
     def __repr__(self) -> str:
         columns = [
-            f"{shown_name(each.name)} {each.type_in_words}{' key' if each.key else ''}"
+            f"{format_name(each.name)} {each.type_in_words}{' key' if each.key else ''}"
             for each in self.columns
         ]
-        shown = some_of(columns, _SHOWN_COLUMNS) if columns else "no columns"
-        return f"<Relation {escaped(self.qualified_name)}, oid {self.oid}: {shown}>"
+        listed = some_of(columns, _SHOWN_COLUMNS) if columns else "no columns"
+        return f"<Relation {escaped(self.qualified_name)}, oid {self.oid}: {listed}>"
 
     def _repr_html_(self) -> str:
         rows = [
@@ -335,8 +335,8 @@ class Catalog:
         if not isinstance(table, str):
             found = tuple(r for r in self.relations if r.oid == operator.index(table))
         else:
-            wanted = parse_qualified_name(table)
-            found = tuple(r for r in self.relations if (r.namespace, r.name) == wanted)
+            qualified = parse_qualified_name(table)
+            found = tuple(r for r in self.relations if (r.namespace, r.name) == qualified)
         if not found:
             raise KeyError(no_such_table(table, self.relations))
         return found
@@ -367,7 +367,7 @@ class Catalog:
     def to_dict(self) -> dict[str, Any]:
         """As JSON values."""
         return {
-            "format": FORMAT,
+            "format": CATALOG_FORMAT,
             "relations": [relation.to_dict() for relation in self.relations],
             "types": [self.types[oid].to_dict() for oid in sorted(self.types)],
         }
@@ -379,8 +379,10 @@ class Catalog:
         Raises:
             ValueError: if the values are not a catalog of a known format.
         """
-        if not isinstance(values, Mapping) or values.get("format") != FORMAT:
-            raise ValueError(f"not a catalog of format {FORMAT}: another version of pgoutput_fast wrote it")
+        if not isinstance(values, Mapping) or values.get("format") != CATALOG_FORMAT:
+            raise ValueError(
+                f"not a catalog of format {CATALOG_FORMAT}: another version of pgoutput_fast wrote it"
+            )
         try:
             return cls(
                 [Relation.from_dict(each) for each in values["relations"]],
@@ -416,10 +418,10 @@ def no_such_table(table: str | int, relations: Iterable[Relation]) -> str:
     return f"no relation {table!r} here; of {len(names):,} names the nearest: {escaped(', '.join(near))}"
 
 
-def _nearest(wanted: str, names: Iterable[str]) -> list[str]:
-    """The names most similar to `wanted`: first those with this name in any schema."""
+def _nearest(name: str, names: Iterable[str]) -> list[str]:
+    """The names most similar to `name`: first those with this name in any schema."""
     from difflib import get_close_matches
 
-    names = [name for name in names if len(name) <= _LONGEST_NAME]
-    same = [name for name in names if name.rpartition(".")[2] == wanted.rpartition(".")[2]]
-    return list(dict.fromkeys([*same, *get_close_matches(wanted[:_LONGEST_NAME], names)]))[:_NEAREST]
+    names = [other for other in names if len(other) <= _LONGEST_NAME]
+    same = [other for other in names if other.rpartition(".")[2] == name.rpartition(".")[2]]
+    return list(dict.fromkeys([*same, *get_close_matches(name[:_LONGEST_NAME], names)]))[:_NEAREST]

@@ -41,8 +41,8 @@ def _show_examples(group: typer.Typer) -> None:
         )
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
+def _show_version(is_set: bool) -> None:
+    if is_set:
         from pgoutput_fast import __version__
 
         typer.echo(f"pgoutput-fast {__version__}")

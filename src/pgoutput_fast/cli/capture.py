@@ -93,7 +93,7 @@ _ReceiveTimeout: TypeAlias = Annotated[
     float,
     typer.Option(
         metavar="SECONDS",
-        help="connect again if the server answers nothing for this time; 0 for never",
+        help="connect again if the server does not answer for this time; 0 for never",
     ),
 ]
 _Wait: TypeAlias = Annotated[

@@ -21,9 +21,9 @@ def check(dsn: DSN = "", publication: Publications = None, slot: SlotName = None
     Example: pgoutput-fast check --dsn "dbname=shop" --publication orders --slot lake
     """
     expect_given({"--publication": publication})
-    from pgoutput_fast.capture import check as look
+    from pgoutput_fast.capture import check as check_server
 
-    report = look(dsn, publication or [], slot)
+    report = check_server(dsn, publication or [], slot)
     if json:
         objects(
             [

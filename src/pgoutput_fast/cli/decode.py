@@ -26,7 +26,7 @@ from pgoutput_fast.cli.payloads import DamagedInputError, InputError, Payloads, 
 from pgoutput_fast.cli.problems import expect_given
 from pgoutput_fast.cli.reading import As, Inputs, Table, segments_of, the_inputs
 from pgoutput_fast.cli.screen import objects, table
-from pgoutput_fast.cli.targets import Format, format_of, replaced, shown_table, write_tables
+from pgoutput_fast.cli.targets import Format, format_of, format_table, replaced, write_tables
 from pgoutput_fast.cli.terminating import terminating
 from pgoutput_fast.decoding.decoder import Decoder, decode_tagged
 from pgoutput_fast.decoding.result import Decoded
@@ -52,7 +52,7 @@ Target = Annotated[
 To = Annotated[
     Format | None,
     typer.Option(
-        "--to", help="the format; without it, the name of the target tells: .duckdb, or else Parquet"
+        "--to", help="the format; by default, the name of the target decides: .duckdb, or else Parquet"
     ),
 ]
 
@@ -105,7 +105,7 @@ def decode(
     with (
         the_inputs(inputs, kind_of_input, dsn, slot, publication) as sources,
         terminating(),
-        replaced(out, overwrite=overwrite) as place,
+        replaced(out, overwrite=overwrite) as target,
         tempfile.TemporaryDirectory(prefix=".pgoutput-fast-", dir=out.absolute().parent) as directory,
         Parts(directory) as parts,
     ):
@@ -113,16 +113,16 @@ def decode(
             sources = [each if isinstance(each, Segments) else WithoutEnd(each) for each in sources]
         with _progress(sources) as bar:
             try:
-                there, waiting = _decode_all(sources, options, parts, bar)
+                relations, waiting = _decode_all(sources, options, parts, bar)
             except DamagedInputError as problem:
                 if not problem.cut_off:
                     raise
                 raise InputError(
                     f"{problem}. With --drop-cut-off you decode the messages before it"
                 ) from None
-            expect_tables(tables, there)
+            expect_tables(tables, relations)
             parts.finish()
-            write_tables(parts.tables.values(), place, form, bar.writing)
+            write_tables(parts.tables.values(), target, form, bar.writing)
     _report(parts, waiting, json=json)
 
 
@@ -130,14 +130,14 @@ def _decode_all(
     sources: Sequence[Input], options: Options, parts: Parts, bar: _Bar
 ) -> tuple[list[Relation], int]:
     """Decodes inputs. Returns (the relations that they describe, the number of transactions without an end)."""
-    there: list[Relation] = []
+    relations: list[Relation] = []
     waiting = 0
     for source in sources:
         if isinstance(source, Segments):
-            waiting += _decode_segments(source, options, parts, bar, there)
+            waiting += _decode_segments(source, options, parts, bar, relations)
         else:
-            waiting += _decode_payloads(source, options, parts, bar, there)
-    return there, waiting
+            waiting += _decode_payloads(source, options, parts, bar, relations)
+    return relations, waiting
 
 
 def _decode_payloads(
@@ -145,7 +145,7 @@ def _decode_payloads(
     options: Options,
     parts: Parts,
     bar: _Bar,
-    there: list[Relation],
+    relations: list[Relation],
 ) -> int:
     rows = 0
     with Decoder(options) as decoder:
@@ -156,7 +156,7 @@ def _decode_payloads(
                 parts.add(decoded)
                 rows += _rows(decoded)
             bar.advance(batch.done, rows)
-        there += decoder.catalog.relations
+        relations += decoder.catalog.relations
         return len(decoder.state.open_txns) if options.transactions == "committed" else 0
 
 
@@ -169,21 +169,21 @@ def _decode_segments(
     options: Options,
     parts: Parts,
     bar: _Bar,
-    there: list[Relation],
+    relations: list[Relation],
 ) -> int:
     tagged = dataclasses.replace(options, transactions="as_sent")
     committed = CommittedChanges(open_store(source.path), tagged)
     rows = open_txns = 0
     for done, segment in enumerate(segments_of(source, gaps=False), 1):
-        there += segment.catalog.relations
+        relations += segment.catalog.relations
         found = read_segment(segment.path)
         if options.transactions == "committed":
-            pieces: Iterator[Decoded] = (
+            results: Iterator[Decoded] = (
                 decode_tagged(batch, catalog, tagged) for batch, catalog in committed.of(found, segment.state)
             )
         else:
-            pieces = (decode_tagged(batch, segment.catalog, tagged) for batch in found.to_batches())
-        for decoded in pieces:
+            results = (decode_tagged(batch, segment.catalog, tagged) for batch in found.to_batches())
+        for decoded in results:
             parts.add(decoded)
             rows += _rows(decoded)
         if options.transactions == "committed":
@@ -207,7 +207,7 @@ def _rows(decoded: Decoded) -> int:
 
 def _report(parts: Parts, waiting: int, *, json: bool) -> None:
     """Reports the result of decoding the messages."""
-    found = [(shown_table(each), each.rows) for each in parts.tables.values()]
+    found = [(format_table(each), each.rows) for each in parts.tables.values()]
     if json:
         objects([{"tables": dict(found), "transactions_without_end": waiting}])
         return

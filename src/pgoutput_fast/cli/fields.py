@@ -6,8 +6,15 @@ from typing import Any
 
 from pgoutput_fast.base.errors import reason_text
 from pgoutput_fast.catalog.relations import Relation
-from pgoutput_fast.messages.fields import ABORT_FIELDS, FIELDS, PREFIXED, DamagedError, FieldReader, Form
-from pgoutput_fast.messages.shown import shown_time
+from pgoutput_fast.messages.fields import (
+    ABORT_FIELDS,
+    FIELDS,
+    PREFIXED,
+    DamagedMessageError,
+    FieldReader,
+    Form,
+)
+from pgoutput_fast.messages.formatting import format_time
 from pgoutput_fast.protocol import kinds
 from pgoutput_fast.protocol.lsn import format_lsn
 
@@ -54,7 +61,7 @@ def fields_of(message: bytes, in_stream: bool | None, relation: Relation | None)
             while reader.at < len(message):
                 _tuple(reader, relation, found)
         reader.finish()
-    except DamagedError as problem:
+    except DamagedMessageError as problem:
         found |= {"damaged_at": problem.at, "problem": reason_text(problem.reason)}
     return found
 
@@ -63,7 +70,7 @@ def _value(reader: FieldReader, name: str, form: Form) -> Any:
     if form is Form.LSN:
         return format_lsn(reader.lsn(name))
     if form is Form.TIME:
-        return shown_time(reader.time(name))
+        return format_time(reader.time(name))
     if form in (Form.NAME, Form.TEXT):
         return reader.text(name)
     if form is Form.YES_OR_NO:

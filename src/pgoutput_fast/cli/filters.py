@@ -38,16 +38,16 @@ def table_names(given: Sequence[str] | None) -> frozenset[str] | None:
     return frozenset(quote_qualified_name(*parts) for parts in parsed.values() if parts is not None)
 
 
-def expect_tables(wanted: Collection[str] | None, there: Collection[Relation]) -> None:
+def expect_tables(requested: Collection[str] | None, existing: Collection[Relation]) -> None:
     """Checks that the input has these tables.
 
     Raises:
         InputError: if it lacks one; the text suggests similar names.
     """
-    names = {relation.qualified_name for relation in there}
-    for table in sorted(wanted or ()):
+    names = {relation.qualified_name for relation in existing}
+    for table in sorted(requested or ()):
         if table not in names:
-            raise InputError(no_such_table(table, there))
+            raise InputError(no_such_table(table, existing))
 
 
 @dataclass
@@ -87,8 +87,8 @@ class Filters:
         chosen = {name for each in kinds or () for name in each.lower().replace(" ", "_").split(",")}
         unknown = sorted(chosen - {*KIND_NAMES.values(), "unknown"})
         if unknown:
-            there = ", ".join(sorted(KIND_NAMES.values()))
-            raise UsageError(f"--kind {unknown[0]}: there is no such kind of message; there is {there}")
+            names = ", ".join(sorted(KIND_NAMES.values()))
+            raise UsageError(f"--kind {unknown[0]}: there is no such kind of message; there is {names}")
         return cls(table_names(tables), frozenset(xids or ()), frozenset(chosen), first, last)
 
     def wants(self, message: Message) -> bool:

@@ -25,7 +25,7 @@ from pgoutput_fast.cli.payloads import (
 )
 from pgoutput_fast.cli.problems import UsageError
 from pgoutput_fast.messages.ends import CutOffError, end_of_message
-from pgoutput_fast.messages.fields import FIELDS, DamagedError
+from pgoutput_fast.messages.fields import FIELDS, DamagedMessageError
 from pgoutput_fast.storage.paths import is_uri, shown
 
 __all__ = ["Input", "InputKind", "Segments", "opened"]
@@ -131,7 +131,7 @@ def _input(given: str, kind: InputKind | None, directory: str, *, follow: bool) 
             _expect_segments(given)
         return Segments(given)
     if not os.path.exists(given):
-        raise InputError(f"there is no file {given}, and it is no message in hex digits")
+        raise InputError(f"there is no file {given}, and it is not a message in hex digits")
     return _of_file(given, given, kind)
 
 
@@ -179,7 +179,7 @@ def _recognised(head: bytes, is_whole: bool, path: str, name: str) -> InputKind:
         )
     try:
         end = end_of_message(head + b"\0" if is_whole else head, 0, False, ord("\n"))
-    except (CutOffError, DamagedError):
+    except (CutOffError, DamagedMessageError):
         return InputKind.RECVLOGICAL if head.endswith(b"\n") else InputKind.RAW
     return InputKind.RECVLOGICAL if head[end : end + 1] == b"\n" else InputKind.RAW
 

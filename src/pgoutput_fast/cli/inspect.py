@@ -31,7 +31,7 @@ Kinds = Annotated[
     typer.Option("--kind", "-k", metavar="KIND", help="only this kind of message, such as insert"),
 ]
 Limit = Annotated[
-    int | None, typer.Option("--limit", "-n", metavar="N", min=0, help="show at most so many messages")
+    int | None, typer.Option("--limit", "-n", metavar="N", min=0, help="show at most this many messages")
 ]
 Follow = Annotated[
     bool,
@@ -85,15 +85,15 @@ def inspect_inputs(
         Exit: with the status of the command.
     """
     messages = _Counted(inputs, follow)
-    shown, damaged = show(messages, filters, limit, json=json)
+    count, damaged = show(messages, filters, limit, json=json)
     sys.stdout.flush()
-    if shown != limit:
+    if count != limit:
         filters.expect_tables()
         if not messages.read and all(each.name == inputs[0].name for each in inputs):
             _say_empty(inputs[0])
     if filters.without_lsn:
-        print(f"left out: {counted(filters.without_lsn, 'message')} whose LSN nothing says", file=sys.stderr)
-    elif not shown and limit != 0 and not filters.is_open:
+        print(f"left out: {counted(filters.without_lsn, 'message')} without a known LSN", file=sys.stderr)
+    elif not count and limit != 0 and not filters.is_open:
         print("no message matches the filters", file=sys.stderr)
     if damaged:
         print(f"damaged: {counted(damaged, 'message')}", file=sys.stderr)

@@ -13,7 +13,7 @@ from typing import Any
 
 from pgoutput_fast.base.stopping import leave, stop_by_exception, stop_no_more
 from pgoutput_fast.cli.passwords import passwords_in, without_passwords
-from pgoutput_fast.cli.problems import DONE, INTERRUPTED, PROBLEM, WRONG_USAGE, UsageError, said
+from pgoutput_fast.cli.problems import DONE, INTERRUPTED, PROBLEM, WRONG_USAGE, UsageError, format_problem
 
 __all__ = ["main"]
 
@@ -100,12 +100,12 @@ def _run(given: list[str], *, own_process: bool) -> int:
 def _meaning(problem: Exception) -> tuple[int, str]:
     """(exit status, text) of an error. Errors of typer have their own text, and know their command."""
     if isinstance(problem, UsageError):
-        return WRONG_USAGE, said(problem)
+        return WRONG_USAGE, format_problem(problem)
     of_typer = getattr(problem, "format_message", None)
     if of_typer is None:
         # typer raises this if the input ends without an answer.
         ended = type(problem).__name__ == "Abort"
-        return (INTERRUPTED, "stopped") if ended else (PROBLEM, said(problem))
+        return (INTERRUPTED, "stopped") if ended else (PROBLEM, format_problem(problem))
     text = " ".join(of_typer().split())
     context = getattr(problem, "ctx", None)
     path = context.command_path if context is not None else _NAME

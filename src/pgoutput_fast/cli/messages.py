@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from pgoutput_fast.catalog.shown import shown_name
+from pgoutput_fast.catalog.formatting import format_name
 from pgoutput_fast.cli.context import Message
 from pgoutput_fast.cli.fields import fields_of
 from pgoutput_fast.cli.filters import Filters
@@ -42,7 +42,7 @@ def show(messages: Iterable[Message], filters: Filters, limit: int | None, *, js
     Returns:
         (number of messages shown, number of damaged ones among them).
     """
-    shown = damaged = 0
+    count = damaged = 0
     write = _write_json if json else _Paragraphs().write
     if limit == 0:
         return 0, 0
@@ -53,10 +53,10 @@ def show(messages: Iterable[Message], filters: Filters, limit: int | None, *, js
         text, damaged_at = described(message.data, in_stream=message.in_stream, catalog=message.catalog)
         damaged += damaged_at is not None
         write(message, text, damaged_at)
-        shown += 1
-        if shown == limit:
+        count += 1
+        if count == limit:
             break
-    return shown, damaged
+    return count, damaged
 
 
 def counted(number: int, one: str, many: str = "") -> str:
@@ -68,17 +68,17 @@ def counted(number: int, one: str, many: str = "") -> str:
     return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
-def _place(message: Message) -> list[str]:
+def _position(message: Message) -> list[str]:
     """The position of the message in the stream."""
-    place = []
+    parts = []
     if message.lsn is not None:
-        place.append(f"LSN {format_lsn(message.lsn)}")
+        parts.append(f"LSN {format_lsn(message.lsn)}")
     if message.xid is not None:
-        place.append(f"xid {message.xid}")
+        parts.append(f"xid {message.xid}")
     if len(message.relations) == 1:
         (relation,) = message.relations
-        place.append(f"{shown_name(relation.namespace)}.{shown_name(relation.name)}")
-    return place
+        parts.append(f"{format_name(relation.namespace)}.{format_name(relation.name)}")
+    return parts
 
 
 class _Paragraphs:
@@ -90,7 +90,7 @@ class _Paragraphs:
 
     def write(self, message: Message, text: str, damaged_at: int | None) -> None:
         first, _, rest = text.partition("\n")
-        head = f"{message.seq}: {'; '.join([first, *_place(message)])}"
+        head = f"{message.seq}: {'; '.join([first, *_position(message)])}"
         if self._console is None:
             sys.stdout.write(f"{head}\n{rest}\n" if rest else f"{head}\n")
             sys.stdout.flush()

@@ -75,7 +75,7 @@ _BacklogBytes: TypeAlias = Annotated[
     int,
     typer.Option(
         metavar="N",
-        help="pause the capture while about so many bytes of segments wait for the mirror; 0 for no limit",
+        help="pause the capture while about this many bytes of segments wait for the mirror; 0 for no limit",
     ),
 ]
 _Repair: TypeAlias = Annotated[

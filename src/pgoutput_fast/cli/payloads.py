@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from pgoutput_fast.base.errors import DecodeError, reason_text
 from pgoutput_fast.decoding.inputs import as_lsns
 from pgoutput_fast.messages.ends import CutOffError, end_of_message
-from pgoutput_fast.messages.fields import DamagedError
+from pgoutput_fast.messages.fields import DamagedMessageError
 from pgoutput_fast.messages.recvlogical import RecvlogicalFile
 from pgoutput_fast.protocol import kinds
 from pgoutput_fast.protocol.limits import RECEIVED_BYTES
@@ -163,7 +163,7 @@ class RawFile:
                     except CutOffError:
                         problem = None if more else _CUT_OFF
                         break
-                    except DamagedError as damage:
+                    except DamagedMessageError as damage:
                         problem = f"{reason_text(damage.reason)}; expected: {damage.expected}"
                         break
                     if data[at] in kinds.BOUNDARIES:

@@ -7,7 +7,7 @@ from pgoutput_fast.base.display import error_text
 from pgoutput_fast.base.extras import what_is_missing
 from pgoutput_fast.base.stopping import STOPPED
 
-__all__ = ["DONE", "INTERRUPTED", "PROBLEM", "WRONG_USAGE", "UsageError", "expect_given", "said"]
+__all__ = ["DONE", "INTERRUPTED", "PROBLEM", "WRONG_USAGE", "UsageError", "expect_given", "format_problem"]
 
 # The exit statuses.
 DONE, PROBLEM, WRONG_USAGE, INTERRUPTED = 0, 1, 2, STOPPED
@@ -16,18 +16,18 @@ DONE, PROBLEM, WRONG_USAGE, INTERRUPTED = 0, 1, 2, STOPPED
 _COMMANDS = {"with drop_slot": "with pgoutput-fast slots drop"}
 
 
-def said(problem: BaseException) -> str:
+def format_problem(problem: BaseException) -> str:
     """The text of an error in one line, with its notes. For a missing module, how to install it.
 
     Suggested calls become the equivalent commands.
 
-    >>> said(ValueError("no such slot:\\n  orders\\n"))
+    >>> format_problem(ValueError("no such slot:\\n  orders\\n"))
     'no such slot: orders'
-    >>> said(ModuleNotFoundError("No module named 'duckdb'", name="duckdb"))
+    >>> format_problem(ModuleNotFoundError("No module named 'duckdb'", name="duckdb"))
     "duckdb is missing: pip install 'pgoutput_fast[duckdb]'"
-    >>> said(KeyError("public.t is not published"))
+    >>> format_problem(KeyError("public.t is not published"))
     'public.t is not published'
-    >>> said(RuntimeError("drop it with drop_slot. Then repair the mirror"))
+    >>> format_problem(RuntimeError("drop it with drop_slot. Then repair the mirror"))
     'drop it with pgoutput-fast slots drop. Then repair the mirror'
     """
     if (text := what_is_missing(problem)) is not None:

@@ -36,7 +36,7 @@ Inputs: TypeAlias = Annotated[
 ]
 As: TypeAlias = Annotated[
     InputKind | None,
-    typer.Option("--as", help="what the input is; without it, the content tells"),
+    typer.Option("--as", help="what the input is; by default, the content decides"),
 ]
 Table: TypeAlias = Annotated[
     list[str] | None,

@@ -35,17 +35,17 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], right: Seque
         rows: the cells; None becomes an empty one.
         right: columns of numbers.
     """
-    shown = Table(box=None, pad_edge=False, header_style="bold")
+    rich_table = Table(box=None, pad_edge=False, header_style="bold")
     for name in columns:
-        shown.add_column(name, justify="right" if name in right else "left", overflow="fold")
+        rich_table.add_column(name, justify="right" if name in right else "left", overflow="fold")
     for row in rows:
-        shown.add_row(*(Text("" if each is None else str(each)) for each in row))
+        rich_table.add_row(*(Text("" if each is None else str(each)) for each in row))
     screen = console()
     if screen.is_terminal:
-        screen.print(shown)
+        screen.print(rich_table)
         return
     with screen.capture() as written:
-        screen.print(shown, soft_wrap=True)
+        screen.print(rich_table, soft_wrap=True)
     # No trailing blanks: they disturb programs that compare or cut texts.
     sys.stdout.write("".join(f"{each.rstrip()}\n" for each in written.get().splitlines()))
 

@@ -50,16 +50,16 @@ Directory = Annotated[
 
 
 @segments.command("ls")
-def ls(place: Place = "", json: Json = False) -> None:
+def ls(path: Place = "", json: Json = False) -> None:
     """List the segments in stream order.
 
     Example: pgoutput-fast segments ls /data/segments
     """
-    expect_given({"SEGMENTS": place})
-    found = list_segments(place)
+    expect_given({"SEGMENTS": path})
+    found = list_segments(path)
     if not found:
-        raise InputError(f"{shown(place)} has no segments")
-    files = {file.path: file for file in find_files(place)}
+        raise InputError(f"{shown(path)} has no segments")
+    files = {file.path: file for file in find_files(path)}
     rows = [_listed(each, files.get(str(each.path))) for each in found]
     if json:
         objects(rows)
@@ -104,7 +104,7 @@ def _time(nanoseconds: int) -> str:
 
 @segments.command("cat")
 def cat(
-    place: Place = "",
+    path: Place = "",
     table: Table = None,
     xid: Xids = None,
     lsn: Lsns = None,
@@ -117,20 +117,20 @@ def cat(
 
     Example: pgoutput-fast segments cat /data/segments --table public.orders --limit 10
     """
-    expect_given({"SEGMENTS": place})
-    with opened([place], InputKind.SEGMENTS, follow=follow) as found:
+    expect_given({"SEGMENTS": path})
+    with opened([path], InputKind.SEGMENTS, follow=follow) as found:
         inspect_inputs(found, Filters.of(table, xid, lsn, kind), limit, json=json, follow=follow)
 
 
 @segments.command("verify")
-def verify(place: Place = "", json: Json = False) -> None:
+def verify(path: Place = "", json: Json = False) -> None:
     """Read segments and check them: checksums, order, gaps, each message. The exit status is 1 if one is wrong.
 
     Example: pgoutput-fast segments verify /data/segments
     """
-    expect_given({"SEGMENTS": place})
+    expect_given({"SEGMENTS": path})
     count = rows = wrong = 0
-    for each in verified(place):
+    for each in verified(path):
         count, rows, wrong = count + 1, rows + each.rows, wrong + bool(each.problems)
         if json:
             objects([asdict(each)])
@@ -152,7 +152,7 @@ def compact(
         int, typer.Option("--most-bytes", min=1, help="the most bytes of files that become one")
     ] = 128 << 20,
     keep: Annotated[
-        int, typer.Option("--keep", min=1, help="so many of the newest segments stay as they are")
+        int, typer.Option("--keep", min=1, help="how many of the newest segments stay as they are")
     ] = 2,
     grace: Annotated[
         float,

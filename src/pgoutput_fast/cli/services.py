@@ -28,7 +28,7 @@ __all__ = [
 RETRY_SECONDS = 300.0
 RetrySeconds: TypeAlias = Annotated[
     float,
-    typer.Option(metavar="SECONDS", help="how long to wait for a server or store that is away"),
+    typer.Option(metavar="SECONDS", help="how long to wait for a server or store that cannot be reached"),
 ]
 MetricsFile: TypeAlias = Annotated[
     str | None,

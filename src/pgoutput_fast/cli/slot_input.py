@@ -58,8 +58,8 @@ class SlotPayloads:
             server, slots = read_server(cursor), read_slots(cursor)
         slot = next((each for each in slots if each.name == self.slot), None)
         if slot is None:
-            there = ", ".join(each.name for each in slots) or "none"
-            raise InputError(f"the server has no slot {self.slot}; there is {there}")
+            names = ", ".join(each.name for each in slots) or "none"
+            raise InputError(f"the server has no slot {self.slot}; there is {names}")
         expect_own_plugin(slot, server)
         findings = check(self.dsn, self.publications, self.slot, through="sql").findings
         for finding in findings:
@@ -67,9 +67,9 @@ class SlotPayloads:
                 raise InputError(f"{finding.subject}: {finding.problem}. {finding.advice}")
         options = plugin_options(server.version, self.publications, two_phase=slot.two_phase)
         with explaining_refusals(findings):
-            yield from self._looks(options)
+            yield from self._peeks(options)
 
-    def _looks(self, options: Mapping[str, str]) -> Iterator[Batch]:
+    def _peeks(self, options: Mapping[str, str]) -> Iterator[Batch]:
         """The messages of each peek."""
         seen = -1
         while True:

@@ -98,7 +98,7 @@ def create(
             raise typer.Exit(PROBLEM)
     if find_slot(dsn, name) is not None:
         raise ValueError(
-            f"slot {name} is there already: choose another name, or drop it with pgoutput-fast slots drop. A capture "
+            f"slot {name} exists already: choose another name, or drop it with pgoutput-fast slots drop. A capture "
             "can read a slot that is there"
         )
     made = create_slot(dsn, name, two_phase=two_phase, failover=failover)
@@ -126,14 +126,14 @@ def drop(
     """
     expect_given({"NAME": name})
     if not yes and not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise UsageError("here nobody can be asked whether to drop the slot: give --yes")
+        raise UsageError("this is not a terminal, so nobody can confirm: pass --yes to drop the slot")
     from pgoutput_fast.capture import drop_slot, list_slots
 
     found = {each.name: each for each in list_slots(dsn)}
     if name not in found:
         raise LookupError(no_such_name("slot", name, found))
     if not yes and not _agreed(found[name]):
-        line(f"slot {name} is still there", error=True)
+        line(f"slot {name} was not dropped", error=True)
         raise typer.Exit(PROBLEM)
     if not drop_slot(dsn, name):
         raise LookupError(f"there is no slot {name} any more: somebody else has dropped it")

@@ -56,24 +56,24 @@ def snapshot(
 
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
     # SIGTERM then ends loading by an exception, so that the slot is dropped.
-    with terminating(), Snapshot(dsn, publication, slot, tables=tables) as taken:
+    with terminating(), Snapshot(dsn, publication, slot, tables=tables) as source:
         try:
             screen = console(error=True)
-            shown = progress_bar(console=screen, transient=True) if screen.is_terminal else nullcontext()
-            with shown as progress:
-                loaded = taken.load_to(target, threads=threads, progress=progress)
+            bar = progress_bar(console=screen, transient=True) if screen.is_terminal else nullcontext()
+            with bar as progress:
+                loaded = source.load_to(target, threads=threads, progress=progress)
         except BaseException:
-            taken.drop()
+            source.drop()
             raise
-    _show(taken, loaded, slot, json)
+    _show(source, loaded, slot, json)
     if loaded.lost:
         # The log contains the reasons.
         line(f"not loaded: {', '.join(map(escaped, loaded.lost))}", "bold red", error=True)
     raise typer.Exit(PROBLEM if loaded.lost else DONE)
 
 
-def _show(taken: Snapshot, loaded: Loaded, slot: str | None, json: bool) -> None:
-    position = format_lsn(taken.consistent_lsn)
+def _show(source: Snapshot, loaded: Loaded, slot: str | None, json: bool) -> None:
+    position = format_lsn(source.consistent_lsn)
     rows = sorted(loaded.tables.values(), key=lambda each: each.name)
     if json:
         objects(

@@ -65,7 +65,7 @@ def status(
     if not json:
         _show_slot(target, dsn)
     if found and not json and all(each.lag_bytes is None for each in found if each.state == "follow"):
-        line("the server does not answer, so nobody knows how far the tables are behind", error=True)
+        line("the server does not answer, so the lag of the tables is unknown", error=True)
     for each in found if not json else ():
         if each.rejects:
             what = counted(each.rejects, "value or change", "values or changes")
@@ -79,7 +79,7 @@ def status(
             if error is not None:
                 line(f"{escaped(each.table)}: {what}{escaped(error)}", "bold red", error=True)
     if not json and any(each.state != "load" for each in wrong):
-        line("when that is mended: pgoutput-fast mirror ... --reload TABLE loads a table again", error=True)
+        line("once that is fixed: pgoutput-fast mirror ... --reload TABLE loads a table again", error=True)
     if wrong:
         raise typer.Exit(PROBLEM)
 

@@ -23,7 +23,7 @@ from pgoutput_fast.storage.stores import hidden_name, name_target, open_store
 from pgoutput_fast.storage.table_directories import table_directory
 from pgoutput_fast.tables.files import RowsFile
 
-__all__ = ["Format", "format_of", "name_of", "replaced", "shown_table", "write_tables"]
+__all__ = ["Format", "format_of", "format_table", "name_of", "replaced", "write_tables"]
 
 
 # DuckDB's magic bytes, after the first eight bytes.
@@ -73,7 +73,7 @@ def name_of(table: Collected) -> str:
     return table_directory(table.namespace, table.name) if table.namespace else f"_{table.name}"
 
 
-def shown_table(table: Collected) -> str:
+def format_table(table: Collected) -> str:
     """The name of a table on the screen, quoted as in SQL."""
     if not table.namespace:
         return name_of(table)
@@ -120,7 +120,7 @@ def _expect_own(target: Path) -> None:
     if not target.is_dir():
         with open(target, "rb") as file:
             if file.read(12)[8:] != _DUCKDB:
-                raise InputError(f"{target} is no file of DuckDB: it is not replaced. Choose another name")
+                raise InputError(f"{target} is not a DuckDB file: it is not replaced. Choose another name")
         return
     endings = tuple(f".{each}" for each in Format)
     others = [each.name for each in target.iterdir() if each.is_dir() or not each.name.endswith(endings)]
@@ -138,13 +138,13 @@ def _remove(path: Path) -> None:
 
 
 def write_tables(
-    tables: Iterable[Collected], place: Path, form: Format, step: Callable[[str], object] = lambda name: None
+    tables: Iterable[Collected], target: Path, form: Format, step: Callable[[str], object] = lambda name: None
 ) -> None:
     """Writes tables.
 
     Args:
         tables: the tables, with all rows.
-        place: a nonexistent directory or DuckDB file.
+        target: a nonexistent directory or DuckDB file.
         form: the format.
         step: called with the name of each table before it is written.
 
@@ -153,13 +153,13 @@ def write_tables(
         ModuleNotFoundError: if DuckDB is missing.
     """
     if form == Format.DUCKDB:
-        _write_duckdb(tables, place, step)
+        _write_duckdb(tables, target, step)
         return
-    place.mkdir()
+    target.mkdir()
     for each in tables:
         name = name_of(each)
         step(name)
-        path = place / f"{name}.{form}"
+        path = target / f"{name}.{form}"
         if form == Format.PARQUET and len(each.files) == 1:
             os.rename(each.files[0], path)
         else:
@@ -221,9 +221,9 @@ def _write_jsonl(table: Collected, path: Path) -> None:
 
 def _safe(rows: pa.Table) -> pa.Table:
     """Converts times to ISO 8601 text: Python cannot represent some of them."""
-    for place, field in enumerate(rows.schema):
+    for index, field in enumerate(rows.schema):
         if pa.types.is_timestamp(field.type) or pa.types.is_date(field.type):
-            rows = rows.set_column(place, field.name, rows.column(place).cast(pa.string()))
+            rows = rows.set_column(index, field.name, rows.column(index).cast(pa.string()))
     return rows
 
 
@@ -235,7 +235,7 @@ def _plain_value(value: object) -> str:
     return "\\x" + value.hex() if isinstance(value, bytes) else str(value)
 
 
-def _write_duckdb(tables: Iterable[Collected], place: Path, step: Callable[[str], object]) -> None:
+def _write_duckdb(tables: Iterable[Collected], target: Path, step: Callable[[str], object]) -> None:
     try:
         import duckdb
     except ModuleNotFoundError:
@@ -243,16 +243,16 @@ def _write_duckdb(tables: Iterable[Collected], place: Path, step: Callable[[str]
             "duckdb is missing: pip install 'pgoutput_fast[duckdb]'", name="duckdb"
         ) from None
     names: dict[tuple[str, str], str] = {}
-    with duckdb.connect(str(place)) as database:
+    with duckdb.connect(str(target)) as database:
         for each in tables:
             step(name_of(each))
             namespace, name = each.namespace or "main", each.name if each.namespace else f"_{each.name}"
             schema = each.schema
-            _expect_distinct(shown_table(each), schema.names)
-            other = names.setdefault((_folded(namespace), _folded(name)), shown_table(each))
-            if other != shown_table(each):
+            _expect_distinct(format_table(each), schema.names)
+            other = names.setdefault((_folded(namespace), _folded(name)), format_table(each))
+            if other != format_table(each):
                 raise InputError(
-                    f"DuckDB takes the tables {other} and {shown_table(each)} for one. {_ELSEWHERE}"
+                    f"DuckDB takes the tables {other} and {format_table(each)} for one. {_ELSEWHERE}"
                 )
             rows = pa.RecordBatchReader.from_batches(
                 schema, (batch for table in each.tables(schema) for batch in table.to_batches())
@@ -262,9 +262,9 @@ def _write_duckdb(tables: Iterable[Collected], place: Path, step: Callable[[str]
                 database.execute(f"CREATE SCHEMA IF NOT EXISTS {_quoted(namespace)}")
                 database.execute(f"CREATE TABLE {_quoted(namespace)}.{_quoted(name)} AS SELECT * FROM _rows")
             except (duckdb.BinderException, duckdb.CatalogException, duckdb.ParserException) as problem:
-                said = str(problem).partition("\n")[0]
+                reason = str(problem).partition("\n")[0]
                 raise InputError(
-                    f"DuckDB cannot have the table {shown_table(each)} ({said}). {_ELSEWHERE}"
+                    f"DuckDB cannot have the table {format_table(each)} ({reason}). {_ELSEWHERE}"
                 ) from None
             database.unregister("_rows")
 

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from pgoutput_fast.cli.payloads import InputError
-from pgoutput_fast.cli.problems import said
+from pgoutput_fast.cli.problems import format_problem
 from pgoutput_fast.decoding.decoder import decode_tagged
 from pgoutput_fast.protocol.kinds import SESSION_MARK
 from pgoutput_fast.schema.options import Options
@@ -21,7 +21,7 @@ from pgoutput_fast.storage.paths import find_files, open_file, shown
 
 __all__ = ["Verified", "verified"]
 
-_SOMETHING_ELSE = "its content is no Parquet file, so it is no segment"
+_SOMETHING_ELSE = "it is not a Parquet file, so it is not a segment"
 
 
 @dataclass(frozen=True)
@@ -61,22 +61,22 @@ def verified(path: str) -> Iterator[Verified]:
         try:
             named.append((Named(*ordinals_of(name), name), file.path))
         except ValueError as problem:
-            what = said(problem) if _is_parquet(file.path) else _SOMETHING_ELSE
+            what = format_problem(problem) if _is_parquet(file.path) else _SOMETHING_ELSE
             yield Verified(name, 0, [what])
-    places = dict(named)
-    listed, covered = cover(places)
+    paths = dict(named)
+    listed, covered = cover(paths)
     first: Segment | None = None
     between = {after: _between(before, after) for before, after in pairwise(listed)}
-    for each in sorted(places):
+    for each in sorted(paths):
         problems = between.get(each, [])
-        segment, rows = _read(places[each], problems)
+        segment, rows = _read(paths[each], problems)
         if segment is not None:
             problems += _of_footer(each, segment)
             first = first or segment
             try:
                 check_source(segment.path, segment.source, first.source)
             except ValueError as problem:
-                problems.append(said(problem))
+                problems.append(format_problem(problem))
             problems += [
                 f"has the messages of {part.name}, but was not joined from it: they come from different captures"
                 for part in covered.get(each, ())
@@ -105,13 +105,13 @@ def _read(path: str, problems: list[str]) -> tuple[Segment | None, pa.Table | No
     try:
         segment = open_segment(path)
     except (ValueError, OSError, pa.ArrowException) as problem:
-        problems.append(said(problem))
+        problems.append(format_problem(problem))
         return None, None
     try:
         rows = read_segment(path)
         problems += _of_rows(segment, rows)
     except (ValueError, OSError, pa.ArrowException) as problem:
-        problems.append(said(problem))
+        problems.append(format_problem(problem))
         return segment, None
     return segment, rows
 

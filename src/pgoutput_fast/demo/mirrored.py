@@ -71,14 +71,14 @@ def mirror_shop(
     console.print(f"killed the mirror after {seconds:.1f} s, {state} its first load; it runs again")
     again = _start(server, target, "--until", "now")
     try:
-        _, said = again.communicate(timeout=_MOST_SECONDS)
+        _, output = again.communicate(timeout=_MOST_SECONDS)
     except BaseException:
         again.kill()
         again.communicate()
         raise
     progress.advance(task)
     if again.returncode:
-        return [f"the mirror: {said.strip()}"]
+        return [f"the mirror: {output.strip()}"]
     return [*_compare(server, target, console), *_ask(server, target, console)]
 
 
@@ -123,7 +123,7 @@ def _has_loaded(target: Path) -> bool:
 
 def _compare(server: Server, target: Path, console: Console) -> list[str]:
     """The differences between the current tables and the server's."""
-    shown = Table("table", "version", "rows", "equal to the server's", title="Mirrored, and killed once")
+    report = Table("table", "version", "rows", "equal to the server's", title="Mirrored, and killed once")
     failures = []
     for name, key in shop.TABLES.items():
         table = DeltaTable(str(target / "current" / directory_of(name)))
@@ -134,10 +134,10 @@ def _compare(server: Server, target: Path, console: Console) -> list[str]:
         if len(mirrored) < rows.num_rows:
             problems.append("rows are there twice")
         failures += [f"{name}: {problem}" for problem in problems]
-        shown.add_row(
+        report.add_row(
             name, str(table.version()), f"{rows.num_rows:,}", "[red]no" if problems else "[green]yes"
         )
-    console.print(shown)
+    console.print(report)
     return failures
 
 
@@ -153,10 +153,10 @@ def _ask(server: Server, target: Path, console: Console) -> list[str]:
             expected = cursor.fetchall()
     finally:
         asked.close()
-    shown = Table(*_COLUMNS, title="DuckDB over the mirror")
+    report = Table(*_COLUMNS, title="DuckDB over the mirror")
     for status, orders, total in found:
-        shown.add_row(str(status), f"{orders:,}", f"{total:,}")
-    console.print(shown)
+        report.add_row(str(status), f"{orders:,}", f"{total:,}")
+    console.print(report)
     return (
         []
         if sorted(map(tuple, found)) == sorted(map(tuple, expected))

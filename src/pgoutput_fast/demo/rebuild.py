@@ -31,21 +31,21 @@ def rebuild(changes: Iterable[Mapping[str, Any]], key: Sequence[str]) -> dict[tu
     for change in changes:
         kind = change["_change_type"]
         values = {name: value for name, value in change.items() if not name.startswith("_")}
-        place = tuple(values[name] for name in key)
+        primary_key = tuple(values[name] for name in key)
         if kind == "truncate":
             rows.clear()
         elif kind == "insert":
-            rows[place] = values
+            rows[primary_key] = values
         elif kind == "update_preimage":
-            before = place
+            before = primary_key
         elif kind == "update_postimage":
-            old = rows.pop(place if before is None else before)
+            old = rows.pop(primary_key if before is None else before)
             before = None
             for name in change["_unchanged"] or ():
                 values[name] = old[name]
-            rows[place] = values
+            rows[primary_key] = values
         else:
-            del rows[place]
+            del rows[primary_key]
     return rows
 
 

@@ -191,29 +191,31 @@ def _readable_copy(candidate: _Candidate, version: int) -> Path | None:
     """Copies the server's files to a world-readable directory. Returns the bin directory of the copy."""
     if candidate.root is None:  # the extent of a system installation is unknown
         return None
-    facts = (candidate.bindir / "postgres").stat()
-    name = hashlib.sha256(f"{candidate.bindir}:{facts.st_mtime_ns}:{facts.st_size}".encode()).hexdigest()[:12]
+    status = (candidate.bindir / "postgres").stat()
+    name = hashlib.sha256(f"{candidate.bindir}:{status.st_mtime_ns}:{status.st_size}".encode()).hexdigest()[
+        :12
+    ]
     cache = _world_readable_directory()
     target = cache / f"{version}-{name}"
     bindir = target / candidate.bindir.relative_to(candidate.root)
     if target.is_dir():
         return bindir
-    stage = Path(tempfile.mkdtemp(prefix=".copying-", dir=cache))
+    copy = Path(tempfile.mkdtemp(prefix=".copying-", dir=cache))
     try:
         for part in candidate.parts:
             if (candidate.root / part).is_dir():
                 shutil.copytree(
-                    candidate.root / part, stage / part, symlinks=True, dirs_exist_ok=True,
+                    candidate.root / part, copy / part, symlinks=True, dirs_exist_ok=True,
                     ignore=shutil.ignore_patterns("include", "pgxs", "*.a", "man", "doc"),
                 )  # fmt: skip
-        for path in [stage, *stage.rglob("*")]:
+        for path in [copy, *copy.rglob("*")]:
             if not path.is_symlink():
                 path.chmod(0o755 if path.is_dir() or path.stat().st_mode & stat.S_IXUSR else 0o644)
         # Atomic: other processes see a whole copy or none. If another process was faster, its copy is kept.
         with contextlib.suppress(OSError):
-            stage.rename(target)
+            copy.rename(target)
     finally:
-        shutil.rmtree(stage, ignore_errors=True)
+        shutil.rmtree(copy, ignore_errors=True)
     return bindir
 
 
@@ -221,9 +223,9 @@ def _world_readable_directory() -> Path:
     for directory in (Path("/var/cache/pgoutput_fast"), Path(f"/tmp/pgoutput_fast-{os.geteuid()}")):
         with contextlib.suppress(OSError):
             directory.mkdir(mode=0o755, exist_ok=True)
-            facts = directory.lstat()
+            status = directory.lstat()
             # Programs run from this directory: no other user may own it or be able to write to it.
-            if stat.S_ISDIR(facts.st_mode) and facts.st_uid == os.geteuid() and not facts.st_mode & 0o022:
+            if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o022:
                 directory.chmod(0o755)
                 if all(parent.stat().st_mode & 0o001 for parent in directory.parents):
                     return directory

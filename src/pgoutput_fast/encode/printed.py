@@ -182,9 +182,11 @@ def _tsvector(text: str) -> bytes:
     word = _LEXEME + r"(?::([0-9ABC,]+))?"
     _match(f"(?:{word}(?: {word})*)?", text)
     parts = []
-    for lexeme, places in re.findall(word, text):
-        shown = re.findall("([0-9]+)([ABC]?)", places)
-        entries = [int(place) | {"": 0, "C": 1, "B": 2, "A": 3}[weight] << 14 for place, weight in shown]
+    for lexeme, positions in re.findall(word, text):
+        matches = re.findall("([0-9]+)([ABC]?)", positions)
+        entries = [
+            int(position) | {"": 0, "C": 1, "B": 2, "A": 3}[weight] << 14 for position, weight in matches
+        ]
         parts.append(_lexeme(lexeme) + struct.pack(f">H{len(entries)}H", len(entries), *entries))
     return struct.pack(">i", len(parts)) + b"".join(parts)
 
@@ -298,18 +300,18 @@ def _interval_text(value: object) -> str:
         return value
     months, days, micros = _interval_parts(value)
     years = abs(months) // 12 * (-1 if months < 0 else 1)
-    shown = ""
+    text = ""
     sign = ""  # of a positive field after a negative one
     for amount, unit in ((years, "year"), (months - 12 * years, "mon"), (days, "day")):
         if amount:
-            shown += f"{' ' if shown else ''}{sign if amount > 0 else ''}{amount} {unit}{'s' * (amount != 1)}"
+            text += f"{' ' if text else ''}{sign if amount > 0 else ''}{amount} {unit}{'s' * (amount != 1)}"
             sign = "+" if amount < 0 else ""
-    if micros or not shown:
+    if micros or not text:
         seconds, fraction = divmod(abs(micros), 1_000_000)
         clock = f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
         clock += f".{fraction:06d}".rstrip("0") if fraction else ""
-        shown += f"{' ' if shown else ''}{'-' if micros < 0 else sign}{clock}"
-    return shown
+        text += f"{' ' if text else ''}{'-' if micros < 0 else sign}{clock}"
+    return text
 
 
 _PARSERS: dict[str, Callable[[str], bytes]] = {

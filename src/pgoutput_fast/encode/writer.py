@@ -331,11 +331,11 @@ class Writer:
 
     def _enter(
         self,
-        what: Literal["transaction", "prepared transaction", "stream block"] | None,
+        unit: Literal["transaction", "prepared transaction", "stream block"] | None,
         *,
         origin_may_follow: bool = False,
     ) -> None:
-        self._open = what
+        self._open = unit
         self._block_xid = None
         self._origin_may_follow = origin_may_follow
 
@@ -379,9 +379,9 @@ class Writer:
 _STREAMING_SINCE = {"off": 1, "on": 2, "parallel": 4}
 
 
-def _must_be_open(what: str | None) -> str:
-    return "no transaction or stream block may be open" if what is None else f"a {what} must be open"
+def _must_be_open(unit: str | None) -> str:
+    return "no transaction or stream block may be open" if unit is None else f"a {unit} must be open"
 
 
-def _is_open(what: str | None) -> str:
-    return "none is" if what is None else f"a {what} is"
+def _is_open(unit: str | None) -> str:
+    return "none is" if unit is None else f"a {unit} is"

@@ -147,28 +147,28 @@ def _decoded(reader: Reader, decoder: Decoder) -> Iterator[tuple[Decoded, Callab
             if isinstance(received, Pause):
                 if not position.is_inside:
                     position.advance(received.lsn)
-                pieces = iter([(decoder.decode([]), position.given)])
+                results = iter([(decoder.decode([]), position.given)])
                 least = 1 if received.is_urgent else _IDLE_BYTES
             else:
                 batch = pa.record_batch({"payload": received.payloads, "lsn": received.lsns})
-                pieces = _with_slot_lsns(decoder.stream([batch]), position)
+                results = _with_slot_lsns(decoder.stream([batch]), position)
                 del batch
-            for decoded, lsn in pieces:
+            for decoded, lsn in results:
                 is_due = acknowledged.stores_positions and acknowledged.lags(lsn, least)
                 if _has_something(decoded) or (is_open and decoded.is_complete) or is_due:
-                    place = acknowledged.hand_out(lsn)
-                    yield decoded.at_slot(place.stored, before), place.acknowledge
+                    handed_out = acknowledged.hand_out(lsn)
+                    yield decoded.at_slot(handed_out.stored, before), handed_out.acknowledge
                     is_open = not decoded.is_complete
                     before = decoded.position if acknowledged.stores_positions else None
                 else:
                     acknowledged.extend(lsn)
                 del decoded  # otherwise it stays in memory while the next one is decoded
-            del received, pieces
+            del received, results
             if reader.until_lsn is not None and position.decoded >= reader.until_lsn:
                 return
 
 
-def _with_slot_lsns(pieces: Iterator[Decoded], position: StreamPosition) -> Iterator[tuple[Decoded, int]]:
+def _with_slot_lsns(results: Iterator[Decoded], position: StreamPosition) -> Iterator[tuple[Decoded, int]]:
     """Yields each piece of a batch with the LSN from which the slot may continue after it.
 
     The ends of transactions come with a piece before their changes, so this LSN advances when all of them are yielded.
@@ -178,12 +178,12 @@ def _with_slot_lsns(pieces: Iterator[Decoded], position: StreamPosition) -> Iter
     """
     lsn = position.given
     try:
-        for piece in pieces:
-            position.follow(piece.transactions)
-            if piece.is_between_transactions:
+        for result in results:
+            position.follow(result.transactions)
+            if result.is_between_transactions:
                 lsn = position.given
-            yield piece, lsn
-            del piece
+            yield result, lsn
+            del result
     except PositionError as problem:
         from pgoutput_fast.capture.errors import CaptureError
 

@@ -158,7 +158,7 @@ class Reader:
                 options,
                 self.position.decoded,
                 silent_seconds=self._retries.silent_seconds,
-                hear=self._watch.hear,
+                on_warning=self._watch.on_warning,
                 own_encoding=self._watch.own_encoding,
             ) as sender:
                 self._retries.mark_connected()
@@ -173,9 +173,9 @@ class Reader:
             if len(received.payloads):
                 self._retries.mark_received()
                 self._give(received, sender)
-            elif self._taken == self._given and (sender.wal_end > idle_lsn or sender.is_pressed):
+            elif self._taken == self._given and (sender.wal_end > idle_lsn or sender.reply_requested):
                 idle_lsn = sender.wal_end
-                self._give(Pause(idle_lsn, sender.is_pressed), sender)
+                self._give(Pause(idle_lsn, sender.reply_requested), sender)
             self._confirm(sender)
         self._confirm(sender)
 

@@ -9,22 +9,22 @@ import pyarrow as pa
 
 from pgoutput_fast._core.protocol.headers import headers
 from pgoutput_fast.base.errors import reason_text
+from pgoutput_fast.catalog.formatting import format_name, format_type
 from pgoutput_fast.catalog.relations import Catalog, Column, Relation
-from pgoutput_fast.catalog.shown import shown_name, shown_type
 from pgoutput_fast.messages.fields import (
     ABORT_FIELDS,
     FIELDS,
     PREFIXED,
-    DamagedError,
+    DamagedMessageError,
     FieldReader,
     Form,
     is_streamed_message,
 )
-from pgoutput_fast.messages.shown import (
-    shown_binary,
-    shown_size,
-    shown_text,
-    shown_time,
+from pgoutput_fast.messages.formatting import (
+    format_binary,
+    format_size,
+    format_text,
+    format_time,
 )
 from pgoutput_fast.protocol import kinds
 from pgoutput_fast.protocol.lsn import format_lsn
@@ -181,7 +181,7 @@ class _Description:
         self.damaged_at: int | None = None
         try:
             self._read(data, in_stream)
-        except DamagedError as problem:
+        except DamagedMessageError as problem:
             self.damaged_at = problem.at
             what = reason_text(problem.reason)
             self._lines.append(f"  damaged at byte {problem.at}: {what}; expected: {problem.expected}")
@@ -193,14 +193,14 @@ class _Description:
         return Described(self.text, self.damaged_at)
 
     def _read(self, data: bytes, in_stream: bool) -> None:
-        size = shown_size(len(data))
+        size = format_size(len(data))
         if not data:
             self._lines.append("no message, 0 bytes")
-            raise DamagedError(Reason.EMPTY_PAYLOAD, 0, "a message's tag byte")
+            raise DamagedMessageError(Reason.EMPTY_PAYLOAD, 0, "a message's tag byte")
         kind = data[0]
         if kind not in FIELDS:
-            self._lines.append(f"unknown message, {size}: {shown_binary(data)}")
-            raise DamagedError(_not_a_message(data), 0, f"a message's tag byte, not 0x{kind:02x}")
+            self._lines.append(f"unknown message, {size}: {format_binary(data)}")
+            raise DamagedMessageError(_not_a_message(data), 0, f"a message's tag byte, not 0x{kind:02x}")
         streamed = in_stream and kind in PREFIXED
         self._lines.append(f"{kinds.MESSAGE_KINDS[kind]}{' in a stream block' if streamed else ''}, {size}")
         if streamed:
@@ -225,9 +225,9 @@ class _Description:
             self._line(f"{name}: {format_lsn(lsn)} ({lsn})")
         elif form is Form.TIME:
             time = reader.time(name)
-            shown = shown_time(time)
-            beyond = "" if shown.endswith("Z") else f" ({time} microseconds since 2000)"
-            self._line(f"{name}: {shown}{beyond}")
+            text = format_time(time)
+            beyond = "" if text.endswith("Z") else f" ({time} microseconds since 2000)"
+            self._line(f"{name}: {text}{beyond}")
         elif form is Form.NO_FLAGS:
             reader.flags(0, name)
             self._line(f"{name}: none")
@@ -236,9 +236,9 @@ class _Description:
         elif form is Form.NAME:
             text = reader.text(name)
             empty = " (pg_catalog)" if name == "namespace" and not text else ""
-            self._line(f"{name}: {shown_name(text)}{empty}")
+            self._line(f"{name}: {format_name(text)}{empty}")
         elif form is Form.TEXT:
-            self._line(f"{name}: {shown_text(reader.text(name).encode())}")
+            self._line(f"{name}: {format_text(reader.text(name).encode())}")
         else:
             value = reader.unsigned(form.size, name)
             self._line(f"{name}: {value}{self._table_name(value) if form is Form.OID else ''}")
@@ -247,7 +247,7 @@ class _Description:
 
     def _table_name(self, oid: int) -> str:
         table = self._tables.get(oid)
-        return "" if table is None else f" ({shown_name(table.namespace)}.{shown_name(table.name)})"
+        return "" if table is None else f" ({format_name(table.namespace)}.{format_name(table.name)})"
 
     # ---- after the fields --------------------------------------------------------------------------------------------
 
@@ -260,16 +260,20 @@ class _Description:
         reader = self._reader
         size = reader.signed(4, "the length of the content")
         if size < 0:
-            raise DamagedError(Reason.BAD_COUNT, reader.at - 4, f"the length of the content, not {size}")
-        self._line(f"content: {shown_size(size)}")
+            raise DamagedMessageError(
+                Reason.BAD_COUNT, reader.at - 4, f"the length of the content, not {size}"
+            )
+        self._line(f"content: {format_size(size)}")
         start = reader.take(size, "the content")
-        self._lines[-1] += f": {shown_text(reader.message[start : reader.at])}" if size else ""
+        self._lines[-1] += f": {format_text(reader.message[start : reader.at])}" if size else ""
 
     def _truncated(self, kind: int, oid: int) -> None:
         reader = self._reader
         count = reader.signed(4, "the number of relations")
         if count <= 0:
-            raise DamagedError(Reason.BAD_COUNT, reader.at - 4, f"the number of relations, not {count}")
+            raise DamagedMessageError(
+                Reason.BAD_COUNT, reader.at - 4, f"the number of relations, not {count}"
+            )
         self._line(f"relations: {count:,}")
         flags = reader.flags(3, "flags")
         names = [name for bit, name in ((1, "cascade"), (2, "restart identity")) if flags & bit]
@@ -286,11 +290,11 @@ class _Description:
         identity = chr(reader.unsigned(1, "replica_identity"))
         if identity not in _IDENTITIES:
             expected = f"replica_identity d, n, f or i, not 0x{ord(identity):02x}"
-            raise DamagedError(Reason.BAD_IDENTITY, reader.at - 1, expected)
+            raise DamagedMessageError(Reason.BAD_IDENTITY, reader.at - 1, expected)
         self._line(f"replica_identity: {identity} ({_IDENTITIES[identity]})")
         count = reader.signed(2, "the number of columns")
         if count < 0:
-            raise DamagedError(Reason.BAD_COUNT, reader.at - 2, f"the number of columns, not {count}")
+            raise DamagedMessageError(Reason.BAD_COUNT, reader.at - 2, f"the number of columns, not {count}")
         self._line(f"columns: {count:,}")
         seen: set[str] = set()
         for number in range(1, count + 1):
@@ -304,12 +308,12 @@ class _Description:
         start = reader.at
         name = reader.text(f"the name of column {number}")
         if name in seen:
-            raise DamagedError(Reason.DUPLICATE_COLUMN, start, f"another name of column {number}")
+            raise DamagedMessageError(Reason.DUPLICATE_COLUMN, start, f"another name of column {number}")
         seen.add(name)
         oid = reader.unsigned(4, f"the type oid of column {number}")
         typmod = reader.signed(4, f"the type modifier of column {number}")
         if number <= _SHOWN_COLUMNS:
-            self._line(f"{number} {shown_name(name)}: {shown_type(oid, typmod)}{key}", 2)
+            self._line(f"{number} {format_name(name)}: {format_type(oid, typmod)}{key}", 2)
 
     def _tuples(self, kind: int, oid: int) -> None:
         if kind != kinds.MSG_INSERT:
@@ -326,7 +330,7 @@ class _Description:
         tag = reader.unsigned(1, f"the tag of a tuple, {letters}")
         if tag not in allowed:
             expected = f"the tag of a tuple, {letters}, not 0x{tag:02x}"
-            raise DamagedError(Reason.BAD_TUPLE_TAG, reader.at - 1, expected)
+            raise DamagedMessageError(Reason.BAD_TUPLE_TAG, reader.at - 1, expected)
         count = reader.unsigned(2, "the number of columns")
         self._line(f"{_TUPLES[tag]}, {count:,} {'column' if count == 1 else 'columns'}")
         table = self._tables.get(oid)
@@ -346,9 +350,9 @@ class _Description:
         kind = reader.unsigned(1, f"the kind of column {number}")
         if kind not in _CELLS:
             expected = f"the kind of column {number}, n, u, t or b, not 0x{kind:02x}"
-            raise DamagedError(Reason.BAD_CELL_KIND, reader.at - 1, expected)
+            raise DamagedMessageError(Reason.BAD_CELL_KIND, reader.at - 1, expected)
         label = (
-            str(number) if column is None else f"{number} {shown_name(column.name)} {column.type_in_words}"
+            str(number) if column is None else f"{number} {format_name(column.name)} {column.type_in_words}"
         )
         line = f"{label}: {_CELLS[kind]}"
         if kind == kinds.COLUMN_NULL and tag == kinds.TUPLE_KEY and (column is None or not column.key):
@@ -361,11 +365,11 @@ class _Description:
                 size = reader.signed(4, f"the length of column {number}")
                 if size < 0:
                     expected = f"the length of column {number}, not {size}"
-                    raise DamagedError(Reason.BAD_CELL_LENGTH, reader.at - 4, expected)
-                line += f", {shown_size(size)}"
+                    raise DamagedMessageError(Reason.BAD_CELL_LENGTH, reader.at - 4, expected)
+                line += f", {format_size(size)}"
                 start = reader.take(size, f"the value of column {number}")
                 value = reader.message[start : reader.at]
-                line += f": {shown_text(value) if kind == kinds.COLUMN_TEXT else shown_binary(value)}"
+                line += f": {format_text(value) if kind == kinds.COLUMN_TEXT else format_binary(value)}"
         finally:
             if number <= _SHOWN_COLUMNS:
                 self._line(line, 2)

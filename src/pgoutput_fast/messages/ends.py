@@ -9,7 +9,14 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 
-from pgoutput_fast.messages.fields import ABORT_FIELDS, COLUMN_BYTES, FIELDS, PREFIXED, DamagedError, Form
+from pgoutput_fast.messages.fields import (
+    ABORT_FIELDS,
+    COLUMN_BYTES,
+    FIELDS,
+    PREFIXED,
+    DamagedMessageError,
+    Form,
+)
 from pgoutput_fast.protocol import kinds
 from pgoutput_fast.protocol.limits import MESSAGE_BYTES
 from pgoutput_fast.protocol.reasons import Reason
@@ -29,14 +36,14 @@ class CutOffError(Exception):
     """The data end within the message."""
 
 
-def end_of_message(data: bytes, at: int, in_stream: bool, behind: int) -> int:
+def end_of_message(data: bytes, at: int, in_stream: bool, terminator: int) -> int:
     """The offset after the message that begins at `at`.
 
     Args:
         data: bytes with the message and at least one byte after it.
         at: offset of the message.
         in_stream: whether it is from a stream block.
-        behind: the byte after every message, which decides between the two lengths of a Stream Abort.
+        terminator: the byte after every message, which decides between the two lengths of a Stream Abort.
 
     Raises:
         CutOffError: if the message does not end within `data`.
@@ -46,7 +53,7 @@ def end_of_message(data: bytes, at: int, in_stream: bool, behind: int) -> int:
         kind = data[at]
         fields = FIELDS.get(kind)
         if fields is None:
-            raise DamagedError(Reason.UNKNOWN_TAG, at, "a message's tag byte")
+            raise DamagedMessageError(Reason.UNKNOWN_TAG, at, "a message's tag byte")
         start = at
         at += 5 if in_stream and kind in PREFIXED else 1
         if kind in _CHANGES:
@@ -56,11 +63,11 @@ def end_of_message(data: bytes, at: int, in_stream: bool, behind: int) -> int:
                 at = _text_end(data, at) if form in (Form.NAME, Form.TEXT) else _past(data, at, name, form)
             rest = _REST.get(kind)
             if rest is not None:
-                at = rest(data, at, behind)
+                at = rest(data, at, terminator)
     except (IndexError, struct.error):
         raise CutOffError from None
     if at - start > MESSAGE_BYTES:
-        raise DamagedError(Reason.PAYLOAD_TOO_LONG, start, "the length of a message")
+        raise DamagedMessageError(Reason.PAYLOAD_TOO_LONG, start, "the length of a message")
     if at >= len(data):
         raise CutOffError
     return at
@@ -70,7 +77,7 @@ def _past(data: bytes, at: int, name: str, form: Form) -> int:
     """The offset after a field of fixed size. Flags are checked, to detect early that this is not a message."""
     most = {Form.NO_FLAGS: 0, Form.YES_OR_NO: 1}.get(form)
     if most is not None and data[at] > most:
-        raise DamagedError(Reason.BAD_FLAGS, at, name)
+        raise DamagedMessageError(Reason.BAD_FLAGS, at, name)
     return at + form.size
 
 
@@ -78,7 +85,7 @@ def _text_end(data: bytes, at: int) -> int:
     end = data.find(b"\0", at)
     if end < 0:
         if len(data) - at > MESSAGE_BYTES:
-            raise DamagedError(Reason.PAYLOAD_TOO_LONG, at, "the zero byte at the end of a text")
+            raise DamagedMessageError(Reason.PAYLOAD_TOO_LONG, at, "the zero byte at the end of a text")
         raise CutOffError
     return end + 1
 
@@ -92,19 +99,21 @@ def _tuple_end(data: bytes, at: int) -> int:
         if kind in _WITH_VALUE:
             (length,) = _count32(data, at + 1)
             if length > MESSAGE_BYTES:
-                raise DamagedError(Reason.BAD_CELL_LENGTH, at + 1, "the length of a value")
+                raise DamagedMessageError(Reason.BAD_CELL_LENGTH, at + 1, "the length of a value")
             at += 5 + length
         elif kind in _WITHOUT_VALUE:
             at += 1
         else:
-            raise DamagedError(Reason.BAD_CELL_KIND, at, "the kind of a column, n, u, t or b")
+            raise DamagedMessageError(Reason.BAD_CELL_KIND, at, "the kind of a column, n, u, t or b")
     return at
 
 
 def _expect_tuple(data: bytes, at: int, allowed: tuple[int, ...]) -> int:
     """The letter of the tuple at `at`."""
     if data[at] not in allowed:
-        raise DamagedError(Reason.BAD_TUPLE_TAG, at, f"the tag of a tuple, {' or '.join(map(chr, allowed))}")
+        raise DamagedMessageError(
+            Reason.BAD_TUPLE_TAG, at, f"the tag of a tuple, {' or '.join(map(chr, allowed))}"
+        )
     return data[at]
 
 
@@ -124,37 +133,37 @@ def _delete_end(data: bytes, at: int) -> int:
     return _tuple_end(data, at + 1)
 
 
-def _relation_end(data: bytes, at: int, behind: int) -> int:
+def _relation_end(data: bytes, at: int, terminator: int) -> int:
     if data[at] not in _IDENTITIES:
-        raise DamagedError(Reason.BAD_IDENTITY, at, "replica_identity d, n, f or i")
+        raise DamagedMessageError(Reason.BAD_IDENTITY, at, "replica_identity d, n, f or i")
     (count,) = _count16(data, at + 1)
     at += 3
     for _ in range(count):
         if data[at] > 1:
-            raise DamagedError(Reason.BAD_FLAGS, at, "the flags of a column")
+            raise DamagedMessageError(Reason.BAD_FLAGS, at, "the flags of a column")
         at = _text_end(data, at + 1) + COLUMN_BYTES
     return at
 
 
-def _truncate_end(data: bytes, at: int, behind: int) -> int:
+def _truncate_end(data: bytes, at: int, terminator: int) -> int:
     (count,) = _count32(data, at)
     if not 0 < count <= MESSAGE_BYTES // 4:
-        raise DamagedError(Reason.BAD_COUNT, at, "the number of relations")
+        raise DamagedMessageError(Reason.BAD_COUNT, at, "the number of relations")
     if data[at + 4] > 3:
-        raise DamagedError(Reason.BAD_FLAGS, at + 4, "the flags of a Truncate")
+        raise DamagedMessageError(Reason.BAD_FLAGS, at + 4, "the flags of a Truncate")
     return at + 5 + 4 * int(count)
 
 
-def _content_end(data: bytes, at: int, behind: int) -> int:
+def _content_end(data: bytes, at: int, terminator: int) -> int:
     (length,) = _count32(data, at)
     if length > MESSAGE_BYTES:
-        raise DamagedError(Reason.BAD_COUNT, at, "the length of the content")
+        raise DamagedMessageError(Reason.BAD_COUNT, at, "the length of the content")
     return at + 4 + int(length)
 
 
-def _abort_end(data: bytes, at: int, behind: int) -> int:
+def _abort_end(data: bytes, at: int, terminator: int) -> int:
     # No LSN begins with a newline byte before the WAL has 720 PB.
-    return at if data[at] == behind else at + _ABORT_BYTES
+    return at if data[at] == terminator else at + _ABORT_BYTES
 
 
 # A fast path for the most frequent kinds, which takes half the time.

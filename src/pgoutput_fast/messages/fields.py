@@ -16,7 +16,7 @@ __all__ = [
     "COLUMN_BYTES",
     "FIELDS",
     "PREFIXED",
-    "DamagedError",
+    "DamagedMessageError",
     "FieldReader",
     "Form",
     "is_streamed_message",
@@ -109,7 +109,7 @@ def is_streamed_message(data: bytes, at: int) -> bool:
 _LAST_TIME = (1 << 63) - 1 - 946_684_800_000_000
 
 
-class DamagedError(Exception):
+class DamagedMessageError(Exception):
     """A message that violates the protocol.
 
     Attributes:
@@ -137,7 +137,7 @@ class FieldReader:
         start = self.at
         if len(self.message) - start < size:
             what = f"{field} ({size:,} {'byte' if size == 1 else 'bytes'} from byte {start} on)"
-            raise DamagedError(Reason.TRUNCATED, len(self.message), what)
+            raise DamagedMessageError(Reason.TRUNCATED, len(self.message), what)
         self.at += size
         return start
 
@@ -155,14 +155,14 @@ class FieldReader:
         """An LSN of 63 bits."""
         value = self.unsigned(8, field)
         if value >> 63:
-            raise DamagedError(Reason.BAD_POSITION, self.at - 8, f"{field} below 2^63")
+            raise DamagedMessageError(Reason.BAD_POSITION, self.at - 8, f"{field} below 2^63")
         return value
 
     def time(self, field: str) -> int:
         """Microseconds since 2000."""
         value = self.signed(8, field)
         if value > _LAST_TIME:
-            raise DamagedError(Reason.BAD_TIMESTAMP, self.at - 8, f"{field} up to {_LAST_TIME}")
+            raise DamagedMessageError(Reason.BAD_TIMESTAMP, self.at - 8, f"{field} up to {_LAST_TIME}")
         return value
 
     def flags(self, most: int, field: str) -> int:
@@ -170,7 +170,7 @@ class FieldReader:
         value = self.unsigned(1, field)
         if value > most:
             allowed = "0" if most == 0 else f"from 0 to {most}"
-            raise DamagedError(Reason.BAD_FLAGS, self.at - 1, f"{field} {allowed}, not {value}")
+            raise DamagedMessageError(Reason.BAD_FLAGS, self.at - 1, f"{field} {allowed}, not {value}")
         return value
 
     def text(self, field: str) -> str:
@@ -178,15 +178,15 @@ class FieldReader:
         start, end = self.at, self.message.find(b"\0", self.at)
         if end < 0:
             what = f"{field} (text from byte {start} on, with a zero byte at its end)"
-            raise DamagedError(Reason.TRUNCATED, len(self.message), what)
+            raise DamagedMessageError(Reason.TRUNCATED, len(self.message), what)
         self.at = end + 1
         try:
             return self.message[start:end].decode()
         except UnicodeDecodeError:
-            raise DamagedError(Reason.BAD_STRING, start, f"{field} in UTF-8") from None
+            raise DamagedMessageError(Reason.BAD_STRING, start, f"{field} in UTF-8") from None
 
     def finish(self) -> None:
         """Checks that the message ends here."""
         left = len(self.message) - self.at
         if left:
-            raise DamagedError(Reason.TRAILING_BYTES, self.at, f"the message's end, not {left:,} more")
+            raise DamagedMessageError(Reason.TRAILING_BYTES, self.at, f"the message's end, not {left:,} more")

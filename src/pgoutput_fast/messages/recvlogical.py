@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from pgoutput_fast.base.errors import DecodeError, reason_text
 from pgoutput_fast.messages.ends import CutOffError, end_of_message
-from pgoutput_fast.messages.fields import DamagedError, is_streamed_message
+from pgoutput_fast.messages.fields import DamagedMessageError, is_streamed_message
 from pgoutput_fast.protocol import kinds
 from pgoutput_fast.protocol.limits import RECEIVED_BYTES
 
@@ -80,23 +80,23 @@ class RecvlogicalFile:
         return self._counted[1]
 
     @overload
-    def __getitem__(self, place: int) -> bytes: ...
+    def __getitem__(self, key: int) -> bytes: ...
 
     @overload
-    def __getitem__(self, place: slice) -> list[bytes]: ...
+    def __getitem__(self, key: slice) -> list[bytes]: ...
 
-    def __getitem__(self, place: int | slice) -> bytes | list[bytes]:
-        if isinstance(place, slice):
-            from_front = (place.start or 0) >= 0 and place.stop is not None and place.stop >= 0
-            if from_front and (place.step is None or place.step > 0):
-                return list(islice(self, place.start, place.stop, place.step))
-            return list(self)[place]
-        index = operator.index(place)
+    def __getitem__(self, key: int | slice) -> bytes | list[bytes]:
+        if isinstance(key, slice):
+            from_front = (key.start or 0) >= 0 and key.stop is not None and key.stop >= 0
+            if from_front and (key.step is None or key.step > 0):
+                return list(islice(self, key.start, key.stop, key.step))
+            return list(self)[key]
+        index = operator.index(key)
         if index < 0:
             index += len(self)
         found = next(islice(self, index, None), None) if index >= 0 else None
         if found is None:
-            raise IndexError(f"{self.path} has no message {place}")
+            raise IndexError(f"{self.path} has no message {key}")
         return found
 
     def batches(self) -> Iterator[pa.Array]:
@@ -182,12 +182,12 @@ class _Splitter:
                 end = end_of_message(data, at, self._in_stream, _NEWLINE)
             except CutOffError:
                 break
-            except DamagedError as problem:
-                what = f"{reason_text(problem.reason)}; expected: {problem.expected}"
-                self.problem = self._damaged(what, kind, problem.at)
+            except DamagedMessageError as problem:
+                text = f"{reason_text(problem.reason)}; expected: {problem.expected}"
+                self.problem = self._damaged(text, kind, problem.at)
                 break
             if data[end] != _NEWLINE:
-                self.problem = self._damaged("a newline was expected behind the message", kind, end)
+                self.problem = self._damaged("a newline was expected after the message", kind, end)
                 break
             block.append(data[at:end])
             self._seq += 1
@@ -211,16 +211,16 @@ class _Splitter:
         kind = kinds.MESSAGE_KINDS.get(self._data[0])
         return DecodeError(reason, seq=self._seq, byte_offset=self._offset, kind=kind)
 
-    def _damaged(self, what: str, kind: int, at: int) -> DecodeError:
+    def _damaged(self, text: str, kind: int, at: int) -> DecodeError:
         if self._seq == 0:
-            what = f"{self._path!r} does not begin with a message of pgoutput and a newline ({what}). {_HOW}"
+            text = f"{self._path!r} does not begin with a message of pgoutput and a newline ({text}). {_HOW}"
         else:
-            what = f"{self._path!r} is damaged: {what}"
+            text = f"{self._path!r} is damaged: {text}"
         name = kinds.MESSAGE_KINDS.get(kind)
-        return DecodeError(what, seq=self._seq, byte_offset=self._offset + at, kind=name)
+        return DecodeError(text, seq=self._seq, byte_offset=self._offset + at, kind=name)
 
     def _something_else(self, data: bytes) -> DecodeError | None:
-        found = next((what for beginning, what in _OTHERS.items() if data.startswith(beginning)), None)
+        found = next((text for beginning, text in _OTHERS.items() if data.startswith(beginning)), None)
         return None if found is None else DecodeError(f"{self._path!r} is {found}. {_HOW}", byte_offset=0)
 
 

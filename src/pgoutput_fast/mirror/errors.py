@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pgoutput_fast.tables.errors import MirrorError
 
-__all__ = ["LoadStoppedError", "SegmentsGoneError", "SlotLostError"]
+__all__ = ["LoadStoppedError", "MirrorSegmentsGoneError", "SlotLostError"]
 
 
 class LoadStoppedError(MirrorError):
@@ -15,5 +15,5 @@ class SlotLostError(MirrorError):
     """The slot is gone, or the server has invalidated it. `Mirror.repair` makes another one, and repairs the tables."""
 
 
-class SegmentsGoneError(MirrorError):
+class MirrorSegmentsGoneError(MirrorError):
     """Segments that the mirror has not taken yet were removed."""

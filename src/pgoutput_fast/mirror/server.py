@@ -10,14 +10,14 @@ from pgoutput_fast.catalog.builtin_types import FIRST_USER_OID
 from pgoutput_fast.catalog.read_types import read_types
 from pgoutput_fast.catalog.relations import Catalog
 from pgoutput_fast.catalog.user_types import NO_TYPES, UserTypes
-from pgoutput_fast.mirror.schema_changes.fingerprint import CatalogColumn, Doubt, Fingerprint
+from pgoutput_fast.mirror.schema_changes.fingerprint import CatalogColumn, Fingerprint, RowQuestion
 from pgoutput_fast.mirror.schema_changes.read_fingerprints import (
     EXCEPT_SINCE,
     read_columns,
     read_fingerprints,
 )
 from pgoutput_fast.mirror.schema_changes.unseen import AlteredPublications, Marker, UnseenEntries
-from pgoutput_fast.mirror.state.memory import Memory
+from pgoutput_fast.mirror.state.mirror_state import MirrorState
 from pgoutput_fast.postgres.repacks import running_repacks
 from pgoutput_fast.postgres.row_age import has_row
 from pgoutput_fast.postgres.session import read_position, session
@@ -43,15 +43,15 @@ class ServerView:
     Args:
         dsn: of the database.
         publications: their names.
-        memory: of the mirror, for changes that fingerprints alone cannot show; None for a view that compares none.
+        state: of the mirror, for changes that fingerprints alone cannot show; None for a view that compares none.
 
     All methods raise `psycopg2.Error` if the server cannot be asked.
     """
 
-    def __init__(self, dsn: str, publications: Sequence[str], memory: Memory | None = None) -> None:
+    def __init__(self, dsn: str, publications: Sequence[str], state: MirrorState | None = None) -> None:
         self.dsn = dsn
-        self._unseen = None if memory is None else UnseenEntries(memory)
-        self._altered = None if memory is None else AlteredPublications(memory)
+        self._unseen = None if state is None else UnseenEntries(state)
+        self._altered = None if state is None else AlteredPublications(state)
         self.publications = tuple(publications)
         self._types: UserTypes = NO_TYPES
         self._seen: set[int] = set()
@@ -90,7 +90,7 @@ class ServerView:
             )
         return found
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Records, before a snapshot is taken, changes that its fingerprints cannot show."""
         with session(self.dsn) as cursor:
             self._note_unseen(cursor)
@@ -98,9 +98,9 @@ class ServerView:
     def _note_unseen(self, cursor: Any) -> None:
         version = cursor.connection.server_version
         if self._unseen is not None and version >= EXCEPT_SINCE:
-            self._unseen.look(cursor)
+            self._unseen.check(cursor)
         if self._altered is not None and version >= _ALTERED_SINCE:
-            self._altered.look(cursor)
+            self._altered.check(cursor)
 
     @property
     def _number(self) -> int:
@@ -109,9 +109,9 @@ class ServerView:
     def _marker(self, *, is_past: bool = False) -> Marker | None:
         return None if self._altered is None else self._altered.marker(is_past=is_past)
 
-    def answer(self, doubt: Doubt) -> bool | None:
+    def answer(self, question: RowQuestion) -> bool | None:
         """Whether the partition of a doubt has such a row; None if unknown."""
-        return self.has_row(doubt.leaf.name, doubt.xid)
+        return self.has_row(question.leaf.name, question.xid)
 
     def has_row(self, table: str, before: int | None) -> bool | None:
         """Whether a table has a row of a transaction before this one; None if unknown."""

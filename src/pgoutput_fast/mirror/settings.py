@@ -64,13 +64,13 @@ class MirrorSettings:
     backlog_bytes: int | None = BACKLOG_BYTES
 
     def snapshot(
-        self, slot: str | None, wanted: Callable[[], bool], tables: Sequence[str] | None = None
+        self, slot: str | None, keep_going: Callable[[], bool], tables: Sequence[str] | None = None
     ) -> Snapshot:
         """Takes a snapshot of published tables. A locked table is lost from it, and can be loaded later.
 
         Args:
             slot: the slot that begins at the snapshot; None for none.
-            wanted: whether to keep waiting.
+            keep_going: whether to keep waiting.
             tables: qualified names; None for all.
 
         Raises:
@@ -82,6 +82,6 @@ class MirrorSettings:
             slot,
             tables=tables,
             options=self.options,
-            wanted=wanted,
+            wanted=keep_going,
             lock_seconds=_LOCK_SECONDS,
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pgoutput_fast.parallel_tag.summary import Message
+from pgoutput_fast.parallel_tag.summary import StateMessage
 from pgoutput_fast.protocol.kinds import MSG_TYPE
 
 __all__ = ["Descriptions"]
@@ -18,11 +18,11 @@ class Descriptions:
     """
 
     def __init__(self) -> None:
-        self._last: dict[_Key, Message] = {}
-        self._first_types: dict[_Key, dict[bytes, Message]] = {}
+        self._last: dict[_Key, StateMessage] = {}
+        self._first_types: dict[_Key, dict[bytes, StateMessage]] = {}
         self._keys: dict[int, set[_Key]] = {}  # the keys of `_last`, by subtransaction
 
-    def add(self, kind: int, oid: int, message: Message, subxid: int = 0) -> None:
+    def add(self, kind: int, oid: int, message: StateMessage, subxid: int = 0) -> None:
         """Adds a message. `subxid` is 0 for a message outside of stream blocks."""
         key = kind, oid, subxid
         known = self._last.get(key)
@@ -46,11 +46,11 @@ class Descriptions:
         for (kind, oid, _), message in other._in_stream_order():
             self.add(kind, oid, message._replace(payload=bytes([kind]) + message.payload[5:]))
 
-    def messages(self) -> list[Message]:
+    def messages(self) -> list[StateMessage]:
         """The messages in stream order."""
         return [message for _, message in self._in_stream_order()]
 
-    def _in_stream_order(self) -> list[tuple[_Key, Message]]:
+    def _in_stream_order(self) -> list[tuple[_Key, StateMessage]]:
         kept = set(self._last.items())
         kept |= {(key, first) for key, firsts in self._first_types.items() for first in firsts.values()}
         return sorted(kept, key=lambda each: each[1])

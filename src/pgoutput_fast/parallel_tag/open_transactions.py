@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from pgoutput_fast.encode.messages import encode_stream_stop
 from pgoutput_fast.parallel_tag.descriptions import Descriptions
-from pgoutput_fast.parallel_tag.summary import Message, void, void_stream
+from pgoutput_fast.parallel_tag.summary import StateMessage, void, void_stream
 from pgoutput_fast.parallel_tag.xid_ranges import XidSet
 
 __all__ = ["OpenTransaction", "OpenTransactions", "StreamBlock"]
@@ -27,22 +27,22 @@ class StreamBlock:
         aborts: the first Stream Aborts of subtransactions that may have begun before the range, by subxid.
     """
 
-    def __init__(self, start: Message | None) -> None:
+    def __init__(self, start: StateMessage | None) -> None:
         self.start = start
-        self.origin: Message | None = None
+        self.origin: StateMessage | None = None
         self.descriptions = Descriptions()
-        self.aborts: dict[int, Message] = {}
+        self.aborts: dict[int, StateMessage] = {}
 
-    def messages(self) -> list[Message]:
+    def messages(self) -> list[StateMessage]:
         aborts = list(self.aborts.values())
         if self.start is None:
             return aborts
         origin = [] if self.origin is None else [self.origin]
-        stop = Message(self.start.seq, 0, encode_stream_stop())
+        stop = StateMessage(self.start.seq, 0, encode_stream_stop())
         return [*aborts, self.start, *origin, *self.descriptions.messages(), stop]
 
 
-_Unit = StreamBlock | list[Message]
+_Unit = StreamBlock | list[StateMessage]
 
 
 class OpenTransaction:
@@ -61,23 +61,23 @@ class OpenTransaction:
         self.prepared: tuple[bytes, int] | None = None
         self.stream_ended = False
 
-    def open_block(self, start: Message | None) -> StreamBlock:
+    def open_block(self, start: StateMessage | None) -> StreamBlock:
         """The block that later stream blocks are merged into, or a new one that begins with `start`."""
         if self.block is None:
             self.block = StreamBlock(start)
             self.units.append(self.block)
         return self.block
 
-    def add(self, messages: list[Message]) -> None:
+    def add(self, messages: list[StateMessage]) -> None:
         """Appends messages. A later stream block begins a new block."""
         self.units.append(messages)
         self.block = None
 
-    def prepare(self, messages: list[Message], gid: bytes, end_lsn: int) -> None:
+    def prepare(self, messages: list[StateMessage], gid: bytes, end_lsn: int) -> None:
         self.add(messages)
         self.prepared = gid, end_lsn
 
-    def end_stream(self, messages: list[Message]) -> None:
+    def end_stream(self, messages: list[StateMessage]) -> None:
         """Adds the messages that end a streamed transaction from before the range."""
         self.add(messages)
         self.stream_ended = True
@@ -92,7 +92,7 @@ class OpenTransactions:
     def __init__(self) -> None:
         self._session_started = False
         # The start of the first session of the range, if it is not in part 1.
-        self._session_marks: list[Message] = []
+        self._session_marks: list[StateMessage] = []
         # Open streams that began in the range, and transactions that were prepared in the range.
         self._streams: dict[int, OpenTransaction] = {}
         self._prepared: dict[int, OpenTransaction] = {}
@@ -142,7 +142,7 @@ class OpenTransactions:
         """The xids that were open before the range and began again in it."""
         return self._replaced.keys()
 
-    def start_session(self, mark: Message | None) -> None:
+    def start_session(self, mark: StateMessage | None) -> None:
         """Records the start of a session, which voids open streams, but not prepared transactions.
 
         Args:
@@ -191,7 +191,7 @@ class OpenTransactions:
         self._void_prepared(xid)
         return stream.descriptions()
 
-    def prepare_stream(self, xid: int, message: Message, gid: bytes, end_lsn: int) -> list[Descriptions]:
+    def prepare_stream(self, xid: int, message: StateMessage, gid: bytes, end_lsn: int) -> list[Descriptions]:
         """Prepares an open stream and returns its descriptions, as `commit_stream`."""
         stream = self._streams.pop(xid)
         self._void_prepared(xid)
@@ -200,21 +200,21 @@ class OpenTransactions:
         self._prepared[xid] = stream
         return descriptions
 
-    def prepare(self, xid: int, messages: list[Message], gid: bytes, end_lsn: int) -> None:
+    def prepare(self, xid: int, messages: list[StateMessage], gid: bytes, end_lsn: int) -> None:
         """Records a prepared transaction that was not streamed, with its messages to keep."""
         transaction = self._prepared[xid] = OpenTransaction()
         transaction.prepare(messages, gid, end_lsn)
 
-    def commit_prepared(self, xid: int, message: Message, gid: bytes) -> list[Descriptions]:
+    def commit_prepared(self, xid: int, message: StateMessage, gid: bytes) -> list[Descriptions]:
         """Ends a prepared transaction and returns its descriptions, which now apply to all transactions."""
         ended = self._end_prepared(xid, message, gid)
         return [] if ended is None else ended.descriptions()
 
-    def roll_back_prepared(self, xid: int, message: Message, gid: bytes, lsn: int) -> None:
+    def roll_back_prepared(self, xid: int, message: StateMessage, gid: bytes, lsn: int) -> None:
         self._end_prepared(xid, message, gid, lsn)
 
     def _end_prepared(
-        self, xid: int, message: Message, gid: bytes, end_lsn: int | None = None
+        self, xid: int, message: StateMessage, gid: bytes, end_lsn: int | None = None
     ) -> OpenTransaction | None:
         """Ends a prepared transaction, and its second stream if it was streamed again.
 
@@ -241,7 +241,7 @@ class OpenTransactions:
 
     # ---- output ------------------------------------------------------------------------------------------------------
 
-    def messages(self) -> list[Message]:
+    def messages(self) -> list[StateMessage]:
         """All messages to keep, in order."""
         units: list[_Unit] = [self._session_marks] if self._session_marks else []
         for kept in (self._before_session, self._replaced):

@@ -13,7 +13,7 @@ from pgoutput_fast._core.tagging.control_messages import LSNS_KEPT, boundary_of,
 from pgoutput_fast.encode.messages import encode_stream_start
 from pgoutput_fast.parallel_tag.descriptions import Descriptions
 from pgoutput_fast.parallel_tag.open_transactions import OpenTransactions, StreamBlock
-from pgoutput_fast.parallel_tag.summary import SESSION_STARTS, Message, Summary
+from pgoutput_fast.parallel_tag.summary import SESSION_STARTS, StateMessage, Summary
 from pgoutput_fast.protocol import kinds
 
 __all__ = ["Summarizer", "compose", "summarize"]
@@ -34,7 +34,7 @@ _CONTEXT_AFTER = {
 _Lsns = tuple[int, ...]
 
 
-class _Effects:
+class _ControlEffects:
     """The effects on the state of the control messages after part 1 of a summary.
 
     Attributes:
@@ -47,12 +47,12 @@ class _Effects:
         self.descriptions = Descriptions()
         self.transactions = OpenTransactions()
         self.context = _UNKNOWN
-        self._opening: Message | None = None  # the message that opened the open transaction or block
+        self._opening: StateMessage | None = None  # the message that opened the open transaction or block
         self._fields: Any = None  # the fields of a Begin or Begin Prepare in `_opening`
-        self._origin: Message | None = None  # the Origin after a Begin or Begin Prepare
+        self._origin: StateMessage | None = None  # the Origin after a Begin or Begin Prepare
         self._block: StreamBlock | None = None  # the block of the open Stream Start
 
-    def start_session(self, mark: Message | None) -> None:
+    def start_session(self, mark: StateMessage | None) -> None:
         """Starts a session: an unfinished transaction is void.
 
         Args:
@@ -61,7 +61,7 @@ class _Effects:
         self.transactions.start_session(mark)
         self._open(_OUTSIDE, None)
 
-    def take(self, kind: int, message: Message, fields: tuple[Any, ...] | None) -> bool:
+    def take(self, kind: int, message: StateMessage, fields: tuple[Any, ...] | None) -> bool:
         """Takes the next control message. Returns False if it is an error in any state.
 
         Args:
@@ -75,7 +75,7 @@ class _Effects:
             return self._take_origin(message)
         return fields is not None and self._take_boundary(kind, message, *fields)
 
-    def _take_description(self, kind: int, message: Message) -> bool:
+    def _take_description(self, kind: int, message: StateMessage) -> bool:
         streaming = self.context == _STREAMING
         body = message.payload[5 if streaming else 1 :]
         try:
@@ -89,7 +89,7 @@ class _Effects:
             self.descriptions.add(kind, oid, message)
         return True
 
-    def _take_origin(self, message: Message) -> bool:
+    def _take_origin(self, message: StateMessage) -> bool:
         if self.context == _OUTSIDE or not is_origin(message.payload):
             return False
         if self._block is not None:
@@ -101,7 +101,7 @@ class _Effects:
     def _take_boundary(
         self,
         kind: int,
-        message: Message,
+        message: StateMessage,
         xid: int,
         subxid: int,
         lsn: int,
@@ -135,7 +135,7 @@ class _Effects:
             return kind == kinds.MSG_STREAM_ABORT  # no stream from before the range is open
         return True
 
-    def _open(self, context: int, message: Message | None, block: StreamBlock | None = None) -> None:
+    def _open(self, context: int, message: StateMessage | None, block: StreamBlock | None = None) -> None:
         self.context, self._opening, self._origin, self._block = context, message, None, block
 
     def _close(self, context: int) -> bool:
@@ -145,14 +145,14 @@ class _Effects:
         self._open(_OUTSIDE, None)
         return True
 
-    def _prepare(self, message: Message, xid: int, end_lsn: int, gid: bytes) -> bool:
+    def _prepare(self, message: StateMessage, xid: int, end_lsn: int, gid: bytes) -> bool:
         if self.context != _PREPARING or (self._fields[0], self._fields[4]) != (xid, gid):
             return False
         messages = [each for each in (self._opening, self._origin, message) if each is not None]
         self.transactions.prepare(xid, messages, gid, end_lsn)
         return self._close(_PREPARING)
 
-    def _continue_earlier(self, kind: int, message: Message, xid: int, subxid: int) -> None:
+    def _continue_earlier(self, kind: int, message: StateMessage, xid: int, subxid: int) -> None:
         """Takes a message of a transaction that was open before the range, or is unknown."""
         earlier = self.transactions.earlier(xid)
         if kind == kinds.MSG_STREAM_START:
@@ -167,7 +167,7 @@ class _Effects:
             earlier.end_stream([message])
 
     def _continue_stream(
-        self, kind: int, message: Message, xid: int, subxid: int, end_lsn: int, gid: bytes
+        self, kind: int, message: StateMessage, xid: int, subxid: int, end_lsn: int, gid: bytes
     ) -> None:
         """Takes a message of a stream that began in this range."""
         stream = self.transactions.stream(xid)
@@ -189,7 +189,7 @@ class _Effects:
         for each in committed:
             self.descriptions.add_committed(each)
 
-    def opening_messages(self) -> Iterator[Message]:
+    def opening_messages(self) -> Iterator[StateMessage]:
         """The messages that open the transaction or stream block that is open after the range."""
         if self._opening is not None and self.context == _STREAMING:
             xid = int.from_bytes(self._opening.payload[1:5], "big")
@@ -206,11 +206,11 @@ class Summarizer:
     def __init__(self) -> None:
         self._count = 0
         self._failed = False
-        self._error: Message | None = None
+        self._error: StateMessage | None = None
         self._session_starts = False  # whether a session starts with the next message
-        self._prefix: list[Message] = []
+        self._prefix: list[StateMessage] = []
         self._prefix_ended = False
-        self._effects = _Effects()  # of the messages after the prefix
+        self._effects = _ControlEffects()  # of the messages after the prefix
         self._lsns_before: tuple[_Lsns, _Lsns] = ((), ())
         self._lsns: _Lsns = ()
 
@@ -228,8 +228,13 @@ class Summarizer:
         selected = control_messages(payloads, self._effects.context, self._prefix_ended)
         self._add_lsns_before(*selected["lsns_before"])
         begins, xids = selected["begun"].to_numpy(), selected["xids"].to_numpy()
-        events: list[tuple[int, Message | int]] = [
-            (k, Message(base + k, 0 if lsn is None else lsn[k].as_py(), _shorten(payloads[k].as_buffer())))
+        events: list[tuple[int, StateMessage | int]] = [
+            (
+                k,
+                StateMessage(
+                    base + k, 0 if lsn is None else lsn[k].as_py(), _shorten(payloads[k].as_buffer())
+                ),
+            )
             for k in selected["messages"]
         ]
         if self._xids_in_order(events).intersection(xids.tolist()):
@@ -238,7 +243,7 @@ class Summarizer:
             )
             begins = begins[:0]
         for _, each in events:
-            if isinstance(each, Message):
+            if isinstance(each, StateMessage):
                 self._take(each)
             elif not self._failed:
                 self._effects.transactions.begin(each)
@@ -272,13 +277,13 @@ class Summarizer:
         base, self._count = self._count, self._count + count
         if count and self._session_starts:
             self._session_starts = False
-            self._take(Message(base, 0, SESSION_STARTS))
+            self._take(StateMessage(base, 0, SESSION_STARTS))
         return base
 
-    def _xids_in_order(self, events: Iterable[tuple[int, Message | int]]) -> set[int]:
+    def _xids_in_order(self, events: Iterable[tuple[int, StateMessage | int]]) -> set[int]:
         """The xids whose beginnings must be processed in order with the other messages."""
         xids = {*self._effects.transactions.xids(), *self._effects.transactions.replaced_xids()}
-        for message in (each for _, each in events if isinstance(each, Message)):
+        for message in (each for _, each in events if isinstance(each, StateMessage)):
             if message.payload[:1] and message.payload[0] in kinds.BOUNDARIES:
                 fields = boundary_of(message.payload)
                 xids.update(() if fields is None else (fields[0],))
@@ -292,12 +297,12 @@ class Summarizer:
         else:
             self._lsns = _largest(self._lsns, inside if self._effects.context == _STREAMING else outside)
 
-    def _take_all(self, messages: Iterable[Message], base: int) -> None:
+    def _take_all(self, messages: Iterable[StateMessage], base: int) -> None:
         """Takes messages of a summary whose range begins at ordinal `base`."""
         for message in messages:
             self._take(message._replace(seq=base + message.seq))
 
-    def _take(self, message: Message) -> None:
+    def _take(self, message: StateMessage) -> None:
         if self._failed:
             return
         if message.payload == SESSION_STARTS:
@@ -316,7 +321,7 @@ class Summarizer:
             if fields is not None:
                 self._effects.context = _CONTEXT_AFTER.get(kind, _OUTSIDE)
 
-    def _take_session(self, mark: Message) -> None:
+    def _take_session(self, mark: StateMessage) -> None:
         if self._prefix_ended:
             self._effects.start_session(mark)
         else:
@@ -324,7 +329,7 @@ class Summarizer:
             self._prefix_ended = True
             self._effects.start_session(None)
 
-    def _fail(self, message: Message) -> None:
+    def _fail(self, message: StateMessage) -> None:
         """Records an error, after which messages are ignored."""
         self._failed = True
         self._error = message

@@ -50,13 +50,13 @@ from pgoutput_fast.encode.messages import (
 )
 from pgoutput_fast.schema.options import Options
 
-__all__ = ["SESSION_STARTS", "Message", "Summary", "void", "void_stream"]
+__all__ = ["SESSION_STARTS", "StateMessage", "Summary", "void", "void_stream"]
 
 # Marks the start of a session in a list of messages, which never has real logical messages.
 SESSION_STARTS = encode_message(0, "", b"", transactional=False)
 
 
-class Message(NamedTuple):
+class StateMessage(NamedTuple):
     """A message that changes the state: its ordinal in the range, its LSN (0 if unknown), its bytes."""
 
     seq: int
@@ -87,10 +87,10 @@ class Summary:
     count: int = 0
     failed: bool = False
     prefix_ended: bool = False
-    prefix: tuple[Message, ...] = ()
-    descriptions: tuple[Message, ...] = ()
+    prefix: tuple[StateMessage, ...] = ()
+    descriptions: tuple[StateMessage, ...] = ()
     begun_xids: tuple[tuple[int, int], ...] = ()
-    transactions: tuple[Message, ...] = ()
+    transactions: tuple[StateMessage, ...] = ()
     lsns_before: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
     lsns: tuple[int, ...] = ()
     streamed_xids: tuple[int, ...] = ()
@@ -110,8 +110,8 @@ class Summary:
             return state
         native, base = native_decoder(Options(), state), state.next_seq
         before = _values(native)
-        if before["session_starts"] or self.prefix[:1] == (Message(0, 0, SESSION_STARTS),):
-            _replay(native, [Message(0, 0, SESSION_STARTS)], base)
+        if before["session_starts"] or self.prefix[:1] == (StateMessage(0, 0, SESSION_STARTS),):
+            _replay(native, [StateMessage(0, 0, SESSION_STARTS)], base)
             before = _values(native)
         if before["lost"] or before["bad_type"]:
             raise ValueError("a message of the stream could not be read: tag the next ones in one piece")
@@ -169,7 +169,7 @@ class Summary:
         document = parsed_json(zlib.decompress(data))
         for key in _MESSAGE_KEYS:
             document[key] = tuple(
-                Message(seq, lsn, base64.b85decode(payload)) for seq, lsn, payload in document[key]
+                StateMessage(seq, lsn, base64.b85decode(payload)) for seq, lsn, payload in document[key]
             )
         begun, at = [], 0
         steps = iter(document["begun"])
@@ -211,25 +211,25 @@ def _distances(ascending: Sequence[int]) -> list[int]:
     return [after - before for before, after in pairwise([0, *ascending])]
 
 
-def _logical_message(lsn: int, xid: int | None) -> Message:
+def _logical_message(lsn: int, xid: int | None) -> StateMessage:
     """An empty logical message with an LSN."""
-    return Message(0, 0, encode_message(lsn, "", b"", transactional=False, xid=xid))
+    return StateMessage(0, 0, encode_message(lsn, "", b"", transactional=False, xid=xid))
 
 
-def void(xid: int, seq: int) -> list[Message]:
+def void(xid: int, seq: int) -> list[StateMessage]:
     """An empty transaction, which voids an open or prepared one with the same xid."""
-    return [Message(seq, 0, encode_begin(1, 0, xid)), Message(seq, 0, encode_commit(1, 1, 0))]
+    return [StateMessage(seq, 0, encode_begin(1, 0, xid)), StateMessage(seq, 0, encode_commit(1, 1, 0))]
 
 
-def void_stream(xid: int, seq: int) -> list[Message]:
+def void_stream(xid: int, seq: int) -> list[StateMessage]:
     """An empty, rolled-back stream, which voids an earlier stream of its xid, but not a prepared transaction."""
     payloads = encode_stream_start(xid, True), encode_stream_stop(), encode_stream_abort(xid, xid)
-    return [Message(seq, 0, payload) for payload in payloads]
+    return [StateMessage(seq, 0, payload) for payload in payloads]
 
 
-def _replay(native: NativeDecoder, messages: Iterable[Message], base: int) -> None:
+def _replay(native: NativeDecoder, messages: Iterable[StateMessage], base: int) -> None:
     """Tags messages, and starts sessions at their marks."""
-    pending: list[Message] = []
+    pending: list[StateMessage] = []
 
     def tag_pending() -> None:
         if pending:

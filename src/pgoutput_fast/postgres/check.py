@@ -99,8 +99,8 @@ def check(
         if not names:
             found += of_money(cursor, dsn, publications, tables)
     order = ("error", "warning", "note")
-    shown = tuple(dict.fromkeys(table.name for table in tables))
-    return Report(server, known, shown, tuple(sorted(found, key=lambda each: order.index(each.level))))
+    table_names = tuple(dict.fromkeys(table.name for table in tables))
+    return Report(server, known, table_names, tuple(sorted(found, key=lambda each: order.index(each.level))))
 
 
 def _of_name(unsendable: Unsendable) -> Finding:
@@ -249,7 +249,10 @@ def _of_slot(cursor: Any, server: Server, name: str, slot: Slot | None) -> Itera
             yield Finding("error", subject, str(problem), "Choose another name")
             return
         yield Finding(
-            "note", subject, "there is none", "A capture or a mirror makes it. It has only what commits later"
+            "note",
+            subject,
+            "there is none",
+            "A capture or a mirror makes it. It sends only what commits after that",
         )
         return
     if slot.plugin != "pgoutput":

@@ -27,7 +27,7 @@ from pgoutput_fast.protocol.limits import RECEIVED_BYTES
 
 __all__ = ["CopyLink"]
 
-_LOOK_SECONDS = 0.2  # how often a wait checks `wanted`
+_CHECK_SECONDS = 0.2  # how often a wait checks `keep_waiting`
 _GOOD = (COMMAND_OK, TUPLES_OK)
 # The prefix of an error text in libpq, which psycopg2 omits.
 _SEVERITY = re.compile(r"\A\w+:  ")
@@ -48,18 +48,18 @@ class CopyLink:
 
     Args:
         connection: an open psycopg2 connection.
-        hear: called with (SQLSTATE, message) for warnings of the server, before any method returns data that arrived
-            with or after the warning. If `hear` raises, the method that called it raises the error and returns no data.
-            Without `hear`, psycopg2 handles the warnings.
+        on_warning: called with (SQLSTATE, message) for warnings of the server, before any method returns data that
+            arrived with or after the warning. If it raises, the method that called it raises the error and returns no
+            data. If it is None, psycopg2 handles the warnings.
     """
 
-    def __init__(self, connection: Any, hear: Callable[[str, str], object] | None = None) -> None:
+    def __init__(self, connection: Any, on_warning: Callable[[str, str], object] | None = None) -> None:
         self._connection = connection
         self._native = CopyData(_functions())
-        self._hear = hear
+        self._on_warning = on_warning
         self._state = OPEN
         self._failure = ""
-        if hear is not None:
+        if on_warning is not None:
             self._native.collect_notices(self._address())
 
     @property
@@ -67,8 +67,8 @@ class CopyLink:
         """Number of arrivals of data, including parts of a message."""
         return self._native.arrivals
 
-    def begin(self, query: str | bytes, wanted: Callable[[], bool]) -> bool:
-        """Sends a `COPY ... TO STDOUT` and waits until it begins. Returns False if `wanted` became false first.
+    def begin(self, query: str | bytes, keep_waiting: Callable[[], bool]) -> bool:
+        """Sends a `COPY ... TO STDOUT` and waits until it begins. Returns False if `keep_waiting` became false first.
 
         Raises:
             psycopg2.Error: if the server refuses the COPY, or the connection is lost.
@@ -76,8 +76,8 @@ class CopyLink:
         if not self._native.send(self._address(), query.encode() if isinstance(query, str) else query):
             raise self._lost()
         self._state = OPEN
-        while (result := self._native.result(self._address(), int(_LOOK_SECONDS * 1000))) is None:
-            if not wanted():
+        while (result := self._native.result(self._address(), int(_CHECK_SECONDS * 1000))) is None:
+            if not keep_waiting():
                 return False
         self._listen()
         if result[0] != COPY_OUT:
@@ -125,7 +125,7 @@ class CopyLink:
             raise self._lost()
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0:
-            if self.take(RECEIVED_BYTES, min(left, _LOOK_SECONDS), 0) is None:
+            if self.take(RECEIVED_BYTES, min(left, _CHECK_SECONDS), 0) is None:
                 return True
         return False
 
@@ -140,26 +140,26 @@ class CopyLink:
         """
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0:
-            if self.take(RECEIVED_BYTES, min(left, _LOOK_SECONDS), 0) is None:
+            if self.take(RECEIVED_BYTES, min(left, _CHECK_SECONDS), 0) is None:
                 return
 
     def _listen(self) -> None:
-        if self._hear is not None:
+        if self._on_warning is not None:
             for code, text in self._native.notices():
-                self._hear(code, text)
+                self._on_warning(code, text)
 
     def _drain(self) -> None:
         """Consumes the results at the end of the COPY, so that the connection can be reused."""
         failed: psycopg2.Error | None = None
         deadline = time.monotonic() + 60
-        while (result := self._native.result(self._address(), int(_LOOK_SECONDS * 1000))) != (-1, None, ""):
+        while (result := self._native.result(self._address(), int(_CHECK_SECONDS * 1000))) != (-1, None, ""):
             if result is None:
                 if time.monotonic() > deadline:
                     raise psycopg2.OperationalError("the server does not say how the COPY ended")
                 continue
-            status, code, said = result
+            status, code, message = result
             if status not in _GOOD:
-                failed = failed or _error(code, said)
+                failed = failed or _error(code, message)
                 if code is None:
                     break
         if failed is not None:
@@ -179,15 +179,15 @@ def _milliseconds(seconds: float) -> int:
     return max(round(seconds * 1000), 0)
 
 
-def _error(code: str | None, said: str) -> psycopg2.Error:
+def _error(code: str | None, message: str) -> psycopg2.Error:
     """Returns the error that psycopg2 itself would raise."""
     if code is None:
-        return psycopg2.OperationalError(said)
-    text = _SEVERITY.sub("", said)
+        return psycopg2.OperationalError(message)
+    text = _SEVERITY.sub("", message)
     try:
         kind = psycopg2.errors.lookup(code)
     except KeyError:
         kind = psycopg2.DatabaseError
     problem = kind(text)
-    problem.__setstate__({"pgcode": code, "pgerror": said})
+    problem.__setstate__({"pgcode": code, "pgerror": message})
     return problem

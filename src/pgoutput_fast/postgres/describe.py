@@ -53,9 +53,9 @@ def _is_known(known: Catalog, table: str | int) -> bool:
 def _published(cursor: Any, publications: Sequence[str], tables: Sequence[str | int]) -> list[Relation]:
     major = read_server(cursor).major
     published, _ = describe_tables(cursor, publications, major, 0, user_types=False)
-    there = Catalog([table.relation for table in published])
+    catalog = Catalog([table.relation for table in published])
     try:
-        return [relation for table in tables for relation in there.named(table)]
+        return [relation for table in tables for relation in catalog.named(table)]
     except KeyError as problem:
         raise KeyError(
             "the segments do not have the table, and neither does publication "

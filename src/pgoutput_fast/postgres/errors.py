@@ -28,4 +28,4 @@ class SilentError(psycopg2.OperationalError):  # type: ignore[misc]
         super().__init__(seconds)
 
     def __str__(self) -> str:
-        return f"the server has answered nothing for {self.args[0]:.0f} s"
+        return f"the server has not answered for {self.args[0]:.0f} s"

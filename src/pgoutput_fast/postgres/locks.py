@@ -72,11 +72,11 @@ def holders(cursor: Any, oid: int) -> str:
         psycopg2.Error: if a query fails.
     """
     cursor.execute(_HOLDERS, (oid,))
-    said = [
+    lines = [
         f"process {pid} of the server {'has locked it' if granted else 'waits to lock it'}{_facts(*session)}"
         for pid, granted, *session in cursor.fetchall()
     ]
-    return "; ".join(said) or "nobody holds the lock any more"
+    return "; ".join(lines) or "nobody holds the lock any more"
 
 
 def open_transactions(cursor: Any) -> str:
@@ -86,10 +86,10 @@ def open_transactions(cursor: Any) -> str:
         psycopg2.Error: if a query fails.
     """
     cursor.execute(_OPEN)
-    said = [f"process {pid} of the server{_facts(*session)}" for pid, *session in cursor.fetchall()]
+    lines = [f"process {pid} of the server{_facts(*session)}" for pid, *session in cursor.fetchall()]
     cursor.execute(_PREPARED)
     (prepared,) = cursor.fetchone()
-    return "; ".join([*said, *([f"{prepared} prepared transactions"] if prepared else [])])
+    return "; ".join([*lines, *([f"{prepared} prepared transactions"] if prepared else [])])
 
 
 def _facts(application: str, state: str, began: str | None) -> str:

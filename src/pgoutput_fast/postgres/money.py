@@ -98,6 +98,6 @@ def of_money(
 
 def _problem(column: str, digits: int) -> str:
     return (
-        f"column {column!r} has values of type money, and lc_monetary gives money {digits} digits behind the point in "
-        f"this database. The package decodes {_DIGITS}, so each value would be wrong by a power of ten"
+        f"column {column!r} has values of type money, and lc_monetary gives money {digits} digits after the point "
+        f"in this database. The package decodes {_DIGITS}, so each value would be wrong by a power of ten"
     )

@@ -96,12 +96,12 @@ def expect_sendable_names(
     """
     found = unsendable_names(cursor, publications, named)
     if found:
-        shown = found[:_MOST_SHOWN]
-        more = "" if len(found) == len(shown) else f" (and {len(found) - len(shown)} more)"
+        first = found[:_MOST_SHOWN]
+        more = "" if len(found) == len(first) else f" (and {len(found) - len(first)} more)"
         raise CaptureError(
-            f"the server cannot send the name of {'; '.join(each.what for each in shown)}{more}: a byte of "
+            f"the server cannot send the name of {'; '.join(each.what for each in first)}{more}: a byte of "
             "it, here with an escape, has no form in UTF-8. Do not publish it, or rename it in any session: "
-            f"{'; '.join(each.renaming for each in shown)}"
+            f"{'; '.join(each.renaming for each in first)}"
         )
 
 

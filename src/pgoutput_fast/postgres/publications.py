@@ -250,7 +250,7 @@ def _of_key(table: PublishedTable) -> Iterator[Finding]:
             "note",
             table.name,
             f"{what}: the server refuses its updates and deletes while they are published",
-            "If it gets more than inserts, give it a primary key, or run "
+            "If it gets updates or deletes, give it a primary key, or run "
             f"ALTER TABLE {table.name} REPLICA IDENTITY FULL",
         )
 
@@ -263,7 +263,7 @@ def _of_columns(table: PublishedTable) -> Iterator[Finding]:
                 "error",
                 table.name,
                 "it has a column list, and its replica identity is full: the server refuses updates and deletes",
-                f"Take the column list away. Or run ALTER TABLE {table.name} REPLICA IDENTITY DEFAULT, if it has a "
+                f"Remove the column list. Or run ALTER TABLE {table.name} REPLICA IDENTITY DEFAULT, if it has a "
                 "primary key",
             )
         elif hidden and table.changes:
@@ -305,7 +305,7 @@ def _of_partitions(table: PublishedTable) -> Iterator[Finding]:
             "warning",
             table.name,
             f"the server never sends changes of its partitions {', '.join(table.unsent)}, which are unlogged or "
-            "foreign tables: a copy has only the rows that an initial load finds there, and these get old",
+            "foreign tables: a copy has only the rows that an initial load finds there, and they become stale",
             "Run ALTER TABLE ... SET LOGGED for the unlogged ones, and detach the foreign ones",
         )
     differing = [name for name, identity in table.leaves if identity != table.identity]

@@ -140,10 +140,10 @@ def row_filters(cursor: Any, entries: Iterable[int]) -> dict[int, str]:
     Raises:
         psycopg2.Error: if a query fails.
     """
-    wanted = list(entries)
-    if not wanted:
+    requested = list(entries)
+    if not requested:
         return {}
-    cursor.execute(_FILTERS, (wanted,))
+    cursor.execute(_FILTERS, (requested,))
     return dict(cursor.fetchall())
 
 
@@ -153,5 +153,5 @@ def unlocked_filters(cursor: Any, entries: Iterable[int]) -> dict[int, str]:
     Raises:
         psycopg2.Error: if a query fails.
     """
-    wanted = list(entries)
-    return dict(unlocked_rows(cursor, _FILTERS + _UNLOCKED, (wanted,))) if wanted else {}
+    requested = list(entries)
+    return dict(unlocked_rows(cursor, _FILTERS + _UNLOCKED, (requested,))) if requested else {}

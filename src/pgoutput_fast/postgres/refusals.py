@@ -5,17 +5,17 @@ from __future__ import annotations
 __all__ = ["advice", "converted_here", "find_unsendable"]
 
 
-def advice(said: str) -> str:
+def advice(message: str) -> str:
     """The advice, as a part of a sentence.
 
     Args:
-        said: the server's error.
+        message: the server's error.
 
     >>> advice("ERROR:  permission denied for table orders")
     'Let its user read it (GRANT SELECT)'
     """
     # Localized servers also name the privilege and the function in English, but not the cause.
-    if "row-level security" in said:
+    if "row-level security" in message:
         return (
             "A policy of row level security would leave rows out. Give the user the attribute BYPASSRLS (ALTER ROLE "
             "... BYPASSRLS, as a superuser). Or connect as the owner of the table, if the table does not have "

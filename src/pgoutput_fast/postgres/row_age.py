@@ -71,7 +71,7 @@ def of_one_table(table: str) -> Iterator[None]:
     try:
         yield
     except (psycopg2.ProgrammingError, psycopg2.NotSupportedError) as problem:
-        said = str(problem).strip().partition("\n")[0]
+        message = str(problem).strip().partition("\n")[0]
         raise ValueError(
-            f"the server refuses to read {table} ({said}). {advice(said)}, or do not publish it"
+            f"the server refuses to read {table} ({message}). {advice(message)}, or do not publish it"
         ) from problem

@@ -16,8 +16,8 @@ import psycopg2.extensions
 
 from pgoutput_fast.catalog.encodings import CODECS
 from pgoutput_fast.catalog.identifiers import quote_identifier
-from pgoutput_fast.postgres.answers import ReplicationSession, Session, answer
 from pgoutput_fast.postgres.errors import CaptureError
+from pgoutput_fast.postgres.interruptible import ReplicationSession, Session, run_interruptible
 from pgoutput_fast.protocol.lsn import Lsn, parse_lsn
 
 __all__ = [
@@ -28,12 +28,12 @@ __all__ = [
     "codec_of",
     "connect",
     "current_lsn",
+    "describe_database",
     "position_of",
     "read_flushed_position",
     "read_position",
     "read_server",
     "session",
-    "shown_database",
     "with_identifier",
 ]
 
@@ -117,7 +117,7 @@ class DsnError(psycopg2.ProgrammingError, ValueError):  # type: ignore[misc]
 # Texts in libpq's errors -> messages without any part of the connection string.
 _WRONG = (
     ('missing "="', 'a word has no "=" after it. Put a value with blanks in single quotes'),
-    ("unterminated quoted string", "a quote does not end"),
+    ("unterminated quoted string", "a quote is not closed"),
     ("forbidden value", "it has a %00"),
     ("percent-encoded", "two hexadecimal digits must follow a %. Write %25 for a % itself"),
     ("separator", "write the options after ? as name=value, with & between them"),
@@ -149,13 +149,13 @@ def _parsed(dsn: str) -> dict[str, str]:
     try:
         given: dict[str, str] = psycopg2.extensions.parse_dsn(dsn)
     except psycopg2.ProgrammingError as problem:
-        said = str(problem)
+        message = str(problem)
         wrong = (
             _OTHER_KIND
             if _OTHER_URL.match(dsn)
             else next(
-                (what for sign, what in _WRONG if sign in said),
-                "libpq gives no other reason without repeating its text",
+                (what for sign, what in _WRONG if sign in message),
+                "libpq's own message would repeat it",
             )
         )
     else:
@@ -184,15 +184,15 @@ def _misread(given: dict[str, str], *, is_uri: bool) -> str | None:
     return None
 
 
-def shown_database(dsn: str) -> str:
+def describe_database(dsn: str) -> str:
     """The displayable name and host of a connection string's database, without user, password and options.
 
     A string that cannot be parsed, or that has unusual characters in these parts, may have a password there: then the
     text has no part of it.
 
-    >>> shown_database("postgresql://me:secret@db.example:5433/shop"), shown_database("password=secret")
+    >>> describe_database("postgresql://me:secret@db.example:5433/shop"), describe_database("password=secret")
     ('shop at db.example:5433', "libpq's default database")
-    >>> shown_database("host=a,b dbname=shop"), shown_database("postgresql://me:sec/ret@db/shop")
+    >>> describe_database("host=a,b dbname=shop"), describe_database("postgresql://me:sec/ret@db/shop")
     ('shop at a,b', 'a database')
     """
     try:
@@ -230,7 +230,7 @@ def connect(
 
     Raises:
         psycopg2.OperationalError: if the server cannot be reached or refuses.
-        StoppedError: as `answer`; statements of the connection raise it, too.
+        StoppedError: as `run_interruptible`; statements of the connection raise it, too.
         DsnError: for a string that cannot be parsed.
     """
     given = _parsed(dsn)
@@ -242,7 +242,7 @@ def connect(
         cut["tcp_user_timeout"] = _UNACKNOWLEDGED_MS
     merged = {"application_name": "pgoutput_fast", **cut, **parameters, **given, "options": options}
     factory = ReplicationSession if replication else Session
-    connection = answer(
+    connection = run_interruptible(
         lambda: psycopg2.connect(connection_factory=factory, **merged), late=lambda made: made.close()
     )
     try:

@@ -327,30 +327,30 @@ def end_making(dsn: str, name: str, pid: int) -> None:
         cursor.execute("SELECT pg_catalog.pg_terminate_backend(%s)", (pid,))
 
 
-def logged_wait(dsn: str, name: str, wanted: Callable[[], bool] | None = None) -> Callable[[], bool]:
+def logged_wait(dsn: str, name: str, keep_waiting: Callable[[], bool] | None = None) -> Callable[[], bool]:
     """A function to call while the server creates a slot. It logs the transactions that block it for long.
 
     Args:
         dsn: of the database.
         name: of the slot.
-        wanted: returns the function's result; None for always true.
+        keep_waiting: returns the function's result; None for always true.
     """
     at = time.monotonic() + _LOG_SECONDS
     is_logged = False
 
-    def look() -> bool:
+    def check() -> bool:
         nonlocal is_logged
         if not is_logged and time.monotonic() > at:
             is_logged = True
             with suppress(psycopg2.Error), session(dsn) as cursor:
                 _log.warning(
-                    "the server makes slot %s when the transactions have ended that are open now: %s",
+                    "the server creates slot %s once the transactions that are open now have ended: %s",
                     name,
-                    open_transactions(cursor) or "it does not tell which",
+                    open_transactions(cursor) or "unknown ones",
                 )
-        return wanted is None or wanted()
+        return keep_waiting is None or keep_waiting()
 
-    return look
+    return check
 
 
 def drop_slot(dsn: str, name: str) -> bool:
@@ -394,7 +394,7 @@ def _warn_standbys(cursor: Any, name: str) -> None:
         _log.warning(
             "slot %s is the last logical slot of a server with wal_level = replica. Without one, the server ends "
             "logical decoding, and its standbys invalidate their logical slots. If they have any, set "
-            "wal_level = logical, or make another logical slot before this one goes",
+            "wal_level = logical, or make another logical slot before you drop this one",
             name,
         )
 

@@ -20,11 +20,11 @@ from pgoutput_fast.postgres.published import published
 from pgoutput_fast.schema.column_types import column_types_of
 from pgoutput_fast.schema.options import Options
 
-__all__ = ["SnapshotTable", "TablePart", "describe_tables", "text_columns"]
+__all__ = ["LeafTable", "SnapshotTable", "describe_tables", "text_columns"]
 
 
 @dataclass(frozen=True)
-class TablePart:
+class LeafTable:
     """A heap with rows of a table: the table itself, or a partition of it.
 
     Attributes:
@@ -54,7 +54,7 @@ class SnapshotTable:
     """
 
     relation: Relation
-    parts: tuple[TablePart, ...]
+    parts: tuple[LeafTable, ...]
     filters: tuple[int, ...]
     unsendable: frozenset[str]
     consistent_lsn: int
@@ -245,15 +245,15 @@ def _published(cursor: Any, publications: Sequence[str], named: Sequence[tuple[s
     return list(cursor.fetchall())
 
 
-def _parts_of(cursor: Any, oids: Sequence[int]) -> dict[int, list[TablePart]]:
+def _parts_of(cursor: Any, oids: Sequence[int]) -> dict[int, list[LeafTable]]:
     """Returns the heaps with rows of a table, by table."""
     cursor.execute(_PARTS, (list(oids),))
-    found: dict[int, list[TablePart]] = {oid: [] for oid in oids}
+    found: dict[int, list[LeafTable]] = {oid: [] for oid in oids}
     rows = [row for row in cursor.fetchall() if row[4] == "r"]
     sizes = dict(unlocked_rows(cursor, _SIZES, ([row[1] for row in rows],)))
     for root, oid, schema, name, _, filenode, nbytes, is_heap in rows:
         name = quote_qualified_name(schema, name)
-        found[root].append(TablePart(oid, name, filenode, sizes.get(oid, nbytes), is_heap))
+        found[root].append(LeafTable(oid, name, filenode, sizes.get(oid, nbytes), is_heap))
     return found
 
 
@@ -269,7 +269,7 @@ def _columns_of(cursor: Any, oids: Sequence[int]) -> dict[int, list[tuple[Column
 def _table(
     rows: Sequence[Any],
     columns: Sequence[tuple[Column, bool]],
-    parts: Sequence[TablePart],
+    parts: Sequence[LeafTable],
     major: int,
     unsendable: set[int],
     type_names: dict[int, tuple[str, str]],

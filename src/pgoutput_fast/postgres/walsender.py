@@ -75,7 +75,7 @@ class Walsender:
         status_seconds: interval of status messages; shorter if the server's wal_sender_timeout requires it.
         silent_seconds: the connection counts as lost after this time without an answer; 0 for never. A longer
             wal_sender_timeout takes precedence: a server that is busy decoding reads requests twice in that time.
-        hear: as in `CopyLink`: receives the server's warnings.
+        on_warning: as in `CopyLink`: receives the server's warnings.
         owns: whether to mark the slot as owned by a capture meanwhile.
         own_encoding: whether the server sends texts in the encoding of the database, to be converted here. Then it
             sends no value in binary.
@@ -93,7 +93,7 @@ class Walsender:
         status_seconds: float = _STATUS_SECONDS,
         *,
         silent_seconds: float = 0.0,
-        hear: Callable[[str, str], object] | None = None,
+        on_warning: Callable[[str, str], object] | None = None,
         owns: bool = False,
         own_encoding: bool = False,
     ) -> None:
@@ -114,10 +114,10 @@ class Walsender:
         except BaseException:
             self._connection.close()
             raise
-        self._link = CopyLink(self._connection, hear)
+        self._link = CopyLink(self._connection, on_warning)
         self._confirmed_lsn = 0
         self._wal_end = 0
-        self._is_pressed = False
+        self._reply_requested = False
         self._status_seconds = min(status_seconds, timeout / _STATUSES) if timeout else status_seconds
         self._next_status = 0.0
         self._most_silent = max(silent_seconds, timeout) if silent_seconds else 0.0
@@ -135,7 +135,7 @@ class Walsender:
                 with contextlib.suppress(psycopg2.Error):
                     self._link.end(_END_SECONDS)
         finally:
-            # Even if `hear` raises an error for a last warning.
+            # Even if `on_warning` raises an error for a last warning.
             self._connection.close()
 
     @property
@@ -149,12 +149,12 @@ class Walsender:
         return self._confirmed_lsn
 
     @property
-    def is_pressed(self) -> bool:
+    def reply_requested(self) -> bool:
         """Whether the server requested a reply during the last read.
 
         A server that shuts down does so repeatedly, until all sent data are confirmed.
         """
-        return self._is_pressed
+        return self._reply_requested
 
     def read(self, most_bytes: int, most_seconds: float, *, ask: bool = False) -> Received:
         """Returns available messages, up to `most_bytes`; none after `most_seconds` of silence.
@@ -171,7 +171,7 @@ class Walsender:
             DecodeError: for data that are no frame of a walsender.
         """
         deadline = time.monotonic() + most_seconds
-        asked = self._is_pressed = False
+        asked = self._reply_requested = False
         first = 0.0  # only data that have already arrived
         while True:
             began, arrivals = time.monotonic(), self._link.arrivals
@@ -183,11 +183,11 @@ class Walsender:
             self._silent = 0.0 if came else self._silent + time.monotonic() - began
             if self._most_silent and self._silent > self._most_silent:
                 raise SilentError(self._silent)
-            heard = self._heard(frames) if len(frames) else None
+            received = self._unframed(frames) if len(frames) else None
             left = deadline - time.monotonic()
-            if heard is not None and (len(heard.payloads) or asked):
+            if received is not None and (len(received.payloads) or asked):
                 self.status()
-                return heard
+                return received
             if left <= 0:
                 self.status(reply=True)
                 return Received()
@@ -195,16 +195,16 @@ class Walsender:
             asked, ask = asked or ask, False
             first = min(left, self._status_seconds)
 
-    def _heard(self, frames: pa.Array) -> Received:
+    def _unframed(self, frames: pa.Array) -> Received:
         """Extracts the messages from their frames, and replies if the server requests it."""
-        heard = unframe(frames)
-        ends = [pc.max(each).as_py() for each in (heard.wal_end, heard.keepalives.column("wal_end"))]
+        received = unframe(frames)
+        ends = [pc.max(each).as_py() for each in (received.wal_end, received.keepalives.column("wal_end"))]
         self._wal_end = max(self._wal_end, *(end for end in ends if end is not None))
-        if pc.any(heard.keepalives.column("reply_requested")).as_py():
-            self._is_pressed = True
+        if pc.any(received.keepalives.column("reply_requested")).as_py():
+            self._reply_requested = True
             self.status(force=True)
-        payloads = heard.payloads if self._recoder is None else self._recoder.recode(heard.payloads)
-        return Received(payloads, heard.lsn, payloads.buffers()[2].size)
+        payloads = received.payloads if self._recoder is None else self._recoder.recode(received.payloads)
+        return Received(payloads, received.lsn, payloads.buffers()[2].size)
 
     def confirm(self, lsn: int) -> None:
         """Confirms that everything that committed up to `lsn` is durable.

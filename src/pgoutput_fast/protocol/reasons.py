@@ -52,7 +52,7 @@ class Reason(IntEnum):
     EMPTY_PAYLOAD = 1, "the payload is empty"
     UNKNOWN_TAG = 2, "unknown message tag: is this a message of pgoutput, without anything around it?"
     TRUNCATED = 3, "the message ends too early"
-    TRAILING_BYTES = 4, "bytes are left over behind the message's end"
+    TRAILING_BYTES = 4, "bytes are left over after the message's end"
     PAYLOAD_TOO_LONG = 5, "the payload is longer than any message that the server can send (1 GiB - 1)"
     BAD_TUPLE_TAG = 6, "a tuple must begin with N, K or O, as its message allows"
     BAD_CELL_KIND = 7, "a cell must be of kind n, u, t or b"
@@ -148,8 +148,8 @@ class Reason(IntEnum):
     )
     OUTCOME_UNKNOWN = (
         54,
-        "nobody knows whether this change was committed: a message that may have ended the transaction, or rolled back "
-        "a part of it, is malformed or missing",
+        "it is unknown whether this change was committed: a message that may have ended the transaction, or rolled "
+        "back a part of it, is malformed or missing",
     )
     TYPE_CHANGED = (
         55,
@@ -177,7 +177,7 @@ class Reason(IntEnum):
         "the row of the COPY stream is not a position of 8 bytes and a payload",
     )
     COPY_TRUNCATED = 60, "the COPY stream ends too early"
-    COPY_TRAILING_BYTES = 61, "bytes are left over behind the COPY stream's end"
+    COPY_TRAILING_BYTES = 61, "bytes are left over after the COPY stream's end"
     ROW_TOO_LONG = 62, "the row or value is longer than any that the server can send (1 GiB - 1)"
 
     # ---- unrepresentable -------------------------------------------------------------------------------------------

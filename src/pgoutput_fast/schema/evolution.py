@@ -142,12 +142,12 @@ def unify_schemas(
     return pa.schema([field for field, _ in fields.values()], metadata=versions[-1][1].metadata)
 
 
-def widest(schemas: Sequence[pa.Schema], place: str, *, more_fields: bool = False) -> pa.Schema:
+def widest(schemas: Sequence[pa.Schema], table: str, *, more_fields: bool = False) -> pa.Schema:
     """The columns of all schemas, widened to hold the values of all, with the metadata of the first.
 
     Args:
         schemas: at least one.
-        place: names the table, for errors.
+        table: names it, for errors.
         more_fields: as for `widen`.
 
     Raises:
@@ -163,7 +163,7 @@ def widest(schemas: Sequence[pa.Schema], place: str, *, more_fields: bool = Fals
         wide = widen(known.type, field.type, more_fields=more_fields)
         if wide is None:
             raise ValueError(
-                f"{place}: its column {field.name!r} was {known.type} and became {field.type}: one table cannot have "
+                f"{table}: its column {field.name!r} was {known.type} and became {field.type}: one table cannot have "
                 "both"
             )
         fields[field.name] = known.with_type(wide)
@@ -212,22 +212,22 @@ def _check_version(
     extra_columns: str,
 ) -> None:
     where = f"{relation.qualified_name}: version {relation.version}"
-    there = {field.name: field for field in schema}
-    extra = [name for name in there if name not in pinned and name not in metadata_columns]
+    existing = {field.name: field for field in schema}
+    extra = [name for name in existing if name not in pinned and name not in metadata_columns]
     if extra and extra_columns == "error":
         raise ValueError(
             f"{where} has {', '.join(map(repr, extra))}, which the pinned schema lacks; pass extra_columns='drop' "
             "to leave them out"
         )
     for name, field in pinned.items():
-        if name not in there:
+        if name not in existing:
             if not field.nullable:
                 raise ValueError(
                     f"{where} lacks {name!r}, but the pinned schema says that this column has no nulls"
                 )
-        elif not fits(there[name].type, field.type):
+        elif not fits(existing[name].type, field.type):
             raise ValueError(
-                f"{where} has column {name!r} as {there[name].type}, which has values that do not fit the "
+                f"{where} has column {name!r} as {existing[name].type}, which has values that do not fit the "
                 f"pinned schema's {field.type}"
             )
 

@@ -77,15 +77,15 @@ def choose_metadata(metadata: Literal["all"] | Sequence[str], prefix: str) -> tu
             raise TypeError(
                 f"metadata must be 'all' or a list of names, not {kind_of(metadata)}; for no metadata columns pass []"
             )
-    there = [field.name for field in _fields(prefix)]
+    existing = [field.name for field in _fields(prefix)]
     if metadata == "all":
-        return tuple(there)
-    short = dict(zip((name for name, _ in METADATA_COLUMNS), there, strict=True))
-    chosen = [name if name in there else short.get(name, name) for name in metadata]
-    missing = [name for name in chosen if name not in there]
+        return tuple(existing)
+    short = dict(zip((name for name, _ in METADATA_COLUMNS), existing, strict=True))
+    chosen = [name if name in existing else short.get(name, name) for name in metadata]
+    missing = [name for name in chosen if name not in existing]
     if missing:
         raise KeyError(
-            f"there is no metadata column {', '.join(map(repr, missing))}; there is {', '.join(there)}"
+            f"there is no metadata column {', '.join(map(repr, missing))}; there is {', '.join(existing)}"
         )
     if len(set(chosen)) < len(chosen):
         raise ValueError(f"metadata names a column twice: {', '.join(chosen)}")

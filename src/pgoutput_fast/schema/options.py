@@ -164,29 +164,29 @@ class Options:
         Raises:
             ValueError: if no version has a column; the error lists the existing columns.
         """
-        wanted = self.columns_of(relation)
-        if not wanted:
+        selected = self.columns_of(relation)
+        if not selected:
             return
         columns = self.columns or {}
         table = relation.qualified_name if relation.qualified_name in columns else relation.oid
         own = {column.name for column in relation.columns}
-        missing = sorted(name for name in wanted if name not in own and (table, name) not in seen)
+        missing = sorted(name for name in selected if name not in own and (table, name) not in seen)
         if not missing:
             return
-        there = dict.fromkeys(
+        existing = dict.fromkeys(
             column.name
             for each in (*known, relation)
             if each.oid == table or each.qualified_name == table
             for column in each.columns
         )
-        seen.update((table, name) for name in there)
+        seen.update((table, name) for name in existing)
         for name in missing:
-            if name not in there:
-                near = get_close_matches(name, there, 1)
+            if name not in existing:
+                near = get_close_matches(name, existing, 1)
                 hint = f" (did you mean {near[0]!r}?)" if near else ""
                 raise ValueError(
                     f"columns: {relation.qualified_name} has no column {name!r}{hint} in any version known so far; "
-                    f"there is {', '.join(map(repr, there)) or 'none'}"
+                    f"there is {', '.join(map(repr, existing)) or 'none'}"
                 )
 
     def pinned(self, table: str | int) -> pa.Schema | Relation | None:

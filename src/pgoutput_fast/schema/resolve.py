@@ -96,8 +96,8 @@ def decoded_schema(relation: Relation, options: Options, types: UserTypes) -> pa
 
 def with_metadata(resolved: Resolved, names: Sequence[str], prefix: str) -> Resolved:
     """Returns the plan with only these metadata columns, in this order, before the relation's columns."""
-    taken = metadata_names(prefix)
-    own = [field for field in resolved.schema if field.name not in taken]
+    reserved = metadata_names(prefix)
+    own = [field for field in resolved.schema if field.name not in reserved]
     fields = [*(resolved.schema.field(name) for name in names), *own]
     return replace(resolved, schema=pa.schema(fields, metadata=resolved.schema.metadata))
 

@@ -147,12 +147,12 @@ def relation_schema(relation: Relation, column_types: Sequence[ColumnType], opti
         ValueError: if a column has the name of a metadata column.
     """
     fields = metadata_fields(options.metadata_prefix)
-    taken = metadata_names(options.metadata_prefix)
+    reserved = metadata_names(options.metadata_prefix)
     chosen = options.columns_of(relation)
     for column, column_type in zip(relation.columns, column_types, strict=True):
         if chosen is not None and column.name not in chosen:
             continue
-        if column.name in taken:
+        if column.name in reserved:
             raise ValueError(
                 f"column {column.name!r} of {relation.qualified_name} has the name of a metadata column: choose "
                 f"another Options(metadata_prefix=...) than {options.metadata_prefix!r}"

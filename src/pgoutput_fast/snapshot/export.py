@@ -77,7 +77,7 @@ def export_snapshot(
     *,
     two_phase: bool = False,
     failover: bool = False,
-    wanted: Callable[[], bool] | None = None,
+    keep_waiting: Callable[[], bool] | None = None,
 ) -> SnapshotHolder:
     """Creates a slot and exports the snapshot at which it begins.
 
@@ -87,10 +87,10 @@ def export_snapshot(
         dsn: of the database.
         slot: name of the permanent slot to create; None for a temporary one.
         two_phase, failover: as for `create_slot`.
-        wanted: called during the wait; returns whether to keep waiting. None to wait indefinitely.
+        keep_waiting: called during the wait; returns whether to keep waiting. None to wait indefinitely.
 
     Raises:
-        SnapshotError: if a slot with this name exists, or if `wanted` became false.
+        SnapshotError: if a slot with this name exists, or if `keep_waiting` became false.
         ValueError: for a name that no slot can have, and for features that the server's version lacks.
         psycopg2.Error: if the server refuses; `check` says what the server lacks.
     """
@@ -103,7 +103,7 @@ def export_snapshot(
     try:
         server = with_identifier(server, dsn, connection)
         command = _command(name, server.major, slot is None, two_phase, failover)
-        created, point, snapshot, _ = _made(connection, command, logged_wait(dsn, name, wanted), name)
+        created, point, snapshot, _ = _made(connection, command, logged_wait(dsn, name, keep_waiting), name)
     except psycopg2.errors.DuplicateObject:
         connection.close()
         raise SnapshotError(
@@ -117,8 +117,8 @@ def export_snapshot(
     return SnapshotHolder(Export(snapshot, parse_lsn(point), created, slot is None, server), connection, dsn)
 
 
-def _made(connection: Any, command: str, wanted: Callable[[], bool], slot: str) -> Any:
-    """Runs the command that creates a slot and returns its row, or cancels it if `wanted` becomes false.
+def _made(connection: Any, command: str, keep_waiting: Callable[[], bool], slot: str) -> Any:
+    """Runs the command that creates a slot and returns its row, or cancels it if `keep_waiting` becomes false.
 
     Without a cancel, the server would go on waiting.
 
@@ -132,11 +132,11 @@ def _made(connection: Any, command: str, wanted: Callable[[], bool], slot: str) 
             return cursor.fetchone()
 
     try:
-        return connection.call(make, wanted)
+        return connection.call(make, keep_waiting)
     except StoppedError:
         raise SnapshotError(
-            f"slot {slot} was not created: the transactions that were open did not end in time, or before the "
-            "program that waited for the slot ended. Try again with more time"
+            f"slot {slot} was not created: the open transactions did not end in time, or the program that "
+            "waited for the slot ended first. Try again with more time"
         ) from None
 
 
@@ -151,11 +151,11 @@ def _drop_at_once(dsn: str, slot: str) -> None:
             time.sleep(0.05)
         except psycopg2.Error as problem:
             _log.warning(
-                "the load created slot %s and cannot drop it: %s. Drop it with drop_slot", slot, problem
+                "the load cannot drop slot %s, which it created: %s. Drop it with drop_slot", slot, problem
             )
             return
     _log.warning(
-        "the load created slot %s and cannot drop it: it is still in use. Drop it with drop_slot", slot
+        "the load cannot drop slot %s, which it created: it is still in use. Drop it with drop_slot", slot
     )
 
 

@@ -31,7 +31,7 @@ from pgoutput_fast.tables.files import RowsFile
 
 __all__ = ["TableDirectory", "TableLoaded", "loading"]
 
-FORMAT = 1
+SNAPSHOT_FORMAT = 1
 _ABOUT = "_snapshot.json"
 # Not the role of a capture, which may write its segments beside the tables during the load.
 _ROLE = Role(
@@ -109,7 +109,7 @@ class TableDirectory:
         by_snapshot = urllib.parse.quote(export.name, safe="")
         self._whole, self._partial = directory / name, directory / f".{name}.{by_snapshot}.partial"
         self._about: dict[str, Any] = {
-            "format": FORMAT,
+            "format": SNAPSHOT_FORMAT,
             "snapshot": export.name,
             "slot": export.slot,
             "consistent_lsn": table.consistent_lsn,
@@ -162,7 +162,7 @@ class TableDirectory:
             found = parsed_json((directory / _ABOUT).read_text())
         except (OSError, ValueError):
             return None
-        return found if isinstance(found, dict) and found.get("format") == FORMAT else None
+        return found if isinstance(found, dict) and found.get("format") == SNAPSHOT_FORMAT else None
 
     def _is_ours(self, found: dict[str, Any]) -> bool:
         return all(found.get(key) == value for key, value in self._about.items())

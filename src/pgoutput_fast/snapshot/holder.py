@@ -84,14 +84,14 @@ def hold_snapshot(dsn: str, slot: str | None, seconds: float, for_pid: int | Non
     with _registered(dsn, slot, for_pid) as file:
         known = file.read()
         if known:
-            held = OpenSnapshot(**parsed_json(known))
-            if held.is_held:
-                return held
-        held = _start(dsn, slot, seconds, for_pid)
+            snapshot = OpenSnapshot(**parsed_json(known))
+            if snapshot.is_held:
+                return snapshot
+        snapshot = _start(dsn, slot, seconds, for_pid)
         file.seek(0)
         file.truncate()
-        file.write(json.dumps(asdict(held)))
-        return held
+        file.write(json.dumps(asdict(snapshot)))
+        return snapshot
 
 
 def _registered(dsn: str, slot: str, for_pid: int | None) -> IO[str]:
@@ -125,15 +125,15 @@ def _start(dsn: str, slot: str | None, seconds: float, for_pid: int | None) -> O
     with process.stdin, process.stdout:
         process.stdin.write(json.dumps(task) + "\n")
         process.stdin.flush()
-        said = process.stdout.readline()
+        message = process.stdout.readline()
         with contextlib.suppress(BrokenPipeError):  # it has failed; its answer has the reason
             # Unbuffered: closing a buffer would write it again.
             os.write(process.stdin.fileno(), _TAKEN.encode())
     # The child of this process holds the snapshot.
     code = process.wait()
-    if not said:
+    if not message:
         raise RuntimeError(f"the process for the snapshot ended with status {code}: try again")
-    answer = parsed_json(said)
+    answer = parsed_json(message)
     if "error" in answer:
         raise (SnapshotError if answer["refused"] else RuntimeError)(answer["error"])
     return OpenSnapshot(**answer)
@@ -191,8 +191,8 @@ def _field(pid: int, name: str) -> str | None:
         found = subprocess.run(["ps", "-o", f"{name}=", "-p", str(pid)], capture_output=True, text=True)
     except FileNotFoundError:
         return None
-    said = found.stdout.strip()
-    return (said[:1] if name == "stat" else said) or None
+    message = found.stdout.strip()
+    return (message[:1] if name == "stat" else message) or None
 
 
 def main() -> None:
@@ -204,32 +204,32 @@ def main() -> None:
     for_pid = task["for_pid"]
     of = None if for_pid is None else started_at(for_pid)
 
-    def wanted() -> bool:
+    def keep_waiting() -> bool:
         is_wanted = for_pid is None or (is_alive(for_pid) and started_at(for_pid) == of)
         return time.monotonic() < deadline and is_wanted
 
     try:
         # The requester sends nothing before the answer, so readable input means that it is gone.
         holder = export_snapshot(
-            task["dsn"], task["slot"], wanted=lambda: wanted() and not _can_read(sys.stdin, 0)
+            task["dsn"], task["slot"], keep_waiting=lambda: keep_waiting() and not _can_read(sys.stdin, 0)
         )
     except Exception as problem:
-        said = str(problem).strip() or type(problem).__name__
-        print(json.dumps({"error": said, "refused": isinstance(problem, SnapshotError)}), flush=True)
+        message = str(problem).strip() or type(problem).__name__
+        print(json.dumps({"error": message, "refused": isinstance(problem, SnapshotError)}), flush=True)
         return
     export = holder.export
-    held = OpenSnapshot(
+    snapshot = OpenSnapshot(
         export.name, export.consistent_lsn, export.slot, os.getpid(), started_at(os.getpid()) or ""
     )
-    if not _is_taken(json.dumps(asdict(held)), wanted):
+    if not _is_taken(json.dumps(asdict(snapshot)), keep_waiting):
         holder.drop()
         return
-    while wanted():
+    while keep_waiting():
         time.sleep(min(_LOOK_SECONDS, max(deadline - time.monotonic(), 0)))
     holder.close()
 
 
-def _is_taken(answer: str, wanted: Callable[[], bool]) -> bool:
+def _is_taken(answer: str, keep_waiting: Callable[[], bool]) -> bool:
     """Answers and waits for the requester's confirmation. False if the requester is gone or the time is over."""
     try:
         print(answer, flush=True)
@@ -237,7 +237,7 @@ def _is_taken(answer: str, wanted: Callable[[], bool]) -> bool:
         return False
     while not _can_read(sys.stdin, _LOOK_SECONDS):
         # A child of the requester may hold a copy of the pipe, so the requester can end without an EOF.
-        if not wanted():
+        if not keep_waiting():
             return False
     return sys.stdin.readline() == _TAKEN
 

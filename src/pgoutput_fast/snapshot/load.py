@@ -140,17 +140,17 @@ class _ReaderPool:
 def streamed(
     run: Callable[[Callable[[str, pa.RecordBatch], None], threading.Event], None],
     most_waiting: int,
-    wanted: Callable[[], bool] | None = None,
+    keep_waiting: Callable[[], bool] | None = None,
 ) -> Iterator[tuple[str, pa.RecordBatch]]:
     """Yields in this thread the batches that `run` produces in others. At most `most_waiting` are queued.
 
     Args:
         run: called with a function that puts (table, batch) and blocks while the queue is full, and with a stop event.
         most_waiting: maximum number of queued batches.
-        wanted: called during waits; returns whether to keep waiting. None to wait indefinitely.
+        keep_waiting: called during waits; returns whether to keep waiting. None to wait indefinitely.
 
     Raises:
-        StoppedError: if `wanted` became false.
+        StoppedError: if `keep_waiting` became false.
         The error of `run`.
     """
     waiting: queue.Queue[Any] = queue.Queue(most_waiting)
@@ -180,7 +180,7 @@ def streamed(
             try:
                 item = waiting.get(timeout=0.05)
             except queue.Empty:
-                if wanted is not None and not wanted():
+                if keep_waiting is not None and not keep_waiting():
                     raise StoppedError("the read of the snapshot was told to stop") from None
                 continue
             yield item

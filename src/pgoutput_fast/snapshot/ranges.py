@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pgoutput_fast.postgres.tables import SnapshotTable, TablePart
+from pgoutput_fast.postgres.tables import LeafTable, SnapshotTable
 
 __all__ = ["ReadRange", "ranges_of"]
 
@@ -26,7 +26,7 @@ class ReadRange:
     """
 
     table: str
-    part: TablePart
+    part: LeafTable
     first: int
     end: int | None
     nbytes: int
@@ -36,7 +36,7 @@ class ReadRange:
     def name(self) -> str:
         """A name that is valid as a file name.
 
-        >>> ReadRange("public.t", TablePart(16400, "public.t", 1, 9000, True), 0, None, 9000).name
+        >>> ReadRange("public.t", LeafTable(16400, "public.t", 1, 9000, True), 0, None, 9000).name
         '16400-0000000000'
         """
         return f"{self.part.oid}-{self.first:010d}"
@@ -61,7 +61,7 @@ def ranges_of(table: SnapshotTable, major: int, block_size: int, range_bytes: in
     Before PostgreSQL 14 the server cannot scan a range of pages alone, so a part is one range.
 
     >>> from pgoutput_fast.catalog.relations import Relation
-    >>> part = TablePart(16400, "public.t", 1, 8192 * 5, True)
+    >>> part = LeafTable(16400, "public.t", 1, 8192 * 5, True)
     >>> table = SnapshotTable(Relation(16400, 1, "public", "t", "d", ()), (part,), (), frozenset(), 0)
     >>> [(each.first, each.end) for each in ranges_of(table, 18, 8192, 8192 * 2)]
     [(0, 2), (2, 4), (4, None)]

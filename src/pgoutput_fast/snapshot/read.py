@@ -117,17 +117,17 @@ def in_snapshot(cursor: Any, snapshot: str, *, may_write: bool = False) -> Itera
         psycopg2.errors.ObjectNotInPrerequisiteState,
     ):
         cursor.execute("ROLLBACK")
-        raise gone(snapshot) from None
+        raise ended_error(snapshot) from None
     yield
     # Not in a finally block: after an error the session may be in a COPY, and is closed.
     cursor.execute("COMMIT")
 
 
-def gone(snapshot: str) -> SnapshotError:
+def ended_error(snapshot: str) -> SnapshotError:
     """Returns the error for a snapshot that is no longer held."""
     return SnapshotError(
         f"the snapshot {snapshot} is gone: it ended with the connection that exported it. The rows that were read "
-        "are useless without the others. Drop the slot and start over"
+        "are incomplete. Drop the slot and start over"
     )
 
 
@@ -135,7 +135,7 @@ def copy_query(
     table: SnapshotTable,
     each: ReadRange,
     as_text: frozenset[str],
-    wanted: Sequence[str] | None,
+    selected: Sequence[str] | None,
     row_filter: str | None = None,
     search_path: str | None = None,
 ) -> str:
@@ -147,7 +147,7 @@ def copy_query(
     columns = []
     for column in table.relation.columns:
         name = quote_identifier(column.name)
-        if wanted is not None and column.name not in wanted:
+        if selected is not None and column.name not in selected:
             columns.append("NULL")
         elif column.name in as_text:
             # Uses the type's output function, unlike a cast to text. A composite of nulls is not null.
@@ -192,7 +192,7 @@ class SnapshotReader:
         self._catalog = catalog
         self._options = options
         self._cancelled = False
-        self._said: set[str] = set()
+        self._logged: set[str] = set()
         self._connection = connect(dsn, values=True)
         self._codec = codec_of(self._connection)
         with self._connection.cursor() as cursor:
@@ -249,17 +249,17 @@ class SnapshotReader:
         """Reads a range. If the server cannot send a text as UTF-8, reads it again and converts the texts here."""
         if self._codec is None:
             return self._read_once(table, each, on_batch)
-        held = _Held()
+        buffered = _BufferedBatches()
         try:
-            found = self._read_once(table, each, held.add)
+            found = self._read_once(table, each, buffered.add)
         except psycopg2.errors.UntranslatableCharacter:
             with self._connection.cursor() as cursor:
                 cursor.execute("ROLLBACK")
-            if table.name not in self._said:
+            if table.name not in self._logged:
                 _log.warning("%s", converted_here(f"rows of {table.name}"))
-                self._said.add(table.name)
+                self._logged.add(table.name)
             return self._read_once(table, each, on_batch, self._codec)
-        for batch in held:
+        for batch in buffered:
             on_batch(batch)
         return found
 
@@ -290,7 +290,7 @@ class SnapshotReader:
         rows = CopyRows(
             relation, self._options, self._catalog.types, table.consistent_lsn, as_text, on_batch=give
         )
-        wanted = self._options.columns_of(relation)
+        selected = self._options.columns_of(relation)
         holds = self._holds_schema(table, each)
         with self._connection.cursor() as cursor, in_snapshot(cursor, self._snapshot, may_write=holds):
             try:
@@ -303,7 +303,7 @@ class SnapshotReader:
                     filters = row_filters(cursor, table.filters).values()
                     row_filter = " OR ".join(f"({sql})" for sql in filters) or None
                     path = None if row_filter is None else _without_path(cursor)
-                    names = None if wanted is None else list(wanted)
+                    names = None if selected is None else list(selected)
                     if self._lock_seconds is None:
                         # No timeout during the read: an index may be locked after rows were delivered, and none may be
                         # delivered twice.
@@ -323,24 +323,26 @@ class SnapshotReader:
                         raise
             except _RENAMED:
                 cursor.execute("ROLLBACK")
-                raise TableLostError(table.name, _was("dropped or renamed", table, each)) from None
+                raise TableLostError(table.name, _changed_text("dropped or renamed", table, each)) from None
             except psycopg2.errors.UntranslatableCharacter:
                 if self._codec is not None and codec is None:
                     raise
                 # The server's error contains a part of the value.
                 raise ValueError(
                     f"the server cannot send the rows of {table.name}: one has a character without a form in UTF-8. "
-                    f"{find_unsendable(each.part.name)}. Mend them, or do not publish the table"
+                    f"{find_unsendable(each.part.name)}. Fix them, or do not publish the table"
                 ) from None
             except _REPLACED:
                 cursor.execute("ROLLBACK")
-                raise TableLostError(table.name, _was("replaced", table, each)) from None
+                raise TableLostError(table.name, _changed_text("replaced", table, each)) from None
             except (psycopg2.errors.UndefinedColumn, psycopg2.errors.DatatypeMismatch):
                 cursor.execute("ROLLBACK")
-                raise TableLostError(table.name, _was("altered", table, each)) from None
+                raise TableLostError(table.name, _changed_text("altered", table, each)) from None
             if not is_same:
                 cursor.execute("ROLLBACK")
-                raise TableLostError(table.name, _was("rewritten, truncated or replaced", table, each))
+                raise TableLostError(
+                    table.name, _changed_text("rewritten, truncated or replaced", table, each)
+                )
             rows.finish()
         for batch in rows.take_batches():
             give(batch)
@@ -370,21 +372,21 @@ class SnapshotReader:
                 rows.write(messages.buffers()[2])
 
 
-class _Held:
+class _BufferedBatches:
     """The batches of a range in a temporary file, until it is certain that the range need not be read again."""
 
     def __init__(self) -> None:
         self._file: RowsFile | None = None
-        self._places: list[int] = []
+        self._offsets: list[int] = []
 
     def add(self, batch: pa.RecordBatch) -> None:
         self._file = self._file or RowsFile()
-        self._places.append(self._file.write(batch.schema, [batch]))
+        self._offsets.append(self._file.write(batch.schema, [batch]))
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        for place in self._places:
+        for offset in self._offsets:
             assert self._file is not None
-            yield from self._file.read(place)
+            yield from self._file.read(offset)
 
 
 def _cancelled() -> psycopg2.Error:
@@ -403,7 +405,7 @@ def _without_path(cursor: Any) -> str:
     return str(path)
 
 
-def _was(what: str, table: SnapshotTable, each: ReadRange) -> str:
+def _changed_text(what: str, table: SnapshotTable, each: ReadRange) -> str:
     return (
         f"was {what}" if each.part.oid == table.relation.oid else f"had its partition {each.part.name} {what}"
     )

@@ -18,7 +18,7 @@ from pgoutput_fast.base.display import escaped, html_table, some_of
 from pgoutput_fast.catalog.identifiers import parse_qualified_name, quote_identifier, quote_qualified_name
 from pgoutput_fast.catalog.relations import Catalog
 from pgoutput_fast.postgres.money import expect_cents
-from pgoutput_fast.postgres.session import session, shown_database
+from pgoutput_fast.postgres.session import describe_database, session
 from pgoutput_fast.postgres.tables import describe_tables
 from pgoutput_fast.protocol.lsn import format_lsn
 from pgoutput_fast.schema.flat import flat_schema
@@ -28,7 +28,7 @@ from pgoutput_fast.snapshot.files import TableDirectory, TableLoaded, loading
 from pgoutput_fast.snapshot.load import run_readers, streamed
 from pgoutput_fast.snapshot.progress import LoadProgress, ProgressCounter
 from pgoutput_fast.snapshot.ranges import ReadRange, ranges_of
-from pgoutput_fast.snapshot.read import RangeRead, SnapshotReader, TableLostError, gone, in_snapshot
+from pgoutput_fast.snapshot.read import RangeRead, SnapshotReader, TableLostError, ended_error, in_snapshot
 from pgoutput_fast.storage.fsync import check_file_mode, directory_mode, make_directory
 
 __all__ = ["Loaded", "Snapshot", "SnapshotBatches"]
@@ -133,10 +133,10 @@ class Snapshot:
         if lock_seconds is not None and not lock_seconds > 0:
             raise ValueError("lock_seconds must be positive, or None for no limit")
         self._dsn = dsn
-        self._wanted, self._lock_seconds = wanted, lock_seconds
+        self._keep_waiting, self._lock_seconds = wanted, lock_seconds
         self._publications = tuple(publications)
         self.options = options if options is not None else Options()
-        self._holder = export_snapshot(dsn, slot, two_phase=two_phase, failover=failover, wanted=wanted)
+        self._holder = export_snapshot(dsn, slot, two_phase=two_phase, failover=failover, keep_waiting=wanted)
         try:
             self.export = self._holder.export
             with session(dsn) as cursor, in_snapshot(cursor, self.export.name):
@@ -184,7 +184,7 @@ class Snapshot:
         return self.export.consistent_lsn
 
     def __repr__(self) -> str:
-        return f"<Snapshot: {self._shown()}; {some_of([escaped(name) for name in self.tables])}>"
+        return f"<Snapshot: {self._description()}; {some_of([escaped(name) for name in self.tables])}>"
 
     def _repr_html_(self) -> str:
         rows = [
@@ -192,13 +192,13 @@ class Snapshot:
             for name, table in islice(self.tables.items(), _SHOWN)
         ]
         left_out = len(self.tables) - len(rows)
-        return html_table(f"Snapshot: {self._shown()}", ["table", "columns", "bytes"], rows, left_out)
+        return html_table(f"Snapshot: {self._description()}", ["table", "columns", "bytes"], rows, left_out)
 
-    def _shown(self) -> str:
+    def _description(self) -> str:
         """A short description of the snapshot, without secrets."""
         state = "closed" if self._holder.closed else "open"
         return (
-            f"{state}, {shown_database(self._dsn)} at LSN {format_lsn(self.consistent_lsn)}, "
+            f"{state}, {describe_database(self._dsn)} at LSN {format_lsn(self.consistent_lsn)}, "
             f"slot {escaped(self.slot)}, {len(self.tables):,} tables"
         )
 
@@ -257,7 +257,7 @@ class Snapshot:
 
     def _connect(self) -> SnapshotReader:
         if self._holder.closed:  # the server may not have detected it yet
-            raise gone(self.name)
+            raise ended_error(self.name)
         return SnapshotReader(self._dsn, self.export.name, self.catalog, self.options, self._lock_seconds)
 
     def _all_ranges(self, tables: Collection[str] | None = None, where: str | None = None) -> list[ReadRange]:
@@ -320,7 +320,7 @@ class Snapshot:
 
             run_readers(self._connect, ranges, threads, work, found._lost, stop)
 
-        found._batches = streamed(run, 2 * threads, self._wanted)
+        found._batches = streamed(run, 2 * threads, self._keep_waiting)
         return found
 
     def load_to(

@@ -12,7 +12,7 @@ import pytest
 from pgoutput_fast.merge.effect.effect import Effect
 from pgoutput_fast.merge.formats import open_current_table
 from pgoutput_fast.mirror import MirrorError, Point, at, fresh, fresh_batches, points
-from pgoutput_fast.mirror.state.memory import Memory
+from pgoutput_fast.mirror.state.mirror_state import MirrorState
 from pgoutput_fast.mirror.state.points import Points
 from pgoutput_fast.protocol.lsn import format_lsn
 from pgoutput_fast.storage.stores import open_store
@@ -94,7 +94,7 @@ def test_columns_and_positions(place: Place) -> None:
         assert {row["_unrepresentable"] for row in reader.read_all().to_pylist()} == {None}
     with pytest.raises(LookupError, match=r"goes up to .*, and not to FFFF/0: run the mirror"):
         fresh(place.target, "public.t", position="FFFF/0")
-    with pytest.raises(LookupError, match=r"public\.t was loaded or repaired at .* nobody knows"):
+    with pytest.raises(LookupError, match=r"public\.t was loaded or repaired at .* are unknown"):
         fresh(place.target, "public.t", position=5)
     with pytest.raises(KeyError, match=r"public\.u is not mirrored; mirrored: public\.markers, public\.t"):
         fresh(place.target, "public.u")
@@ -160,16 +160,16 @@ def test_a_key_that_changes(place: Place) -> None:
             lsn = position_now(place)
             expect_fresh(place, "public.t", lsn)
         assert mirror.status()[-1].waiting_rows > 10
-    memory = Memory(open_store(place.target))
-    known = memory.table("public.t")
+    state = MirrorState(open_store(place.target))
+    known = state.table("public.t")
     assert known is not None
     assert (len(known.gaps), len(known.keys)) == (1, 4)
     database.execute("DELETE FROM t WHERE id = 4")
     place.run(keep_points=1)
-    memory.set_run("killed")  # so the next one cleans up
+    state.set_run("killed")  # so the next one cleans up
     place.run(keep_points=1)
     expect_fresh(place, "public.t", points(place.target)[-1].position)
-    cleaned = memory.table("public.t")
+    cleaned = state.table("public.t")
     assert cleaned is not None
     assert (cleaned.gaps, cleaned.keys) == ((), known.keys[-1:])
 

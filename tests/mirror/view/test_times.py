@@ -13,7 +13,7 @@ import pgoutput_fast as pgo
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
 from pgoutput_fast.mirror import fresh
 from pgoutput_fast.mirror.follow.history import AppendTable, HistoryFiles
-from pgoutput_fast.mirror.state.memory import Gap, TableFacts
+from pgoutput_fast.mirror.state.mirror_state import Gap, TableFacts
 from pgoutput_fast.mirror.state.points import Point
 from pgoutput_fast.mirror.view.changes import read_changes
 from pgoutput_fast.mirror.view.times import position_at
@@ -133,6 +133,6 @@ def test_loads_of_about_that_time(tmp_path: Path) -> None:
     assert found(1.5, Gap(200, 300, 4_000_000)) == 100
     for gap in (Gap(200, 300, 4_000_000), Gap(200, 300)):
         with pytest.raises(
-            LookupError, match=r"repaired at 0/12C, and nobody knows .* take 0/12C or a later"
+            LookupError, match=r"repaired at 0/12C, and its rows are unknown .* take 0/12C or a later"
         ):
             found(3, gap)

@@ -10,7 +10,7 @@ __all__ = ["ORDER", "in_order"]
 
 #: The columns that give the order.
 ORDER = ("_commit_lsn", "_seq", "_change_type")
-_GOES_FIRST = ("update_preimage", "delete")
+_REMOVED_FIRST = ("update_preimage", "delete")
 
 
 def in_order(changes: pa.Table) -> pa.Table:
@@ -27,6 +27,6 @@ def in_order(changes: pa.Table) -> pa.Table:
     ['insert', 'update_preimage', 'update_postimage']
     """
     commits, seqs, kinds = (changes[name] for name in ORDER)
-    comes = pc.invert(pc.is_in(kinds, pa.array(_GOES_FIRST)))
-    order = np.lexsort([each.to_numpy() for each in (comes, seqs, commits)])
+    is_added = pc.invert(pc.is_in(kinds, pa.array(_REMOVED_FIRST)))
+    order = np.lexsort([each.to_numpy() for each in (is_added, seqs, commits)])
     return changes.take(pa.array(order))

@@ -59,9 +59,9 @@ class Backlog:
     def _watch(self) -> None:
         while not self._end.wait(self._seconds):
             with suppress(OSError, ValueError):  # the mirror itself reports problems with the directory
-                self._look(self._nbytes())
+                self._check_backlog(self._nbytes())
 
-    def _look(self, nbytes: int) -> None:
+    def _check_backlog(self, nbytes: int) -> None:
         assert self._most is not None
         if not self.is_paused and nbytes > self._most:
             _log.warning(

@@ -23,13 +23,13 @@ from pgoutput_fast.schema.plain import to_types
 from pgoutput_fast.schema.types import has_lists, stored_schema
 
 __all__ = [
+    "ChangeRun",
     "Rejected",
-    "Run",
     "ambiguous_change",
     "ambiguous_key",
-    "behind",
     "check_key",
     "commits_of",
+    "committed_after",
     "decodable",
     "decoded_runs",
     "key_of",
@@ -41,7 +41,7 @@ _METADATA = metadata_names("_")
 
 
 @dataclass(frozen=True)
-class Run:
+class ChangeRun:
     """Consecutive changes of one table under one relation version.
 
     Attributes:
@@ -86,7 +86,7 @@ def decodable(batch: pa.RecordBatch, catalog: Catalog) -> tuple[pa.RecordBatch, 
 
 def decoded_runs(
     batch: pa.RecordBatch, catalog: Catalog, options: Options
-) -> tuple[list[Run], list[Rejected]]:
+) -> tuple[list[ChangeRun], list[Rejected]]:
     """Decodes tagged rows of committed transactions, in commit order.
 
     Args:
@@ -107,7 +107,7 @@ def decoded_runs(
     return runs, list(_rejected(rejects, runs)) if rejects.num_rows else []
 
 
-def _unclear(run: Run, rejects: pa.Table, types: UserTypes) -> tuple[str, int] | None:
+def _unclear(run: ChangeRun, rejects: pa.Table, types: UserTypes) -> tuple[str, int] | None:
     """Why keys of a run may name other rows, and the LSN of the last commit with such a key."""
     if not run.rows.num_rows:
         return None
@@ -118,14 +118,14 @@ def _unclear(run: Run, rejects: pa.Table, types: UserTypes) -> tuple[str, int] |
     return ambiguous_change(run.rows, rejects, run.relation)
 
 
-def _runs(batches: Sequence[RelationBatch]) -> Iterator[Run]:
+def _runs(batches: Sequence[RelationBatch]) -> Iterator[ChangeRun]:
     """The runs of one table."""
     by_version: dict[Relation, list[pa.RecordBatch]] = {}
     for each in batches:
         by_version.setdefault(each.relation, []).append(each.batch)
     versions = [(relation, _plain(found)) for relation, found in by_version.items()]
     if len(versions) == 1:
-        yield Run(*versions[0])
+        yield ChangeRun(*versions[0])
         return
     # The rows of a version are in order, so every run is a slice of them.
     numbers = np.concatenate([np.full(rows.num_rows, k) for k, (_, rows) in enumerate(versions)])
@@ -137,7 +137,7 @@ def _runs(batches: Sequence[RelationBatch]) -> Iterator[Run]:
     for begin, end in pairwise([0, *cuts.tolist(), len(numbers)]):
         k = int(numbers[begin])
         relation, rows = versions[k]
-        yield Run(relation, rows.slice(taken[k], end - begin))
+        yield ChangeRun(relation, rows.slice(taken[k], end - begin))
         taken[k] += end - begin
 
 
@@ -150,7 +150,7 @@ def _plain(batches: Sequence[pa.RecordBatch]) -> pa.Table:
     return in_own_memory(plain)
 
 
-def _rejected(rejects: pa.Table, runs: Sequence[Run]) -> Iterator[Rejected]:
+def _rejected(rejects: pa.Table, runs: Sequence[ChangeRun]) -> Iterator[Rejected]:
     kept = [run.rows.column("_seq").to_numpy() for run in runs]
     lost = ~np.isin(rejects.column("seq").to_numpy(), np.concatenate(kept) if kept else [])
     tables = np.array(rejects.column("relation").to_pylist(), object)
@@ -166,7 +166,7 @@ def commits_of(rows: pa.Table) -> np.ndarray:
     return found
 
 
-def behind(rows: pa.Table, position: int) -> pa.Table:
+def committed_after(rows: pa.Table, position: int) -> pa.Table:
     """The changes, in commit order, that committed after a position."""
     return rows.slice(int(np.searchsorted(commits_of(rows), position, side="right")))
 

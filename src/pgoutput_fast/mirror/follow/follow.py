@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from pgoutput_fast.capture.segment_directory import SegmentDirectory
 from pgoutput_fast.decoding.state import StreamState
-from pgoutput_fast.mirror.errors import SegmentsGoneError
-from pgoutput_fast.mirror.follow.changes import Rejected, Run, decodable, decoded_runs
+from pgoutput_fast.mirror.errors import MirrorSegmentsGoneError
+from pgoutput_fast.mirror.follow.changes import ChangeRun, Rejected, decodable, decoded_runs
 from pgoutput_fast.mirror.follow.expect_segments import expect_newest, expect_segments
 from pgoutput_fast.mirror.follow.history import HistoryFiles
 from pgoutput_fast.mirror.follow.in_step import expect_in_step, prepare
@@ -20,7 +20,7 @@ from pgoutput_fast.mirror.follow.rejects import commit_rejects
 from pgoutput_fast.mirror.follow.tables import MirroredTable
 from pgoutput_fast.mirror.server import ServerView
 from pgoutput_fast.mirror.service.registry import Tables
-from pgoutput_fast.mirror.state.memory import Memory, Progress
+from pgoutput_fast.mirror.state.mirror_state import MirrorState, Progress
 from pgoutput_fast.mirror.state.points import Point, Points
 from pgoutput_fast.protocol.lsn import format_lsn
 from pgoutput_fast.schema.options import Options
@@ -114,7 +114,7 @@ class Follower:
         through: no transaction committed between `read.lsn` and this LSN.
         through_time: no transaction committed between `read.time` and this time, in microseconds since 1970; None if
             unknown.
-        histories: all histories have the commits up to this LSN.
+        history_lsn: all histories have the commits up to this LSN.
         consumed: ordinal of the last message that all tables have, until the capture is told of it.
     """
 
@@ -125,7 +125,7 @@ class Follower:
         tables: Tables,
         server: ServerView,
         options: Options,
-        memory: Memory,
+        state: MirrorState,
         points: Points,
         pace: Pace,
         run: str,
@@ -136,31 +136,31 @@ class Follower:
         self._in_step = in_step
         self._store, self._segments, self._directory = store, open_store(segments), SegmentDirectory(segments)
         self._tables, self._server, self._options = tables, server, options
-        self._memory, self._points, self._pace, self._run = memory, points, pace, run
+        self._state, self._points, self._pace, self._run = state, points, pace, run
         self._committed = CommittedChanges(self._segments, options)
         self._resumed = self._is_marked = False
         self.read = self.applied = progress
         self.through = progress.lsn
         self.through_time: int | None = None
         self.consumed: int | None = None
-        self.histories = memory.reached() or 0
+        self.history_lsn = state.history_lsn() or 0
 
     # ---- segments ------------------------------------------------------------------------------------------------
 
-    def take(self, wanted: Callable[[], bool] = lambda: True, *, alone: bool = False) -> bool:
+    def take(self, keep_going: Callable[[], bool] = lambda: True, *, alone: bool = False) -> bool:
         """Takes all new segments. Returns whether there were any.
 
         Args:
-            wanted: called before each segment: whether to go on.
+            keep_going: called before each segment: whether to go on.
             alone: as in `apply`, which this calls if too much waits.
 
         Raises:
-            SegmentsGoneError: if a segment was removed before it was taken.
+            MirrorSegmentsGoneError: if a segment was removed before it was taken.
             MirrorError: as `apply`.
         """
-        reached = self._directory.reached()
+        durable_lsn = self._directory.durable_lsn()
         found, took = self._new(), False
-        while found and wanted():
+        while found and keep_going():
             each, found = found[0], found[1:]
             try:
                 # Nothing else refers to the rows, so their memory is freed before the next segment is read.
@@ -172,27 +172,27 @@ class Follower:
             took = True
             is_full = self._pace.is_full(*self._waiting())
             if found or is_full:
-                self._note_reached(self.read.lsn)
+                self._note_history_lsn(self.read.lsn)
             if is_full:
                 self.apply(alone=alone)
         if not found:
-            self.through = max(self.read.lsn, reached)
-            self._note_reached(max(self.read.lsn, self.through - 1))
+            self.through = max(self.read.lsn, durable_lsn)
+            self._note_history_lsn(max(self.read.lsn, self.through - 1))
         return took
 
     def expect_segments(self) -> None:
         """Refuses to start a capture in an emptied directory.
 
         Raises:
-            SegmentsGoneError: if the segments from which the stream continues are gone.
+            MirrorSegmentsGoneError: if the segments from which the stream continues are gone.
         """
-        expect_segments(self._segments, self._directory, self.read, self.histories)
+        expect_segments(self._segments, self._directory, self.read, self.history_lsn)
 
-    def _note_reached(self, lsn: int) -> None:
+    def _note_history_lsn(self, lsn: int) -> None:
         """Records for readers of the histories that these have all commits up to an LSN."""
-        if lsn > self.histories:
-            self._memory.set_reached(lsn)
-            self.histories = lsn
+        if lsn > self.history_lsn:
+            self._state.set_history_lsn(lsn)
+            self.history_lsn = lsn
 
     def _new(self) -> list[Named]:
         segments = named_segments(self._segments)
@@ -200,7 +200,7 @@ class Follower:
         done = [each for each in segments if each.last_seq <= self.read.last_seq]
         new = segments[len(done) :]
         if new and new[0].first_seq > self.read.next_seq:
-            raise SegmentsGoneError(
+            raise MirrorSegmentsGoneError(
                 f"{self._segments} begins at message {new[0].first_seq}, but the mirror has taken the messages up to "
                 f"{self.read.last_seq}: segments in between were removed. Drop the slot with drop_slot, and repair the "
                 "mirror with Mirror.repair (--repair). Let retention keep what the mirror needs (consumed=True)"
@@ -210,13 +210,15 @@ class Follower:
             self._resumed = True
         return new
 
-    def _again(self, gone: Named) -> list[Named]:
+    def _again(self, missing: Named) -> list[Named]:
         """The new segments after one of them disappeared during a read: it may be part of another one now."""
         for _ in range(_TRIES):
             found = self._new()
-            if found[:1] != [gone]:
+            if found[:1] != [missing]:
                 return found
-        raise SegmentsGoneError(f"segment {self._segments}/{gone.name} cannot be read: somebody removed it")
+        raise MirrorSegmentsGoneError(
+            f"segment {self._segments}/{missing.name} cannot be read: somebody removed it"
+        )
 
     def _read(self, named: Named) -> tuple[pa.Table, StreamState]:
         rows, segment = read_as_filed(self._segments.at(named.name))
@@ -257,14 +259,14 @@ class Follower:
                 self._tables.named(relation.qualified_name).stop_all(_TAKEN)
             runs, rejects = decoded_runs(rows_of, self._server.typed(catalog), self._options)
             for run in runs:
-                other_names.look_at(run)
+                other_names.check(run)
                 self._take_run(run, files, touched)
             self._make_room()
             for each in rejects:
                 rejected.setdefault(each.table, []).append(each)
         return state.next_seq
 
-    def _take_run(self, run: Run, files: HistoryFiles, touched: dict[str, MirroredTable]) -> None:
+    def _take_run(self, run: ChangeRun, files: HistoryFiles, touched: dict[str, MirroredTable]) -> None:
         table = self._tables.named(run.relation.qualified_name)
         touched[table.directory] = table
         table.take(run, files)
@@ -292,8 +294,8 @@ class Follower:
 
     def _make_room(self) -> None:
         """Spills changes to files if too many wait in memory. A transaction is never divided."""
-        while self._pace.is_too_full(*_sum(each.held for each in self._tables)):
-            max(self._tables, key=lambda each: each.held[1]).to_file(self._options.spill_directory)
+        while self._pace.is_too_full(*_sum(each.in_memory for each in self._tables)):
+            max(self._tables, key=lambda each: each.in_memory[1]).to_file(self._options.spill_directory)
 
     def _waiting(self) -> tuple[int, int]:
         rows = sum(each.waiting_rows for each in self._tables)
@@ -340,7 +342,7 @@ class Follower:
             place, seconds = format_lsn(self.read.lsn), self._pace.clock() - began
             _log.info("%s changes applied up to %s in %.1f s", f"{rows:,}", place, seconds)
         if self.applied != self.read:
-            self._memory.set_progress(self.read)
+            self._state.set_progress(self.read)
             self.applied, self.consumed = self.read, self.read.last_seq
         self.mark()
         pa.default_memory_pool().release_unused()
@@ -378,10 +380,10 @@ class Follower:
         # A table that was loaded later is at a later position, which is the same if nothing committed in between.
         return self.ahead < max(self.read.lsn + 1, self.through)
 
-    def reached(self, lsn: int, time_now: int | None) -> None:
+    def note_position(self, lsn: int, time_now: int | None) -> None:
         """Notes that all commits up to an LSN, and before a time, are applied."""
         self.through = max(self.through, lsn)
-        self._note_reached(self.through - 1)
+        self._note_history_lsn(self.through - 1)
         self.through_time = time_now if time_now is not None else self.through_time
         self.mark()
 

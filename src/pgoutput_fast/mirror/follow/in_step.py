@@ -18,11 +18,11 @@ def expect_in_step(tables: Iterable[MirroredTable]) -> None:
     """
     stopped = [each for each in tables if each.facts.stage == "stopped" and not each.facts.is_unpublished]
     if stopped:
-        said = "; ".join(f"{each.facts.table}: {each.facts.error}" for each in stopped)
+        errors = "; ".join(f"{each.facts.table}: {each.facts.error}" for each in stopped)
         names = " ".join(f"--reload {each.facts.table}" for each in stopped)
         raise MirrorError(
-            f"the tables are in step, so none goes on while one is stopped: {said}. Load it again with Mirror.reload "
-            f"(pgoutput-fast mirror ... {names}), or run the mirror without in_step"
+            f"the tables are in step, so none is changed while one is stopped: {errors}. Load it again with "
+            f"Mirror.reload (pgoutput-fast mirror ... {names}), or run the mirror without in_step"
         )
 
 

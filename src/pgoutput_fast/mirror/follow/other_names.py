@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pgoutput_fast.mirror.follow.changes import Run, behind
+from pgoutput_fast.mirror.follow.changes import ChangeRun, committed_after
 from pgoutput_fast.mirror.follow.tables import MirroredTable
 
 __all__ = ["OtherNames"]
@@ -26,12 +26,12 @@ class OtherNames:
             if each.follows:
                 self._by_oid.setdefault(each.facts.oid, []).append(each)
 
-    def look_at(self, run: Run) -> None:
+    def check(self, run: ChangeRun) -> None:
         """Notes that tables with changes under another name must be loaded."""
         name = run.relation.qualified_name
         for table in self._by_oid.get(run.relation.oid, ()):
             if not table.follows or table.facts.table == name or table.position is None:
                 continue
             # A load after these changes has them.
-            if behind(run.rows, table.position).num_rows:
+            if committed_after(run.rows, table.position).num_rows:
                 table.want_load(f"its name was {name} when rows changed")

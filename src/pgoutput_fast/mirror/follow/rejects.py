@@ -63,14 +63,14 @@ class LoadRejects:
         relation: the server's relation.
         files: for the rejects. The table of the rejects gets them with `commit`.
         position: of the rows, and the LSN of their rejects.
-        reached: the LSN up to which the table then has the rejects of changes.
+        rejects_lsn: the LSN up to which the table then has the rejects of changes.
     """
 
     def __init__(
-        self, table: MirroredTable, relation: Relation, files: HistoryFiles, position: int, reached: int
+        self, table: MirroredTable, relation: Relation, files: HistoryFiles, position: int, rejects_lsn: int
     ) -> None:
         self._table, self._relation, self._files = table, relation, files
-        self._position, self._reached = position, reached
+        self._position, self._rejects_lsn = position, rejects_lsn
         self._is_incomplete = False
 
     def of(self, rows: Iterator[pa.Table], batches: SnapshotBatches, *, keep: bool) -> Iterator[pa.Table]:
@@ -110,4 +110,4 @@ class LoadRejects:
     def commit(self) -> None:
         """Commits the collected rejects."""
         rejects = self._table.rejects
-        commit_rejects(rejects, self._files, max(rejects.position() or 0, self._reached), self._table)
+        commit_rejects(rejects, self._files, max(rejects.position() or 0, self._rejects_lsn), self._table)

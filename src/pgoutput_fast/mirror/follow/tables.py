@@ -15,12 +15,18 @@ from pgoutput_fast.catalog.relations import Relation
 from pgoutput_fast.merge.current_table import CurrentTable
 from pgoutput_fast.merge.effect.effect import Effect
 from pgoutput_fast.merge.effect.net_effect import effect_of
-from pgoutput_fast.mirror.follow.changes import Run, behind, commits_of, key_of, unchecked_array
+from pgoutput_fast.mirror.follow.changes import (
+    ChangeRun,
+    commits_of,
+    committed_after,
+    key_of,
+    unchecked_array,
+)
 from pgoutput_fast.mirror.follow.history import AppendTable, HistoryFiles
 from pgoutput_fast.mirror.follow.waiting import WaitingRows
 from pgoutput_fast.mirror.schema_changes.fingerprint import CatalogColumn, Fingerprint
 from pgoutput_fast.mirror.schema_changes.versions import columns_of
-from pgoutput_fast.mirror.state.memory import UNPUBLISHED, Gap, KnownColumn, Memory, TableFacts
+from pgoutput_fast.mirror.state.mirror_state import UNPUBLISHED, Gap, KnownColumn, MirrorState, TableFacts
 from pgoutput_fast.schema.metadata_columns import metadata_names
 from pgoutput_fast.tables.errors import LOAD_AGAIN, RELOAD
 from pgoutput_fast.tables.file_table import FileTable
@@ -38,7 +44,7 @@ _METADATA = metadata_names("_")
 
 
 @dataclass
-class _KeyedChanges:
+class _WaitingChanges:
     """Waiting changes under one key. Without a key, they also have the same columns, which identify the rows."""
 
     key: tuple[str, ...]
@@ -63,11 +69,11 @@ class MirroredTable:
         current: its current table.
         history: its history table.
         rejects: opens the table of its rejects.
-        memory: keeps the facts.
+        state: keeps the facts.
             columns_now: {name: column} of the relation with an oid, as the server has it now.
             ask: asks the server whether the table must be loaded, and records the answer in the table.
 
-        Problems of the table are in `facts`. They are durable only after `settle`.
+        Problems of the table are in `facts`. They are durable only after `save_problems`.
 
     Attributes:
         position: all commits up to this LSN are in the current table; None before the first load.
@@ -85,7 +91,7 @@ class MirroredTable:
         current: CurrentTable,
         history: AppendTable,
         rejects: Callable[[], AppendTable],
-        memory: Memory,
+        state: MirrorState,
         columns_now: Callable[[int], dict[str, CatalogColumn]],
         ask: Callable[[MirroredTable], object],
     ) -> None:
@@ -94,10 +100,10 @@ class MirroredTable:
         self.current = current
         self.history = history
         self._open_rejects = rejects
-        self._memory = memory
+        self._state = state
         self._columns_now = columns_now
         self._ask = ask
-        self._waiting: list[_KeyedChanges] = []
+        self._waiting: list[_WaitingChanges] = []
         # The relation version of the last changes.
         self._version: int | None = None
         self.applied = self.merges = 0
@@ -106,7 +112,7 @@ class MirroredTable:
         self.position: int | None = None
         self.version: int | None = None
         try:
-            self.look()
+            self.read_position()
         except ValueError as problem:
             if facts.stage != "stopped":
                 self.facts = replace(facts, stage="stopped", error=str(problem))
@@ -114,18 +120,18 @@ class MirroredTable:
             self.facts = replace(facts, stage="load", error="its current table is gone")
         if self.follows and facts.history_error is None and history.position() is None:
             self.facts = replace(self.facts, history_error=_NO_HISTORY)
-        self._settled = facts
+        self._saved = facts
 
-    def settle(self) -> None:
+    def save_problems(self) -> None:
         """Makes problems durable that were seen when the table and its history were opened."""
-        found, before = self.facts, self._settled
-        self._settled = found
+        found, before = self.facts, self._saved
+        self._saved = found
         if found.history_error != before.history_error:
             self._stop_history(ValueError(found.history_error))
         if (found.stage, found.error) != (before.stage, before.error):
             (self.want_load if self.wants_load else self.stop)(found.error or "")
 
-    def look(self) -> None:
+    def read_position(self) -> None:
         """Reads the position and version of the current table.
 
         Raises:
@@ -139,7 +145,7 @@ class MirroredTable:
             self.history.mend()
         if self.follows:
             self.current.mend()
-            self.look()
+            self.read_position()
 
     @property
     def rejects(self) -> AppendTable:
@@ -167,9 +173,9 @@ class MirroredTable:
         return sum(each.rows.nbytes for each in self._waiting)
 
     @property
-    def held(self) -> tuple[int, int]:
+    def in_memory(self) -> tuple[int, int]:
         """(rows, bytes) of the changes that wait in memory."""
-        found = [each.rows.held for each in self._waiting]
+        found = [each.rows.in_memory for each in self._waiting]
         return sum(rows for rows, _ in found), sum(nbytes for _, nbytes in found)
 
     def to_file(self, directory: str | os.PathLike[str] | None) -> None:
@@ -188,7 +194,7 @@ class MirroredTable:
 
     def _set(self, facts: TableFacts) -> None:
         self.facts = facts
-        self._memory.set_table(self.directory, facts)
+        self._state.set_table(self.directory, facts)
 
     def want_load(self, why: str) -> None:
         """Stops the current table until the mirror loads it again, which happens soon."""
@@ -269,25 +275,21 @@ class MirroredTable:
 
     # ---- changes -------------------------------------------------------------------------------------------------
 
-    def take(self, run: Run, files: HistoryFiles) -> None:
+    def take(self, run: ChangeRun, files: HistoryFiles) -> None:
         """Takes changes: into files of the history, and into the queue of the current table."""
         self._take_history(run, files)
         if not self.follows:
             return
         assert self.position is not None
         key, known = key_of(run.relation), self.facts.keys[-1][1] if self.facts.keys else None
-        is_behind = run.rows.num_rows and int(commits_of(run.rows)[-1]) > self.position
-        if (
-            is_behind
-            and known is not None
-            and (why := unchecked_array(run.rows.schema, key, known)) is not None
-        ):
+        is_new = run.rows.num_rows and int(commits_of(run.rows)[-1]) > self.position
+        if is_new and known is not None and (why := unchecked_array(run.rows.schema, key, known)) is not None:
             self.want_load(why)
             return
         # Readers of the history need the key even if another process has advanced the current table.
         if run.rows.num_rows and (first := int(commits_of(run.rows)[0])) > self.facts.last_key:
             self.note_key(key, first)
-        if not (rows := behind(run.rows, self.position)).num_rows:
+        if not (rows := committed_after(run.rows, self.position)).num_rows:
             return
         # Before the commit of the history: its readers apply it to any table that is not stopped.
         if run.unclear is not None and run.unclear[1] > self.position:
@@ -315,26 +317,26 @@ class MirroredTable:
                 self.want_load(_ALTERED if last.key != key else _DROPPED)
                 return
             self.note_key(key, first)
-            self._waiting.append(_KeyedChanges(key, since))
+            self._waiting.append(_WaitingChanges(key, since))
         self._waiting[-1].rows.add(rows)
         self._waiting[-1].effect = None
 
     def _columns_of(self, relation: Relation, schema: pa.Schema) -> dict[str, KnownColumn] | str:
         """The columns of the relation for this version, or why the table must be loaded before it takes changes."""
-        there = self.current.schema()
-        assert there is not None
+        existing = self.current.schema()
+        assert existing is not None
         columns = relation_columns(schema)
         is_first = self._version is None
-        return columns_of(self.facts, relation, columns, there.names, self._columns_now, is_first=is_first)
+        return columns_of(self.facts, relation, columns, existing.names, self._columns_now, is_first=is_first)
 
     def note_key(self, key: tuple[str, ...], lsn: int) -> None:
         """Records for readers of the history the key of the changes that commit at an LSN or later."""
         if self.facts.key_at(lsn) != key:
             self.remember(keys=(*self.facts.keys, (lsn, key)))
 
-    def _take_history(self, run: Run, files: HistoryFiles) -> None:
+    def _take_history(self, run: ChangeRun, files: HistoryFiles) -> None:
         position = self.history.position()
-        self.add_history(run.rows if position is None else behind(run.rows, position), files)
+        self.add_history(run.rows if position is None else committed_after(run.rows, position), files)
 
     def add_history(self, rows: pa.Table, files: HistoryFiles) -> None:
         """Adds rows to the files of the history, unless it is stopped. It is stopped if it cannot take them."""
@@ -407,23 +409,23 @@ class MirroredTable:
         if self.follows:
             self.stop(str(problem))
 
-    def _effect(self, changes: _KeyedChanges) -> Effect:
+    def _effect(self, changes: _WaitingChanges) -> Effect:
         (rows,) = changes.rows.parts()
         return effect_of(rows, changes.key).filled_by(self.current.find)
 
-    def _apply(self, changes: _KeyedChanges, position: int) -> None:
+    def _apply(self, changes: _WaitingChanges, position: int) -> None:
         began = time.monotonic()
         self.current.apply_parts(_Effects(changes), position, self.position)
         self.applied += changes.rows.num_rows
         self.merges += 1
         self.merge_seconds += time.monotonic() - began
-        self.look()
+        self.read_position()
 
 
 class _Effects:
     """The effects of changes, part by part. They are computed on demand."""
 
-    def __init__(self, changes: _KeyedChanges) -> None:
+    def __init__(self, changes: _WaitingChanges) -> None:
         self._changes = changes
 
     def __iter__(self) -> Iterator[Effect]:

@@ -29,27 +29,27 @@ class WaitingRows:
     def __init__(self) -> None:
         self.num_rows = self.nbytes = 0
         self.last = -1
-        self._held: list[pa.Table] = []
+        self._tables: list[pa.Table] = []
         self._file: RowsFile | None = None
         # The positions of the parts in the file.
-        self._places: list[int] = []
+        self._offsets: list[int] = []
 
     def add(self, rows: pa.Table) -> None:
         """Adds later changes. The two rows of an update are added together."""
-        self._held.append(rows)
+        self._tables.append(rows)
         self.num_rows += rows.num_rows
         self.nbytes += rows.nbytes
         self.last = int(commits_of(rows)[-1])
 
     @property
-    def held(self) -> tuple[int, int]:
+    def in_memory(self) -> tuple[int, int]:
         """(rows, bytes) in memory."""
-        return sum(each.num_rows for each in self._held), sum(each.nbytes for each in self._held)
+        return sum(each.num_rows for each in self._tables), sum(each.nbytes for each in self._tables)
 
     @property
     def in_file(self) -> bool:
         """Whether some changes are in a file."""
-        return bool(self._places)
+        return bool(self._offsets)
 
     def to_file(self, directory: str | os.PathLike[str] | None) -> None:
         """Moves the changes in memory to a file.
@@ -63,22 +63,22 @@ class WaitingRows:
         file = self._file = self._file or RowsFile(directory)
         for part in self._parts_in_memory():
             batches = part.combine_chunks().to_batches(_BATCH_ROWS)
-            self._places.append(file.write(part.schema, batches))
-        self._held = []
+            self._offsets.append(file.write(part.schema, batches))
+        self._tables = []
 
     def parts(self) -> Iterator[pa.Table]:
         """All changes, in order: one part, or several if some are in a file. No update is divided."""
         if self._file is None:
-            yield _joined(self._held)
+            yield _joined(self._tables)
             return
-        for place in self._places:
-            yield pa.Table.from_batches(list(self._file.read(place)))
-        if self._held:
-            yield _joined(self._held)
+        for offset in self._offsets:
+            yield pa.Table.from_batches(list(self._file.read(offset)))
+        if self._tables:
+            yield _joined(self._tables)
 
     def _parts_in_memory(self) -> Iterator[pa.Table]:
         found: list[pa.Table] = []
-        for each in self._held:
+        for each in self._tables:
             if found and sum(part.nbytes for part in found) + each.nbytes > _PART_BYTES:
                 yield _joined(found)
                 found = []

@@ -13,7 +13,7 @@ from pgoutput_fast.mirror.server import ServerView
 from pgoutput_fast.mirror.service.identity import read_source
 from pgoutput_fast.mirror.service.registry import Tables
 from pgoutput_fast.mirror.settings import MirrorSettings
-from pgoutput_fast.mirror.state.memory import Beginning, Memory, Progress
+from pgoutput_fast.mirror.state.mirror_state import Beginning, MirrorState, Progress
 from pgoutput_fast.mirror.state.points import Points
 from pgoutput_fast.postgres.check import check
 from pgoutput_fast.postgres.findings import Finding
@@ -40,12 +40,12 @@ _TABLES = "{tables}"
 def begin(
     settings: MirrorSettings,
     store: Store,
-    memory: Memory,
+    state: MirrorState,
     points: Points,
     server: ServerView,
     tables: Callable[[], Tables],
     run: str,
-    wanted: Callable[[], bool],
+    keep_going: Callable[[], bool],
 ) -> Progress:
     """Makes the slot and loads all tables, unless that is done already.
 
@@ -55,29 +55,29 @@ def begin(
         memory, points, server: of the mirror.
         tables: opens the tables. Called after those of an interrupted load are forgotten.
         run: names the process.
-        wanted: called during the load: whether to go on.
+        keep_going: called during the load: whether to go on.
 
     Returns:
         The progress of all tables.
 
     Raises:
         MirrorError: if the slot belongs to somebody else.
-        LoadStoppedError: if `wanted` became false. The next call begins again.
+        LoadStoppedError: if `keep_going` became false. The next call begins again.
         SnapshotError, ValueError, psycopg2.Error: if the load fails. The next call begins again.
     """
-    known = memory.beginning()
+    known = state.beginning()
     if known is None:
-        beginning, taken = _begin(settings, memory, server, wanted)
+        beginning, taken = _begin(settings, state, server, keep_going)
     elif known.stage in ("slot", "load"):
         with keep_decoding(settings.dsn, known.slot):
-            _undo(settings, known, memory, points)
-            beginning, taken = _begin(settings, memory, server, wanted)
+            _undo(settings, known, state, points)
+            beginning, taken = _begin(settings, state, server, keep_going)
     else:
-        return memory.progress() or Progress(-1, 0, known.lsn)
+        return state.progress() or Progress(-1, 0, known.lsn)
     with taken as snapshot:
         position = snapshot.consistent_lsn - 1
-        memory.set_beginning(beginning := beginning.at("load", position))
-        _load(settings, snapshot, tables(), server, store, run, wanted)
+        state.set_beginning(beginning := beginning.at("load", position))
+        _load(settings, snapshot, tables(), server, store, run, keep_going)
         time_now, _ = server.now()
     segments = open_store(settings.segments)
     # An adopted slot may have segments, the oldest of which are already removed.
@@ -86,21 +86,21 @@ def begin(
         save_start(segments, snapshot.consistent_lsn)
     first = first or 0
     progress = Progress(first - 1, first, position, time_now)
-    memory.set_progress(progress)
-    memory.set_beginning(beginning.at("done", position))
+    state.set_progress(progress)
+    state.set_beginning(beginning.at("done", position))
     _log.info("the first load is complete up to %s", format_lsn(position))
     return progress
 
 
 def _begin(
-    settings: MirrorSettings, memory: Memory, server: ServerView, wanted: Callable[[], bool]
+    settings: MirrorSettings, state: MirrorState, server: ServerView, keep_going: Callable[[], bool]
 ) -> tuple[Beginning, Snapshot]:
     """Makes the slot, or adopts it. Returns how the mirror begins, and the snapshot for the first load."""
     check_server(settings, settings.slot)
     source = read_source(settings.dsn)
     made = _expect_free(settings, source)
     _, lsn = server.now()
-    server.look()
+    server.check()
     beginning = Beginning(
         settings.slot,
         settings.publications,
@@ -112,12 +112,12 @@ def _begin(
         settings.table_options.catalog_place,
         source,
     )
-    memory.set_beginning(beginning)
+    state.set_beginning(beginning)
     try:
-        return beginning, settings.snapshot(settings.slot if made else None, wanted)
+        return beginning, settings.snapshot(settings.slot if made else None, keep_going)
     except Exception as problem:
-        memory.set_beginning(None)  # the slot was not made, or is dropped again
-        if isinstance(problem, SnapshotError) and not wanted():
+        state.set_beginning(None)  # the slot was not made, or is dropped again
+        if isinstance(problem, SnapshotError) and not keep_going():
             raise LoadStoppedError from problem
         raise
 
@@ -140,7 +140,7 @@ def _load(
     server: ServerView,
     store: Store,
     run: str,
-    wanted: Callable[[], bool],
+    keep_going: Callable[[], bool],
 ) -> None:
     names = list(snapshot.tables)
     progress = settings.progress or logged(names)
@@ -151,7 +151,15 @@ def _load(
             continue
         try:
             load_table(
-                table, snapshot, server, store, run, settings, fresh=True, wanted=wanted, progress=progress
+                table,
+                snapshot,
+                server,
+                store,
+                run,
+                settings,
+                fresh=True,
+                keep_going=keep_going,
+                progress=progress,
             )
             _log.info("%s is loaded", name)
         except SnapshotError as problem:
@@ -162,13 +170,13 @@ def _load(
             table.stop(str(problem))
 
 
-def _undo(settings: MirrorSettings, known: Beginning, memory: Memory, points: Points) -> None:
+def _undo(settings: MirrorSettings, known: Beginning, state: MirrorState, points: Points) -> None:
     """Forgets an interrupted first load, and drops the slot that the mirror made for it."""
     _log.warning("the first load was interrupted: it begins again")
     drop_own(settings.dsn, known)
-    memory.begin_again()
+    state.begin_again()
     points.forget()
-    memory.set_beginning(None)
+    state.set_beginning(None)
 
 
 def drop_own(dsn: str, known: Beginning) -> None:
@@ -225,8 +233,8 @@ def check_server(settings: MirrorSettings, slot: str | None) -> None:
     if stops:
         # Alone it is no reason to stop: some hosts let users without the attribute replicate.
         stops += [each for each in report.findings if "REPLICATION" in each.advice and each not in stops]
-        said = " ".join(f"{each.subject}: {each.problem}. {each.advice}." for each in _joined(stops))
-        raise MirrorError(f"the mirror cannot begin: {said}")
+        problems = " ".join(f"{each.subject}: {each.problem}. {each.advice}." for each in _joined(stops))
+        raise MirrorError(f"the mirror cannot begin: {problems}")
 
 
 def _joined(findings: Sequence[Finding]) -> list[Finding]:

@@ -17,7 +17,7 @@ from pgoutput_fast.mirror.follow.tables import MirroredTable, relation_columns
 from pgoutput_fast.mirror.schema_changes.fingerprint import lacking
 from pgoutput_fast.mirror.server import ServerView
 from pgoutput_fast.mirror.settings import MirrorSettings
-from pgoutput_fast.mirror.state.memory import Gap, KnownColumn
+from pgoutput_fast.mirror.state.mirror_state import Gap, KnownColumn
 from pgoutput_fast.postgres.publications import OPERATIONS
 from pgoutput_fast.postgres.row_age import of_one_table
 from pgoutput_fast.schema.metadata_columns import metadata_fields, metadata_names
@@ -46,7 +46,7 @@ def load_table(
     settings: MirrorSettings,
     *,
     fresh: bool,
-    wanted: Callable[[], bool],
+    keep_going: Callable[[], bool],
     progress: Callable[[LoadProgress], object] | None = None,
 ) -> None:
     """Replaces a current table by the rows of a snapshot. The history gets a truncate and the rows, too.
@@ -61,11 +61,11 @@ def load_table(
         run: names the process.
         settings: of the mirror.
         fresh: whether the history begins again, without the changes that it has.
-        wanted: called from time to time: whether to go on.
+        keep_going: called from time to time: whether to go on.
         progress: called after each range of pages; None for that of the settings.
 
     Raises:
-        LoadStoppedError: if `wanted` became false.
+        LoadStoppedError: if `keep_going` became false.
         SnapshotError: if the snapshot cannot read the table, or cannot any more.
         ValueError: if the current table or the history cannot take the rows, the server refuses to read them, the
             publications do not publish every operation, or the key does not tell rows apart.
@@ -87,16 +87,16 @@ def load_table(
     if fresh:
         table.remember(history_error=None)
     with of_one_table(name), HistoryFiles(store, run, replace=fresh) as files:
-        reached = position if known is None else known
-        rejects = LoadRejects(table, relation, files, position, reached)
-        rows = rejects.of(rows_of(batches, schema, position, wanted), batches, keep=True)
+        history_lsn = position if known is None else known
+        rejects = LoadRejects(table, relation, files, position, history_lsn)
+        rows = rejects.of(rows_of(batches, schema, position, keep_going), batches, keep=True)
         taken = _taken(
             table, files, rows, rejects, replaced=known is not None, schema=schema, position=position
         )
         columns = relation_columns(schema)
         table.current.replace(taken, current_schema(columns), position)
-        table.commit_history(files, reached, schema, replace=fresh)
-    table.look()
+        table.commit_history(files, history_lsn, schema, replace=fresh)
+    table.read_position()
     table.note_key(key_of(relation), position)
     table.loaded(snapshot.tables[name].relation.oid, found, gap, fingerprint)
 
@@ -127,7 +127,7 @@ def columns_of(snapshot: Snapshot, name: str, server: ServerView) -> dict[str, K
 
 
 def rows_of(
-    batches: SnapshotBatches, schema: pa.Schema, position: int, wanted: Callable[[], bool]
+    batches: SnapshotBatches, schema: pa.Schema, position: int, keep_going: Callable[[], bool]
 ) -> Iterator[pa.Table]:
     """The rows of a table in plain types, with the position in place of their commits, which are unknown.
 
@@ -136,7 +136,7 @@ def rows_of(
     """
     at = schema.get_field_index(COMMIT_LSN)
     for _, batch in batches:
-        if not wanted():
+        if not keep_going():
             raise LoadStoppedError
         rows = to_types(pa.Table.from_batches([batch]), schema)
         yield rows.set_column(at, schema.field(at), pa.repeat(pa.scalar(position, pa.int64()), rows.num_rows))
@@ -155,12 +155,12 @@ def _taken(
     position: int,
 ) -> Iterator[pa.RecordBatch]:
     """Writes the rows to the history's files, too, and yields them for the current table."""
-    wanted = [*relation_columns(schema).names, COMMIT_LSN, UNREPRESENTABLE]
+    names = [*relation_columns(schema).names, COMMIT_LSN, UNREPRESENTABLE]
     if replaced:
         table.add_history(_truncate(schema, position), files)
     for each in rows:
         table.add_history(each, files)
-        yield from each.select(wanted).to_batches()
+        yield from each.select(names).to_batches()
     rejects.commit()  # first: a reader of a value without an Arrow form also finds it in the rejects
 
 

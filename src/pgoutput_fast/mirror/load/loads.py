@@ -17,7 +17,7 @@ from pgoutput_fast.mirror.follow.tables import MirroredTable
 from pgoutput_fast.mirror.load.load import load_table
 from pgoutput_fast.mirror.server import ServerView
 from pgoutput_fast.mirror.settings import MirrorSettings
-from pgoutput_fast.postgres.answers import stopping
+from pgoutput_fast.postgres.interruptible import stopping
 from pgoutput_fast.snapshot.export import SnapshotError
 from pgoutput_fast.snapshot.snapshot import Snapshot
 from pgoutput_fast.storage.stores import Store
@@ -113,7 +113,7 @@ class Loads:
         tables: Iterable[MirroredTable],
         settings: MirrorSettings,
         follower: Follower,
-        wanted: Callable[[], bool],
+        keep_going: Callable[[], bool],
     ) -> None:
         """Loads the tables that must be loaded and can be loaded now. Arguments and errors as in `load`."""
         wanting = [each for each in tables if each.wants_load and self._may_try(each)]
@@ -121,10 +121,10 @@ class Loads:
             self.close()
         is_loaded = False
         for each in wanting:
-            if not wanted():
+            if not keep_going():
                 return
             if self._has_snapshot(each, settings):
-                self.load(each, settings, follower, wanted, fresh=False)
+                self.load(each, settings, follower, keep_going, fresh=False)
                 is_loaded = True
         if is_loaded:
             follower.mark()
@@ -134,7 +134,7 @@ class Loads:
         table: MirroredTable,
         settings: MirrorSettings,
         follower: Follower,
-        wanted: Callable[[], bool],
+        keep_going: Callable[[], bool],
         *,
         fresh: bool,
     ) -> None:
@@ -144,21 +144,23 @@ class Loads:
             table: the table.
             settings: of the mirror.
             follower: gives the position of the changes.
-            wanted: whether to go on.
+            keep_going: whether to go on.
             fresh: whether the history begins again, without the changes that it has.
 
         Raises:
-            LoadStoppedError: if `wanted` became false.
+            LoadStoppedError: if `keep_going` became false.
         """
         _log.info("loading %s: %s", table.facts.table, table.facts.error)
         try:
             try:
-                snapshot = self._snapshot(table, settings, wanted)
+                snapshot = self._snapshot(table, settings, keep_going)
             except KeyError:
                 return table.leave()
             with snapshot:
                 if snapshot.consistent_lsn <= follower.read.lsn:
-                    return self._put_off(table, "its snapshot came too late: the others have later changes")
+                    return self._put_off(
+                        table, "its snapshot came too late: the other tables have later changes"
+                    )
                 load_table(
                     table,
                     snapshot,
@@ -167,10 +169,10 @@ class Loads:
                     self._run,
                     settings,
                     fresh=fresh,
-                    wanted=wanted,
+                    keep_going=keep_going,
                 )
         except SnapshotError as problem:
-            if not wanted():
+            if not keep_going():
                 raise LoadStoppedError from problem
             self._put_off(table, str(problem))  # it is being altered, or is locked
         except ValueError as problem:
@@ -188,14 +190,16 @@ class Loads:
         seconds = 0.0
         if self._taking is None:
             seconds, name = _SNAPSHOT_SECONDS, table.facts.table
-            self._taking = _Taking(table.directory, lambda wanted: settings.snapshot(None, wanted, [name]))
+            self._taking = _Taking(
+                table.directory, lambda keep_going: settings.snapshot(None, keep_going, [name])
+            )
         return self._taking.directory == table.directory and self._taking.is_done(seconds)
 
     def _snapshot(
-        self, table: MirroredTable, settings: MirrorSettings, wanted: Callable[[], bool]
+        self, table: MirroredTable, settings: MirrorSettings, keep_going: Callable[[], bool]
     ) -> Snapshot:
         taking, self._taking = self._taking, None
-        return settings.snapshot(None, wanted, [table.facts.table]) if taking is None else taking.result()
+        return settings.snapshot(None, keep_going, [table.facts.table]) if taking is None else taking.result()
 
     def _put_off(self, table: MirroredTable, why: str) -> None:
         """Loads a table later, while the others go on."""

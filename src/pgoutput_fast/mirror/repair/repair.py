@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from pgoutput_fast.capture.retention import Consumers, retain
-from pgoutput_fast.mirror.errors import LoadStoppedError, SegmentsGoneError, SlotLostError
+from pgoutput_fast.mirror.errors import LoadStoppedError, MirrorSegmentsGoneError, SlotLostError
 from pgoutput_fast.mirror.follow.follow import Follower
 from pgoutput_fast.mirror.follow.tables import MirroredTable
 from pgoutput_fast.mirror.load.begin import check_server, drop_own, save_start
@@ -25,10 +25,10 @@ from pgoutput_fast.mirror.repair.repair_table import TableRepair, catch_up, repa
 from pgoutput_fast.mirror.server import ServerView
 from pgoutput_fast.mirror.service.identity import read_source
 from pgoutput_fast.mirror.service.registry import Tables
-from pgoutput_fast.mirror.service.slot import behind, expect_slot, lost
+from pgoutput_fast.mirror.service.slot import expect_slot, lost, server_behind_error
 from pgoutput_fast.mirror.settings import MirrorSettings
 from pgoutput_fast.mirror.state.layout import CONSUMER, stream_directory
-from pgoutput_fast.mirror.state.memory import Beginning, Gap, Memory, Progress
+from pgoutput_fast.mirror.state.mirror_state import Beginning, Gap, MirrorState, Progress
 from pgoutput_fast.postgres.slots import drop_slot, find_slot, keep_decoding
 from pgoutput_fast.protocol.lsn import format_lsn
 from pgoutput_fast.segments.names import newest_named
@@ -71,7 +71,7 @@ class Repair:
         memory, tables, server: of the mirror.
         follower: applies the segments of the lost slot.
         run: names this process.
-        wanted: called from time to time: whether to go on.
+        keep_going: called from time to time: whether to go on.
         further: called with the number of repaired tables.
     """
 
@@ -79,18 +79,18 @@ class Repair:
         self,
         given: MirrorSettings,
         store: Store,
-        memory: Memory,
+        state: MirrorState,
         tables: Tables,
         server: ServerView,
         follower: Follower,
         run: str,
-        wanted: Callable[[], bool],
+        keep_going: Callable[[], bool],
         further: Callable[[int], object],
     ) -> None:
         self._further = further
         self._given, self._settings = given, in_stream(given, follower.applied)
-        self._store, self._memory, self._tables = store, memory, tables
-        self._server, self._follower, self._run, self._wanted = server, follower, run, wanted
+        self._store, self._state, self._tables = store, state, tables
+        self._server, self._follower, self._run, self._keep_going = server, follower, run, keep_going
 
     def all_tables(self) -> tuple[Progress, list[TableRepair]]:
         """Repairs all tables, if the slot is lost.
@@ -99,7 +99,7 @@ class Repair:
             The progress of all tables, and the repairs; no repairs if the slot is usable.
 
         Raises:
-            LoadStoppedError: if `wanted` became false. The next call begins again, as after every other error.
+            LoadStoppedError: if `keep_going` became false. The next call begins again, as after every other error.
             SlotLostError: if the slot must be dropped first: somebody else has made another one or advanced it, or it
                 can never go on.
             MirrorError: if the tables are ahead of the server, or another server has a slot of this name.
@@ -114,7 +114,7 @@ class Repair:
         known, taken = begun
         with taken as snapshot:
             position, (time, _) = snapshot.consistent_lsn - 1, self._server.now()
-            self._memory.set_beginning(known.at("repair", position))
+            self._state.set_beginning(known.at("repair", position))
             done: list[TableRepair] = []
             for name in snapshot.tables:
                 done.append(self._repair(self._tables.named(name), snapshot, time))
@@ -125,9 +125,9 @@ class Repair:
         stream = _next_stream(self._given, self._follower.applied.stream)
         progress = Progress(-1, 0, position, time, stream)
         save_start(open_store(stream_directory(self._given.segments, stream)), snapshot.consistent_lsn)
-        self._memory.set_progress(progress)
-        self._memory.set_reached(position)
-        self._memory.set_beginning(known.at("done", position))
+        self._state.set_progress(progress)
+        self._state.set_history_lsn(position)
+        self._state.set_beginning(known.at("done", position))
         if settings.retention is not None and settings.retention.consumed:
             retain(settings.segments, consumed=True)
         _log.info("the repair is complete up to %s", format_lsn(position))
@@ -135,7 +135,7 @@ class Repair:
 
     def _begin(self) -> tuple[Beginning, Snapshot] | None:
         """(the beginning with another slot, the snapshot at which that begins); None if the slot is usable."""
-        known, settings = self._memory.beginning(), self._settings
+        known, settings = self._state.beginning(), self._settings
         assert known is not None
         source = read_source(settings.dsn)
         if not self._is_lost(known, source):
@@ -143,7 +143,7 @@ class Repair:
         check_server(settings, None)
         self._take_segments()
         known = replace(self._expect_ahead(known), source=source, lost=None)
-        self._memory.set_beginning(known)
+        self._state.set_beginning(known)
         return known, self._snapshot()
 
     def _is_lost(self, known: Beginning, source: tuple[str, str]) -> bool:
@@ -175,11 +175,11 @@ class Repair:
 
     def _snapshot(self) -> Snapshot:
         settings = self._settings
-        self._server.look()
+        self._server.check()
         try:
-            return settings.snapshot(settings.slot, self._wanted)
+            return settings.snapshot(settings.slot, self._keep_going)
         except SnapshotError as problem:
-            if not self._wanted():
+            if not self._keep_going():
                 raise LoadStoppedError from problem
             raise
 
@@ -187,12 +187,12 @@ class Repair:
         """Applies all that the lost slot sent to histories and current tables."""
         follower = self._follower
         try:
-            while follower.take(self._wanted, alone=True):  # a stopped table is loaded soon
+            while follower.take(self._keep_going, alone=True):  # a stopped table is loaded soon
                 pass
-        except SegmentsGoneError as problem:
+        except MirrorSegmentsGoneError as problem:
             # Without them, history and current table still agree, and are compared with the server.
-            _log.warning("the repair goes on without some segments: %s", problem)
-        if not self._wanted():
+            _log.warning("the repair continues without some segments: %s", problem)
+        if not self._keep_going():
             raise LoadStoppedError
         follower.apply(alone=True)
         if follower.consumed is not None:
@@ -206,7 +206,7 @@ class Repair:
         """
         _, lsn = self._server.now()
         if (ahead := last_change(self._follower, self._tables)) > lsn:
-            raise behind(ahead, lsn)
+            raise server_behind_error(ahead, lsn)
         return replace(known, made=True).at("new slot", lsn)
 
     def _repair(self, table: MirroredTable, snapshot: Snapshot, time: int) -> TableRepair:
@@ -215,10 +215,10 @@ class Repair:
         try:
             why = why_loaded(table, snapshot, self._server)
             if why is None:
-                table.note_gap(Gap(self._follower.histories, snapshot.consistent_lsn - 1, time))
+                table.note_gap(Gap(self._follower.history_lsn, snapshot.consistent_lsn - 1, time))
                 catch_up(table, snapshot)
                 done = repair_table(
-                    table, snapshot, self._store, self._run, self._wanted, settings.threads, progress
+                    table, snapshot, self._store, self._run, self._keep_going, settings.threads, progress
                 )
                 if done.loaded is None:
                     table.remember(fingerprint=self._server.fingerprint_in(snapshot, name))
@@ -235,7 +235,7 @@ class Repair:
                 self._run,
                 settings,
                 fresh=fresh,
-                wanted=self._wanted,
+                keep_going=self._keep_going,
             )
         except SnapshotError as problem:
             if name not in str(problem):

@@ -95,7 +95,7 @@ def catch_up(table: MirroredTable, snapshot: Snapshot) -> None:
         key = key_of(snapshot.tables[table.facts.table].relation)
         effect = effect_of(table.history.behind(table.position), key)
         table.current.apply(effect.filled_by(table.current.find), position)
-        table.look()
+        table.read_position()
 
 
 def repair_table(
@@ -103,7 +103,7 @@ def repair_table(
     snapshot: Snapshot,
     store: Store,
     run: str,
-    wanted: Callable[[], bool],
+    keep_going: Callable[[], bool],
     threads: int = 1,
     progress: Callable[[LoadProgress], object] | None = None,
 ) -> TableRepair:
@@ -114,7 +114,7 @@ def repair_table(
         snapshot: has the table, with the same columns.
         store: the target.
         run: names the process.
-        wanted: called from time to time: whether to go on.
+        keep_going: called from time to time: whether to go on.
         threads: number of sessions that read.
         progress: called after each range of pages.
 
@@ -137,7 +137,9 @@ def repair_table(
             def read(where: str | None) -> Iterator[pa.Table]:
                 batches = snapshot.read([name], where=where, threads=threads, progress=progress)
                 # Rejects of rows compared one by one. Those of other rows came with a load or a change.
-                return rejects.of(rows_of(batches, schema, position, wanted), batches, keep=where is not None)
+                return rejects.of(
+                    rows_of(batches, schema, position, keep_going), batches, keep=where is not None
+                )
 
             found = Comparison(table.current, key, read, schema, relation_columns(schema).names).run()
             rejects.commit()
@@ -145,11 +147,11 @@ def repair_table(
         return TableRepair(name, str(problem))
     except FileNotFoundError:
         return TableRepair(name, "a file of its current table is gone")
-    if found.gone.num_rows or found.new.num_rows or found.changed.num_rows:
+    if found.removed.num_rows or found.new.num_rows or found.changed.num_rows:
         table.note_key(key, position)
         _add_history(table, found, schema, position, store, run)
         table.current.apply(_effect(found, key, schema), position)
-        table.look()
+        table.read_position()
     return TableRepair(
         name,
         None,
@@ -158,7 +160,7 @@ def repair_table(
         found.different,
         found.new.num_rows,
         found.changed.num_rows,
-        found.gone.num_rows,
+        found.removed.num_rows,
     )
 
 
@@ -167,7 +169,7 @@ def _add_history(
 ) -> None:
     """Commits the differences to the history as changes with ordinal -1. Keys are unique: their order is free."""
     with HistoryFiles(store, run) as files:
-        for rows in (_deletes(found.gone, schema, position), _updates(found.changed), found.new):
+        for rows in (_deletes(found.removed, schema, position), _updates(found.changed), found.new):
             table.add_history(rows, files)
         table.commit_history(files, position)
 
@@ -191,4 +193,4 @@ def _updates(rows: pa.Table) -> pa.Table:
 
 def _effect(found: Differences, key: tuple[str, ...], schema: pa.Schema) -> Effect:
     names = [*relation_columns(schema).names, COMMIT_LSN, UNREPRESENTABLE]
-    return Effect(key, False, found.gone, pa.concat_tables([found.new, found.changed]).select(names))
+    return Effect(key, False, found.removed, pa.concat_tables([found.new, found.changed]).select(names))

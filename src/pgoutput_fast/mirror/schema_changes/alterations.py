@@ -11,9 +11,9 @@ from pgoutput_fast.mirror.schema_changes.fingerprint import (
     LACKING,
     Fingerprint,
     difference,
-    doubts,
     is_only_repacked,
     lacking,
+    row_questions,
 )
 from pgoutput_fast.mirror.server import ServerView
 from pgoutput_fast.postgres.publications import OPERATIONS
@@ -74,8 +74,8 @@ def note_alterations(
     if (why := lacking(before.operations, now)) is not None:
         return table.stop(why)
     why = difference(before, now)
-    for doubt in () if why is not None else doubts(before, now):
-        why = why or doubt.why(server.answer(doubt))
+    for question in () if why is not None else row_questions(before, now):
+        why = why or question.why(server.answer(question))
     # SET LOGGED writes a new file, too: the changes of an unlogged table are not sent.
     is_another = now.filenode != before.filenode and not is_only_repacked(before, now)
     if why is None and is_another and not before.stays_logged:
@@ -84,7 +84,7 @@ def note_alterations(
         why = _why_rewritten(table, server)
     if why is not None:
         table.want_load(why)
-    elif (found := now.behind(before)) != before:
+    elif (found := now.with_dropped_columns(before)) != before:
         table.remember(fingerprint=found, truncated=False, new_file=None)
     table.horizon = now.horizon
 

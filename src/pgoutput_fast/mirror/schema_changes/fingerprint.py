@@ -16,14 +16,14 @@ __all__ = [
     "LACKING",
     "NAMED",
     "CatalogColumn",
-    "Doubt",
     "Fingerprint",
     "Leaf",
+    "RowQuestion",
     "columns_differ",
     "difference",
-    "doubts",
     "is_only_repacked",
     "lacking",
+    "row_questions",
 ]
 
 LACKING = "its publications do not publish every operation: "
@@ -134,7 +134,7 @@ class Fingerprint:
         types = {oid: tuple(each) for oid, each in values["types"].items()}
         return cls(**{**values, **lists, "columns": columns, "leaves": leaves, "types": types})
 
-    def behind(self, before: Fingerprint) -> Fingerprint:
+    def with_dropped_columns(self, before: Fingerprint) -> Fingerprint:
         """Adds the dropped columns of `before`, which the current table still has.
 
         If only the horizon differs, the result is `before`: equal catalogs give equal values.
@@ -150,7 +150,7 @@ class Fingerprint:
 
 
 @dataclass(frozen=True)
-class Doubt:
+class RowQuestion:
     """A question that only the rows of a partition answer: whether the mirror has the same rows.
 
     Attributes:
@@ -196,7 +196,7 @@ def lacking(operations: Sequence[str], now: Fingerprint) -> str | None:
 def difference(before: Fingerprint, now: Fingerprint) -> str | None:
     """Why rows taken before may differ from the server's rows now; None if they do not.
 
-    `doubts` covers the cases that catalogs alone do not decide.
+    `row_questions` covers the cases that catalogs alone do not decide.
     """
     if before.oid != now.oid:
         return "the server has another table of this name now"
@@ -293,12 +293,12 @@ def _leaves_differ(before: Mapping[str, Leaf], now: Mapping[str, Leaf]) -> str |
     return None
 
 
-def doubts(before: Fingerprint, now: Fingerprint) -> Iterator[Doubt]:
+def row_questions(before: Fingerprint, now: Fingerprint) -> Iterator[RowQuestion]:
     """Questions that only the rows of partitions answer. Ask them if there is no `difference`."""
     for oid, leaf in now.leaves.items():
         known = before.leaves.get(oid)
         if known is None:
             if not leaf.is_born:
-                yield Doubt(leaf, None)
+                yield RowQuestion(leaf, None)
         elif known.filenode != leaf.filenode and not is_only_repacked(known, leaf):
-            yield Doubt(leaf, before.horizon)
+            yield RowQuestion(leaf, before.horizon)

@@ -18,7 +18,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, TypeAlias
 
-from pgoutput_fast.mirror.state.memory import Memory, SeenEntries, SeenPublication, SeenPublications
+from pgoutput_fast.mirror.state.mirror_state import (
+    MirrorState,
+    SeenEntries,
+    SeenPublication,
+    SeenPublications,
+)
 
 __all__ = ["AlteredPublications", "Marker", "UnseenEntries"]
 
@@ -53,13 +58,13 @@ class UnseenEntries:
     """Counts entries of publications that no check has seen.
 
     Args:
-        memory: of the mirror. It has the last check.
+        state: of the mirror. It has the last check.
     """
 
-    def __init__(self, memory: Memory) -> None:
-        self._memory = memory
+    def __init__(self, state: MirrorState) -> None:
+        self._state = state
 
-    def look(self, cursor: Any) -> None:
+    def check(self, cursor: Any) -> None:
         """Compares the server's count with the existing entries.
 
         The server updates its count some seconds after a commit. So it may lack an entry that a check has seen, which
@@ -68,7 +73,7 @@ class UnseenEntries:
         Args:
             cursor: of a session without an open transaction.
         """
-        before = self._memory.entries()
+        before = self._state.entries()
         cursor.execute(_COUNT)
         count, since = cursor.fetchone()
         # Read second: all counted entries then exist, or are gone.
@@ -81,12 +86,12 @@ class UnseenEntries:
             seen = new + (before.count if before.since == since else 0)
             now = SeenEntries(oids, max(count, seen), since, before.unseen + max(0, count - seen))
         if now != before:
-            self._memory.set_entries(now)
+            self._state.set_entries(now)
 
     @property
     def number(self) -> int:
         """The number of such entries up to the last check."""
-        found = self._memory.entries()
+        found = self._state.entries()
         return 0 if found is None else found.unseen
 
 
@@ -94,19 +99,19 @@ class AlteredPublications:
     """Finds publications that were altered so that the server may send something else.
 
     Args:
-        memory: of the mirror. It has the last check.
+        state: of the mirror. It has the last check.
     """
 
-    def __init__(self, memory: Memory) -> None:
-        self._memory = memory
+    def __init__(self, state: MirrorState) -> None:
+        self._state = state
 
-    def look(self, cursor: Any) -> None:
+    def check(self, cursor: Any) -> None:
         """Compares the server's count of alterations with the rows of all publications.
 
         Args:
             cursor: of a session without an open transaction.
         """
-        before = self._memory.publications()
+        before = self._state.publications()
         cursor.execute(_UPDATES)
         count, since = cursor.fetchone()
         cursor.execute(_ROWS)  # read second, so counted alterations are in the rows
@@ -115,7 +120,7 @@ class AlteredPublications:
             SeenPublications(rows, count, since) if before is None else _compared(before, rows, count, since)
         )
         if now != before:
-            self._memory.set_publications(now)
+            self._state.set_publications(now)
 
     def marker(self, *, is_past: bool = False) -> Marker:
         """(oid, xmin of its row) of a publication -> a mark, which changes if what the server sends may have changed.
@@ -124,7 +129,7 @@ class AlteredPublications:
             is_past: whether the row is of a snapshot, which may be older than the last check. If that has seen another
                 row, its mark says nothing of the snapshot.
         """
-        seen = self._memory.publications()
+        seen = self._state.publications()
         rows = {} if seen is None else seen.rows
 
         def mark(oid: str, xmin: str) -> str:

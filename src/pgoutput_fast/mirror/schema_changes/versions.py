@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from pgoutput_fast.catalog.relations import Relation
 from pgoutput_fast.mirror.schema_changes.fingerprint import CatalogColumn, columns_differ
-from pgoutput_fast.mirror.state.memory import KnownColumn, TableFacts
+from pgoutput_fast.mirror.state.mirror_state import KnownColumn, TableFacts
 
 __all__ = ["columns_of"]
 
@@ -18,7 +18,7 @@ def columns_of(
     facts: TableFacts,
     relation: Relation,
     columns: pa.Schema,
-    there: Collection[str],
+    existing: Collection[str],
     columns_now: Callable[[int], Mapping[str, CatalogColumn]],
     *,
     is_first: bool,
@@ -29,7 +29,7 @@ def columns_of(
         facts: the state of the table.
         relation: the version.
         columns: its columns.
-        there: the names of the current table's columns.
+        existing: the names of the current table's columns.
         columns_now: {name: column} of the relation with an oid, as the server has it now.
         is_first: whether this process has taken no version before.
     """
@@ -52,7 +52,7 @@ def columns_of(
             return why
     for each in new:
         found = now.get(each.name)
-        if found is None or each.name in there or not _is_added(found, known):
+        if found is None or each.name in existing or not _is_added(found, known):
             return f"its column {each.name!r} was renamed, or added again"
         if found.is_filled:
             return f"its new column {each.name!r} has values in old rows, which the stream does not have"

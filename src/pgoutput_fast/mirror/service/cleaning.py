@@ -6,7 +6,7 @@ import time
 
 from pgoutput_fast.mirror.service.registry import Tables
 from pgoutput_fast.mirror.state.layout import SPILL
-from pgoutput_fast.mirror.state.memory import Memory
+from pgoutput_fast.mirror.state.mirror_state import MirrorState
 from pgoutput_fast.mirror.state.points import Points
 from pgoutput_fast.storage.stores import Store
 
@@ -23,24 +23,24 @@ class Cleaning:
 
     Args:
         store: the target.
-        memory: remembers when files were last removed.
+        state: remembers when files were last removed.
         points: the points that must stay.
     """
 
-    def __init__(self, store: Store, memory: Memory, points: Points) -> None:
-        self._store, self._memory, self._points = store, memory, points
-        cleaned = memory.cleaned()
+    def __init__(self, store: Store, state: MirrorState, points: Points) -> None:
+        self._store, self._state, self._points = store, state, points
+        cleaned = state.cleaned()
         past = 0.0 if cleaned is None else time.time() - cleaned
         self._next = time.monotonic() + min(max(0.0, _CLEAN_SECONDS - past), _CLEAN_SECONDS)
 
     def begin(self) -> None:
         """Starts the clock in the first run."""
-        if self._memory.cleaned() is None:
-            self._memory.set_cleaned(time.time())
+        if self._state.cleaned() is None:
+            self._state.set_cleaned(time.time())
 
-    def behind_killed(self, tables: Tables) -> None:
+    def clean_after_kill(self, tables: Tables) -> None:
         """Removes what a killed mirror left."""
-        before = self._memory.run()
+        before = self._state.run()
         if before is not None:
             tables.remove_orphans(before)
             self._clean(tables)
@@ -60,5 +60,5 @@ class Cleaning:
         oldest = self._points.oldest()
         for each in tables:
             each.clean(oldest.get(each.facts.table))
-        self._memory.set_cleaned(time.time())
+        self._state.set_cleaned(time.time())
         self._next = time.monotonic() + _CLEAN_SECONDS

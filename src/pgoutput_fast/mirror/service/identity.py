@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pgoutput_fast.mirror.settings import MirrorSettings
-from pgoutput_fast.mirror.state.memory import Beginning, Memory
+from pgoutput_fast.mirror.state.mirror_state import Beginning, MirrorState
 from pgoutput_fast.postgres.session import read_server, session, with_identifier
 from pgoutput_fast.segments.read import newest_segment
 from pgoutput_fast.storage.paths import absolute, shown
@@ -62,14 +62,14 @@ def _is(what: str) -> str:
 
 
 def expect_source(
-    settings: MirrorSettings, known: Beginning, memory: Memory, store: Store, *, another: bool = False
+    settings: MirrorSettings, known: Beginning, state: MirrorState, store: Store, *, another: bool = False
 ) -> None:
     """Checks that the dsn leads to the server and database of the target's rows.
 
     Args:
         settings: of the mirror, with the directory that has its newest segments.
         known: how the mirror began.
-        memory: of the mirror. It gets the source, if the mirror is older than remembered sources.
+        state: of the mirror. It gets the source, if the mirror is older than remembered sources.
         store: the target.
         another: whether another source may replace that one, in a repair.
 
@@ -83,13 +83,13 @@ def expect_source(
         source = now if newest is None else (newest.source.system_identifier, newest.source.database)
     if source == now:
         if known.source is None:
-            memory.set_beginning(replace(known, source=source))
+            state.set_beginning(replace(known, source=source))
         return
     is_loaded = known.stage not in ("slot", "load")
     if another and is_loaded:
         return
     raise MirrorError(
-        f"{store} has the tables of database {source[1]!r} of the server {source[0]}, but the dsn leads to database "
+        f"{store} has the tables of database {source[1]!r} of the server {source[0]}, but the dsn names database "
         f"{now[1]!r} of the server {now[0]}. Correct the dsn, or use another target"
         + (
             ". Only if this database has taken the place of the other one: compare the tables with it, and repair what "

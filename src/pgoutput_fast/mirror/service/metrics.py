@@ -121,11 +121,11 @@ class MirrorMeter:
     """Reads the metrics of a mirror. Concurrent calls share one reading.
 
     Args:
-        look: returns the metrics.
+        read: returns the metrics.
     """
 
-    def __init__(self, look: Callable[[], MirrorMetrics]) -> None:
-        self._look = look
+    def __init__(self, read: Callable[[], MirrorMetrics]) -> None:
+        self._read = read
         self._lock = threading.Lock()
         self._last: tuple[float, MirrorMetrics] | None = None
 
@@ -134,6 +134,6 @@ class MirrorMeter:
         with self._lock:
             if self._last is not None and time.monotonic() - self._last[0] < within_seconds:
                 return self._last[1]
-            found = self._look()
+            found = self._read()
             self._last = time.monotonic(), found
             return found

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from pgoutput_fast.capture.errors import AwayError
 from pgoutput_fast.capture.retries import is_outage
-from pgoutput_fast.mirror.state.memory import Memory
+from pgoutput_fast.mirror.state.mirror_state import MirrorState
 from pgoutput_fast.snapshot.export import SnapshotError
 from pgoutput_fast.storage.stores import Store
 
@@ -30,7 +30,7 @@ class Outages:
 
     def __init__(self, store: Store, seconds: float) -> None:
         self._store, self._seconds = store, seconds
-        self._memory = Memory(store)
+        self._state = MirrorState(store)
         self._since: float | None = None
         self._furthest = 0
 
@@ -61,7 +61,7 @@ class Outages:
         Raises:
             Exception: the error of the work, if it cannot pass, or an outage lasts too long.
         """
-        self._memory.beginning()  # a store that cannot be read at the start is an error at once
+        self._state.beginning()  # a store that cannot be read at the start is an error at once
         self._since, self._furthest, pause, tries = None, 0, _FIRST_PAUSE, 0
         while True:
             try:
@@ -92,7 +92,7 @@ class Outages:
     def _has_begun(self) -> bool:
         """Whether the first load has begun. If unknown, the store cannot be reached, but could be before."""
         try:
-            return self._memory.beginning() is not None
+            return self._state.beginning() is not None
         except OSError:
             return True
 

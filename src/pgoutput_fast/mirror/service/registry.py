@@ -11,7 +11,7 @@ from pgoutput_fast.mirror.follow.tables import MirroredTable
 from pgoutput_fast.mirror.schema_changes.alterations import ask_for_alterations
 from pgoutput_fast.mirror.server import ServerView
 from pgoutput_fast.mirror.state.layout import HISTORY, REJECTS
-from pgoutput_fast.mirror.state.memory import Memory, TableFacts
+from pgoutput_fast.mirror.state.mirror_state import MirrorState, TableFacts
 from pgoutput_fast.storage.stores import Store
 from pgoutput_fast.tables.directories import directory_of
 from pgoutput_fast.tables.file_table import FileTable
@@ -30,7 +30,7 @@ class Tables:
         store: the target.
         format: of the current tables.
         options: how to reach the tables.
-        memory: of the mirror.
+        state: of the mirror.
         server: gives the columns of a table, and how it was altered.
         check: called before each commit to a table.
     """
@@ -40,16 +40,16 @@ class Tables:
         store: Store,
         format: str,
         options: TableOptions,
-        memory: Memory,
+        state: MirrorState,
         server: ServerView,
         check: Callable[[], object] | None = None,
     ) -> None:
         self._check = check
         self._store, self._format, self._options = store, format, options
-        self._memory, self._server = memory, server
+        self._state, self._server = state, server
         self._tables: dict[str, MirroredTable] = {}
         self._rejects: dict[str, AppendTable] = {}
-        for directory, facts in memory.tables().items():
+        for directory, facts in state.tables().items():
             self._tables[facts.table] = self._open(directory, facts)
 
     def __iter__(self) -> Iterator[MirroredTable]:
@@ -67,17 +67,17 @@ class Tables:
             except ValueError as problem:
                 why = str(problem)
             facts = TableFacts(table, error="it is new", history_error=why, owns_history=why is None)
-            self._memory.set_table(directory, facts)
+            self._state.set_table(directory, facts)
             found = self._tables[table] = self._open(directory, facts)
-            found.settle()
+            found.save_problems()
             if why is not None:
                 found.stop_all(why)
         return self._tables[table]
 
-    def settle(self) -> None:
+    def save_problems(self) -> None:
         """Records the problems seen when the current tables were opened."""
         for each in self:
-            each.settle()
+            each.save_problems()
 
     def rejects(self, table: str | None) -> AppendTable:
         """The rejects of a table; None for those of unknown tables."""
@@ -111,7 +111,7 @@ class Tables:
             current,
             history,
             lambda: self.rejects(facts.table),
-            self._memory,
+            self._state,
             server.columns,
             lambda table: ask_for_alterations(table, server),
         )

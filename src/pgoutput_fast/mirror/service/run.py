@@ -22,7 +22,7 @@ from pgoutput_fast.mirror.load.begin import begin
 from pgoutput_fast.mirror.load.loads import Loads
 from pgoutput_fast.mirror.repair.repair import Repair, in_stream, last_change
 from pgoutput_fast.mirror.repair.repair_table import TableRepair
-from pgoutput_fast.mirror.schema_changes.look import look_at_publications
+from pgoutput_fast.mirror.schema_changes.check import check_publications
 from pgoutput_fast.mirror.server import ServerView
 from pgoutput_fast.mirror.service.cleaning import Cleaning
 from pgoutput_fast.mirror.service.identity import expect_same, expect_source
@@ -31,7 +31,7 @@ from pgoutput_fast.mirror.service.registry import Tables
 from pgoutput_fast.mirror.service.slot import expect_slot, in_mirror
 from pgoutput_fast.mirror.settings import MirrorSettings
 from pgoutput_fast.mirror.state.layout import CONSUMER, SPILL
-from pgoutput_fast.mirror.state.memory import Memory, Progress
+from pgoutput_fast.mirror.state.mirror_state import MirrorState, Progress
 from pgoutput_fast.mirror.state.points import Points
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.segments.names import bytes_behind
@@ -94,40 +94,40 @@ class MirrorRun:
     ) -> None:
         self._store, self._stop, self._outages, self._check = store, stop, outages, check
         self._run = secrets.token_hex(8)
-        self._memory, self._points = Memory(store, check), Points(store, settings.keep_points, check)
+        self._state, self._points = MirrorState(store, check), Points(store, settings.keep_points, check)
         # The segments of every slot have their own directory.
         self._given = settings
-        self._settings = settings = in_stream(settings, self._memory.progress())
-        beginning = self._memory.beginning()
+        self._settings = settings = in_stream(settings, self._state.progress())
+        beginning = self._state.beginning()
         if beginning is not None:
             expect_same(settings, beginning, store)
-            expect_source(settings, beginning, self._memory, store, another=another_source)
+            expect_source(settings, beginning, self._state, store, another=another_source)
         self._repaired: list[TableRepair] = []
         self._backlog: Backlog | None = None
-        self._server = ServerView(settings.dsn, settings.publications, self._memory)
+        self._server = ServerView(settings.dsn, settings.publications, self._state)
         # When to check next that a capture is connected; whether this run has applied all existing segments.
         self._next_question, self._caught_up = 0.0, False
         self._loads = Loads(store, self._server, self._run)
         # The tables that were not published at the last check.
         self._missing: set[str] = set()
         self.tables = self._open()
-        self.tables.settle()
-        self._cleaning = Cleaning(store, self._memory, self._points)
-        self._cleaning.behind_killed(self.tables)
+        self.tables.save_problems()
+        self._cleaning = Cleaning(store, self._state, self._points)
+        self._cleaning.clean_after_kill(self.tables)
         self.tables.mend()
-        self._memory.set_run(self._run)
+        self._state.set_run(self._run)
         progress = begin(
             settings,
             store,
-            self._memory,
+            self._state,
             self._points,
             self._server,
             self._reopened,
             self._run,
-            self._wanted,
+            self._keep_going,
         )
         self.follower = self._follower(progress)
-        beginning = self._memory.beginning()
+        beginning = self._state.beginning()
         if beginning is not None and beginning.stage != "done":
             _log.warning("the repair was interrupted: it begins again")
             self.repair(stop)
@@ -140,7 +140,7 @@ class MirrorRun:
             self.tables,
             self._server,
             self._decoding(),
-            self._memory,
+            self._state,
             self._points,
             _pace(self._settings),
             self._run,
@@ -164,12 +164,12 @@ class MirrorRun:
         task = Repair(
             self._given,
             self._store,
-            self._memory,
+            self._state,
             self.tables,
             self._server,
             self.follower,
             self._run,
-            self._wanted,
+            self._keep_going,
             self._outages.further,
         )
         progress, done = task.all_tables()
@@ -183,7 +183,7 @@ class MirrorRun:
 
     def end(self) -> None:
         """Notes that this run left no files."""
-        self._memory.set_run(None)
+        self._state.set_run(None)
 
     def until(self, lsn: int | None, time_now: int | None, stop: threading.Event) -> None:
         """Follows the changes until all commits up to an LSN are in all tables, or it is told to stop.
@@ -200,13 +200,13 @@ class MirrorRun:
             expect_in_step(self.tables)
         self._missing = set()
         self._expect_slot()
-        self._look_at_publications()
+        self._check_publications()
         more = _MOST_MORE
         while not stop.is_set():
             self._run_capture(until)
             if until is None or lsn is None or stop.is_set():
                 return
-            follower.reached(until, time_now)
+            follower.note_position(until, time_now)
             if any(each.wants_load and (each.position or 0) < lsn for each in self.tables):
                 stop.wait(_RETRY_SECONDS)
                 continue
@@ -238,7 +238,7 @@ class MirrorRun:
             capture.stop()
         self.follower.finish()
         if not stop.is_set():
-            self._look_at_publications()
+            self._check_publications()
             self._load_tables()
 
     def unread_bytes(self) -> int:
@@ -258,12 +258,12 @@ class MirrorRun:
             # Checked before the segments, so that they are complete.
             done = not self._captures(capture) or stop.is_set()
             self._take()
-            self._look_at_outage()
+            self._check_outage()
             if done:
                 break
             if time.monotonic() >= next_look:
                 try:
-                    self._look_at_publications()
+                    self._check_publications()
                 except Exception as problem:  # the capture reports a server that is away for too long
                     _log.warning("the publications cannot be read now: %s", str(problem).strip())
                 next_look = time.monotonic() + _LOOK_SECONDS
@@ -286,18 +286,18 @@ class MirrorRun:
                 raise
             except Exception:
                 raise problem from None  # the server cannot be reached, which is not a reason of its own
-            said = in_mirror(problem)
-            if isinstance(said, SlotLostError) and (known := self._memory.beginning()) is not None:
-                self._memory.set_beginning(replace(known, lost=str(said)))
-            if said is problem:
+            explained = in_mirror(problem)
+            if isinstance(explained, SlotLostError) and (known := self._state.beginning()) is not None:
+                self._state.set_beginning(replace(known, lost=str(explained)))
+            if explained is problem:
                 raise
-            raise said from problem
+            raise explained from problem
 
     def _expect_slot(self) -> None:
         settings = self._settings
         expect_slot(settings.dsn, settings.slot, settings.segments, last_change(self.follower, self.tables))
 
-    def _look_at_outage(self) -> None:
+    def _check_outage(self) -> None:
         """Notes the end of an outage: this run has applied all existing segments, and the server sends changes.
 
         A running capture process is no proof: it may be trying to connect.
@@ -328,14 +328,14 @@ class MirrorRun:
             self._store,
             settings.format,
             settings.table_options,
-            self._memory,
+            self._state,
             self._server,
             self._check,
         )
 
     def _reopened(self) -> Tables:
         self.tables = self._open()
-        self.tables.settle()
+        self.tables.save_problems()
         return self.tables
 
     def _decoding(self) -> Options:
@@ -344,21 +344,21 @@ class MirrorRun:
             options = replace(options, spill_directory=self._store.at(SPILL))
         return options
 
-    def _look_at_publications(self) -> None:
+    def _check_publications(self) -> None:
         """Notes tables that must be loaded, and those that are no longer published."""
-        self._missing = look_at_publications(
-            self.tables, self._server, self._missing, self.follower.through, self._wanted
+        self._missing = check_publications(
+            self.tables, self._server, self._missing, self.follower.through, self._keep_going
         )
 
     def _load_tables(self) -> None:
         """Loads the tables that must be loaded."""
-        self._loads.load_all(self.tables, self._settings, self.follower, self._wanted)
+        self._loads.load_all(self.tables, self._settings, self.follower, self._keep_going)
 
     def load(self, table: MirroredTable, *, fresh: bool) -> None:
         """As `Loads.load`."""
-        self._loads.load(table, self._settings, self.follower, self._wanted, fresh=fresh)
+        self._loads.load(table, self._settings, self.follower, self._keep_going, fresh=fresh)
 
-    def _wanted(self) -> bool:
+    def _keep_going(self) -> bool:
         return not self._stop.is_set()
 
 

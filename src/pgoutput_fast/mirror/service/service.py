@@ -27,16 +27,16 @@ from pgoutput_fast.mirror.service.metrics import MirrorMeter, MirrorMetrics
 from pgoutput_fast.mirror.service.outages import Outages
 from pgoutput_fast.mirror.service.run import MirrorRun
 from pgoutput_fast.mirror.service.slot import slot_problem
-from pgoutput_fast.mirror.service.start import Start
+from pgoutput_fast.mirror.service.start_undo import StartUndo
 from pgoutput_fast.mirror.service.status import TableStatus, table_status, without_slot
 from pgoutput_fast.mirror.service.stored import stored_status
 from pgoutput_fast.mirror.settings import MirrorSettings
 from pgoutput_fast.mirror.state.layout import SEGMENTS, WRITER
-from pgoutput_fast.mirror.state.memory import Memory
+from pgoutput_fast.mirror.state.mirror_state import MirrorState
 from pgoutput_fast.mirror.state.points import MOST_POINTS, Points
-from pgoutput_fast.postgres.answers import stopping
 from pgoutput_fast.postgres.errors import StoppedError
-from pgoutput_fast.postgres.session import position_of, shown_database
+from pgoutput_fast.postgres.interruptible import stopping
+from pgoutput_fast.postgres.session import describe_database, position_of
 from pgoutput_fast.protocol.lsn import Lsn
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.snapshot.progress import LoadProgress
@@ -159,11 +159,11 @@ class Mirror:
         self._outages = Outages(self._store, retry_seconds)
         self._check: Callable[[], object] | None = None
         self._server = ServerView(dsn, publications)
-        self._held = ExitStack()
+        self._stack = ExitStack()
         self._is_open = False
         self._run: MirrorRun | None = None
         # The last run. During an outage there is none, and the metrics show the tables before it.
-        self._shown: MirrorRun | None = None
+        self._last_run: MirrorRun | None = None
         self._is_running = False
         self._meter = MirrorMeter(self._read_metrics)
         self._metrics_file = None if metrics_file is None else Path(metrics_file)
@@ -180,7 +180,7 @@ class Mirror:
         settings = self._settings
         return [
             ("slot", escaped(settings.slot)),
-            ("of", shown_database(settings.dsn)),
+            ("of", describe_database(settings.dsn)),
             ("publications", escaped(some_of(settings.publications))),
             ("to", escaped(str(self._store))),
             ("format", settings.format),
@@ -190,12 +190,12 @@ class Mirror:
         for each in (HISTORIES, self._settings.format):
             FORMATS[each].check_package(f"a mirror with format={self._settings.format!r}")
         with ExitStack() as stack:
-            start = Start(self._store)
+            undo = StartUndo(self._store)
             make_target(self._store)
             self._check = stack.enter_context(WriterLease(self._store, WRITER)).check
             # While no other process can have the target.
-            stack.callback(self._undo, start)
-            self._held = stack.pop_all()
+            stack.callback(self._undo, undo)
+            self._stack = stack.pop_all()
         self._is_open = True
         return self
 
@@ -209,13 +209,13 @@ class Mirror:
     def close(self) -> None:
         """Lets other processes mirror into the target. If the mirror could not begin, the target is as before."""
         self._is_open = False
-        self._held.close()
+        self._stack.close()
 
-    def _undo(self, start: Start) -> None:
+    def _undo(self, undo: StartUndo) -> None:
         """Removes the files and directories of this process, if the mirror has not begun."""
         with suppress(Exception):  # unknown: the store cannot be reached
-            if Memory(self._store).beginning() is None:
-                start.undo()
+            if MirrorState(self._store).beginning() is None:
+                undo.run()
 
     # ---- run -----------------------------------------------------------------------------------------------------
 
@@ -276,7 +276,7 @@ class Mirror:
         Raises:
             OSError: if the target cannot be read.
         """
-        known = Memory(self._store).beginning()
+        known = MirrorState(self._store).beginning()
         if known is None or known.stage == "done":
             return None
         what = "first load" if known.stage in ("slot", "load") else "repair"
@@ -317,7 +317,7 @@ class Mirror:
 
     def _begun(self, stop: threading.Event, another: bool = False) -> MirrorRun:
         if self._run is None:
-            self._shown = self._run = MirrorRun(
+            self._last_run = self._run = MirrorRun(
                 self._settings, self._store, stop, self._outages, self._check, another_source=another
             )
         return self._run
@@ -381,8 +381,8 @@ class Mirror:
         self._expect_open()
         parts = parse_qualified_name(table)
         name = table if parts is None else quote_qualified_name(*parts)
-        memory = Memory(self._store, self._check)
-        known = {facts.table: (directory, facts) for directory, facts in memory.tables().items()}
+        state = MirrorState(self._store, self._check)
+        known = {facts.table: (directory, facts) for directory, facts in state.tables().items()}
         if name not in known:
             raise KeyError(f"{table} is not mirrored; mirrored: {', '.join(sorted(known)) or 'no table'}")
         directory, facts = known[name]
@@ -391,7 +391,7 @@ class Mirror:
                 f"{name} is still mirrored: drop it, or drop it from the publication, and run the mirror with --until "
                 "now. Then forget it"
             )
-        memory.forget_table(directory)
+        state.forget_table(directory)
         self._run = None
 
     def status(self) -> list[TableStatus]:
@@ -401,8 +401,8 @@ class Mirror:
             MirrorError: if the target has another mirror, such as one with another format.
         """
         server = self._server_now()
-        memory, settings = Memory(self._store), self._settings
-        known = memory.beginning()
+        state, settings = MirrorState(self._store), self._settings
+        known = state.beginning()
         if self._run is not None:
             follower = self._run.follower
             common = follower.common, follower.through_time
@@ -411,11 +411,11 @@ class Mirror:
             if known is not None:
                 expect_same(settings, known, self._store)
             found = stored_status(
-                self._store, settings.format, settings.table_options, memory, self._server, server
+                self._store, settings.format, settings.table_options, state, self._server, server
             )
         if server is None:
             return found
-        return without_slot(found, slot_problem(settings.dsn, known, memory.progress(), settings.segments))
+        return without_slot(found, slot_problem(settings.dsn, known, state.progress(), settings.segments))
 
     @property
     def metrics(self) -> MirrorMetrics:
@@ -423,7 +423,7 @@ class Mirror:
         return self._meter.read()
 
     def _read_metrics(self) -> MirrorMetrics:
-        run, server, slot = self._shown, self._server_now(), self._settings.slot
+        run, server, slot = self._last_run, self._server_now(), self._settings.slot
         kept = self._server.kept_bytes(slot)
         if run is None:
             return MirrorMetrics(slot, self._is_running, (), None, None, kept)
@@ -431,7 +431,7 @@ class Mirror:
         common = follower.common, follower.through_time
         tables = tuple(table_status(each, follower.applied, common, server) for each in run.tables)
         # The histories have all commits before the end of the WAL.
-        lag = None if server is None else max(0, server[1] - 1 - follower.histories)
+        lag = None if server is None else max(0, server[1] - 1 - follower.history_lsn)
         count = len(Points(self._store).read())
         backlog, is_paused = self._backlog(run)
         return MirrorMetrics(slot, self._is_running, tables, count, lag, kept, backlog, is_paused)

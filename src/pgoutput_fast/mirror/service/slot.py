@@ -8,13 +8,13 @@ from pgoutput_fast.capture.errors import CANNOT_GO_ON, NEW_SLOT, START_OVER, Awa
 from pgoutput_fast.capture.segment_directory import SegmentDirectory
 from pgoutput_fast.mirror.errors import SlotLostError
 from pgoutput_fast.mirror.state.layout import stream_directory
-from pgoutput_fast.mirror.state.memory import Beginning, Progress
+from pgoutput_fast.mirror.state.mirror_state import Beginning, Progress
 from pgoutput_fast.postgres.session import read_position, read_server, session
 from pgoutput_fast.postgres.slots import Slot, read_slot
 from pgoutput_fast.protocol.lsn import format_lsn
 from pgoutput_fast.tables.errors import MirrorError
 
-__all__ = ["behind", "expect_slot", "in_mirror", "lost", "slot_problem"]
+__all__ = ["expect_slot", "in_mirror", "lost", "server_behind_error", "slot_problem"]
 
 _REPAIR = "Mirror.repair() (--repair) makes another slot, compares the tables with the server, and repairs what differs"
 
@@ -44,18 +44,23 @@ def expect_slot(dsn: str, name: str, segments: str, ahead: int) -> None:
         slot, server, end = read_slot(cursor, name), read_server(cursor), read_position(cursor)
     why = lost(name, slot)
     if why is not None:
-        raise SlotLostError(f"{why}: the changes since then do not come any more. {_REPAIR}")
+        raise SlotLostError(f"{why}: the changes since then are lost. {_REPAIR}")
     # Read after the slot: a capture makes changes durable before it confirms them.
-    reached = SegmentDirectory(segments).reached()
+    durable_lsn = SegmentDirectory(segments).durable_lsn()
     # A standby may only be behind in replay: the capture waits for that.
-    if end < (most := max(ahead, reached)) and not server.in_recovery:
-        raise behind(most, end)
+    if end < (most := max(ahead, durable_lsn)) and not server.in_recovery:
+        raise server_behind_error(most, end)
     # Before PostgreSQL 11, reading from a slot confirms its position, which may go one record further than requested.
-    if slot is not None and reached and (slot.confirmed_flush_lsn or 0) > reached and server.major >= 11:
+    if (
+        slot is not None
+        and durable_lsn
+        and (slot.confirmed_flush_lsn or 0) > durable_lsn
+        and server.major >= 11
+    ):
         raise SlotLostError(
             f"somebody else has advanced slot {name}, or made another one with this name: the changes from "
-            f"{format_lsn(reached)} on do not come any more. If nobody else reads the slot, drop it with drop_slot. "
-            f"Then repair the mirror. {_REPAIR}"
+            f"{format_lsn(durable_lsn)} on are lost. If nobody else reads the slot, drop it with "
+            f"drop_slot. Then repair the mirror. {_REPAIR}"
         )
 
 
@@ -80,7 +85,7 @@ def slot_problem(dsn: str, known: Beginning | None, progress: Progress | None, s
     return None
 
 
-def behind(ahead: int, end: int) -> MirrorError:
+def server_behind_error(ahead: int, end: int) -> MirrorError:
     """The error if the server's WAL ends before the last changes of the tables.
 
     Args:
@@ -100,10 +105,10 @@ def in_mirror(problem: CaptureError) -> Exception:
     Returns:
         A SlotLostError if this slot can never go on.
     """
-    said = str(problem)
-    if isinstance(problem, AwayError) or START_OVER not in said:
+    message = str(problem)
+    if isinstance(problem, AwayError) or START_OVER not in message:
         return problem
     drop = f"drop the slot with drop_slot. Then repair the mirror. {_REPAIR}"
-    said = said.replace(NEW_SLOT, f"Create the publication if it does not exist, and {drop}")
-    said = said.replace(START_OVER, f"D{drop[1:]}")
-    return SlotLostError(said) if any(each in said for each in CANNOT_GO_ON) else CaptureError(said)
+    message = message.replace(NEW_SLOT, f"Create the publication if it does not exist, and {drop}")
+    message = message.replace(START_OVER, f"D{drop[1:]}")
+    return SlotLostError(message) if any(each in message for each in CANNOT_GO_ON) else CaptureError(message)

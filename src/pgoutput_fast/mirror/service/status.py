@@ -10,7 +10,7 @@ from pgoutput_fast.tables.errors import RELOAD
 
 if TYPE_CHECKING:
     from pgoutput_fast.mirror.follow.tables import MirroredTable
-    from pgoutput_fast.mirror.state.memory import Progress
+    from pgoutput_fast.mirror.state.mirror_state import Progress
 
 __all__ = ["TableStatus", "table_status", "without_slot"]
 
@@ -108,13 +108,13 @@ def table_status(
         if progress.lsn >= position and progress.time is not None:
             time_of = max(progress.time, time_of or 0)
         position = max(position, progress.lsn)
-    bytes_behind = seconds = None
+    lag_bytes = seconds = None
     facts = table.facts
     if server is not None and position is not None and not facts.is_unpublished:
         now, end = server
-        reached = max(position, through) if table.follows else position
-        bytes_behind = max(0, end - reached)
-        if not bytes_behind:
+        table_lsn = max(position, through) if table.follows else position
+        lag_bytes = max(0, end - table_lsn)
+        if not lag_bytes:
             seconds = 0.0
         elif time_of is not None and table.follows:
             seconds = max(0.0, (now - time_of) / 1e6)
@@ -126,7 +126,7 @@ def table_status(
         table.version,
         table.waiting_rows,
         table.applied,
-        bytes_behind,
+        lag_bytes,
         seconds,
         None if facts.is_unpublished else facts.error,
         None if facts.is_unpublished else facts.history_error,

@@ -13,7 +13,7 @@ from pgoutput_fast.mirror.service.registry import Tables
 from pgoutput_fast.mirror.service.slot import slot_problem
 from pgoutput_fast.mirror.service.status import TableStatus, table_status, without_slot
 from pgoutput_fast.mirror.state.layout import SEGMENTS
-from pgoutput_fast.mirror.state.memory import Memory
+from pgoutput_fast.mirror.state.mirror_state import MirrorState
 from pgoutput_fast.storage.stores import Store, open_store
 from pgoutput_fast.tables.options import TableOptions
 
@@ -44,19 +44,19 @@ def status_of(
         OSError: if the target cannot be read.
     """
     store = open_store(target)
-    memory = Memory(store)
+    state = MirrorState(store)
     options = TableOptions(storage_options, iceberg_catalog)
-    known = memory.begun(options)
+    known = state.begun(options)
     view = ServerView("" if dsn is None else dsn, known.publications)
     server = None
     if dsn is not None:
         with suppress(Exception):
             server = view.now()
-    found = stored_status(store, known.format, options, memory, view, server)
+    found = stored_status(store, known.format, options, state, view, server)
     if dsn is None or server is None:
         return found
     segments = known.segments or os.fspath(store.at(SEGMENTS))
-    return without_slot(found, slot_problem(dsn, known, memory.progress(), segments))
+    return without_slot(found, slot_problem(dsn, known, state.progress(), segments))
 
 
 def slot_of(target: str | os.PathLike[str]) -> str:
@@ -65,7 +65,7 @@ def slot_of(target: str | os.PathLike[str]) -> str:
     Raises:
         LookupError: if the target has no mirror.
     """
-    known = Memory(open_store(target)).beginning()
+    known = MirrorState(open_store(target)).beginning()
     if known is None:
         raise LookupError(f"{target} is not the target of a mirror")
     return known.slot
@@ -75,7 +75,7 @@ def stored_status(
     store: Store,
     format: str,
     options: TableOptions,
-    memory: Memory,
+    state: MirrorState,
     view: ServerView,
     server: tuple[int, int] | None,
 ) -> list[TableStatus]:
@@ -85,20 +85,20 @@ def stored_status(
         store: the target.
         format: of the current tables.
         options: how to reach them.
-        memory: of the mirror.
+        state: of the mirror.
         view: of its server.
         server: its time, and the end of its WAL; None without an answer.
     """
     # Read before the tables: the histories, opened later, have all commits up to this LSN.
-    reached = memory.reached() or 0
-    tables = Tables(store, format, options, memory, view)
-    progress = memory.progress()
+    history_lsn = state.history_lsn() or 0
+    tables = Tables(store, format, options, state, view)
+    progress = state.progress()
     found = []
     for each in tables:
         has_all = _has_all_of_history(each, 0 if progress is None else progress.lsn)
-        common = reached + 1 if has_all and reached else 0, None
-        state = table_status(each, progress, common, server)
-        found.append(replace(state, waiting_rows=0 if has_all else None))
+        common = history_lsn + 1 if has_all and history_lsn else 0, None
+        status = table_status(each, progress, common, server)
+        found.append(replace(status, waiting_rows=0 if has_all else None))
     return found
 
 

@@ -259,18 +259,18 @@ def expect_until(known: list[Point], time: datetime, place: str) -> None:
         LookupError: if they do not.
     """
     if microseconds_of(time) > (end := end_of(known)):
-        shown = (_EPOCH + timedelta(microseconds=end)).isoformat()
+        until = (_EPOCH + timedelta(microseconds=end)).isoformat()
         raise LookupError(
-            f"{place} goes up to {shown}, and not to {time.isoformat()}: run the mirror, or take 'latest'"
+            f"{place} goes up to {until}, and not to {time.isoformat()}: run the mirror, or take 'latest'"
         )
 
 
-def _too_old(known: list[Point], wanted: str, place: str) -> str:
+def _too_old(known: list[Point], requested: str, place: str) -> str:
     if not known:
-        return f"{place} has no recorded point for {wanted}: run the mirror until it has applied a commit"
+        return f"{place} has no recorded point for {requested}: run the mirror until it has applied a commit"
     oldest = known[0]
     return (
-        f"{place} has no point as old as {wanted}: the oldest is {oldest.lsn}"
+        f"{place} has no point as old as {requested}: the oldest is {oldest.lsn}"
         f"{'' if oldest.committed is None else f', committed at {oldest.committed.isoformat()}'}"
     )
 

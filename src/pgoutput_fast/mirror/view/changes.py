@@ -77,11 +77,11 @@ class Changes:
 
     def _rows_of(self, file: str, columns: Sequence[str]) -> pa.Table:
         with pq.ParquetFile(open_file(file)) as opened:
-            there = set(opened.schema_arrow.names)
+            existing = set(opened.schema_arrow.names)
         commits = pc.field("_commit_lsn")
         return pq.read_table(
             open_file(file),
-            columns=[name for name in columns if name in there],
+            columns=[name for name in columns if name in existing],
             filters=(commits > self.after) & (commits <= self.through),
             partitioning=None,
         )

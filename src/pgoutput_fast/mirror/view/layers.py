@@ -85,19 +85,16 @@ def _pieces(rows: Rows, columns: Sequence[str], schema: pa.Schema) -> Iterator[p
 
 def _found(rows: Rows, keys: pa.Table, columns: Sequence[str], place: str) -> pa.Table:
     """The rows with these keys: the key columns, and the other columns that exist."""
-    wanted = in_schema(keys, fitted(rows.schema, keys.schema, place, lambda *_: True))
+    keys = in_schema(keys, fitted(rows.schema, keys.schema, place, lambda *_: True))
     names = [name for name in (*keys.schema.names, *columns) if name in rows.schema.names]
     types = pa.schema(
-        [
-            wanted.schema.field(name) if name in wanted.schema.names else rows.schema.field(name)
-            for name in names
-        ]
+        [keys.schema.field(name) if name in keys.schema.names else rows.schema.field(name) for name in names]
     )
-    finder = Finder(wanted, keys=True)
+    finder = Finder(keys, keys=True)
     found = [types.empty_table()]
     for piece in rows.pieces(names):
         piece = in_schema(piece, types)
-        hits = finder.find(piece.select(wanted.schema.names)) >= 0
+        hits = finder.find(piece.select(keys.schema.names)) >= 0
         if np.any(hits):
             found.append(piece.filter(pa.array(hits)))
     return pa.concat_tables(found)

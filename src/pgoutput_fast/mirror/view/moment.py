@@ -15,7 +15,7 @@ import pyarrow as pa
 from pgoutput_fast.catalog.identifiers import parse_qualified_name, quote_qualified_name
 from pgoutput_fast.merge.effect.effect import COMMIT_LSN, UNREPRESENTABLE
 from pgoutput_fast.mirror.state.layout import HISTORY
-from pgoutput_fast.mirror.state.memory import Memory, TableFacts
+from pgoutput_fast.mirror.state.mirror_state import MirrorState, TableFacts
 from pgoutput_fast.mirror.state.points import Point, Points, lsn_of
 from pgoutput_fast.mirror.view.changes import Changes, read_changes
 from pgoutput_fast.mirror.view.times import position_at
@@ -146,15 +146,15 @@ def open_moment(
         ValueError, TypeError: if `position` is not a position.
     """
     store = open_store(target)
-    memory = Memory(store)
+    state = MirrorState(store)
     parts = parse_qualified_name(table)
     name = table if parts is None else quote_qualified_name(*parts)
     directory = directory_of(name)
-    beginning = memory.begun(options)
+    beginning = state.begun(options)
     for _ in range(_TRIES):
-        facts = memory.table(directory)
+        facts = state.table(directory)
         if facts is None:
-            known = ", ".join(sorted(each.table for each in memory.tables().values()))
+            known = ", ".join(sorted(each.table for each in state.tables().values()))
             raise KeyError(f"{table} is not mirrored; mirrored: {known or 'no table'}")
         _expect_good(facts)
         reader = _Reader(
@@ -162,15 +162,15 @@ def open_moment(
             beginning.format,
             directory,
             facts,
-            memory.reached() or -1,
+            state.history_lsn() or -1,
             options,
         )
         moment = reader.moment(position)
         # The mirror records a change of this state before the history has the changes. So if it is unchanged, version
         # and changes belong together.
-        if memory.table(directory) == facts:
+        if state.table(directory) == facts:
             return moment
-    raise MirrorError(f"{table} is loaded again and again meanwhile: try it later")
+    raise MirrorError(f"{table} is being loaded: try again later")
 
 
 def _expect_good(facts: TableFacts) -> None:
@@ -184,7 +184,7 @@ def _expect_good(facts: TableFacts) -> None:
         )
     if facts.is_unpublished:
         raise MirrorError(
-            f"{facts.table} is not published any more, so nobody knows what it is now: read its current table, which "
+            f"{facts.table} is not published any more, so its current rows are unknown: read its current table, which "
             "stays as it was, or publish it again"
         )
     if facts.stage == "stopped":
@@ -204,7 +204,7 @@ class _Reader:
     format: str
     directory: str
     facts: TableFacts
-    reached: int
+    history_lsn: int
     options: TableOptions
 
     def moment(self, position: Position) -> Moment:
@@ -213,9 +213,9 @@ class _Reader:
         base = current.held()
         newest = base.position
         if position == "latest":
-            lsn = max(self.reached, base.position)
+            lsn = max(self.history_lsn, base.position)
         else:
-            end = max(self.reached, base.position)
+            end = max(self.history_lsn, base.position)
             lsn = self._lsn(position, end)
             self._expect_known(lsn, end)
             if base.position > lsn:
@@ -225,9 +225,9 @@ class _Reader:
                 except ValueError as problem:
                     raise LookupError(f"{problem}. Read 'latest'") from None
                 # Another program than the mirror may move current tables. It writes no history.
-                if max(self.reached, point.position) < lsn:
+                if max(self.history_lsn, point.position) < lsn:
                     raise LookupError(
-                        f"the history of {table} goes up to {format_lsn(max(self.reached, 0))}, and not to "
+                        f"the history of {table} goes up to {format_lsn(max(self.history_lsn, 0))}, and not to "
                         f"{format_lsn(lsn)}: run the mirror, or take 'latest', {format_lsn(newest)} or {point.lsn}"
                     )
         changes = self._changes(base.position, lsn)
@@ -254,11 +254,11 @@ class _Reader:
                 f"{self.store} goes up to {format_lsn(end)}, and not to {format_lsn(lsn)}: run the mirror, or take "
                 "'latest'"
             )
-        for begin, behind, _ in self.facts.gaps:
-            if begin < lsn < behind:
+        for begin, end, _ in self.facts.gaps:
+            if begin < lsn < end:
                 raise LookupError(
-                    f"{self.facts.table} was loaded or repaired at {format_lsn(behind)}. What it was between "
-                    f"{format_lsn(max(begin, 0))} and then, nobody knows: take {format_lsn(behind)} or later"
+                    f"{self.facts.table} was loaded or repaired at {format_lsn(end)}. Its rows between "
+                    f"{format_lsn(max(begin, 0))} and then are unknown: take {format_lsn(end)} or later"
                 )
 
     def _point(self, lsn: int) -> Point:

@@ -93,8 +93,8 @@ def fresh_batches(
     schema = moment.schema
     chosen = chosen_columns(columns, schema, table)
     rows = rows_of(moment, chosen)
-    said = {b"position": format_lsn(moment.position).encode()}
-    result = pa.schema([rows.schema.field(name) for name in chosen], metadata=said)
+    metadata = {b"position": format_lsn(moment.position).encode()}
+    result = pa.schema([rows.schema.field(name) for name in chosen], metadata=metadata)
 
     def batches() -> Iterator[pa.RecordBatch]:
         for piece in rows.pieces(chosen):
@@ -155,11 +155,11 @@ def effects_of(moment: Moment, columns: Sequence[str]) -> Iterator[Effect]:
         return
     parts = parse_qualified_name(moment.table)
     assert parts is not None
-    said = {b"pg.namespace": parts[0].encode(), b"pg.relation": parts[1].encode()}
+    metadata = {b"pg.namespace": parts[0].encode(), b"pg.relation": parts[1].encode()}
     needed = needed_columns(moment, columns)
-    wanted = [name for name in moment.changed if name in needed]
-    for part in changes.read_parts([*_NEEDED, *wanted]):
-        yield from _effects(moment, part.replace_schema_metadata(said))
+    changed = [name for name in moment.changed if name in needed]
+    for part in changes.read_parts([*_NEEDED, *changed]):
+        yield from _effects(moment, part.replace_schema_metadata(metadata))
         # Only its effects stay in memory, while the next part is read.
         del part
         pa.default_memory_pool().release_unused()

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pgoutput_fast.merge.effect.effect import COMMIT_LSN
-from pgoutput_fast.mirror.state.memory import Gap, TableFacts
+from pgoutput_fast.mirror.state.mirror_state import Gap, TableFacts
 from pgoutput_fast.mirror.state.points import Point, end_of, expect_until, microseconds_of, point_before
 from pgoutput_fast.mirror.view.changes import Changes
 from pgoutput_fast.protocol.lsn import format_lsn
@@ -23,7 +23,7 @@ def position_at(
     time: datetime,
     facts: TableFacts,
     known: list[Point],
-    changes_behind: Callable[[int], Changes],
+    changes_after: Callable[[int], Changes],
     place: str,
 ) -> int:
     """The LSN up to which a table has all commits until a time, and no later ones.
@@ -35,7 +35,7 @@ def position_at(
         time: with a time zone.
         facts: the state of the table in the mirror.
         known: the points, the oldest first.
-        changes_behind: returns the changes of the history after an LSN.
+        changes_after: returns the changes of the history after an LSN.
         place: names the target, for errors.
 
     Raises:
@@ -43,13 +43,13 @@ def position_at(
             transactions of that time committed in another order; the message tells which positions can be read.
         ValueError: if `time` has no time zone.
     """
-    wanted = microseconds_of(time)
+    time_us = microseconds_of(time)
     point = point_before(known, time, place)
-    last = _last(changes_behind(point.position), wanted)
-    later = _first_later(changes_behind(-1), wanted)
+    last = _last(changes_after(point.position), time_us)
+    later = _first_later(changes_after(-1), time_us)
     if later is None:
         expect_until(known, time, place)
-    loads = [gap.end for gap in facts.gaps if gap.time is not None and gap.time <= wanted]
+    loads = [gap.end for gap in facts.gaps if gap.time is not None and gap.time <= time_us]
     found = max(point.position, *loads, -1 if last is None else last)
     if later is not None and later <= found:
         raise LookupError(
@@ -57,45 +57,45 @@ def position_at(
             f"{time.isoformat()}: take an LSN, such as {format_lsn(found)}"
         )
     for gap in facts.gaps:
-        if not _is_before(gap, last, wanted) and not _is_behind(gap, found, later, known, wanted):
+        if not _is_before(gap, last, time_us) and not _is_after(gap, found, later, known, time_us):
             raise LookupError(
-                f"{facts.table} was loaded or repaired at {format_lsn(gap.end)}, and nobody knows what it was at "
+                f"{facts.table} was loaded or repaired at {format_lsn(gap.end)}, and its rows are unknown at "
                 f"{time.isoformat()}: take {format_lsn(gap.end)} or a later time"
             )
     return found
 
 
-def _is_before(gap: Gap, last: int | None, wanted: int) -> bool:
+def _is_before(gap: Gap, last: int | None, time_us: int) -> bool:
     """Whether a gap ends before a time.
 
     Args:
         gap: of the table.
         last: the LSN of the last commit of the history until that time.
-        wanted: the time.
+        time_us: the time.
     """
-    return (gap.time is not None and gap.time <= wanted) or (last is not None and last > gap.end)
+    return (gap.time is not None and gap.time <= time_us) or (last is not None and last > gap.end)
 
 
-def _is_behind(gap: Gap, found: int, later: int | None, known: Sequence[Point], wanted: int) -> bool:
+def _is_after(gap: Gap, found: int, later: int | None, known: Sequence[Point], time_us: int) -> bool:
     """Whether a gap begins after a time, so that the earlier history covers that time."""
     if found > gap.begin:
         return False
     before = [each for each in known if each.position <= gap.begin]
-    return (later is not None and later <= gap.begin) or (bool(before) and end_of(before) >= wanted)
+    return (later is not None and later <= gap.begin) or (bool(before) and end_of(before) >= time_us)
 
 
-def _last(changes: Changes, wanted: int) -> int | None:
+def _last(changes: Changes, time_us: int) -> int | None:
     """The LSN of the last commit until a time."""
-    until = pc.field("_commit_timestamp") <= _timestamp(wanted)
+    until = pc.field("_commit_timestamp") <= _timestamp(time_us)
     for part in reversed(changes.parts):
         if (found := pc.max(_commits(changes, part, until)).as_py()) is not None:
             return int(found)
     return None
 
 
-def _first_later(changes: Changes, wanted: int) -> int | None:
+def _first_later(changes: Changes, time_us: int) -> int | None:
     """The LSN of the first commit after a time."""
-    after = pc.field("_commit_timestamp") > _timestamp(wanted)
+    after = pc.field("_commit_timestamp") > _timestamp(time_us)
     for part in changes.parts:
         if (found := pc.min(_commits(changes, part, after)).as_py()) is not None:
             return int(found)
@@ -120,5 +120,5 @@ def _commits(changes: Changes, files: Iterable[str], condition: pc.Expression) -
     )
 
 
-def _timestamp(wanted: int) -> pa.Scalar:
-    return pa.scalar(wanted, pa.timestamp("us", "UTC"))
+def _timestamp(time_us: int) -> pa.Scalar:
+    return pa.scalar(time_us, pa.timestamp("us", "UTC"))

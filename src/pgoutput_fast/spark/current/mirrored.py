@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from pgoutput_fast.mirror.state.layout import SEGMENTS, stream_directory
-from pgoutput_fast.mirror.state.memory import Memory, TableFacts
+from pgoutput_fast.mirror.state.mirror_state import MirrorState, TableFacts
 from pgoutput_fast.storage.paths import is_uri, shown, split_uri
 from pgoutput_fast.storage.stores import Store, open_store
 from pgoutput_fast.tables.errors import RELOAD
@@ -103,7 +103,7 @@ def read_mirrored(store: Store, format: str) -> Mirrored | None:
     Raises:
         ValueError: if the sink cannot continue after this mirror, or a file is damaged.
     """
-    memory = Memory(store)
+    memory = MirrorState(store)
     beginning = memory.beginning()
     if beginning is None:
         return None

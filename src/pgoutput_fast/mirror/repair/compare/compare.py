@@ -39,7 +39,7 @@ class Differences:
         rows: how many rows the server has.
         sets: how many sets of keys were compared.
         different: how many of them differ.
-        gone: the keys of rows that the server does not have.
+        removed: the keys of rows that the server does not have.
         new: rows that only the server has, as they were read.
         changed: the server's rows with other values, as they were read.
     """
@@ -47,7 +47,7 @@ class Differences:
     rows: int
     sets: int
     different: int
-    gone: pa.Table
+    removed: pa.Table
     new: pa.Table
     changed: pa.Table
 
@@ -72,12 +72,12 @@ class Comparison:
         schema: pa.Schema,
         columns: Sequence[str],
     ) -> None:
-        there = current.schema()
-        assert there is not None
+        existing = current.schema()
+        assert existing is not None
         self._current, self._key, self._read, self._schema = current, tuple(key), read, schema
         # The key comes first.
         names = [*self._key, *(name for name in columns if name not in self._key), UNREPRESENTABLE]
-        self._types = pa.schema([there.field(name) for name in names])
+        self._types = pa.schema([existing.field(name) for name in names])
         self._digests = Digests()
 
     def run(self) -> Differences:
@@ -88,39 +88,39 @@ class Comparison:
         """
         kinds = [self._types.field(name).type for name in self._key]
         division = divided(self._key, self._current.scan(self._key), kinds)
-        here, there = SetDigests(division.count), SetDigests(division.count)
+        ours, server = SetDigests(division.count), SetDigests(division.count)
         for rows in self._current.scan(self._types.names):
-            here.add(division.numbers(self._keys(rows)), self._digests.of(rows))
+            ours.add(division.numbers(self._keys(rows)), self._digests.of(rows))
         for _, rows in self._read_fitted(None):
-            there.add(division.numbers(self._keys(rows)), self._digests.of(rows))
-        different = here.different(there)
+            server.add(division.numbers(self._keys(rows)), self._digests.of(rows))
+        different = ours.different(server)
         found = _Found(self._schema, self._types.empty_table().select(self._key))
-        for numbers in _portions(different, here.rows):
+        for numbers in _portions(different, ours.rows):
             self._compare(division, numbers, found)
         return Differences(
-            int(there.rows.sum()),
+            int(server.rows.sum()),
             division.count,
             len(different),
-            *map(pa.concat_tables, (found.gone, found.new, found.changed)),
+            *map(pa.concat_tables, (found.removed, found.new, found.changed)),
         )
 
     def _compare(self, division: Division, numbers: _Numbers, found: _Found) -> None:
         """Compares the rows of some sets, one by one."""
-        wanted = np.zeros(division.count, np.bool_)
-        wanted[numbers] = True
+        chosen_sets = np.zeros(division.count, np.bool_)
+        chosen_sets[numbers] = True
         keys: list[pa.Table] = []
         digests: list[RowDigests] = []
         for rows in self._current.scan(self._types.names):
-            rows = rows.filter(pa.array(wanted[division.numbers(self._keys(rows))]))
+            rows = rows.filter(pa.array(chosen_sets[division.numbers(self._keys(rows))]))
             keys.append(rows.select(self._key))
             digests.append(self._digests.of(rows))
         known = KeyedRows(keys, digests, self._types.empty_table().select(self._key))
         for read, rows in self._read_fitted(division.condition(numbers)):
-            chosen = pa.array(wanted[division.numbers(self._keys(rows))])
+            chosen = pa.array(chosen_sets[division.numbers(self._keys(rows))])
             read, rows = read.filter(chosen), rows.filter(chosen)
             new, changed = known.compared(rows.select(self._key), self._digests.of(rows))
             found.add(read.take(pa.array(new)), read.take(pa.array(changed)))
-        found.add_gone(known.unseen())
+        found.add_removed(known.unseen())
 
     def _read_fitted(self, condition: str | None) -> Iterator[tuple[pa.Table, pa.Table]]:
         """The server's rows as they were read, and in the types of the current table."""
@@ -137,7 +137,7 @@ class _Found:
     """The differences so far."""
 
     def __init__(self, schema: pa.Schema, keys: pa.Table) -> None:
-        self.gone, self.new, self.changed = [keys], [schema.empty_table()], [schema.empty_table()]
+        self.removed, self.new, self.changed = [keys], [schema.empty_table()], [schema.empty_table()]
         self._rows = self._nbytes = 0
 
     def add(self, new: pa.Table, changed: pa.Table) -> None:
@@ -146,8 +146,8 @@ class _Found:
         self._count(new)
         self._count(changed)
 
-    def add_gone(self, keys: pa.Table) -> None:
-        self.gone.append(keys)
+    def add_removed(self, keys: pa.Table) -> None:
+        self.removed.append(keys)
         self._count(keys)
 
     def _count(self, rows: pa.Table) -> None:
@@ -167,5 +167,5 @@ def _portions(numbers: _Numbers, rows: _Numbers) -> list[_Numbers]:
         return []
     parts = np.cumsum(rows[numbers]) // _MOST_ROWS
     if parts[-1] >= _MOST_TIMES:
-        raise UncomparableError("too many of its rows lie beside rows that differ")
+        raise UncomparableError("its different rows are spread over too much of it")
     return np.split(numbers, np.flatnonzero(np.diff(parts)) + 1)

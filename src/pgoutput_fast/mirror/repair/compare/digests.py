@@ -71,9 +71,9 @@ class SetDigests:
             digests: the digest of each row.
         """
         order = np.argsort(numbers, kind="stable")
-        there, begins = np.unique(numbers[order], return_index=True)
-        if len(there):
-            self._sums[there] += np.add.reduceat(digests[order], begins, axis=0)
+        present, begins = np.unique(numbers[order], return_index=True)
+        if len(present):
+            self._sums[present] += np.add.reduceat(digests[order], begins, axis=0)
             self.rows += np.bincount(numbers, minlength=len(self.rows))
 
     def different(self, other: SetDigests) -> npt.NDArray[np.int64]:

@@ -38,13 +38,13 @@ def row_bytes(columns: Sequence[pa.ChunkedArray | pa.Array]) -> pa.LargeBinaryAr
     variable: list[pa.LargeBinaryArray] = []
     for column in columns:
         values = _whole(column)
-        there = values.is_valid().to_numpy(zero_copy_only=False)
+        valid = values.is_valid().to_numpy(zero_copy_only=False)
         cells = _fixed(values)
         if cells is None:
             cells_of = _variable(values)
             variable.append(cells_of)
             cells = _as_bytes(np.diff(_offsets(cells_of)))
-        fixed += [there.astype(np.uint8)[:, None], cells * there[:, None]]
+        fixed += [valid.astype(np.uint8)[:, None], cells * valid[:, None]]
     first = _rows(np.ascontiguousarray(np.concatenate(fixed, axis=1)))
     if not variable:
         return first

@@ -6,7 +6,7 @@ from pgoutput_fast.base.display import escaped
 from pgoutput_fast.catalog.builtin_types import ELEMENT_OF_ARRAY, NAME_OF_OID, numeric_modifier
 from pgoutput_fast.catalog.identifiers import quote_identifier
 
-__all__ = ["shown_name", "shown_type"]
+__all__ = ["format_name", "format_type"]
 
 _NAME_CHARACTERS = 200
 
@@ -15,10 +15,10 @@ _INTERVAL_FIELDS = {2: "year", 1: "month", 3: "day", 10: "hour", 11: "minute", 1
 _WHOLE_INTERVAL, _ANY_PRECISION = 0x7FFF, 0xFFFF
 
 
-def shown_name(name: str) -> str:
+def format_name(name: str) -> str:
     """A name quoted as in SQL, escaped, and truncated if it is longer than a server allows.
 
-    >>> shown_name("orders"), shown_name("Order Lines"), shown_name("")
+    >>> format_name("orders"), format_name("Order Lines"), format_name("")
     ('orders', '"Order Lines"', '""')
     """
     if len(name) > _NAME_CHARACTERS:
@@ -26,7 +26,7 @@ def shown_name(name: str) -> str:
     return escaped(quote_identifier(name))
 
 
-def shown_type(oid: int, typmod: int, name: str | None = None) -> str:
+def format_type(oid: int, typmod: int, name: str | None = None) -> str:
     """A column's type with its modifier, as in SQL.
 
     Args:
@@ -34,9 +34,9 @@ def shown_type(oid: int, typmod: int, name: str | None = None) -> str:
         typmod: the modifier, -1 for none.
         name: the name of a type that is not built in, if it is known.
 
-    >>> shown_type(1700, (10 << 16 | 2) + 4), shown_type(1015, 24), shown_type(1184, 3), shown_type(23, -1)
+    >>> format_type(1700, (10 << 16 | 2) + 4), format_type(1015, 24), format_type(1184, 3), format_type(23, -1)
     ('numeric(10,2)', 'varchar(20)[]', 'timestamptz(3)', 'int4')
-    >>> shown_type(1186, 0x1C08 << 16 | 3), shown_type(16500, -1), shown_type(16500, 7, "public.mood")
+    >>> format_type(1186, 0x1C08 << 16 | 3), format_type(16500, -1), format_type(16500, 7, "public.mood")
     ('interval day to second(3)', 'type 16500', 'public.mood with modifier 7')
     """
     element = ELEMENT_OF_ARRAY.get(oid, oid)

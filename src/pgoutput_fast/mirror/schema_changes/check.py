@@ -10,17 +10,17 @@ from pgoutput_fast.mirror.server import ServerView
 from pgoutput_fast.mirror.service.registry import Tables
 from pgoutput_fast.postgres.row_age import RowAgeError
 
-__all__ = ["look_at_publications"]
+__all__ = ["check_publications"]
 
 _log = logging.getLogger("pgoutput_fast.mirror")
 
 
-def look_at_publications(
+def check_publications(
     tables: Tables,
     server: ServerView,
     missing: Collection[str],
     through: int,
-    wanted: Callable[[], bool],
+    keep_going: Callable[[], bool],
 ) -> set[str]:
     """Notes published tables that are not mirrored, and those whose rows may differ: they are loaded soon.
 
@@ -31,7 +31,7 @@ def look_at_publications(
         server: tells what is published.
         missing: the tables that were not published at the last check.
         through: the tables have the commits up to this LSN.
-        wanted: whether to go on. A table with locked partitions takes seconds.
+        keep_going: whether to go on. A table with locked partitions takes seconds.
 
     Returns:
         The tables that are not published now.
@@ -41,7 +41,7 @@ def look_at_publications(
     """
     published = server.fingerprints()
     for name, now in published.items():
-        if not wanted():
+        if not keep_going():
             return set(missing)
         if name not in tables:
             tables.named(name)
@@ -54,8 +54,8 @@ def look_at_publications(
                 note_alterations(table, now, server, through)
             except RowAgeError as problem:  # such as locked ones: the next check asks again
                 _log.warning("%s: its partitions cannot be read now: %s", name, str(problem).strip())
-    gone = {each.facts.table for each in tables if not each.facts.is_unpublished} - set(published)
+    unpublished = {each.facts.table for each in tables if not each.facts.is_unpublished} - set(published)
     # Earlier changes are applied first. So the mirror leaves a table only when it is missing for the second time.
-    for name in sorted(gone.intersection(missing)):
+    for name in sorted(unpublished.intersection(missing)):
         tables.named(name).leave()
-    return gone
+    return unpublished

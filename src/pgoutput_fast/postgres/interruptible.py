@@ -18,9 +18,9 @@ import psycopg2.extras
 
 from pgoutput_fast.postgres.errors import StoppedError
 
-__all__ = ["ReplicationSession", "Session", "answer", "stopping"]
+__all__ = ["ReplicationSession", "Session", "run_interruptible", "stopping"]
 
-_LOOK_SECONDS = 0.2
+_CHECK_SECONDS = 0.2
 # Time for an answer after a request to stop: an orderly end also needs answers of the server.
 _GRACE_SECONDS = 2.0
 # Time for a server to cancel a query.
@@ -40,12 +40,12 @@ def stopping(stop: threading.Event) -> Iterator[None]:
         _context.stop = before
 
 
-def answer(
+def run_interruptible(
     ask: Callable[[], Any],
     cancel: Callable[[], object] = lambda: None,
     *,
     late: Callable[[Any], object] = lambda _: None,
-    wanted: Callable[[], bool] | None = None,
+    keep_waiting: Callable[[], bool] | None = None,
 ) -> Any:
     """Runs a call that waits for a server, and returns its result.
 
@@ -53,18 +53,18 @@ def answer(
         ask: the call.
         cancel: called in another thread to end the call if its answer is no longer wanted.
         late: called with a result that arrives after this function has given up.
-        wanted: returns whether to keep waiting, in addition to `stopping`.
+        keep_waiting: returns whether to keep waiting, in addition to `stopping`.
 
     Raises:
         StoppedError: if the answer is no longer wanted and has not arrived.
         BaseException: the error of `ask`; or of a signal handler, such as KeyboardInterrupt.
     """
     stop = getattr(_context, "stop", None)
-    if stop is None and wanted is None and threading.current_thread() is not threading.main_thread():
+    if stop is None and keep_waiting is None and threading.current_thread() is not threading.main_thread():
         return ask()  # signals arrive only in the main thread
-    call = _Call(ask, late)
+    call = _BackgroundCall(ask, late)
     try:
-        call.wait(stop, wanted)
+        call.wait(stop, keep_waiting)
     except BaseException as problem:
         # The answer may still arrive.
         threading.Thread(target=_ignoring, args=(cancel,), name="pgoutput_fast-cancel", daemon=True).start()
@@ -73,7 +73,7 @@ def answer(
     return call.result()
 
 
-class _Call:
+class _BackgroundCall:
     """A call in its own thread."""
 
     def __init__(self, ask: Callable[[], Any], late: Callable[[Any], object]) -> None:
@@ -95,12 +95,14 @@ class _Call:
         if is_given_up and self.error is None:
             _ignoring(lambda: self._late(self._value))
 
-    def wait(self, stop: threading.Event | None, wanted: Callable[[], bool] | None) -> None:
+    def wait(self, stop: threading.Event | None, keep_waiting: Callable[[], bool] | None) -> None:
         end = None
-        while not self._done.wait(_LOOK_SECONDS):
+        while not self._done.wait(_CHECK_SECONDS):
             if stop is not None and stop.is_set():
                 end = end or time.monotonic() + _GRACE_SECONDS
-            if (end is not None and time.monotonic() >= end) or (wanted is not None and not wanted()):
+            if (end is not None and time.monotonic() >= end) or (
+                keep_waiting is not None and not keep_waiting()
+            ):
                 raise StoppedError("it was told to stop before the server answered")
 
     def give_up(self) -> bool:
@@ -128,9 +130,9 @@ class _Closable:
         self._lock, self._is_busy, self._is_left = threading.Lock(), False, False
         super().__init__(*arguments, **more)
 
-    def call(self, ask: Callable[[], Any], wanted: Callable[[], bool] | None = None) -> Any:
-        """As `answer`, for a call that uses the connection."""
-        return answer(lambda: self._call(ask), self.cancel, wanted=wanted)  # type: ignore[attr-defined]
+    def call(self, ask: Callable[[], Any], keep_waiting: Callable[[], bool] | None = None) -> Any:
+        """As `run_interruptible`, for a call that uses the connection."""
+        return run_interruptible(lambda: self._call(ask), self.cancel, keep_waiting=keep_waiting)  # type: ignore[attr-defined]
 
     def _call(self, ask: Callable[[], Any]) -> Any:
         self._is_busy = True
@@ -157,7 +159,7 @@ class _Cursor(psycopg2.extensions.cursor):  # type: ignore[misc]
 
 
 class Session(_Closable, psycopg2.extensions.connection):  # type: ignore[misc]
-    """A connection whose statements can be interrupted like `answer`."""
+    """A connection whose statements can be interrupted like `run_interruptible`."""
 
     def __init__(self, *arguments: Any, **more: Any) -> None:
         super().__init__(*arguments, **more)
@@ -165,4 +167,4 @@ class Session(_Closable, psycopg2.extensions.connection):  # type: ignore[misc]
 
 
 class ReplicationSession(_Closable, psycopg2.extras.LogicalReplicationConnection):  # type: ignore[misc]
-    """A connection to a walsender. Only calls through `call` can be interrupted like `answer`."""
+    """A connection to a walsender. Only calls through `call` can be interrupted like `run_interruptible`."""

@@ -23,7 +23,7 @@ __all__ = [
     "UNPUBLISHED",
     "Beginning",
     "KnownColumn",
-    "Memory",
+    "MirrorState",
     "Progress",
     "SeenEntries",
     "SeenPublication",
@@ -35,7 +35,7 @@ __all__ = [
 UNPUBLISHED = "it is not published any more"
 
 _BEGINNING, _PROGRESS, _TABLES = f"{OWN}/beginning.json", f"{OWN}/progress.json", f"{OWN}/tables"
-_RUN, _REACHED, _CLEANED = (f"{OWN}/{name}.json" for name in ("run", "reached", "cleaned"))
+_RUN, _HISTORY_LSN, _CLEANED = (f"{OWN}/{name}.json" for name in ("run", "reached", "cleaned"))
 _ENTRIES, _PUBLICATIONS = f"{OWN}/entries.json", f"{OWN}/publications.json"
 
 Stage: TypeAlias = Literal["slot", "load", "done", "new slot", "repair"]
@@ -305,7 +305,7 @@ class TableFacts:
         )
 
 
-class Memory:
+class MirrorState:
     """The files of a mirror.
 
     Args:
@@ -406,17 +406,17 @@ class Memory:
         """Forgets one table."""
         self._store.remove(_table(directory))
 
-    def reached(self) -> int | None:
+    def history_lsn(self) -> int | None:
         """The LSN up to which all histories have all commits. None if unknown."""
-        values = self._read(_REACHED)
+        values = self._read(_HISTORY_LSN)
         if values is None:
             return None
-        with _damaged(self._store, _REACHED):
+        with _damaged(self._store, _HISTORY_LSN):
             return int(values["lsn"])
 
-    def set_reached(self, lsn: int) -> None:
+    def set_history_lsn(self, lsn: int) -> None:
         """Remembers this LSN."""
-        self._put(_REACHED, {"lsn": lsn})
+        self._put(_HISTORY_LSN, {"lsn": lsn})
 
     def entries(self) -> SeenEntries | None:
         """The entries of publications at the last check; None if there was none."""
@@ -477,7 +477,7 @@ class Memory:
             else:
                 self.forget_table(directory)
         self._store.remove(_PROGRESS)
-        self._store.remove(_REACHED)
+        self._store.remove(_HISTORY_LSN)
 
     def _put(self, name: str, values: Mapping[str, Any]) -> None:
         if self._check is not None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pgoutput_fast.mirror.state.layout import OWN
 from pgoutput_fast.storage.stores import Store, missing_directories, remove_directories
 
-__all__ = ["Start"]
+__all__ = ["StartUndo"]
 
 
-class Start:
+class StartUndo:
     """The target as it is before a mirror makes anything in it.
 
     Args:
@@ -17,12 +17,12 @@ class Start:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._there = set(store.names(OWN))
+        self._existing = set(store.names(OWN))
         self._missing = missing_directories(store, OWN)
 
-    def undo(self) -> None:
+    def run(self) -> None:
         """Removes the files and the directories that did not exist before. A directory with other files stays."""
         for name in self._store.names(OWN):
-            if name not in self._there:
+            if name not in self._existing:
                 self._store.remove(name)
         remove_directories(self._missing)
