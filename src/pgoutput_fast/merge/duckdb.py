@@ -51,13 +51,10 @@ class DuckDBMerge(CurrentTable):
         names = [*keys.schema.names, *columns]
         if schema is None:
             return with_null_columns(keys.slice(0, 0), names)
-        keys = in_schema(keys, self._fitted(schema, keys.schema))
+        keys = in_schema(keys, fitted(schema, keys.schema, str(self), lambda *_: True))
         types = pa.schema([schema.field(name) for name in names if name in schema.names])
         rows = in_schema(self.table.matching(connection, keys, types.names), types)
         return with_null_columns(rows, names)
-
-    def _fitted(self, schema: pa.Schema | None, rows: pa.Schema) -> pa.Schema:
-        return fitted(schema, rows, str(self), lambda *_: True)
 
     def apply_parts(self, parts: Iterable[Effect], position: int, after: int | None = None) -> None:
         with self.table.opened() as connection:
@@ -72,7 +69,7 @@ class DuckDBMerge(CurrentTable):
     def _apply(self, connection: Any, effect: Effect, before: pa.Schema | None) -> pa.Schema:
         """Applies an effect in a transaction. Returns the new columns of the table."""
         effect = effect.filled_by(lambda keys, columns: self._find(connection, before, keys, columns))
-        types = self._fitted(before, effect.rows.schema)
+        types = fitted(before, effect.rows.schema, str(self), lambda *_: True)
         schema = types if before is None else merged(before, types)
         check_names(schema.names, str(self), folded=True)
         if before is None:

@@ -10,9 +10,8 @@ from pgoutput_fast.tables.duckdb import DuckDBCurrent
 from pgoutput_fast.tables.file_table import FileTable
 from pgoutput_fast.tables.formats import open_current
 from pgoutput_fast.tables.options import TableOptions
-from pgoutput_fast.tables.table import CurrentRows
 
-__all__ = ["merged_here", "open_current_table"]
+__all__ = ["open_current_table"]
 
 
 def open_current_table(format: str, store: Store, table: str, options: TableOptions) -> CurrentTable:
@@ -20,12 +19,8 @@ def open_current_table(format: str, store: Store, table: str, options: TableOpti
 
     The arguments are those of `open_current`.
     """
-    return merged_here(open_current(format, store, table, options))
-
-
-def merged_here(table: CurrentRows) -> CurrentTable:
-    """A table to apply effects to in this process."""
-    if isinstance(table, DuckDBCurrent):
-        return DuckDBMerge(table)
-    assert isinstance(table, FileTable)
-    return LocalMerge(table)
+    current = open_current(format, store, table, options)
+    if isinstance(current, DuckDBCurrent):
+        return DuckDBMerge(current)
+    assert isinstance(current, FileTable)
+    return LocalMerge(current)

@@ -48,11 +48,6 @@ class MergedTable:
         """The name of a file in the store."""
         return f"{self.directory}/{file.name}"
 
-    @property
-    def identity_schema(self) -> pa.Schema:
-        """The columns that identify a row."""
-        return pa.schema([self.schema.field(name) for name in self.identity])
-
 
 @dataclass(frozen=True)
 class UnitResult:
@@ -143,7 +138,8 @@ class RewriteUnit:
 
         The rows of all effects are numbered consecutively.
         """
-        schema, column = self.table.identity_schema, self.table.identity[0]
+        schema = pa.schema([self.table.schema.field(name) for name in self.table.identity])
+        column = self.table.identity[0]
         low, high = least_and_largest(self.version, column)
         parts, replacements, begin = [schema.empty_table()], [np.empty(0, np.int64)], 0
         for effect in self.effects:

@@ -35,12 +35,7 @@ class BatchFile:
     def read(
         self, columns: Sequence[str] | None = None, numbers: Iterable[int] | None = None
     ) -> Iterator[pa.Table]:
-        """Yields batches.
-
-        Args:
-            columns: the columns to read, which need not exist; None for all.
-            numbers: the numbers of the batches; None for all.
-        """
+        """Yields batches, as `Batches.read`."""
         place = open_file(self.path)
         with pa.OSFile(place) if isinstance(place, str) else place as file:
             fields = None
