@@ -53,6 +53,15 @@ class Target(ABC):
             raise ValueError(
                 "iceberg_catalog= is for format='iceberg': leave it out, or pass format='iceberg'"
             )
+        cls.check_path(store, format)
+
+    @classmethod
+    def check_path(cls, store: Store, format: str) -> None:
+        """Checks that readers of the format find the path of a local target.
+
+        Raises:
+            ValueError: if they do not.
+        """
         wrong = cls.unfit.search(os.fspath(store.at(""))) if store.local and cls.unfit else None
         if wrong:
             raise ValueError(

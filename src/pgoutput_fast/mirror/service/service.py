@@ -133,8 +133,8 @@ class Mirror:
         self._store = open_store(absolute(target))
         table_options = TableOptions(storage_options, iceberg_catalog)
         check_name(format, "current")
-        for each in (HISTORIES, format):
-            FORMATS[each].check(self._store, table_options, each)
+        FORMATS[format].check(self._store, table_options, format)
+        FORMATS[HISTORIES].check_path(self._store, HISTORIES)
         given = None if segments is None else absolute(segments)
         self._settings = MirrorSettings(
             dsn,

@@ -254,7 +254,7 @@ class IcebergTable(Table):
         check_iceberg_names(schema, str(self))
         if base is not None and base.schema.equals(schema) and self.role == "current":
             return base.schema
-        table = self._opened if self._is_known else self._load()
+        table = self._opened if base is not None and base is self._known else self._load()
         # This transaction is not committed. The commit repeats it, and pyiceberg compares the ids.
         if table is None:
             transaction = self._created(schema)
