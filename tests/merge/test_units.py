@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from pgoutput_fast.merge.plan import MergePlan
 from pgoutput_fast.merge.search import Search
 from pgoutput_fast.merge.stored_effect import MemoryBatches, store_effect
 from pgoutput_fast.merge.units import MergedTable, RewriteUnit
+from pgoutput_fast.spark.tasks.current.batch_file import write_batches
 from pgoutput_fast.spark.tasks.current.jobs import packed, unpacked
 from pgoutput_fast.spark.tasks.current.merge_units import RunUnit
 from pgoutput_fast.spark.tasks.current.reduce import effect_files
@@ -130,6 +132,26 @@ def test_a_row_without_a_key_that_is_not_there(tmp_path: Path) -> None:
     assert (table.position(), table.read().num_rows) == (1, 5)
 
 
+@pytest.mark.parametrize("units", [0, 1, 4])
+@pytest.mark.parametrize("left", ["no file", "other rows"])
+def test_a_row_without_a_key_that_no_file_can_have(left: str, units: int, tmp_path: Path) -> None:
+    """By the bounds of the files, or because there are none."""
+    effects, table = RandomEffects(3, None), open_table("delta", tmp_path)
+    rows = effects.rows([0] * 5)
+    nothing, none = rows.slice(0, 0).drop_columns([COMMIT_LSN]), rows.slice(0, 0)
+    table.apply(Effect((), False, nothing, rows if left == "other rows" else none), 1)
+    removed = effects.rows([7]).drop_columns([COMMIT_LSN])
+    effect = Effect((), False, removed, none)
+    apply = (
+        partial(_apply_in_tasks, table, tmp_path, [effect], 2, units)
+        if units
+        else partial(table.apply, effect, 2)
+    )
+    with pytest.raises(ValueError, match="lacks rows that go"):
+        apply()
+    assert table.position() == 1
+
+
 @pytest.mark.parametrize("units", [1, 4])
 def test_nulls_in_the_first_column_of_rows_without_a_key(units: int, tmp_path: Path) -> None:
     """The bounds of a column say nothing about nulls."""
@@ -220,3 +242,11 @@ def test_of_equal_rows_only_so_many_go() -> None:
     search.check_complete("it")
     with pytest.raises(ValueError, match="it lacks rows that go"):
         Search(pa.table({"a": [1]}), keys=False).check_complete("it")
+
+
+def test_a_temporary_file_that_is_gone_is_no_file_of_the_table(tmp_path: Path) -> None:
+    """Otherwise the error would say that the table is damaged."""
+    file = write_batches(str(tmp_path), numbered.rows([1]).to_batches(), numbered.SCHEMA, "id")
+    Path(file.path).unlink()
+    with pytest.raises(RuntimeError, match=r"the temporary file .* is gone: another process"):
+        list(file.read())

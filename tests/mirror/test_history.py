@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import deltalake
 import pyarrow as pa
@@ -139,3 +140,25 @@ def test_an_optimize_while_all_rows_are_replaced(tmp_path: Path) -> None:
     assert [row["id"] for row in _read(tmp_path)] == [0, 1, 2]
     table.commit(written, 200, schema, replace=True)
     assert [row["id"] for row in _read(tmp_path)] == [7]
+
+
+def test_a_listing_that_fails_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next call reads the table again. It does not take it for a table without files."""
+    store = open_store(tmp_path)
+    table = AppendTable(store, DIRECTORY, TableOptions())
+    _append(tmp_path, table, 100, _rows(1))
+    (file,) = table.files()
+    fails = [True]
+
+    def failing(self: deltalake.DeltaTable, *arguments: Any, **more: Any) -> Any:
+        if fails.pop() if fails else False:
+            raise deltalake.exceptions.DeltaError("the store is away")
+        return actions(self, *arguments, **more)
+
+    actions = deltalake.DeltaTable.get_add_actions
+    table = AppendTable(store, DIRECTORY, TableOptions())
+    monkeypatch.setattr(deltalake.DeltaTable, "get_add_actions", failing)
+    with pytest.raises(ValueError, match="the store is away"):
+        table.files()
+    assert table.files() == [file]
+    assert not fails

@@ -54,7 +54,9 @@ def _stream() -> list[bytes]:
     for xid in (900, 901):
         wal += writer.stream_start(xid)
         wal += writer.change(WIDER, "insert", new=[str(-xid), "streamed", None], xid=xid + 10)
+        wal += writer.change(WIDER, "insert", new=[str(-xid - 100), "rolled back", None], xid=xid + 20)
         wal += writer.stream_stop()
+        wal += writer.stream_abort(xid, xid + 20)
     wal += writer.stream_commit(900, 10**6, 10**6 + 8, 5)
     wal += writer.stream_abort(901)
     return wal
@@ -105,7 +107,7 @@ def test_only_the_chosen_columns_are_there(
     text = ", ".join(metadata) or "none"
     source = _read(spark, segments, table="public.orders", transactions=transactions, metadata=text)
     expected = _sorted(whole, names)
-    assert len(expected) == (8 if transactions == "as_sent" else 7)
+    assert len(expected) == (10 if transactions == "as_sent" else 7)
     for each in (frame, source):
         assert each.columns == names
         assert each.dtypes == whole.select(names).dtypes
@@ -162,7 +164,7 @@ def test_wrong_names(spark: Any, wal: Any, segments: Path) -> None:
 
 def test_a_result_has_a_column(wal: Any) -> None:
     options = pgo.Options(columns={"public.orders": []})
-    assert pgspark.changes(wal, "public.orders", options=options, metadata=["_seq"]).count() == 8
+    assert pgspark.changes(wal, "public.orders", options=options, metadata=["_seq"]).count() == 10
     with pytest.raises(ValueError, match="the result would have no column"):
         pgspark.changes(wal, "public.orders", options=options, metadata=())
 
@@ -193,7 +195,7 @@ def test_several_tables(spark: Any, segments: Path) -> None:
     assert sorted(row.id for row in others.collect()) == list(range(6))
     frame = _read(spark, segments, table=tables, metadata="_seq", columns="public.other")
     assert frame.columns == ["_seq", "public.other"]
-    assert frame.where("`public.other` is null").count() == 8
+    assert frame.where("`public.other` is null").count() == 10
     # Nothing of the other table is decoded, but its rows are there.
     frame = _read(spark, segments, table="public.other, public.odd", metadata="none", columns="_relation")
     counts = {row._relation: row["count"] for row in frame.groupBy("_relation").count().collect()}

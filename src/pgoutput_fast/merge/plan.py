@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from itertools import islice, pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +23,8 @@ __all__ = ["MergePlan"]
 
 # Bytes of new rows sorted by one unit, approximately.
 _NEW_ROWS_BYTES = 64 << 20
+# A unit gets the bounds of so many columns. A row without a key is identified by all of its columns.
+_BOUNDED_COLUMNS = 3
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,8 @@ class MergePlan:
             if self._rewrites_all
             else to_join(self.before, self.table.file_bytes)
         )
-        changed = [k for k in self._candidates(self.before) if k not in set(joined)]
+        excluded = set(joined)
+        changed = [k for k in self._candidates(self.before) if k not in excluded]
         if self.units == 1 or not self.key:
             # Equal rows are copies: one unit counts how many of them were removed.
             parts = [[*changed, *joined]]
@@ -68,9 +71,11 @@ class MergePlan:
             parts = self._parts(self.before, joined)
         else:
             parts = [*self._parts(self.before, changed), list(joined)]
-        parts = [part for part in parts if part]
+        # Without a key, a removed row that no file has is an error, which a unit raises.
+        removes = not self.key and any(sum(effect.gone.counts) for effect in self.effects)
+        parts = [part for part in parts if part or removes]
         adds = len(parts) == 1 and self._count(self.effects) < 2
-        return [self._rewrite(self.before, part, set(joined), adds) for part in parts]
+        return [self._rewrite(self.before, part, excluded, adds) for part in parts]
 
     def new_rows(self, results: Sequence[UnitResult]) -> list[NewRowsUnit]:
         """The units of the second step.
@@ -125,7 +130,8 @@ class MergePlan:
     def _rewrite(
         self, before: Version, part: Sequence[int], joined: Collection[int], adds: bool
     ) -> RewriteUnit:
-        version = part_of(before, part, self.identity)
+        bounded = islice((name for name in self.identity if has_bounds(before, name)), _BOUNDED_COLUMNS)
+        version = part_of(before, part, list(bounded))
         names = frozenset(before.files[k].name for k in part if k in joined)
         return RewriteUnit(self._merged_table, version, names, self.effects, adds)
 

@@ -140,7 +140,8 @@ class RewriteUnit:
         """
         schema = pa.schema([self.table.schema.field(name) for name in self.table.identity])
         column = self.table.identity[0]
-        low, high = least_and_largest(self.version, column)
+        # Without a key, rows that no file can have are needed, too: they are an error.
+        low, high = least_and_largest(self.version, column) if self.table.key else (None, None)
         parts, replacements, begin = [schema.empty_table()], [np.empty(0, np.int64)], 0
         for effect in self.effects:
             for batches in (effect.gone, effect.rows) if self.table.key else (effect.gone,):

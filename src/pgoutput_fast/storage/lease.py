@@ -212,7 +212,7 @@ class WriterLease:
         self._store.put(self._role.mark, _content(_this_process(self._token)))
 
     def _ask(self) -> None:
-        """Announces this process, waits until no other one writes or was first to ask, and puts the mark."""
+        """Announces this process, waits until no other one writes or asks with a lesser token, and puts the mark."""
         name = f"{self._role.heartbeats}/{self._token}"
         self._heartbeat = _Heartbeat(self._store, name, self._token, min(_BEAT_SECONDS, self._seconds / 4))
         watched: dict[str, tuple[bytes, float]] = {}

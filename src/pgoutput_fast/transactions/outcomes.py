@@ -31,6 +31,8 @@ __all__ = [
 # The kinds that wait for a commit: changes, truncates and transactional messages.
 _WAITS = np.zeros(256, np.bool_)
 _WAITS[list(KEPT_UNTIL_COMMIT)] = True
+# Above this many transactions with rollbacks to savepoints, only those of the rows at hand are looked at.
+_FEW_ABORTS = 1000
 
 
 def values_of(rows: pa.Table, name: str, null: int | None = None) -> np.ndarray[Any, Any]:
@@ -217,8 +219,16 @@ class TransactionOutcomes:
     def released(self, rows: pa.Table) -> pa.Table:
         """The committed changes, truncates and messages, with commit position, in commit order; then all other rows."""
         waits = _WAITS[values_of(rows, "kind", 0).astype(np.uint8)]
-        committed = committed_rows(without_rolled_back(chosen_rows(rows, waits), self.rolled_back), self)
+        waiting = chosen_rows(rows, waits)
+        committed = committed_rows(without_rolled_back(waiting, self._rolled_back_in(waiting)), self)
         return committed if waits.all() else pa.concat_tables([committed, rows.filter(pa.array(~waits))])
+
+    def _rolled_back_in(self, rows: pa.Table) -> list[tuple[int, int, int]]:
+        """`rolled_back`, without transactions whose keys are not between those of the rows."""
+        if len(self.aborts) < _FEW_ABORTS or not rows.num_rows:
+            return self.rolled_back
+        txns = values_of(rows, "txn", -1)
+        return self.of_transactions(int(txns.min()), int(txns.max())).rolled_back
 
     @cached_property
     def _aborted(self) -> list[int]:

@@ -80,7 +80,8 @@ def released(
     known = TransactionOutcomes.of_batch(ended.select(*OUTCOMES_SCHEMA.names).toArrow())
     if isinstance(task, DecodeRecords):
         return rows, ReleaseRows(task, (), known)
-    left_out = tuple({*task.unused, "commit_lsn", "commit_timestamp"} - {"txn"})
+    # Outcomes are found by `txn`, and rollbacks to savepoints by `subxid`.
+    left_out = tuple({*task.unused, "commit_lsn", "commit_timestamp"} - {"txn", "subxid"})
     return rows.selectExpr(*sent(left_out)), ReleaseRows(task, left_out, known)
 
 

@@ -36,7 +36,7 @@ _ROLE = Role(
     RuntimeError,
     lock="_lock",
     mark="_lock.json",
-    heartbeats="_lock",
+    heartbeats="_lock_heartbeats",
 )
 
 
@@ -123,7 +123,11 @@ class Run:
                 )
 
     def end(self) -> None:
-        """Removes files of failed and speculative tasks."""
+        """Removes files of failed and speculative tasks, unless another process writes to the target now."""
+        try:
+            self.lease.check()
+        except RuntimeError:
+            return  # the tables are complete, and that process cleans up
         end_marker(self.store, self.name)
         for directory, added in self.added.items():
             _remove_orphans(self.name, self.table(directory), added)

@@ -142,7 +142,8 @@ class DeltaTable(Table):
         try:
             yield
         except self._delta.exceptions.DeltaError as problem:
-            self._forget()  # the next call opens it again, in case the table was restored or removed
+            if number is None:
+                self._forget()  # the next call opens it again, in case the table was restored or removed
             # delta-rs marks some errors of a store only by this text.
             if not self.store.local and "object store" in str(problem):
                 raise
@@ -150,11 +151,13 @@ class DeltaTable(Table):
                 raise FileNotFoundError(f"{self} has no version {number}, or has it no more") from problem
             raise self.damaged(problem) from problem
         except ValueError:
-            self._forget()
+            if number is None:
+                self._forget()
             raise
 
     def _forget(self) -> None:
         self._opened = self._known = None
+        self._is_known = False
 
     def _at(self, number: int | None) -> Any:
         return self._delta.DeltaTable(self._uri, number, storage_options=self._storage)

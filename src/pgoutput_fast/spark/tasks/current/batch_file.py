@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -36,8 +37,7 @@ class BatchFile:
         self, columns: Sequence[str] | None = None, numbers: Iterable[int] | None = None
     ) -> Iterator[pa.Table]:
         """Yields batches, as `Batches.read`."""
-        place = open_file(self.path)
-        with pa.OSFile(place) if isinstance(place, str) else place as file:
+        with self._opened() as file:
             fields = None
             if columns is not None:
                 with pa.ipc.open_file(file) as reader:
@@ -50,6 +50,21 @@ class BatchFile:
                 for number in range(len(self.counts)) if numbers is None else numbers:
                     rows = pa.Table.from_batches([reader.get_batch(number)])
                     yield rows if columns is None else rows.select(columns)
+
+    def _opened(self) -> Any:
+        """
+        Raises:
+            RuntimeError: if the file is gone. A FileNotFoundError would mean a file of the table.
+        """
+        try:
+            place = open_file(self.path)
+            return pa.OSFile(place) if isinstance(place, str) else place
+        except FileNotFoundError as problem:
+            raise RuntimeError(
+                f"the temporary file {self.path} of this batch is gone: another process may have taken over the "
+                "target, or the executors may not share its directory with the driver. Run one query into a target, "
+                "and put it where all of them can reach it"
+            ) from problem
 
 
 def write_batches(
