@@ -105,7 +105,7 @@ def test_small_files_are_joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_history_of_an_earlier_version_goes_on(tmp_path: Path) -> None:
-    """It has its LSN where tables of `write_tables` have an ordinal. From the next commit on it has a place of its own."""
+    """It has its LSN where tables of `write_tables` have an ordinal. From the next commit on it also has a place of its own."""
     store = open_store(tmp_path)
     _append(tmp_path, AppendTable(store, DIRECTORY, TableOptions()), 100, _rows(1))
     rows = pa.table(deltalake.DeltaTable(str(tmp_path / DIRECTORY)).to_pyarrow_table())
@@ -121,6 +121,7 @@ def test_a_history_of_an_earlier_version_goes_on(tmp_path: Path) -> None:
     assert AppendTable(store, DIRECTORY, TableOptions()).position() == 300
     found = deltalake.DeltaTable(str(tmp_path / DIRECTORY))
     assert found.transaction_version("pgoutput_fast.mirror") == 300
+    assert found.transaction_version("pgoutput_fast") == 300, "an earlier version would append changes again"
     assert [row["id"] for row in _read(tmp_path)] == [1, 2]
 
 

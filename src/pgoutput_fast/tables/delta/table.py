@@ -366,6 +366,10 @@ class DeltaTable(Table):
         """The properties of a commit, with its position."""
         base = None if commit.base is None else commit.base.position
         applied, info = _applied(commit.position, base if commit.replaces else None)
+        # An earlier version of this package that continues the table must not append changes again.
+        old = self.role == "history" and self._opened and self._opened.transaction_version(_ORDINAL)
+        if old:
+            applied[_ORDINAL] = applied[_LSN]
         return self._commit_properties(applied, info, alone=bool(commit.removed))
 
     def _step(self, base: Version, *, alone: bool) -> Any:
