@@ -16,10 +16,10 @@ from pgoutput_fast.mirror.follow.expect_segments import expect_newest, expect_se
 from pgoutput_fast.mirror.follow.history import HistoryFiles
 from pgoutput_fast.mirror.follow.in_step import expect_in_step, prepare
 from pgoutput_fast.mirror.follow.other_names import OtherNames
+from pgoutput_fast.mirror.follow.registry import Tables
 from pgoutput_fast.mirror.follow.rejects import commit_rejects
 from pgoutput_fast.mirror.follow.tables import MirroredTable
 from pgoutput_fast.mirror.server import ServerView
-from pgoutput_fast.mirror.service.registry import Tables
 from pgoutput_fast.mirror.state.mirror_state import MirrorState, Progress
 from pgoutput_fast.mirror.state.points import Point, Points
 from pgoutput_fast.protocol.lsn import format_lsn

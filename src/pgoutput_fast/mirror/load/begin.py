@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 
 from pgoutput_fast.capture.confirmed_position import ConfirmedPosition
 from pgoutput_fast.mirror.errors import LoadStoppedError
+from pgoutput_fast.mirror.follow.registry import Tables
 from pgoutput_fast.mirror.load.load import load_table, logged
 from pgoutput_fast.mirror.server import ServerView
-from pgoutput_fast.mirror.service.identity import read_source
-from pgoutput_fast.mirror.service.registry import Tables
 from pgoutput_fast.mirror.settings import MirrorSettings
+from pgoutput_fast.mirror.state.identity import read_source
 from pgoutput_fast.mirror.state.mirror_state import Beginning, MirrorState, Progress
 from pgoutput_fast.mirror.state.points import Points
 from pgoutput_fast.postgres.check import check

@@ -18,15 +18,15 @@ from dataclasses import replace
 from pgoutput_fast.capture.retention import Consumers, retain
 from pgoutput_fast.mirror.errors import LoadStoppedError, MirrorSegmentsGoneError, SlotLostError
 from pgoutput_fast.mirror.follow.follow import Follower
+from pgoutput_fast.mirror.follow.registry import Tables
 from pgoutput_fast.mirror.follow.tables import MirroredTable
 from pgoutput_fast.mirror.load.begin import check_server, drop_own, save_start
 from pgoutput_fast.mirror.load.load import load_table, logged
 from pgoutput_fast.mirror.repair.repair_table import TableRepair, catch_up, repair_table, why_loaded
 from pgoutput_fast.mirror.server import ServerView
-from pgoutput_fast.mirror.service.identity import read_source
-from pgoutput_fast.mirror.service.registry import Tables
-from pgoutput_fast.mirror.service.slot import expect_slot, lost, server_behind_error
 from pgoutput_fast.mirror.settings import MirrorSettings
+from pgoutput_fast.mirror.slot import expect_slot, lost, server_behind_error
+from pgoutput_fast.mirror.state.identity import read_source
 from pgoutput_fast.mirror.state.layout import CONSUMER, stream_directory
 from pgoutput_fast.mirror.state.mirror_state import Beginning, Gap, MirrorState, Progress
 from pgoutput_fast.postgres.slots import drop_slot, find_slot, keep_decoding

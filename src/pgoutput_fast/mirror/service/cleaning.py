@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from pgoutput_fast.mirror.service.registry import Tables
+from pgoutput_fast.mirror.follow.registry import Tables
 from pgoutput_fast.mirror.state.layout import SPILL
 from pgoutput_fast.mirror.state.mirror_state import MirrorState
 from pgoutput_fast.mirror.state.points import Points

@@ -17,6 +17,7 @@ from pgoutput_fast.mirror.errors import SlotLostError
 from pgoutput_fast.mirror.follow.backlog import Backlog
 from pgoutput_fast.mirror.follow.follow import Follower, Pace
 from pgoutput_fast.mirror.follow.in_step import expect_in_step
+from pgoutput_fast.mirror.follow.registry import Tables
 from pgoutput_fast.mirror.follow.tables import MirroredTable
 from pgoutput_fast.mirror.load.begin import begin
 from pgoutput_fast.mirror.load.loads import Loads
@@ -25,11 +26,10 @@ from pgoutput_fast.mirror.repair.repair_table import TableRepair
 from pgoutput_fast.mirror.schema_changes.check import check_publications
 from pgoutput_fast.mirror.server import ServerView
 from pgoutput_fast.mirror.service.cleaning import Cleaning
-from pgoutput_fast.mirror.service.identity import expect_same, expect_source
 from pgoutput_fast.mirror.service.outages import Outages
-from pgoutput_fast.mirror.service.registry import Tables
-from pgoutput_fast.mirror.service.slot import expect_slot, in_mirror
 from pgoutput_fast.mirror.settings import MirrorSettings
+from pgoutput_fast.mirror.slot import expect_slot, in_mirror
+from pgoutput_fast.mirror.state.identity import expect_same, expect_source
 from pgoutput_fast.mirror.state.layout import CONSUMER, SPILL
 from pgoutput_fast.mirror.state.mirror_state import MirrorState, Progress
 from pgoutput_fast.mirror.state.points import Points

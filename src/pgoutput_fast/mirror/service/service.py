@@ -22,15 +22,15 @@ from pgoutput_fast.mirror.follow.backlog import BACKLOG_BYTES
 from pgoutput_fast.mirror.repair.repair_table import TableRepair
 from pgoutput_fast.mirror.server import ServerView
 from pgoutput_fast.mirror.service.arguments import expect_arguments, expect_bool
-from pgoutput_fast.mirror.service.identity import expect_same
 from pgoutput_fast.mirror.service.metrics import MirrorMeter, MirrorMetrics
 from pgoutput_fast.mirror.service.outages import Outages
 from pgoutput_fast.mirror.service.run import MirrorRun
-from pgoutput_fast.mirror.service.slot import slot_problem
 from pgoutput_fast.mirror.service.start_undo import StartUndo
 from pgoutput_fast.mirror.service.status import TableStatus, table_status, without_slot
 from pgoutput_fast.mirror.service.stored import stored_status
 from pgoutput_fast.mirror.settings import MirrorSettings
+from pgoutput_fast.mirror.slot import slot_problem
+from pgoutput_fast.mirror.state.identity import expect_same
 from pgoutput_fast.mirror.state.layout import SEGMENTS, WRITER
 from pgoutput_fast.mirror.state.mirror_state import MirrorState
 from pgoutput_fast.mirror.state.points import MOST_POINTS, Points

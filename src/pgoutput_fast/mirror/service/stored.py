@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 
+from pgoutput_fast.mirror.follow.registry import Tables
 from pgoutput_fast.mirror.follow.tables import MirroredTable
 from pgoutput_fast.mirror.server import ServerView
-from pgoutput_fast.mirror.service.registry import Tables
-from pgoutput_fast.mirror.service.slot import slot_problem
 from pgoutput_fast.mirror.service.status import TableStatus, table_status, without_slot
+from pgoutput_fast.mirror.slot import slot_problem
 from pgoutput_fast.mirror.state.layout import SEGMENTS
 from pgoutput_fast.mirror.state.mirror_state import MirrorState
 from pgoutput_fast.storage.stores import Store, open_store
