@@ -1,4 +1,4 @@
-"""The columns of current tables: their types are the form `current` of `schema/types.py`."""
+"""Columns of tables: how those of rows fit into those of a table, which may become wider."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The error of a current table whose own files cannot be read. It concerns no other table."""
+"""The error of a table whose own files cannot be read. It concerns no other table."""
 
 from __future__ import annotations
 
