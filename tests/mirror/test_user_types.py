@@ -101,7 +101,7 @@ def test_types_that_are_altered(place: Place, format: str) -> None:
         for said in stopped.values():
             assert "its column 'v' is struct<x: int32, y: int32>, and the rows have struct<x: int32" in said
             assert (
-                "Load the table again with Mirror.reload (pgoutput-fast mirror ... --reload): then a new history begins"
+                "load the table again with Mirror.reload (pgoutput-fast mirror ... --reload): then a new history begins"
                 in said
             )
         for table in stopped:

@@ -78,11 +78,14 @@ def fit_types(
             known = there.field(field.name).type
             wide = widen(known, field.type, more_fields=more_fields)
             if wide is None or not (wide.equals(known) or can_widen(known, wide)):
+                why = (
+                    "A column cannot change its type in this way"
+                    if wide is None
+                    else "Tables of this kind cannot widen it"
+                )
                 raise ValueError(
                     f"{place} has another schema: its column {field.name!r} is {known}, and the rows have "
-                    f"{field.type}. "
-                    f"{'A column cannot change in this way' if wide is None else 'Tables of this kind cannot widen it'}"
-                    f": {remedy}"
+                    f"{field.type}. {why}: {remedy}"
                 )
             field = field.with_type(wide)
         fields.append(field)

@@ -116,7 +116,8 @@ def test_types_that_change(small: LocalMerge) -> None:
     version, other = small.version(), numbered.SCHEMA.set(0, pa.field("id", pa.decimal128(10, 2)))
     rows = numbered.rows([1]).set_column(0, other.field("id"), pa.array([Decimal(1)], other.field("id").type))
     with pytest.raises(
-        ValueError, match=r"'id' is int64, and the rows have decimal.*cannot change in this way: load"
+        ValueError,
+        match=r"'id' is int64, and the rows have decimal.*cannot change its type in this way: load",
     ):
         small.apply(Effect(("id",), False, rows.select(["id"]).slice(0, 0), rows), 3)
     assert (small.position(), small.version()) == (2, version)

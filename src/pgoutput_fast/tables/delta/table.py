@@ -170,7 +170,7 @@ class DeltaTable(Table):
         number, position = table.version(), self._position(table)
         partition_by = tuple(table.metadata().partition_columns)
         if self.role == "current" and position is not None:
-            self._check_features(table, partition_by)
+            _check_features(str(self), table, partition_by)
 
         def files() -> pa.Table:
             with self._errors(None):
@@ -197,17 +197,6 @@ class DeltaTable(Table):
             seq, *lsns = map(table.transaction_version, (_SEQ, _LOW, _HIGH))
             stream = Stream(digest, seq, *(None if lsn == _NO_LSN else lsn for lsn in lsns))
         return Ordinal(number, stream, None if kind is None else _KINDS[kind])
-
-    def _check_features(self, table: Any, partition_by: tuple[str, ...]) -> None:
-        protocol = table.protocol()
-        unknown = set(protocol.reader_features or ()) - _FEATURES
-        unknown |= {"columnMapping"} if protocol.min_reader_version == 2 else set()
-        unknown |= {"partition columns"} if partition_by else set()
-        if unknown:
-            raise ValueError(
-                f"{self} was changed by something else: it has {' and '.join(sorted(unknown))}, which a mirror does "
-                f"not know. Remove its directory, and {LOAD_ANY_AGAIN}"
-            )
 
     def named(self, stream: Stream) -> Stream:
         if self._opened is None and self.version() is None:
@@ -521,3 +510,20 @@ def _add_action(file: WrittenFile, partition_by: tuple[str, ...] = ()) -> Any:
         data_change=True,
         stats=complete(file.statistics),
     )
+
+
+def _check_features(name: str, table: Any, partition_by: tuple[str, ...]) -> None:
+    """Checks that a mirror knows how the table must be read.
+
+    Raises:
+        ValueError: if another program changed that.
+    """
+    protocol = table.protocol()
+    unknown = set(protocol.reader_features or ()) - _FEATURES
+    unknown |= {"columnMapping"} if protocol.min_reader_version == 2 else set()
+    unknown |= {"partition columns"} if partition_by else set()
+    if unknown:
+        raise ValueError(
+            f"{name} was changed by something else: it has {' and '.join(sorted(unknown))}, which a mirror does "
+            f"not know. Remove its directory, and {LOAD_ANY_AGAIN}"
+        )
