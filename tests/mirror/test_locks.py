@@ -81,7 +81,7 @@ def test_other_tables_go_on(
             # A load waits for the transaction that has the lock. The others do not.
             database.execute("CREATE TABLE c (id int PRIMARY KEY)", "INSERT INTO c VALUES (1)")
             database.execute("ALTER PUBLICATION mirrored ADD TABLE c")
-            following.until(lambda: "open now: process" in caplog.text)
+            following.until(lambda: "open now have ended: process" in caplog.text)
             database.execute("INSERT INTO b VALUES (6, 'y')")
             following.until(lambda: _rows(place, "b") == 6)
         following.until(lambda: [each.state for each in mirror.status()] == ["follow"] * 4)

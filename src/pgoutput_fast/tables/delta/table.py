@@ -344,8 +344,18 @@ class DeltaTable(Table):
                 actions, "append", table.schema(), columns, commit_properties=properties
             )
         except self._delta.exceptions.CommitFailedError:
-            return False
+            return self._is_own_step(version)
         return True
+
+    def _is_own_step(self, base: Version) -> bool:
+        """Whether the commit after a version kept its files and its position.
+
+        If the answer of a store was lost, delta-rs retries, and meets its own commit.
+        """
+        next_table = self._at(None)
+        names = {file.name for file in _data_files(pa.table(next_table.get_add_actions()))}
+        is_next = next_table.version() == base.number + 1
+        return is_next and names == base.names and self._position(next_table) == base.position
 
     @cached_property
     def _directory(self) -> Store:
