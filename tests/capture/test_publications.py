@@ -304,13 +304,13 @@ def test_a_server_that_cannot_be_asked_is_acknowledged_nothing(
     before = _stands(database, slot)
     ended = threading.Event()
     cuts: list[int] = []
-    look = Watch.look
+    check = Watch.check
 
     def cut(self: Watch, meanwhile: Any = lambda: None) -> None:
         if self._known and not ended.is_set():
             cuts.append(self._connection.info.backend_pid)
             database.execute(f"SELECT pg_terminate_backend({cuts[-1]})")
-        look(self, meanwhile)
+        check(self, meanwhile)
 
     monkeypatch.setattr(Watch, "check", cut)
     capture = _capture(database, slot, tmp_path, through=through)
