@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import pty
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -132,8 +133,12 @@ def _ends(running: subprocess.Popen[bytes], again: Callable[[], object]) -> int:
 
 
 def _own_terminal() -> None:
-    """Makes the standard input the terminal of the new session: Ctrl-C then is a signal."""
+    """Makes the standard input the terminal of the new session: Ctrl-C then is a signal.
+
+    The signal is not ignored there, even if this run ignores it, as a background job of a script does.
+    """
     import fcntl
     import termios
 
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)

@@ -125,7 +125,7 @@ def every_way(kind: ColumnType, cells: list[bytes | None]) -> None:
     for level in LEVELS:
         use_vectors(level)
         for behind in (64, 255):
-            quick, quick_issues = convert(kind, cells, False, behind=behind)
+            quick, quick_issues = convert(kind, cells, False, padding=behind)
             assert quick_issues == issues, level
             assert seen(quick) == seen(portable), level
 

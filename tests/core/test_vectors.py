@@ -51,7 +51,7 @@ def every_way(kind: ColumnType, cells: list[bytes | None], binary: bool) -> None
     for level in LEVELS:
         use_vectors(level)
         for behind in (64, 255, 256):
-            quick, quick_issues = convert(kind, cells, binary, behind=behind)
+            quick, quick_issues = convert(kind, cells, binary, padding=behind)
             assert quick_issues == issues, level
             assert exact(quick) == exact(portable), level
 

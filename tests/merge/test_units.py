@@ -98,7 +98,7 @@ def test_this_process_and_tasks_do_the_same(kind: str, key: str | None, units: i
         _apply_in_tasks(other, tasks, [effect] if units == 1 else _halves(effect, dice), position, units)
         for table in (one, other):
             effects.model.assert_equal(table, effects.compared)
-        assert one.reached() == other.reached()
+        assert one.position_and_version() == other.position_and_version()
         assert one.schema() == other.schema()
         if units == 1:
             assert repr(_rows_of_files(here, one)) == repr(_rows_of_files(tasks, other))

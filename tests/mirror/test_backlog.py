@@ -14,7 +14,7 @@ from pgoutput_fast.capture.segment_directory import SegmentDirectory
 from pgoutput_fast.demo.servers import Server
 from pgoutput_fast.mirror import Mirror, status_of
 from pgoutput_fast.mirror.follow.follow import Follower
-from pgoutput_fast.segments.names import bytes_behind
+from pgoutput_fast.segments.names import bytes_after
 from pgoutput_fast.storage.stores import open_store
 from support import pg
 from support.capturing import wait_until
@@ -38,7 +38,7 @@ def _stands_still(place: Place) -> int:
 
     def is_same() -> bool:
         time.sleep(1.0)
-        found.append(bytes_behind(store, -1))
+        found.append(bytes_after(store, -1))
         return found[-1] == found[-2]
 
     wait_until(is_same)

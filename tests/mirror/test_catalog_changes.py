@@ -240,9 +240,9 @@ def altered(servers: pg.Servers, tmp_path_factory: pytest.TempPathFactory) -> It
 def _forget_fingerprint(place: Place, table: str) -> None:
     """A mirror that began with an earlier version has none: it takes the first that it sees, without a load."""
     path = place.target / "_mirror" / "tables" / f"{table}.json"
-    facts = json.loads(path.read_text())
-    assert facts.pop("fingerprint")["oid"] == facts["oid"]
-    path.write_text(json.dumps(facts))
+    record = json.loads(path.read_text())
+    assert record.pop("fingerprint")["oid"] == record["oid"]
+    path.write_text(json.dumps(record))
 
 
 def _expect_equal(place: Place, name: str) -> None:

@@ -476,7 +476,7 @@ def test_prepared_transaction_outlives_the_session(two_phase: Streaming, databas
     stream.fill(0, table, 0, 400)
     stream.run(0, f"PREPARE TRANSACTION '{gid}'")
     first = stream.peek()
-    # Confirmed by reading, so that the next session begins behind the prepare.
+    # Confirmed by reading, so that the next session begins after the prepare.
     arguments = ", ".join(pg.literal(word) for item in stream.slot.options.items() for word in item)
     stream.slot.execute(
         f"SELECT count(*) FROM pg_logical_slot_get_binary_changes('{stream.slot.name}', NULL, NULL, {arguments})"

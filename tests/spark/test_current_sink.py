@@ -628,9 +628,9 @@ def test_a_mirror_behind_a_query_knows_the_keys(spark: Any, place: Place) -> Non
     lsn = parse_lsn(database.execute("SELECT pg_current_wal_lsn()::text")[0][0])
     _Query(spark, place).follow()
     place.run()
-    facts = MirrorState(open_store(place.target)).table("public.a")
-    assert facts is not None
-    assert facts.key_at(lsn) == ("id",)
+    record = MirrorState(open_store(place.target)).table("public.a")
+    assert record is not None
+    assert record.key_at(lsn) == ("id",)
 
 
 @pytest.mark.slow

@@ -169,7 +169,7 @@ def test_a_transaction_that_is_open_needs_the_segment_where_it_begins(
     assert [row.rows for row in pgspark.write_tables(segments, lake, format=format)] == [0]
     next(steps)
     newer, before = part_of(segments, tmp_path / "newer", 1), contents(lake)
-    message = r"public\.orders goes up to message 3\. A transaction that began at message 0 commits only behind it, .* 0 to 3"
+    message = r"public\.orders goes up to message 3\. A transaction that began at message 0 commits only after it, .* 0 to 3"
     with pytest.raises(ValueError, match=message):
         pgspark.write_tables(newer, lake, format=format)
     assert contents(lake) == before
@@ -195,7 +195,9 @@ def test_a_segment_is_gone_in_which_an_open_transaction_has_rows(spark: Any, tmp
     with pytest.raises(ValueError, match="Pass the segments from message 0 on, too"):
         pgspark.write_tables([second, third], lake)
     # A table that is new needs the segment, too.
-    message = r"public\.orders begins behind message 3\. A transaction that began at message 0 commits only behind it"
+    message = (
+        r"public\.orders begins after message 3\. A transaction that began at message 0 commits only after it"
+    )
     for mode in ("append", "error"):
         with pytest.raises(ValueError, match=message):
             pgspark.write_tables([second, third], tmp_path / "new", mode=mode)

@@ -148,7 +148,7 @@ def test_a_batch_that_runs_again_begins_as_before(query: Query, when: str) -> No
 def test_states_of_another_checkpoint_are_refused(query: Query, tmp_path: Path) -> None:
     query.run()
     (tmp_path / "checkpoint").rename(tmp_path / "old")
-    with pytest.raises(PySparkException, match="has the state behind batch 3, but Spark runs batch 0"):
+    with pytest.raises(PySparkException, match="has the state after batch 3, but Spark runs batch 0"):
         query.run()
     assert query.rows() == EXPECTED
 
@@ -163,10 +163,10 @@ def test_a_state_that_is_missing_or_damaged(query: Query, tmp_path: Path) -> Non
     document = json.loads(text)
     for damaged in ("{}", text[:50], json.dumps({**document, "batch": 2})):
         newest.write_text(damaged)
-        with pytest.raises(PySparkException, match=r"0003.json is not the state behind a batch: .*Restore"):
+        with pytest.raises(PySparkException, match=r"0003.json is not the state after a batch: .*Restore"):
             query.run()
     newest.unlink()
-    with pytest.raises(PySparkException, match="has no state behind batch 3, with which batch 4 continues"):
+    with pytest.raises(PySparkException, match="has no state after batch 3, with which batch 4 continues"):
         query.run()
     newest.write_text(text)
     query.run()

@@ -156,7 +156,7 @@ def test_a_transaction_that_was_open_where_the_query_began(spark: Any, tmp_path:
     stream.add(1)
     with pytest.raises(
         StreamingQueryException,
-        match=r"public\.t0 begins behind message \d+\. A transaction that began at message \d+ commits only behind it",
+        match=r"public\.t0 begins after message \d+\. A transaction that began at message \d+ commits only after it",
     ):
         stream.run(stream.sink(), starting="latest")
     assert stream.rows() == {}

@@ -74,7 +74,7 @@ def test_places_that_are_no_places(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.chdir(tmp_path)
     for place, message in (
         ("", r"an empty text is no path or URI"),
-        ("s3:/b/x", r"has a single slash behind s3: did you mean 's3://b/x'\? .* write '\./s3:/b/x'"),
+        ("s3:/b/x", r"has a single slash after s3: did you mean 's3://b/x'\? .* write '\./s3:/b/x'"),
         ("hdfs:/x", r"did you mean 'hdfs:///x'\?"),
         ("dbfs:/lake", r"no URI of a store that pyarrow knows \(s3, .*give its path, such as '/dbfs/lake'"),
         ("foo://bucket/x", r"cannot open foo://bucket/x"),

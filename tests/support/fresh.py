@@ -16,7 +16,7 @@ from pgoutput_fast.merge.formats import open_current_table
 from pgoutput_fast.mirror import Mirror, MirrorError, fresh
 from pgoutput_fast.mirror.follow.history import AppendTable, HistoryFiles
 from pgoutput_fast.mirror.follow.tables import relation_columns
-from pgoutput_fast.mirror.state.mirror_state import Beginning, KnownColumn, MirrorState, TableFacts
+from pgoutput_fast.mirror.state.mirror_state import Beginning, KnownColumn, MirrorState, TableRecord
 from pgoutput_fast.protocol.lsn import parse_lsn
 from pgoutput_fast.storage.stores import open_store
 from pgoutput_fast.tables.options import TableOptions
@@ -138,7 +138,7 @@ def make_target(target: Path) -> None:
         history.commit(*_with_position(files.of(history), 200))
     state = MirrorState(store)
     columns = {name: KnownColumn(None, "") for name in ("id", "big")}
-    state.set_table("public.t", TableFacts("public.t", 16401, columns, "follow", keys=((101, ("id",)),)))
+    state.set_table("public.t", TableRecord("public.t", 16401, columns, "follow", keys=((101, ("id",)),)))
     state.set_history_lsn(200)
     state.set_beginning(Beginning("s", ("p",), "delta", None, "done", True, 100))
 

@@ -183,7 +183,7 @@ def test_partitions_stay_when_statistics_change(tmp_path: Path) -> None:
     wanted = pc.field("x") > 1
     assert deltalake.DeltaTable(tmp_path).to_pyarrow_dataset().to_table(filter=wanted).num_rows == 1
     for _ in range(2):
-        DeltaTable(open_store(tmp_path.parent), tmp_path.name, "changes").mend()
+        DeltaTable(open_store(tmp_path.parent), tmp_path.name, "changes").fix_statistics()
         table = deltalake.DeltaTable(tmp_path)
         assert table.version() == 1
         assert len(table.file_uris()) == 3

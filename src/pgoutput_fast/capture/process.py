@@ -25,7 +25,7 @@ from pgoutput_fast.capture.segment_directory import SegmentDirectory
 from pgoutput_fast.capture.service import Capture, CaptureError
 from pgoutput_fast.postgres.slots import find_slot
 from pgoutput_fast.protocol.lsn import Lsn, parse_lsn
-from pgoutput_fast.storage.paths import shown
+from pgoutput_fast.storage.paths import redacted_uri
 
 __all__ = ["CaptureProcess", "Settings"]
 
@@ -67,7 +67,7 @@ class Settings:
     def __repr__(self) -> str:
         # The dsn and the directory's URI may contain a password, which must not be printed.
         given = {
-            each.name: shown(self.directory) if each.name == "directory" else getattr(self, each.name)
+            each.name: redacted_uri(self.directory) if each.name == "directory" else getattr(self, each.name)
             for each in fields(self)
             if each.name != "dsn"
         }
@@ -177,7 +177,7 @@ class CaptureProcess:
             why = f"its process ended with status {self._process.returncode}"
             if is_killed:
                 why = "its process was killed (SIGKILL)"
-        where = f"the capture of slot {self._settings.slot} into {shown(self._settings.directory)}"
+        where = f"the capture of slot {self._settings.slot} into {redacted_uri(self._settings.directory)}"
         problem = (AwayError if is_away else CaptureError)(f"{where} ended with an error: {why}")
         if isinstance(problem, AwayError) and not is_killed:
             # A capture that was connected has retried for the maximum time. Any other has tried since its start.
@@ -212,8 +212,8 @@ class CaptureProcess:
                 if now - ahead_since > _AHEAD_SECONDS:
                     raise CaptureError(
                         f"another process captures slot {self._settings.slot} into another directory: the slot is "
-                        f"confirmed up to now, but {shown(self._settings.directory)} lacks the changes. Read the "
-                        "other directory, or use a slot of its own for this directory"
+                        f"confirmed up to now, but {redacted_uri(self._settings.directory)} lacks the changes. Read "
+                        "the other directory, or use a slot of its own for this directory"
                     )
             time.sleep(0.2)
 

@@ -21,7 +21,7 @@ from pgoutput_fast.segments.read import newest_segment
 from pgoutput_fast.segments.segment import Segment, Source
 from pgoutput_fast.segments.write import write_segment
 from pgoutput_fast.storage.lease import Role, WriterLease
-from pgoutput_fast.storage.paths import shown
+from pgoutput_fast.storage.paths import redacted_uri
 from pgoutput_fast.storage.stores import (
     is_unfinished,
     make_target,
@@ -231,7 +231,7 @@ class SegmentDirectory:
         )
         self._outgrown = self._known.outgrown
         self._lease.check()
-        self._last_seq = ordinals_of(shown(path).rpartition("/")[2])[1]
+        self._last_seq = ordinals_of(redacted_uri(path).rpartition("/")[2])[1]
 
     def apply_retention(self) -> None:
         """Removes segments that are no longer needed."""

@@ -26,7 +26,7 @@ from pgoutput_fast.cli.payloads import (
 from pgoutput_fast.cli.problems import UsageError
 from pgoutput_fast.messages.ends import CutOffError, end_of_message
 from pgoutput_fast.messages.fields import FIELDS, DamagedMessageError
-from pgoutput_fast.storage.paths import is_uri, shown
+from pgoutput_fast.storage.paths import is_uri, redacted_uri
 
 __all__ = ["Input", "InputKind", "Segments", "opened"]
 
@@ -63,7 +63,7 @@ class Segments:
     @property
     def name(self) -> str:
         """Its name in error texts."""
-        return shown(self.path)
+        return redacted_uri(self.path)
 
 
 Input = Payloads | Segments

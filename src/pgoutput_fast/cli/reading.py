@@ -22,7 +22,7 @@ from pgoutput_fast.segments.listing import list_segments
 from pgoutput_fast.segments.read import read_segment
 from pgoutput_fast.segments.segment import Segment
 from pgoutput_fast.segments.tail import SegmentStream
-from pgoutput_fast.storage.paths import shown
+from pgoutput_fast.storage.paths import redacted_uri
 
 __all__ = ["As", "Inputs", "Table", "messages_of", "segments_of", "the_inputs"]
 
@@ -147,15 +147,15 @@ def segments_of(source: Segments, *, follow: bool = False, gaps: bool = True) ->
     """
     found = list_segments(source.path)
     if not found and not follow:
-        raise InputError(f"{shown(source.path)} has no segments")
+        raise InputError(f"{redacted_uri(source.path)} has no segments")
     if not found and sys.stderr.isatty():
-        line(f"{shown(source.path)} has no segments yet: waiting for the first one", error=True)
+        line(f"{redacted_uri(source.path)} has no segments yet: waiting for the first one", error=True)
     for place, each in enumerate(found):
         if place and found[place - 1].last_seq + 1 < each.first_seq:
             gap = f"messages {found[place - 1].last_seq + 1} to {each.first_seq - 1} are missing"
             if not gaps:
                 raise InputError(
-                    f"{shown(source.path)}: {gap}. See what is wrong: pgoutput-fast segments verify"
+                    f"{redacted_uri(source.path)}: {gap}. See what is wrong: pgoutput-fast segments verify"
                 )
             print(f"pgoutput-fast: {gap}", file=sys.stderr)
         yield each

@@ -27,7 +27,7 @@ from pgoutput_fast.segments.compaction import compact as join
 from pgoutput_fast.segments.listing import list_segments
 from pgoutput_fast.segments.names import name_of
 from pgoutput_fast.segments.segment import Segment
-from pgoutput_fast.storage.paths import FoundFile, find_files, shown
+from pgoutput_fast.storage.paths import FoundFile, find_files, redacted_uri
 
 __all__ = ["segments"]
 
@@ -58,7 +58,7 @@ def ls(path: Place = "", json: Json = False) -> None:
     expect_given({"SEGMENTS": path})
     found = list_segments(path)
     if not found:
-        raise InputError(f"{shown(path)} has no segments")
+        raise InputError(f"{redacted_uri(path)} has no segments")
     files = {file.path: file for file in find_files(path)}
     rows = [_listed(each, files.get(str(each.path))) for each in found]
     if json:
@@ -173,7 +173,7 @@ def compact(
         raise UsageError(f"compact joins the segments of a directory, and {directory} is a file")
     # Otherwise an empty directory would count as one with nothing to join.
     if not find_files(directory):
-        raise InputError(f"{shown(directory)} has no segments")
+        raise InputError(f"{redacted_uri(directory)} has no segments")
     done = join(directory, most_bytes=most_bytes, keep=keep, grace=grace)
     if json:
         objects([asdict(done)])

@@ -17,7 +17,7 @@ from pgoutput_fast.schema.options import Options
 from pgoutput_fast.segments.names import Named, cover, ordinals_of
 from pgoutput_fast.segments.read import open_segment, read_segment
 from pgoutput_fast.segments.segment import Segment, check_source
-from pgoutput_fast.storage.paths import find_files, open_file, shown
+from pgoutput_fast.storage.paths import find_files, open_file, redacted_uri
 
 __all__ = ["Verified", "verified"]
 
@@ -55,7 +55,7 @@ def verified(path: str) -> Iterator[Verified]:
     named: list[tuple[Named, str]] = []
     found = find_files(path)
     if not found:
-        raise InputError(f"{shown(path)} has no segments")
+        raise InputError(f"{redacted_uri(path)} has no segments")
     for file in found:
         name = file.path.partition("?")[0].rpartition("/")[2]
         try:

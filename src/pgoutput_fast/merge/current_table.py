@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import pyarrow as pa
 
 from pgoutput_fast.merge.effect.effect import Effect
-from pgoutput_fast.tables.table import CurrentRows, HeldVersion
+from pgoutput_fast.tables.table import CurrentRows, OpenVersion
 
 __all__ = ["CurrentTable", "with_null_columns"]
 
@@ -40,20 +40,20 @@ class CurrentTable(CurrentRows):
 
     # ---- what the table of the format does -----------------------------------------------------------------------
 
-    def reached(self) -> tuple[int | None, int | None]:
-        return self.table.reached()
+    def position_and_version(self) -> tuple[int | None, int | None]:
+        return self.table.position_and_version()
 
     def schema(self) -> pa.Schema | None:
         return self.table.schema()
 
-    def held(self, version: int | None = None) -> HeldVersion:
-        return self.table.held(version)
+    def open(self, version: int | None = None) -> OpenVersion:
+        return self.table.open(version)
 
     def scan(self, columns: Sequence[str]) -> Iterator[pa.Table]:
         return self.table.scan(columns)
 
-    def mend(self) -> None:
-        self.table.mend()
+    def fix_statistics(self) -> None:
+        self.table.fix_statistics()
 
     def vacuum(self, keep: int = 1) -> int:
         return self.table.vacuum(keep)

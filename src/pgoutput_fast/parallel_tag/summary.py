@@ -123,9 +123,9 @@ class Summary:
         )
         _replay(native, self.prefix, base)
         if self.prefix_ended:
-            behind_prefix = _values(native)
+            after_prefix = _values(native)
             open_xids = sorted(
-                {each["xid"] for each in chain(behind_prefix["streamed"], behind_prefix["prepared"])}
+                {each["xid"] for each in chain(after_prefix["streamed"], after_prefix["prepared"])}
             )
             _replay(
                 native,
@@ -133,7 +133,7 @@ class Summary:
                 base,
             )
             streamed_xids = set(self.streamed_xids)
-            for xid in (each["xid"] for each in behind_prefix["streamed"]):
+            for xid in (each["xid"] for each in after_prefix["streamed"]):
                 if xid in streamed_xids:
                     _replay(native, void_stream(xid, 0), base)
             _replay(native, self.descriptions, base)

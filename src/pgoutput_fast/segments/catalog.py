@@ -252,7 +252,7 @@ def _nowhere() -> Store:
     raise ValueError("this footer was not read as a whole: open the segment")
 
 
-# Placeholder for a segment whose footer was not read.
+# Stands for a segment whose footer was not read.
 UNREAD = SegmentCatalog("", "", (), _nowhere)
 
 

@@ -21,7 +21,7 @@ from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 from pgoutput_fast.segments.catalog import FooterContent, Part, SegmentCatalog
 from pgoutput_fast.segments.joined import Joined
 from pgoutput_fast.segments.segment import RowGroup, Segment, Source
-from pgoutput_fast.storage.paths import is_uri, shown
+from pgoutput_fast.storage.paths import is_uri, redacted_uri
 from pgoutput_fast.storage.stores import Store, open_store
 
 __all__ = ["OUTCOMES", "WRITER", "footer_texts", "no_segment", "place_of", "seal", "segment_of", "store_of"]
@@ -105,7 +105,7 @@ def segment_of(path: Path | str, metadata: pq.FileMetaData) -> Segment:
         if key.startswith(prefix)
     }
     if "format" not in texts:
-        raise ValueError(f"{shown(path)} is not a segment: it has no footer of pgoutput_fast")
+        raise ValueError(f"{redacted_uri(path)} is not a segment: it has no footer of pgoutput_fast")
     try:
         if _CHECKSUM in texts and texts[_CHECKSUM] != json.dumps(_checksum(texts)).encode():
             raise ValueError("it is damaged: the texts of its footer have another checksum")
@@ -141,7 +141,7 @@ def _source(text: bytes) -> Source:
 
 
 def no_segment(path: str | os.PathLike[str], problem: Exception) -> ValueError:
-    return ValueError(f"{shown(path)} is not a segment of format 1 or 2: {problem}")
+    return ValueError(f"{redacted_uri(path)} is not a segment of format 1 or 2: {problem}")
 
 
 def _row_group(group: pq.RowGroupMetaData) -> RowGroup:

@@ -25,7 +25,7 @@ from pgoutput_fast.segments.footer import place_of, segment_of
 from pgoutput_fast.segments.outcomes import NEEDED, outcomes_of_rows, outcomes_of_texts
 from pgoutput_fast.segments.read import MOST_READ, checked, damaged
 from pgoutput_fast.segments.segment import Segment
-from pgoutput_fast.storage.paths import FoundFile, shown
+from pgoutput_fast.storage.paths import FoundFile, redacted_uri
 
 __all__ = ["Opened", "SegmentFiles", "open_segments", "read_changed", "read_outcomes"]
 
@@ -274,13 +274,13 @@ def _opened(file: FoundFile) -> Iterator[_Here | _There]:
         parquet = _Here(file) if file.files is None else _There(file)
         yield parquet
     except FileNotFoundError:
-        raise FileNotFoundError(f"segment {shown(file.path)} does not exist") from None
+        raise FileNotFoundError(f"segment {redacted_uri(file.path)} does not exist") from None
     except pa.ArrowInvalid as problem:
         raise damaged(file.path, problem) from None
     except OSError:
         # Without the request for the size, stores report a missing file by various errors.
         if file.files is not None and not file.files.get_file_info(file.inside).is_file:
-            raise FileNotFoundError(f"segment {shown(file.path)} does not exist") from None
+            raise FileNotFoundError(f"segment {redacted_uri(file.path)} does not exist") from None
         raise
     finally:
         if parquet is not None:

@@ -23,7 +23,7 @@ from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 from pgoutput_fast.segments.layout import cut_at_relations, keys_of, segment_writer, sizes_of
 from pgoutput_fast.segments.read import damaged, open_parquet
 from pgoutput_fast.segments.segment import Source
-from pgoutput_fast.storage.paths import shown
+from pgoutput_fast.storage.paths import redacted_uri
 
 __all__ = ["Counted", "Member", "count_rows", "opened", "write_joined"]
 
@@ -120,7 +120,7 @@ def opened(path: Path | str) -> Iterator[pq.ParquetFile]:
     except OSError as problem:
         if problem.errno is not None:
             raise
-        raise OSError(f"segment {shown(path)} cannot be read: {problem}. {_AS_BEFORE}") from None
+        raise OSError(f"segment {redacted_uri(path)} cannot be read: {problem}. {_AS_BEFORE}") from None
 
 
 def count_rows(parts: Sequence[Member]) -> Counted:
@@ -141,7 +141,7 @@ def count_rows(parts: Sequence[Member]) -> Counted:
                 seqs = rows.column("seq").to_numpy()
                 if seqs.min() < part.first_seq or seqs.max() > part.last_seq:
                     raise ValueError(
-                        f"segment {shown(part.path)} has rows outside of its messages: it is damaged"
+                        f"segment {redacted_uri(part.path)} has rows outside of its messages: it is damaged"
                     )
                 found = _keys(rows)
                 sizes = sizes_of(rows)

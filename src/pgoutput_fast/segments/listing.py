@@ -18,7 +18,7 @@ from pgoutput_fast.segments.footers import Opened, SegmentFiles, read_changed
 from pgoutput_fast.segments.names import overlap_error
 from pgoutput_fast.segments.segment import Segment, check_source
 from pgoutput_fast.segments.tail import SegmentsGoneError, check_whole
-from pgoutput_fast.storage.paths import FoundFile, Paths, find_files, shown
+from pgoutput_fast.storage.paths import FoundFile, Paths, find_files, redacted_uri
 from pgoutput_fast.transactions.outcomes import TransactionOutcomes
 
 __all__ = [
@@ -199,7 +199,7 @@ class SegmentList:
         for file, segment in zip(files, opened, strict=True):
             if segment is None:
                 # The opened files are kept, so a second attempt is short.
-                raise FileNotFoundError(f"segment {shown(file.path)} does not exist")
+                raise FileNotFoundError(f"segment {redacted_uri(file.path)} does not exist")
             self._files[os.fspath(segment.path)] = file
             found.append(segment)
         segments = _in_order(found)
@@ -224,5 +224,7 @@ def _in_order(found: Sequence[Segment]) -> list[Segment]:
         if last is None or last.last_seq < each.first_seq:
             segments.append(each)
         elif not last.replaces(each.first_seq, each.last_seq):
-            raise overlap_error(f"segments {shown(last.path)} and {shown(each.path)}", each.first_seq)
+            raise overlap_error(
+                f"segments {redacted_uri(last.path)} and {redacted_uri(each.path)}", each.first_seq
+            )
     return segments

@@ -18,7 +18,7 @@ from pgoutput_fast.storage.stores import Entry, Store
 __all__ = [
     "Named",
     "all_named",
-    "bytes_behind",
+    "bytes_after",
     "cover",
     "dated_segments",
     "entries_of_segments",
@@ -137,7 +137,7 @@ def entries_of_segments(store: Store) -> dict[Named, Entry]:
     return {each: entries[each.name] for each in sorted(_named(store, name) for name in _names(entries))}
 
 
-def bytes_behind(store: Store, seq: int) -> int:
+def bytes_after(store: Store, seq: int) -> int:
     """The total size of the segments that end after a message, without covered ones, in bytes.
 
     Args:

@@ -15,7 +15,7 @@ from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 from pgoutput_fast.segments.footer import no_segment, place_of, segment_of
 from pgoutput_fast.segments.names import newest_named
 from pgoutput_fast.segments.segment import Segment
-from pgoutput_fast.storage.paths import open_file, shown
+from pgoutput_fast.storage.paths import open_file, redacted_uri
 from pgoutput_fast.storage.stores import Store, open_store
 
 __all__ = [
@@ -116,7 +116,7 @@ def _explained(path: str | os.PathLike[str]) -> Iterator[None]:
     except FileNotFoundError:
         raise
     except OSError as problem:
-        problem.add_note(f"segment {shown(path)} cannot be read")
+        problem.add_note(f"segment {redacted_uri(path)} cannot be read")
         raise
 
 
@@ -130,7 +130,7 @@ def _as_filed(
         chosen = there if row_groups is None else row_groups
         if wrong := [k for k in chosen if k not in there]:
             raise ValueError(
-                f"{shown(path)}: the number of row groups is {len(there)}, so there is no {wrong[0]}"
+                f"{redacted_uri(path)}: the number of row groups is {len(there)}, so there is no {wrong[0]}"
             )
         if relations is not None:
             chosen = [k for k in chosen if segment.row_groups[k].may_hold(relations)]
@@ -181,7 +181,7 @@ def open_parquet(path: str | os.PathLike[str]) -> pq.ParquetFile:
 
 def damaged(path: str | os.PathLike[str], problem: Exception) -> ValueError:
     """The error for a file that Arrow cannot read."""
-    return ValueError(f"segment {shown(path)} is damaged: {problem}")
+    return ValueError(f"segment {redacted_uri(path)} is damaged: {problem}")
 
 
 def _newest(store: Store) -> Segment | None:

@@ -23,7 +23,7 @@ from pgoutput_fast.catalog.relations import Catalog
 from pgoutput_fast.decoding.state import StreamState
 from pgoutput_fast.segments.catalog import SegmentCatalog
 from pgoutput_fast.segments.joined import Joined
-from pgoutput_fast.storage.paths import shown
+from pgoutput_fast.storage.paths import redacted_uri
 
 __all__ = ["RowGroup", "Segment", "Source", "check_source"]
 
@@ -201,6 +201,6 @@ def check_source(path: Path | str, source: Source, other: Source) -> None:
     different = [name for name in here if here[name] != there[name]]
     if different:
         raise ValueError(
-            f"a directory has segments of one source only: {shown(path)} has "
+            f"a directory has segments of one source only: {redacted_uri(path)} has "
             + ", ".join(f"{name} {here[name]!r} instead of {there[name]!r}" for name in different)
         )

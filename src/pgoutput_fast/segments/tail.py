@@ -228,5 +228,5 @@ def check_whole(segments: Sequence[Segment], start: int | None = None) -> None:
     if gap is not None:
         raise SegmentsGoneError(
             f"no segment has messages {gap[0]} to {gap[1]}: at least one is missing. Bring it back, or pass the paths "
-            "of the segments before the gap, or of those behind it"
+            "of the segments before the gap, or of those after it"
         )

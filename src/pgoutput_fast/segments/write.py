@@ -22,7 +22,7 @@ from pgoutput_fast.segments.names import all_named, name_of, newest_named
 from pgoutput_fast.segments.outcomes import text_of_rows
 from pgoutput_fast.segments.read import open_unchecked
 from pgoutput_fast.segments.segment import Segment, Source, check_source
-from pgoutput_fast.storage.paths import open_file, shown
+from pgoutput_fast.storage.paths import open_file, redacted_uri
 from pgoutput_fast.storage.stores import Store
 
 __all__ = ["MOST_BYTES", "RELATION_BYTES", "ROW_GROUP_BYTES", "read_back", "write_segment"]
@@ -204,7 +204,9 @@ def _write_file(
             write_rows(file, rows, footer, relation_bytes, row_group_bytes, compressed=compressed)
             read_back(file, store, name, footer, rows.num_rows)
     except FileExistsError:
-        raise FileExistsError(f"segment {shown(store.at(name))} exists; segments are never changed") from None
+        raise FileExistsError(
+            f"segment {redacted_uri(store.at(name))} exists; segments are never changed"
+        ) from None
 
 
 def read_back(file: IO[bytes], store: Store, name: str, footer: dict[str, str], rows: int) -> None:
@@ -220,11 +222,11 @@ def read_back(file: IO[bytes], store: Store, name: str, footer: dict[str, str], 
         found = {key.decode(): value.decode() for key, value in (metadata.metadata or {}).items()}
     except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as problem:
         raise OSError(
-            f"segment {shown(place)} cannot be read back: {problem}. The file was removed. Check the disk"
+            f"segment {redacted_uri(place)} cannot be read back: {problem}. The file was removed. Check the disk"
         ) from None
     if segment.rows != rows or any(found.get(key) != text for key, text in footer.items()):
         raise OSError(
-            f"segment {shown(place)} does not have what was written. The file was removed. Check the disk"
+            f"segment {redacted_uri(place)} does not have what was written. The file was removed. Check the disk"
         )
     file.seek(0, os.SEEK_END)
 

@@ -26,7 +26,7 @@ __all__ = [
     "is_uri",
     "open_file",
     "open_place",
-    "shown",
+    "redacted_uri",
     "split_uri",
 ]
 
@@ -105,7 +105,7 @@ def open_file(path: str) -> Any:
     try:
         return store.open_input_file(inside)
     except FileNotFoundError:
-        raise FileNotFoundError(f"segment {shown(path)} does not exist") from None
+        raise FileNotFoundError(f"segment {redacted_uri(path)} does not exist") from None
 
 
 def absolute(path: str | os.PathLike[str]) -> str:
@@ -135,7 +135,7 @@ def check_place(text: str) -> None:
     if scheme.lower() in _SCHEMES:
         host = "/" if scheme.lower() in _WITHOUT_HOST else ""
         raise ValueError(
-            f"{text} has a single slash behind {scheme}: did you mean '{scheme}://{host}{rest}'? {own}"
+            f"{text} has a single slash after {scheme}: did you mean '{scheme}://{host}{rest}'? {own}"
         )
     raise ValueError(
         f"{text} is no URI of a store that pyarrow knows ({', '.join(_SCHEMES)}). If this machine sees the place as a "
@@ -148,10 +148,10 @@ def is_hidden(name: str) -> bool:
     return name.startswith((".", "_"))
 
 
-def shown(path: str | os.PathLike[str]) -> str:
+def redacted_uri(path: str | os.PathLike[str]) -> str:
     """The path for messages: a URI without its credentials and its query.
 
-    >>> shown("s3://key:secret@bucket/segments?region=eu-central-1")
+    >>> redacted_uri("s3://key:secret@bucket/segments?region=eu-central-1")
     's3://bucket/segments'
     """
     text = os.fspath(path)
@@ -228,7 +228,7 @@ def _file_in_store(uri: str, store: Any, info: Any) -> FoundFile:
 
 
 def _no_segments(path: str) -> FileNotFoundError:
-    return FileNotFoundError(f"there are no segments at {shown(path)}: no such file or directory")
+    return FileNotFoundError(f"there are no segments at {redacted_uri(path)}: no such file or directory")
 
 
 def _is_finished(path: str) -> bool:
@@ -265,5 +265,7 @@ def open_place(path: str) -> tuple[Any, str]:
         store, inside = fs.FileSystem.from_uri(path)
     except pa.ArrowException as problem:
         # pyarrow's message may repeat the whole URI, with its credentials.
-        raise ValueError(f"cannot open {shown(path)}: {str(problem).replace(path, shown(path))}") from None
+        raise ValueError(
+            f"cannot open {redacted_uri(path)}: {str(problem).replace(path, redacted_uri(path))}"
+        ) from None
     return store, inside

@@ -30,7 +30,7 @@ from pgoutput_fast.storage.paths import (
     is_hidden,
     is_uri,
     open_place,
-    shown,
+    redacted_uri,
     split_uri,
 )
 
@@ -386,7 +386,7 @@ class _Remote(Store):
         self._root = root.rstrip("/")
 
     def __str__(self) -> str:
-        return shown(self._uri.geturl())
+        return redacted_uri(self._uri.geturl())
 
     def at(self, name: str) -> str:
         return self._uri._replace(path=f"{self._uri.path.rstrip('/')}/{quote(name)}").geturl()

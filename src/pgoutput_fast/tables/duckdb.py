@@ -20,7 +20,7 @@ from pgoutput_fast.storage.rows_file import RowsFile
 from pgoutput_fast.storage.stores import Store
 from pgoutput_fast.tables.columns import in_schema
 from pgoutput_fast.tables.options import TableOptions
-from pgoutput_fast.tables.table import CurrentRows, HeldVersion
+from pgoutput_fast.tables.table import CurrentRows, OpenVersion
 from pgoutput_fast.tables.target import Target
 
 __all__ = ["DuckDBCurrent", "DuckDBTarget"]
@@ -214,7 +214,7 @@ class DuckDBCurrent(CurrentRows):
         found = connection.execute(query, [schema, name]).fetchone()
         return None if found is None else str(found[0])
 
-    def reached(self) -> tuple[int | None, int | None]:
+    def position_and_version(self) -> tuple[int | None, int | None]:
         now = self._state()
         return (None, None) if now is None else (now.position, now.version)
 
@@ -222,7 +222,7 @@ class DuckDBCurrent(CurrentRows):
         now = self._state()
         return None if now is None else now.schema
 
-    def held(self, version: int | None = None) -> HeldVersion:
+    def open(self, version: int | None = None) -> OpenVersion:
         # The next effect changes the rows, and no other process can open the file meanwhile. So a reader gets a copy.
         copy = RowsFile()
         with self.opened() as connection:
@@ -233,7 +233,7 @@ class DuckDBCurrent(CurrentRows):
         def pieces(columns: Sequence[str]) -> Iterator[pa.Table]:
             return (pa.Table.from_batches([batch]) for batch in copy.read(place, columns))
 
-        return HeldVersion(now.position, now.schema, pieces, None)
+        return OpenVersion(now.position, now.schema, pieces, None)
 
     def _expected(self, connection: Any, version: int | None) -> _State:
         """The state of the table, which must have this version.

@@ -15,7 +15,7 @@ from pgoutput_fast.tables.columns import check_names, fitted, in_schema, merged
 from pgoutput_fast.tables.damaged import DamagedError
 from pgoutput_fast.tables.data_files import RUN, row_groups
 from pgoutput_fast.tables.files import CURRENT_FILE_BYTES, WrittenFile
-from pgoutput_fast.tables.table import Commit, CommitLsn, CurrentRows, DataFile, HeldVersion, Table, Version
+from pgoutput_fast.tables.table import Commit, CommitLsn, CurrentRows, DataFile, OpenVersion, Table, Version
 
 __all__ = ["FileTable"]
 
@@ -134,7 +134,7 @@ class FileTable(CurrentRows):
 
     # ---- the interface of a table --------------------------------------------------------------------------------
 
-    def reached(self) -> tuple[int | None, int | None]:
+    def position_and_version(self) -> tuple[int | None, int | None]:
         now = self._load()
         return (None, None) if now is None else (now.lsn, now.number)
 
@@ -142,7 +142,7 @@ class FileTable(CurrentRows):
         now = self._load()
         return None if now is None else now.schema
 
-    def held(self, version: int | None = None) -> HeldVersion:
+    def open(self, version: int | None = None) -> OpenVersion:
         there = self._load(version)
         if there is None:
             raise FileNotFoundError(f"{self} does not exist")
@@ -153,7 +153,7 @@ class FileTable(CurrentRows):
                     yield rows
 
         places = [str(self._store.at(self._file(file))) for file in there.files]
-        return HeldVersion(there.lsn, there.schema, pieces, places)
+        return OpenVersion(there.lsn, there.schema, pieces, places)
 
     def _file(self, file: DataFile) -> str:
         """The name of a file in the store."""
@@ -189,7 +189,7 @@ class FileTable(CurrentRows):
                 removed += self._store.remove(entry.name)
         return removed + self._table.clean()
 
-    def mend(self) -> None:
+    def fix_statistics(self) -> None:
         if self._load() is not None:
             self._expect_own()
-            self._table.mend()
+            self._table.fix_statistics()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from pgoutput_fast.storage.paths import shown
+from pgoutput_fast.storage.paths import redacted_uri
 from pgoutput_fast.tables.files import CURRENT_FILE_BYTES
 
 __all__ = ["TableOptions"]
@@ -29,4 +29,4 @@ class TableOptions:
     def catalog_place(self) -> str | None:
         """The Iceberg catalog without credentials; None for the one in the target."""
         known = self.iceberg_catalog
-        return None if not known else shown(known.get("uri") or known.get("name") or "a catalog")
+        return None if not known else redacted_uri(known.get("uri") or known.get("name") or "a catalog")

@@ -28,9 +28,9 @@ __all__ = [
     "ConflictError",
     "CurrentRows",
     "DataFile",
-    "HeldVersion",
     "ListedFiles",
     "Mode",
+    "OpenVersion",
     "Ordinal",
     "OutcomeUnknownError",
     "Table",
@@ -322,7 +322,7 @@ class Table(ABC):
         """The stream of this table with its names, if they exist. This may be slow."""
         return stream
 
-    def mend(self) -> None:  # noqa: B027  (other tables need nothing)
+    def fix_statistics(self) -> None:  # noqa: B027  (other tables need nothing)
         """Makes all rows visible to every reader, even in files of earlier versions and of other programs.
 
         The rows and the position stay.
@@ -358,7 +358,7 @@ class Table(ABC):
 
 
 @dataclass(frozen=True)
-class HeldVersion:
+class OpenVersion:
     """A version of a current table that a reader has opened.
 
     Attributes:
@@ -378,23 +378,23 @@ class CurrentRows(ABC):
     """A table with the rows of a table of the server, whatever its format. Its position is an LSN."""
 
     @abstractmethod
-    def reached(self) -> tuple[int | None, int | None]:
+    def position_and_version(self) -> tuple[int | None, int | None]:
         """(position, version), read together. None and None if there is no table yet."""
 
     def position(self) -> int | None:
         """The table's position. None if there is no table yet."""
-        return self.reached()[0]
+        return self.position_and_version()[0]
 
     def version(self) -> int | None:
         """The version of the table that readers see now, in its format. None if there is no table yet."""
-        return self.reached()[1]
+        return self.position_and_version()[1]
 
     @abstractmethod
     def schema(self) -> pa.Schema | None:
         """The current columns of the table. None if there is no table yet."""
 
     @abstractmethod
-    def held(self, version: int | None = None) -> HeldVersion:
+    def open(self, version: int | None = None) -> OpenVersion:
         """Opens the current version, or another one.
 
         Raises:
@@ -406,9 +406,9 @@ class CurrentRows(ABC):
         """All rows, in any order, of the current version or another one.
 
         Raises:
-            As `held`.
+            As `open`.
         """
-        held = self.held(version)
+        held = self.open(version)
         return pa.concat_tables([held.schema.empty_table(), *held.pieces(held.schema.names)])
 
     def scan(self, columns: Sequence[str]) -> Iterator[pa.Table]:
@@ -420,9 +420,9 @@ class CurrentRows(ABC):
         Raises:
             FileNotFoundError: if there is no table, or if its files were removed meanwhile.
         """
-        return self.held().pieces(columns)
+        return self.open().pieces(columns)
 
-    def mend(self) -> None:  # noqa: B027  (other tables need nothing)
+    def fix_statistics(self) -> None:  # noqa: B027  (other tables need nothing)
         """Makes all rows visible to every reader, even in files of earlier versions and of other programs.
 
         The rows and the position stay.

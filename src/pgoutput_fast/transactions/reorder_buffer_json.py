@@ -124,7 +124,7 @@ def _parse_file(entry: dict[str, Any]) -> OnDisk:
     ):
         raise ValueError("not a stream state: it does not describe a spill file as this version does")
     if not 0 <= batch < described["batches"]:
-        raise ValueError("not a stream state: it continues behind the end of a spill file")
+        raise ValueError("not a stream state: it continues after the end of a spill file")
     return OnDisk(described, batch)
 
 

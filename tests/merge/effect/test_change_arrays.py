@@ -64,7 +64,7 @@ def test_a_change_type_that_does_not_exist(kind: str | None) -> None:
 
 def test_an_old_row_without_its_new_row() -> None:
     table = changes().insert(id=1).update({"id": 1, "k": SECRET}, id=2).insert(id=3).table()
-    alone = "message 2, relation public.t: the old row of an update has no new row right behind it"
+    alone = "message 2, relation public.t: the old row of an update has no new row right after it"
     assert error(table.take([0, 1]), "id") == alone
     assert error(table.take([0, 1, 3]), "id") == alone
     assert error(table.take([0, 1, 3, 2]), "id") == alone

@@ -15,12 +15,12 @@ from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
 
 from pgoutput_fast.merge.effect.effect import current_schema
-from pgoutput_fast.mirror.state.mirror_state import KnownColumn, TableFacts
+from pgoutput_fast.mirror.state.mirror_state import KnownColumn, TableRecord
 from pgoutput_fast.mirror.view.changes import Changes
 from pgoutput_fast.mirror.view.moment import Moment
 from pgoutput_fast.mirror.view.read import rows_of
 from pgoutput_fast.spark.dataframes.fresh import frame_at
-from pgoutput_fast.tables.table import HeldVersion
+from pgoutput_fast.tables.table import OpenVersion
 from reference.current import CurrentRows
 from support.histories import Change, History, histories
 
@@ -77,15 +77,15 @@ class Case:
         # The file has the applied changes, too, and is in no order.
         pq.write_table(history.table([*later, *applied]), self.changes)
         after = 100 * cut
-        held = HeldVersion(after, schema, lambda names: iter([base.select(names)]), [str(self.base)])
-        facts = TableFacts(
+        held = OpenVersion(after, schema, lambda names: iter([base.select(names)]), [str(self.base)])
+        record = TableRecord(
             "public.t",
             columns={field.name: KnownColumn(None, str(field.type)) for field in history.columns},
             stage="follow",
             keys=((0, history.key),),
         )
         changes = Changes(history.schema.remove_metadata(), [[str(self.changes)]], after, 1 << 40)
-        self.moment = Moment("public.t", 1 << 40, held, changes, facts)
+        self.moment = Moment("public.t", 1 << 40, held, changes, record)
 
     def check(self, rows: pa.Table) -> None:
         found = CurrentRows(self.history.key, self.history.columns)

@@ -13,7 +13,7 @@ import pgoutput_fast as pgo
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
 from pgoutput_fast.mirror import fresh
 from pgoutput_fast.mirror.follow.history import AppendTable, HistoryFiles
-from pgoutput_fast.mirror.state.mirror_state import Gap, TableFacts
+from pgoutput_fast.mirror.state.mirror_state import Gap, TableRecord
 from pgoutput_fast.mirror.state.points import Point
 from pgoutput_fast.mirror.view.changes import read_changes
 from pgoutput_fast.mirror.view.times import position_at
@@ -104,7 +104,7 @@ def _position_at(directory: Path, seconds: float, commits: dict[int, float], **m
     given = {"gaps": (), "points": [Point(100, 1_000_000, {}, 100)], **more}
     return position_at(
         _EPOCH + timedelta(seconds=seconds),
-        TableFacts("public.t", gaps=given["gaps"]),
+        TableRecord("public.t", gaps=given["gaps"]),
         given["points"],
         lambda after: read_changes(open_history(store, "history/public.t", TableOptions()), after, 1 << 40),
         str(store),

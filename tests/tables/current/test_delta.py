@@ -139,7 +139,7 @@ def test_a_type_that_becomes_wider(tmp_path: Path) -> None:
     opened = deltalake.DeltaTable(tmp_path / "t").to_pyarrow_table()
     assert opened.schema.field("id").type == pa.int64()
     assert opened.num_rows == 300
-    assert table.held(0).schema == narrow
+    assert table.open(0).schema == narrow
 
 
 def test_columns_that_come_and_go(small: LocalMerge) -> None:

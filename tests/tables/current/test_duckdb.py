@@ -137,7 +137,7 @@ def test_a_reader_in_another_thread(loaded: DuckDBMerge, tmp_path: Path) -> None
         reader = duckdb_table(tmp_path / "below" / "x.duckdb", 'or"ders', "Shop 1")
         try:
             while not stop.is_set():
-                held = reader.held()
+                held = reader.open()
                 rows = sum(piece.num_rows for piece in held.pieces(["id"]))
                 assert rows == 999 + held.position
                 seen.add(held.position)

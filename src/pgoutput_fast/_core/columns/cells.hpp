@@ -8,17 +8,17 @@
 
 namespace pgo {
 
-inline void gather_facts(const Cell* cells, size_t n, Facts* facts) noexcept {
+inline void find_extent(const Cell* cells, size_t n, Extent* extent) noexcept {
     for (size_t i = 0; i < n; ++i) {
         const int32_t length = cells[i].length;
         const uint32_t offset = cells[i].offset, size = static_cast<uint32_t>(length < 0 ? 0 : length);
-        facts->signs |= length;
-        facts->total += size;
+        extent->signs |= length;
+        extent->total += size;
         // A missing cell has a negative length. As an unsigned number that is larger than every real length.
-        if (static_cast<uint32_t>(length) < facts->shortest) facts->shortest = static_cast<uint32_t>(length);
-        if (size > facts->longest) facts->longest = size;
-        if (length >= 0 && offset < facts->first) facts->first = offset;
-        if (length >= 0 && offset + size > facts->end) facts->end = offset + size;
+        if (static_cast<uint32_t>(length) < extent->shortest) extent->shortest = static_cast<uint32_t>(length);
+        if (size > extent->longest) extent->longest = size;
+        if (length >= 0 && offset < extent->first) extent->first = offset;
+        if (length >= 0 && offset + size > extent->end) extent->end = offset + size;
     }
 }
 
@@ -26,20 +26,20 @@ inline void gather_facts(const Cell* cells, size_t n, Facts* facts) noexcept {
 // of `cells`.
 inline void convert_cells(Column& column, Convert convert, Source source, const Cell* cells, size_t n, Issues& issues) {
     if (n == 0) return;
-    Facts facts;
+    Extent extent;
     size_t seen = 0;
-    if (const QuickFacts look = PGO_QUICK(facts)) seen = look(cells, n, &facts);
-    gather_facts(cells + seen, n - seen, &facts);
+    if (const QuickExtent look = PGO_QUICK(extent)) seen = look(cells, n, &extent);
+    find_extent(cells + seen, n - seen, &extent);
     const size_t size = static_cast<size_t>(source.end - source.base);
-    const bool missing = facts.signs < 0;
+    const bool missing = extent.signs < 0;
     ColumnStatistics& statistics = column.statistics;
     statistics.missing = missing;
-    statistics.total = facts.total;
-    statistics.shortest = facts.shortest;
-    statistics.longest = facts.longest;
-    statistics.bytes_behind = size - facts.end;
+    statistics.total = extent.total;
+    statistics.shortest = extent.shortest;
+    statistics.longest = extent.longest;
+    statistics.bytes_after = size - extent.end;
     statistics.readable_around =
-        facts.first >= READ_BEFORE && statistics.bytes_behind >= READ_BEHIND && size >= READ_BEHIND;
+        extent.first >= READ_BEFORE && statistics.bytes_after >= READ_AFTER && size >= READ_AFTER;
     const size_t before = issues.size();
     convert(column, source, cells, n, issues);
     if (!missing && issues.size() == before) {

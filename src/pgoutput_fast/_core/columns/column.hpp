@@ -38,10 +38,10 @@ inline bool is_unrepresentable(Reason reason) noexcept {
 }
 
 // How many bytes vector loops may read before and after a cell.
-constexpr uint32_t READ_BEFORE = 48, READ_BEHIND = 64;
+constexpr uint32_t READ_BEFORE = 48, READ_AFTER = 64;
 
 // Statistics of the cells of a block.
-struct Facts {
+struct Extent {
     int32_t signs = 0;                            // negative if any cell is missing
     uint32_t shortest = UINT32_MAX, longest = 0;  // lengths of the cells that are present
     uint32_t first = UINT32_MAX, end = 0;         // lowest offset where a cell begins, highest where one ends
@@ -136,7 +136,7 @@ struct ColumnBuffers {
 struct ColumnStatistics {
     bool missing = false;
     bool readable_around = false;        // vector loops may read before and after every cell
-    size_t bytes_behind = 0;             // number of bytes after the end of the last cell
+    size_t bytes_after = 0;             // number of bytes after the end of the last cell
     uint32_t shortest = 0, longest = 0;  // lengths of the cells that are not missing
     size_t total = 0;                    // total bytes of these cells
     uint32_t chunks_to_skip = 0;         // number of chunks to convert before a vector loop is tried again

@@ -90,9 +90,9 @@ cdef int convert_column(Column& column, Convert convert, Source source, const Ce
     return 0
 
 
-cdef void _convert(Column* column, values, bint binary, size_t behind, Issues& issues) except *:
+cdef void _convert(Column* column, values, bint binary, size_t padding, Issues& issues) except *:
     # Converters may read some bytes before and after a value, so both ends get extra bytes.
-    cdef bytes joined = b"\0" * 64 + b"".join(v for v in values if v is not None) + b"\0" * behind
+    cdef bytes joined = b"\0" * 64 + b"".join(v for v in values if v is not None) + b"\0" * padding
     cdef vector[Cell] cells
     cdef Cell cell
     cdef uint32_t at = 64
@@ -128,17 +128,17 @@ def hold_memory(unsigned int milliseconds):
         _hold(milliseconds)
 
 
-def convert(column_type, values, bint binary, bint exported=False, size_t behind=64):
+def convert(column_type, values, bint binary, bint exported=False, size_t padding=64):
     """Converts cells of one column. Returns the Arrow array and a list of issues.
 
     An issue is (row, reason code, whether only an element is affected). `values` are the bytes of the cells, None for
-    null. With `exported`, the array is an object that has only `__arrow_c_array__`. `behind` is the number of bytes
+    null. With `exported`, the array is an object that has only `__arrow_c_array__`. `padding` is the number of bytes
     after the last cell, at least 64. For tests and benchmarks of this stage.
     """
     cdef Column* column = make_column(column_type)
     cdef Issues issues
     try:
-        _convert(column, values, binary, max(behind, <size_t> 64), issues)
+        _convert(column, values, binary, max(padding, <size_t> 64), issues)
         if exported:
             array = exported_column(column, column_type.arrow)
         else:

@@ -43,7 +43,7 @@ def group_rows(hashes):
     cdef uint64_t[::1] table
     cdef int32_t[::1] group
     if count >= 1 << 31:
-        raise OverflowError(f"{count:,} rows are too many for one stretch")
+        raise OverflowError(f"{count:,} rows are too many for one effect")
     # At least a third of the table stays empty.
     bits = (count + (count >> 1)).bit_length()
     found = np.empty(count, np.int32)

@@ -37,7 +37,7 @@ struct Places {
 };
 
 // The chunk sizes of a column. The columns of a table usually have the same.
-class Split {
+class ChunkLayout {
 public:
     void add(int64_t rows) {
         firsts_.push_back(rows_);
@@ -46,7 +46,7 @@ public:
     }
 
     int64_t rows() const { return rows_; }
-    bool operator==(const Split& other) const { return firsts_ == other.firsts_ && rows_ == other.rows_; }
+    bool operator==(const ChunkLayout& other) const { return firsts_ == other.firsts_ && rows_ == other.rows_; }
 
     void find(const int64_t* rows, int64_t n, Places& out) const {
         const size_t last = firsts_.size() - 1;
@@ -82,10 +82,10 @@ public:
     void add(const Chunk& chunk) {
         chunks_.push_back(chunk);
         nullable_ |= chunk.validity != nullptr;
-        split_.add(chunk.rows);
+        chunk_layout_.add(chunk.rows);
     }
 
-    const Split& split() const { return split_; }
+    const ChunkLayout& chunk_layout() const { return chunk_layout_; }
 
     // Adds a hash of every value to `hashes`: equal values add the same. A null adds nothing. For values of variable
     // length, only the length counts, unless `whole` is set.
@@ -112,7 +112,7 @@ private:
     Layout layout_ = Layout::fixed;
     int64_t width_ = 0;
     bool nullable_ = false;
-    Split split_;
+    ChunkLayout chunk_layout_;
     std::vector<Chunk> chunks_;
 
     template <bool nullable>
@@ -281,10 +281,10 @@ private:
 class WholeRows {
 public:
     void add(RowColumn&& column) {
-        size_t split = 0;
-        while (split < splits_.size() && !(splits_[split] == column.split())) ++split;
-        if (split == splits_.size()) splits_.push_back(column.split());
-        split_of_.push_back(split);
+        size_t layout = 0;
+        while (layout < layouts_.size() && !(layouts_[layout] == column.chunk_layout())) ++layout;
+        if (layout == layouts_.size()) layouts_.push_back(column.chunk_layout());
+        layout_of_.push_back(layout);
         columns_.push_back(std::move(column));
     }
 
@@ -303,14 +303,14 @@ public:
         const size_t blocks = static_cast<size_t>((count + block - 1) / block);
         std::vector<Places> one(blocks), other(blocks);
         Bytes found;
-        for (size_t split = 0; split < splits_.size(); ++split) {
+        for (size_t layout = 0; layout < layouts_.size(); ++layout) {
             for (size_t b = 0; b < blocks; ++b) {
                 const int64_t at = static_cast<int64_t>(b) * block, n = count - at < block ? count - at : block;
-                splits_[split].find(ones + at, n, one[b]);
-                splits_[split].find(others + at, n, other[b]);
+                layouts_[layout].find(ones + at, n, one[b]);
+                layouts_[layout].find(others + at, n, other[b]);
             }
             for (size_t c = 0; c < columns_.size(); ++c) {
-                if (split_of_[c] != split) continue;
+                if (layout_of_[c] != layout) continue;
                 for (size_t b = 0; b < blocks; ++b) {
                     const int64_t at = static_cast<int64_t>(b) * block, n = count - at < block ? count - at : block;
                     columns_[c].mark_unequal(one[b], other[b], n, found, marks + at);
@@ -321,8 +321,8 @@ public:
 
 private:
     std::vector<RowColumn> columns_;
-    std::vector<size_t> split_of_;  // per column
-    std::vector<Split> splits_;     // distinct splits
+    std::vector<size_t> layout_of_;  // per column
+    std::vector<ChunkLayout> layouts_;  // distinct layouts
 };
 
 }  // namespace pgo

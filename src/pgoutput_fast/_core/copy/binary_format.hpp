@@ -24,7 +24,7 @@ enum CopyStage : uint8_t {
     IN_HEADER,
     IN_EXTENSION,
     IN_ROWS,
-    BEHIND_TRAILER,
+    AFTER_TRAILER,
 };
 
 // Parser state of the header of a stream that may be split anywhere. Initially all zeros.

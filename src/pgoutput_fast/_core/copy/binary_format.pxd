@@ -11,7 +11,7 @@ cdef extern from "copy/binary_format.hpp" namespace "pgo" nogil:
         IN_HEADER "pgo::IN_HEADER"
         IN_EXTENSION "pgo::IN_EXTENSION"
         IN_ROWS "pgo::IN_ROWS"
-        BEHIND_TRAILER "pgo::BEHIND_TRAILER"
+        AFTER_TRAILER "pgo::AFTER_TRAILER"
 
     cdef struct CopyHeader:
         CopyStage stage

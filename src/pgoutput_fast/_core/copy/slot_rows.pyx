@@ -4,7 +4,7 @@ from libc.string cimport memcpy
 from libcpp.vector cimport vector
 
 from pgoutput_fast._core.copy.binary_format cimport (
-    BEHIND_TRAILER,
+    AFTER_TRAILER,
     COPY_HEADER_BYTES,
     COPY_TRAILER,
     COPY_TRAILER_BYTES,
@@ -35,7 +35,7 @@ cdef int64_t LONGEST_EXTENSION = MAX_OFFSET
 cdef int64_t ROW = 18              # bytes before the payload: number of fields, a length, the LSN, a length
 
 
-cdef struct Place:
+cdef struct CopyScan:
     CopyHeader header
     int64_t at             # end of the last complete part
     int64_t needed         # number of bytes from there on that are needed to read more
@@ -46,66 +46,66 @@ cdef struct Place:
     int64_t reason_offset
 
 
-cdef void read_copy(const uint8_t* p, int64_t size, Place* place) noexcept nogil:
+cdef void read_copy(const uint8_t* p, int64_t size, CopyScan* scan) noexcept nogil:
     """Reads all complete parts: the header, rows, and the trailer. Checks and counts the rows."""
     cdef int64_t left, n
-    place.at = place.needed = place.rows = place.payload_bytes = 0
-    place.first_row = -1
-    place.reason = OK
+    scan.at = scan.needed = scan.rows = scan.payload_bytes = 0
+    scan.first_row = -1
+    scan.reason = OK
     while True:
-        left = size - place.at
-        if place.header.stage < IN_ROWS:
-            n = take_copy_header(&place.header, p + place.at, left, LONGEST_EXTENSION)
+        left = size - scan.at
+        if scan.header.stage < IN_ROWS:
+            n = take_copy_header(&scan.header, p + scan.at, left, LONGEST_EXTENSION)
             if n < 0:
-                stop(place, BAD_COPY_HEADER, place.header.bad_at)
+                stop(scan, BAD_COPY_HEADER, scan.header.bad_at)
                 return
-            place.at += n
-            if place.header.stage == IN_HEADER:
-                place.needed = COPY_HEADER_BYTES
+            scan.at += n
+            if scan.header.stage == IN_HEADER:
+                scan.needed = COPY_HEADER_BYTES
                 return
-            if place.header.stage == IN_EXTENSION and place.at == size:
+            if scan.header.stage == IN_EXTENSION and scan.at == size:
                 return
-        elif place.header.stage == IN_ROWS:
+        elif scan.header.stage == IN_ROWS:
             if left < COPY_TRAILER_BYTES:
-                place.needed = COPY_TRAILER_BYTES
+                scan.needed = COPY_TRAILER_BYTES
                 return
-            if load16(p + place.at) == COPY_TRAILER:
-                place.at += COPY_TRAILER_BYTES
-                place.header.stage = BEHIND_TRAILER
+            if load16(p + scan.at) == COPY_TRAILER:
+                scan.at += COPY_TRAILER_BYTES
+                scan.header.stage = AFTER_TRAILER
                 continue
-            if load16(p + place.at) != 2:
-                stop(place, BAD_COPY_ROW, place.at)
+            if load16(p + scan.at) != 2:
+                stop(scan, BAD_COPY_ROW, scan.at)
                 return
-            if left >= 6 and load32(p + place.at + 2) != 8:
-                stop(place, BAD_COPY_ROW, place.at + 2)
+            if left >= 6 and load32(p + scan.at + 2) != 8:
+                stop(scan, BAD_COPY_ROW, scan.at + 2)
                 return
-            if left >= 14 and load64(p + place.at + 6) >> 63:
-                stop(place, BAD_POSITION, place.at + 6)
+            if left >= 14 and load64(p + scan.at + 6) >> 63:
+                stop(scan, BAD_POSITION, scan.at + 6)
                 return
             if left < ROW:
-                place.needed = ROW
+                scan.needed = ROW
                 return
-            n = <int32_t> load32(p + place.at + 14)
+            n = <int32_t> load32(p + scan.at + 14)
             if n < 0 or n > MAX_PAYLOAD:
-                stop(place, BAD_COPY_ROW if n < 0 else PAYLOAD_TOO_LONG, place.at + 14)
+                stop(scan, BAD_COPY_ROW if n < 0 else PAYLOAD_TOO_LONG, scan.at + 14)
                 return
             if left < ROW + n:
-                place.needed = ROW + n
+                scan.needed = ROW + n
                 return
-            if place.first_row < 0:
-                place.first_row = place.at
-            place.at += ROW + n
-            place.rows += 1
-            place.payload_bytes += n
+            if scan.first_row < 0:
+                scan.first_row = scan.at
+            scan.at += ROW + n
+            scan.rows += 1
+            scan.payload_bytes += n
         else:
             if left:
-                stop(place, COPY_TRAILING_BYTES, place.at)
+                stop(scan, COPY_TRAILING_BYTES, scan.at)
             return
 
 
-cdef void stop(Place* place, uint8_t reason, int64_t offset) noexcept nogil:
-    place.reason = reason
-    place.reason_offset = offset
+cdef void stop(CopyScan* scan, uint8_t reason, int64_t offset) noexcept nogil:
+    scan.reason = reason
+    scan.reason_offset = offset
 
 
 cdef void copy_rows(const uint8_t* p, int64_t rows, int64_t* lsn, uint8_t* data, int32_t* offsets32,
@@ -128,7 +128,7 @@ cdef class CopiedRows:
     """Reads a COPY's data as it arrives. Keeps at most one incomplete row."""
 
     cdef vector[uint8_t] _incomplete_row
-    cdef Place _place
+    cdef CopyScan _scan
     cdef int64_t _needed, _before, _rows
     cdef bint _failed
     cdef bint _out_of_memory                      # memory ran out in the middle of a chunk
@@ -168,17 +168,17 @@ cdef class CopiedRows:
                 self._out_of_memory = False
                 return out
         with nogil:
-            read_copy(p, size, &self._place)
-        if self._place.reason != OK:
-            self._fail(self._place.reason, self._before + self._place.reason_offset, self._place.rows)
-        cdef int64_t rows = self._place.rows
-        out = _nothing() if rows == 0 else _rows_of(p + self._place.first_row, rows, self._place.payload_bytes)
-        cdef int64_t at = self._place.at
+            read_copy(p, size, &self._scan)
+        if self._scan.reason != OK:
+            self._fail(self._scan.reason, self._before + self._scan.reason_offset, self._scan.rows)
+        cdef int64_t rows = self._scan.rows
+        out = _nothing() if rows == 0 else _rows_of(p + self._scan.first_row, rows, self._scan.payload_bytes)
+        cdef int64_t at = self._scan.at
         if waiting:
             self._incomplete_row.erase(self._incomplete_row.begin(), self._incomplete_row.begin() + at)
         else:
             self._incomplete_row.assign(p + at, p + size)
-        self._needed = self._place.needed
+        self._needed = self._scan.needed
         self._before += at
         self._rows += rows
         self._out_of_memory = False
@@ -195,7 +195,7 @@ cdef class CopiedRows:
         # The incomplete row may already be invalid: that error comes first.
         self._needed = 0
         self.feed(pa.py_buffer(b""))
-        if self._place.header.stage != BEHIND_TRAILER:
+        if self._scan.header.stage != AFTER_TRAILER:
             self._fail(COPY_TRUNCATED, self._before + <int64_t> self._incomplete_row.size(), 0)
 
     cdef int _fail(self, uint8_t reason, int64_t offset, int64_t rows) except -1:

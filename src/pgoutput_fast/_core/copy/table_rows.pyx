@@ -9,7 +9,7 @@ from libc.string cimport memmove, memset
 
 from pgoutput_fast._core.columns.native cimport Buffer
 from pgoutput_fast._core.copy.binary_format cimport (
-    BEHIND_TRAILER,
+    AFTER_TRAILER,
     COPY_FLAGS_AT,
     IN_ROWS,
     CopyHeader,
@@ -127,7 +127,7 @@ cdef class CopyRows:
         if self.failed:
             raise ValueError("the COPY could not be decoded: nothing more of it is taken")
         self._take_undecoded()
-        if self.header.stage != BEHIND_TRAILER:
+        if self.header.stage != AFTER_TRAILER:
             size = <int64_t> self.undecoded.size() - READ_BEFORE
             self._raise(COPY_TRUNCATED, self.blocks.decoded_bytes + size, -1, -1, self.blocks.row_count)
 
@@ -195,14 +195,14 @@ cdef class CopyRows:
                 progress = self.blocks.decode_rows(p, size, least, &used)
             if progress == ROWS_DONE:
                 if self.blocks.met_trailer:
-                    self.header.stage = BEHIND_TRAILER
+                    self.header.stage = AFTER_TRAILER
                 break
             if progress == ROWS_FAILED:
                 self._raise_row_error()
             self.blocks.rows.finish_batch()
             if self.on_batch is not None:
                 self.on_batch(self.blocks.rows.batches.pop())
-        if self.header.stage == BEHIND_TRAILER and used < size:
+        if self.header.stage == AFTER_TRAILER and used < size:
             self._raise(COPY_TRAILING_BYTES, self.blocks.decoded_bytes, -1, -1, self.blocks.row_count)
         self.failed = False
         return used

@@ -25,7 +25,7 @@ struct CellKinds {
 inline constexpr CellKinds CELL_KINDS{};
 
 // This many bytes after the end of a message must be readable.
-constexpr int64_t HEADER_READ_BEHIND = 8;
+constexpr int64_t HEADER_READ_AFTER = 8;
 
 // The five bytes of a cell's header, in memory order.
 constexpr uint64_t HEADER_BITS = (uint64_t{1} << 40) - 1;

@@ -2,7 +2,7 @@ from libc.stdint cimport int32_t, int64_t
 from libcpp.vector cimport vector
 
 from pgoutput_fast._core.rows.rows cimport RelationRows
-from pgoutput_fast._core.rows.task cimport Batches, Spares, Task, WindowWork
+from pgoutput_fast._core.rows.task cimport Batches, SpareBuffers, Task, WindowWork
 from pgoutput_fast._core.tagging.stream_tracker cimport StreamTracker
 
 
@@ -18,7 +18,7 @@ cdef class BatchPlanner:
     cdef int64_t batch_rows, batch_bytes
     cdef int64_t window_messages         # maximum of messages in the next window
     cdef list batches                    # Batches of every slot, None until its first change
-    cdef Spares spares
+    cdef SpareBuffers spares
     cdef list touched                    # Batches with messages in the current call, in message order
     cdef set described_columns           # (table, column) of all versions; see Options.check_columns
     cdef bint all_tables                 # whether the options select all tables

@@ -8,7 +8,7 @@ from libcpp.vector cimport vector
 
 from pgoutput_fast._core.protocol.limits cimport USUAL_WINDOW_MESSAGES
 from pgoutput_fast._core.rows.rows cimport RelationRows
-from pgoutput_fast._core.rows.task cimport Batches, Spares, Task, WindowWork, messages_that_fit
+from pgoutput_fast._core.rows.task cimport Batches, SpareBuffers, Task, WindowWork, messages_that_fit
 from pgoutput_fast._core.tagging.stream_tracker cimport StreamTracker
 
 from pgoutput_fast._core.rows.rows import make_rows
@@ -43,7 +43,7 @@ cdef class BatchPlanner:
         self.batch_bytes = options.batch_bytes
         self.window_messages = WINDOW_MESSAGES
         self.batches = []
-        self.spares = Spares()
+        self.spares = SpareBuffers()
         self.touched = []
         self.described_columns = set()
         self.all_tables = options.tables is None

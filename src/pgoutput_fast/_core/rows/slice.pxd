@@ -26,7 +26,7 @@ cdef enum:
 
 
 cdef extern from "rows/four_tuples.hpp" namespace "pgo" nogil:
-    const int64_t HEADER_READ_BEHIND
+    const int64_t HEADER_READ_AFTER
     bint slice_four_tuples(const uint8_t** starts, const uint8_t** ends, const uint8_t* base, int32_t columns,
                            int64_t stride, Cell* cell, uint8_t* formats, uint64_t* shared_header, bint learn) noexcept
 

@@ -112,7 +112,7 @@ cdef bint slice_four_changes(Window w, const uint32_t* messages, int32_t columns
         end[k] = at[k] + w.length[message]
         bytes += w.length[message]
         at[k] += 9 if w.flags[message] & IN_STREAM else 5
-        if end[k] - at[k] < 3 or w.end - end[k] < HEADER_READ_BEHIND or load16(at[k] + 1) != columns:
+        if end[k] - at[k] < 3 or w.end - end[k] < HEADER_READ_AFTER or load16(at[k] + 1) != columns:
             return False
         change[k] = _only_tuple(w.kind[message], at[k][0])
         if change[k] == SEVERAL:

@@ -19,7 +19,7 @@ cdef class Batches:
     cdef bint touched                    # whether the current call has messages for this relation version
 
 
-cdef class Spares:
+cdef class SpareBuffers:
     """Idle RelationRows. Making one costs some microseconds, keeping one costs some kilobytes.
 
     All together have at most SPARE_COLUMNS columns. Beyond that, the RelationRows of the relation version that has been

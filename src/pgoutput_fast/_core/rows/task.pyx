@@ -57,7 +57,7 @@ cdef class Batches:
         self.spare = []
 
 
-cdef class Spares:
+cdef class SpareBuffers:
     def __cinit__(self):
         self.owners = {}
 

@@ -32,7 +32,7 @@ namespace pgo {
 template <class T>
 using Quick = bool (*)(Source, const Cell*, size_t, T*, const Column&) noexcept;
 
-using QuickFacts = size_t (*)(const Cell*, size_t, Facts*) noexcept;
+using QuickExtent = size_t (*)(const Cell*, size_t, Extent*) noexcept;
 using QuickPick = size_t (*)(const Cell*, size_t, Cell*) noexcept;
 using QuickSpread = void (*)(const Cell*, size_t, const uint8_t*, uint8_t*) noexcept;
 using QuickPresence = size_t (*)(const Cell*, size_t, uint8_t*) noexcept;

@@ -27,7 +27,7 @@ inline uint8x16_t first_lanes(uint32_t n) noexcept { return vld1q_u8(MASKS.first
 
 // Computes statistics of the cells in groups of four and returns the number of cells processed. The sum of the lengths
 // is less than 2^32, because no source is larger.
-inline size_t facts(const Cell* cells, size_t n, Facts* out) noexcept {
+inline size_t extent(const Cell* cells, size_t n, Extent* out) noexcept {
     const uint32x4_t none = vdupq_n_u32(0);
     uint32x4_t signs = none, longest = none, end = none, total = none;
     uint32x4_t shortest = vdupq_n_u32(UINT32_MAX), first = shortest;

@@ -18,7 +18,7 @@ for _kind in range(256):
 
 # Position of the search: inside something other than a plain transaction, between transactions, or inside a plain
 # transaction.
-cdef enum Place:
+cdef enum SearchPosition:
     ELSEWHERE
     BETWEEN
     INSIDE
@@ -47,7 +47,7 @@ cdef inline bint _commits(const uint8_t* p, int64_t size, int64_t lsn, int64_t t
             and <int64_t> load64(p + 18) == timestamp - EPOCH_SHIFT)
 
 
-cdef int64_t _search(Payloads payloads, Place place, int64_t lsn, int64_t timestamp, int64_t least,
+cdef int64_t _search(Payloads payloads, SearchPosition place, int64_t lsn, int64_t timestamp, int64_t least,
                      vector[int64_t]& found) except? -2 nogil:
     """Appends the begin and end of every range to `found`. Returns -1 - i if the offsets of message i are damaged.
 
@@ -112,7 +112,7 @@ def complete_ranges(array, bint between, int64_t least, announced=None):
     cdef int64_t failed = 0
     cdef size_t k
     cdef int64_t lsn = 0, timestamp = 0
-    cdef Place place = BETWEEN if between else ELSEWHERE
+    cdef SearchPosition place = BETWEEN if between else ELSEWHERE
     if announced is not None:
         lsn, timestamp = announced
         place = INSIDE

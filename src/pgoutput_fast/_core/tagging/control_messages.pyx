@@ -32,7 +32,7 @@ cdef int UNKNOWN = -1
 
 # Position of the search: unknown or inside something other than a plain transaction, between transactions, or inside a
 # plain transaction.
-cdef enum Place:
+cdef enum SearchPosition:
     ELSEWHERE
     BETWEEN
     INSIDE
@@ -81,7 +81,7 @@ cdef class _Selection:
     cdef vector[uint32_t] begun_xids
     cdef SeenLsns seen, seen_outside, seen_inside
     cdef int context                     # at the current message
-    cdef Place place
+    cdef SearchPosition place
     # The plain transaction around the current message, if `place` is INSIDE.
     cdef int64_t begin, lsn              # ordinal of its Begin, LSN of the Commit that the Begin announced
     cdef uint32_t xid

@@ -117,18 +117,18 @@ cdef class WaitingRows:
             other.append(self)
         return other
 
-    def joined(self, WaitingRows behind):
-        """Returns these rows followed by those of `behind`, with their own copy of the payloads.
+    def joined(self, WaitingRows following):
+        """Returns these rows followed by those of `following`, with their own copy of the payloads.
 
         Both must be of one transaction and one decoder, and have less than 2 GiB of payloads.
         """
         cdef WaitingRows other = WaitingRows.__new__(WaitingRows)
         other.versions, other.txn = self.versions, self.txn
         with nogil:
-            other.reserve(<size_t> (self.rows + behind.rows))
-            other.copy.reserve(<size_t> (self.nbytes + behind.nbytes))
+            other.reserve(<size_t> (self.rows + following.rows))
+            other.copy.reserve(<size_t> (self.nbytes + following.nbytes))
             other.append(self)
-            other.append(behind)
+            other.append(following)
         return other
 
     cdef int append(self, WaitingRows rows) except -1 nogil:

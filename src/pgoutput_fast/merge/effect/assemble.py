@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
-from pgoutput_fast._core.columns.picked_rows import picked_rows
+from pgoutput_fast._core.columns.select_rows import select_rows
 from pgoutput_fast.merge.effect.change_arrays import ChangeArrays
 from pgoutput_fast.merge.effect.column_names import RowNumbers, with_names
 from pgoutput_fast.merge.effect.schema import current_schema
@@ -27,7 +27,7 @@ def assemble(changes: ChangeArrays, rows: RowNumbers, sources: Mapping[str, RowN
     """
     names = changes.values.column_names
     own = [name for name in names if name not in sources]
-    ((*kept, lsn),) = picked_rows([*(changes.values[name] for name in own), changes.commit_lsn], [rows])
+    ((*kept, lsn),) = select_rows([*(changes.values[name] for name in own), changes.commit_lsn], [rows])
     found = dict(zip(own, kept, strict=True))
     columns = [
         take(changes.values[name], sources[name]) if name in sources else found[name] for name in names
@@ -37,7 +37,7 @@ def assemble(changes: ChangeArrays, rows: RowNumbers, sources: Mapping[str, RowN
 
 def assemble_each(changes: ChangeArrays, choices: Sequence[RowNumbers]) -> list[pa.Table]:
     """The same for several choices of rows, whose values are all in these rows."""
-    found = picked_rows([*changes.values.columns, changes.commit_lsn], choices)
+    found = select_rows([*changes.values.columns, changes.commit_lsn], choices)
     return [
         _table(changes, columns, _unrepresentable(changes, rows, {}))
         for rows, columns in zip(choices, found, strict=True)

@@ -168,4 +168,4 @@ def _check_pairs(kinds: npt.NDArray[np.int32], seq: npt.NDArray[np.int64], table
     alone[:-1] &= (kinds[1:] != _POSTIMAGE) | (seq[1:] != seq[:-1])
     if alone.any():
         row = int(np.argmax(alone))
-        raise _problem(table, int(seq[row]), "the old row of an update has no new row right behind it")
+        raise _problem(table, int(seq[row]), "the old row of an update has no new row right after it")

@@ -355,12 +355,12 @@ class Follower:
             return
         tables = [each for each in self._tables if each.follows]
         position = max(self.read.lsn, self.ahead)
-        versions = {each.facts.table: each.version for each in tables if each.version is not None}
+        versions = {each.record.table: each.version for each in tables if each.version is not None}
         # A table loaded after the last commit has the time of its load.
         loads = [
             gap.time
             for each in tables
-            for gap in each.facts.gaps[-1:]
+            for gap in each.record.gaps[-1:]
             if gap.end > self.read.lsn and gap.time
         ]
         time_of = max([self.read.time or 0, *loads]) or None
@@ -374,7 +374,7 @@ class Follower:
     @property
     def _can_be_common(self) -> bool:
         """Whether all tables but stopped ones are at the same position once the waiting changes are applied."""
-        tables = [each for each in self._tables if each.facts.stage != "stopped"]
+        tables = [each for each in self._tables if each.record.stage != "stopped"]
         if not tables or any(each.wants_load or each.version is None for each in tables):
             return False
         # A table that was loaded later is at a later position, which is the same if nothing committed in between.

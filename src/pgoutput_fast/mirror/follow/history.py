@@ -151,13 +151,13 @@ class AppendTable:
             self._table.compact()
             self._commits = 0
 
-    def mend(self) -> None:
-        """Makes all rows visible to every reader, as `CurrentTable.mend`."""
+    def fix_statistics(self) -> None:
+        """Makes all rows visible to every reader, as `CurrentRows.fix_statistics`."""
         if self._check is not None:
             self._check()
-        self._table.mend()
+        self._table.fix_statistics()
 
-    def behind(self, position: int) -> pa.Table:
+    def after(self, position: int) -> pa.Table:
         """The changes that committed after a position, in the order of application."""
         changes = read_changes(self._table, position, _LAST_LSN)
         return changes.read(changes.schema.names)

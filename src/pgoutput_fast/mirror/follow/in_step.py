@@ -16,10 +16,10 @@ def expect_in_step(tables: Iterable[MirroredTable]) -> None:
     Raises:
         MirrorError: if one is.
     """
-    stopped = [each for each in tables if each.facts.stage == "stopped" and not each.facts.is_unpublished]
+    stopped = [each for each in tables if each.record.stage == "stopped" and not each.record.is_unpublished]
     if stopped:
-        errors = "; ".join(f"{each.facts.table}: {each.facts.error}" for each in stopped)
-        names = " ".join(f"--reload {each.facts.table}" for each in stopped)
+        errors = "; ".join(f"{each.record.table}: {each.record.error}" for each in stopped)
+        names = " ".join(f"--reload {each.record.table}" for each in stopped)
         raise MirrorError(
             f"the tables are in step, so none is changed while one is stopped: {errors}. Load it again with "
             f"Mirror.reload (pgoutput-fast mirror ... {names}), or run the mirror without in_step"

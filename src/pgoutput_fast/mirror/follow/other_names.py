@@ -24,13 +24,13 @@ class OtherNames:
         self._by_oid: dict[int, list[MirroredTable]] = {}
         for each in tables:
             if each.follows:
-                self._by_oid.setdefault(each.facts.oid, []).append(each)
+                self._by_oid.setdefault(each.record.oid, []).append(each)
 
     def check(self, run: ChangeRun) -> None:
         """Notes that tables with changes under another name must be loaded."""
         name = run.relation.qualified_name
         for table in self._by_oid.get(run.relation.oid, ()):
-            if not table.follows or table.facts.table == name or table.position is None:
+            if not table.follows or table.record.table == name or table.position is None:
                 continue
             # A load after these changes has them.
             if committed_after(run.rows, table.position).num_rows:

@@ -11,7 +11,7 @@ from pgoutput_fast.mirror.follow.tables import MirroredTable
 from pgoutput_fast.mirror.schema_changes.alterations import ask_for_alterations
 from pgoutput_fast.mirror.server import ServerView
 from pgoutput_fast.mirror.state.layout import HISTORY, REJECTS
-from pgoutput_fast.mirror.state.mirror_state import MirrorState, TableFacts
+from pgoutput_fast.mirror.state.mirror_state import MirrorState, TableRecord
 from pgoutput_fast.storage.stores import Store
 from pgoutput_fast.tables.directories import directory_of
 from pgoutput_fast.tables.file_table import FileTable
@@ -49,11 +49,11 @@ class Tables:
         self._state, self._server = state, server
         self._tables: dict[str, MirroredTable] = {}
         self._rejects: dict[str, AppendTable] = {}
-        for directory, facts in state.tables().items():
-            self._tables[facts.table] = self._open(directory, facts)
+        for directory, record in state.tables().items():
+            self._tables[record.table] = self._open(directory, record)
 
     def __iter__(self) -> Iterator[MirroredTable]:
-        return iter(sorted(self._tables.values(), key=lambda each: each.facts.table))
+        return iter(sorted(self._tables.values(), key=lambda each: each.record.table))
 
     def __contains__(self, table: object) -> bool:
         return table in self._tables
@@ -66,9 +66,9 @@ class Tables:
                 self._appended(f"{HISTORY}/{directory}").expect_own(known=False)
             except ValueError as problem:
                 why = str(problem)
-            facts = TableFacts(table, error="it is new", history_error=why, owns_history=why is None)
-            self._state.set_table(directory, facts)
-            found = self._tables[table] = self._open(directory, facts)
+            record = TableRecord(table, error="it is new", history_error=why, owns_history=why is None)
+            self._state.set_table(directory, record)
+            found = self._tables[table] = self._open(directory, record)
             found.save_problems()
             if why is not None:
                 found.stop_all(why)
@@ -86,11 +86,11 @@ class Tables:
             self._rejects[directory] = self._appended(f"{REJECTS}/{directory}")
         return self._rejects[directory]
 
-    def mend(self) -> None:
+    def fix_statistics(self) -> None:
         """Makes all rows visible to every reader, also in files of an earlier version of this package."""
         for each in self:
-            each.mend()
-            self.rejects(each.facts.table).mend()
+            each.fix_statistics()
+            self.rejects(each.record.table).fix_statistics()
 
     def remove_orphans(self, run: str) -> None:
         """Removes the files of histories and rejects that a killed process wrote and did not commit."""
@@ -99,18 +99,18 @@ class Tables:
             each.rejects.remove_orphans(run)
             count_rejects(each)
 
-    def _open(self, directory: str, facts: TableFacts) -> MirroredTable:
-        current = open_current_table(self._format, self._store, facts.table, self._options)
+    def _open(self, directory: str, record: TableRecord) -> MirroredTable:
+        current = open_current_table(self._format, self._store, record.table, self._options)
         if isinstance(current.table, FileTable):
             current.table.check = self._check
         history = self._appended(f"{HISTORY}/{directory}")
         server = self._server
         return MirroredTable(
             directory,
-            facts,
+            record,
             current,
             history,
-            lambda: self.rejects(facts.table),
+            lambda: self.rejects(record.table),
             self._state,
             server.columns,
             lambda table: ask_for_alterations(table, server),

@@ -38,12 +38,12 @@ def commit_rejects(
     rejects.commit(written, position, schema)
     if table is None:
         return
-    before = table.facts.rejects
+    before = table.record.rejects
     count_rejects(table)
-    if (count := table.facts.rejects).bit_length() > before.bit_length():
+    if (count := table.record.rejects).bit_length() > before.bit_length():
         _log.warning(
             "%s: %s values have no Arrow form, or are of changes that cannot be decoded: they are in %s",
-            table.facts.table,
+            table.record.table,
             f"{count:,}",
             rejects.directory,
         )
@@ -51,7 +51,7 @@ def commit_rejects(
 
 def count_rejects(table: MirroredTable) -> None:
     """Stores the number of rejects of a table."""
-    if (count := table.rejects.count()) != table.facts.rejects:
+    if (count := table.rejects.count()) != table.record.rejects:
         table.remember(rejects=count)
 
 

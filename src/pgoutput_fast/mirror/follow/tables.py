@@ -26,7 +26,7 @@ from pgoutput_fast.mirror.follow.history import AppendTable, HistoryFiles
 from pgoutput_fast.mirror.follow.waiting import WaitingRows
 from pgoutput_fast.mirror.schema_changes.fingerprint import CatalogColumn, Fingerprint
 from pgoutput_fast.mirror.schema_changes.versions import columns_of
-from pgoutput_fast.mirror.state.mirror_state import UNPUBLISHED, Gap, KnownColumn, MirrorState, TableFacts
+from pgoutput_fast.mirror.state.mirror_state import UNPUBLISHED, Gap, KnownColumn, MirrorState, TableRecord
 from pgoutput_fast.schema.metadata_columns import metadata_names
 from pgoutput_fast.tables.errors import LOAD_AGAIN, RELOAD
 from pgoutput_fast.tables.file_table import FileTable
@@ -65,15 +65,15 @@ class MirroredTable:
 
     Args:
         directory: the name of its directories.
-        facts: its remembered state.
+        record: its remembered state.
         current: its current table.
         history: its history table.
         rejects: opens the table of its rejects.
-        state: keeps the facts.
+        state: keeps the record.
             columns_now: {name: column} of the relation with an oid, as the server has it now.
             ask: asks the server whether the table must be loaded, and records the answer in the table.
 
-        Problems of the table are in `facts`. They are durable only after `save_problems`.
+        Problems of the table are in `record`. They are durable only after `save_problems`.
 
     Attributes:
         position: all commits up to this LSN are in the current table; None before the first load.
@@ -87,7 +87,7 @@ class MirroredTable:
     def __init__(
         self,
         directory: str,
-        facts: TableFacts,
+        record: TableRecord,
         current: CurrentTable,
         history: AppendTable,
         rejects: Callable[[], AppendTable],
@@ -96,7 +96,7 @@ class MirroredTable:
         ask: Callable[[MirroredTable], object],
     ) -> None:
         self.directory = directory
-        self.facts = facts
+        self.record = record
         self.current = current
         self.history = history
         self._open_rejects = rejects
@@ -108,23 +108,23 @@ class MirroredTable:
         self._version: int | None = None
         self.applied = self.merges = 0
         self.merge_seconds = 0.0
-        self.horizon = None if facts.fingerprint is None else facts.fingerprint.horizon
+        self.horizon = None if record.fingerprint is None else record.fingerprint.horizon
         self.position: int | None = None
         self.version: int | None = None
         try:
             self.read_position()
         except ValueError as problem:
-            if facts.stage != "stopped":
-                self.facts = replace(facts, stage="stopped", error=str(problem))
+            if record.stage != "stopped":
+                self.record = replace(record, stage="stopped", error=str(problem))
         if self.follows and self.position is None:
-            self.facts = replace(facts, stage="load", error="its current table is gone")
-        if self.follows and facts.history_error is None and history.position() is None:
-            self.facts = replace(self.facts, history_error=_NO_HISTORY)
-        self._saved = facts
+            self.record = replace(record, stage="load", error="its current table is gone")
+        if self.follows and record.history_error is None and history.position() is None:
+            self.record = replace(self.record, history_error=_NO_HISTORY)
+        self._saved = record
 
     def save_problems(self) -> None:
         """Makes problems durable that were seen when the table and its history were opened."""
-        found, before = self.facts, self._saved
+        found, before = self.record, self._saved
         self._saved = found
         if found.history_error != before.history_error:
             self._stop_history(ValueError(found.history_error))
@@ -137,14 +137,14 @@ class MirroredTable:
         Raises:
             ValueError: if the table is damaged, or was not made by a mirror.
         """
-        self.position, self.version = self.current.reached()
+        self.position, self.version = self.current.position_and_version()
 
-    def mend(self) -> None:
+    def fix_statistics(self) -> None:
         """Makes all rows of the table and its history visible to every reader, as `CurrentTable.mend`."""
-        if self.follows and self.facts.history_error is None:
-            self.history.mend()
+        if self.follows and self.record.history_error is None:
+            self.history.fix_statistics()
         if self.follows:
-            self.current.mend()
+            self.current.fix_statistics()
             self.read_position()
 
     @property
@@ -155,12 +155,12 @@ class MirroredTable:
     @property
     def follows(self) -> bool:
         """Whether changes are applied."""
-        return self.facts.stage == "follow"
+        return self.record.stage == "follow"
 
     @property
     def wants_load(self) -> bool:
         """Whether it must be loaded before it can go on."""
-        return self.facts.stage == "load"
+        return self.record.stage == "load"
 
     @property
     def waiting_rows(self) -> int:
@@ -189,43 +189,43 @@ class MirroredTable:
             each.rows.to_file(directory)
 
     def remember(self, **changed: object) -> None:
-        """Changes the facts durably."""
-        self._set(replace(self.facts, **changed))  # type: ignore[arg-type]
+        """Changes the record durably."""
+        self._set(replace(self.record, **changed))  # type: ignore[arg-type]
 
-    def _set(self, facts: TableFacts) -> None:
-        self.facts = facts
-        self._state.set_table(self.directory, facts)
+    def _set(self, record: TableRecord) -> None:
+        self.record = record
+        self._state.set_table(self.directory, record)
 
     def want_load(self, why: str) -> None:
         """Stops the current table until the mirror loads it again, which happens soon."""
-        _log.warning("%s must be loaded: %s", self.facts.table, why)
+        _log.warning("%s must be loaded: %s", self.record.table, why)
         self._waiting = []
         self.remember(stage="load", error=why)
 
     def stop(self, why: str) -> None:
         """Stops the current table until it is loaded again."""
-        _log.error(_STOPPED, self.facts.table, why)
+        _log.error(_STOPPED, self.record.table, why)
         self._waiting = []
         self.remember(stage="stopped", error=why)
 
     def leave(self) -> None:
         """Stops following a table that is no longer published, after its waiting changes are applied."""
-        if self.facts.is_unpublished:
+        if self.record.is_unpublished:
             return
         if self._waiting:
             self.apply(self._waiting[-1].rows.last)
         _log.warning(
             "%s is not published any more: its current table and its history stay as they are. If it is published "
             "again, the mirror loads it",
-            self.facts.table,
+            self.record.table,
         )
         self.remember(stage="stopped", error=UNPUBLISHED)
 
     def stop_all(self, why: str) -> None:
         """Stops the current table and the history."""
-        if self.facts.history_error is None:
+        if self.record.history_error is None:
             self.remember(history_error=why)
-        if self.facts.stage != "stopped":
+        if self.record.stage != "stopped":
             self.stop(why)
 
     def loaded(
@@ -244,12 +244,12 @@ class MirroredTable:
             fingerprint: of the table in the snapshot.
         """
         self._waiting, self._version = [], None
-        self._set(self.facts.loaded(oid, columns, gap, fingerprint))
+        self._set(self.record.loaded(oid, columns, gap, fingerprint))
         self.horizon = None if fingerprint is None else fingerprint.horizon
 
     def note_gap(self, gap: Gap) -> None:
         """Records for readers of the history that the content of the table is unknown between two LSNs."""
-        self.remember(gaps=(*self.facts.gaps, gap))
+        self.remember(gaps=(*self.record.gaps, gap))
 
     def clean(self, oldest: int | None) -> None:
         """Removes files that only versions before `oldest` have, and files of unfinished commits."""
@@ -257,20 +257,20 @@ class MirroredTable:
             return
         try:
             self.current.vacuum(1 if oldest is None else max(1, self.version - oldest + 1))
-            if self.facts.gaps or len(self.facts.keys) > 1:
+            if self.record.gaps or len(self.record.keys) > 1:
                 self._forget(oldest)
         except ValueError as problem:
-            if self.facts.stage != "stopped":
+            if self.record.stage != "stopped":
                 self.stop(str(problem))
 
     def _forget(self, oldest: int | None) -> None:
         """Forgets gaps and keys that end before the oldest readable version of the current table."""
         try:
-            begin = self.current.held(oldest).position
+            begin = self.current.open(oldest).position
         except FileNotFoundError:  # the next point has an existing version
             return
-        gaps, keys = self.facts.gaps_and_keys_since(begin)
-        if (gaps, keys) != (tuple(self.facts.gaps), tuple(self.facts.keys)):
+        gaps, keys = self.record.gaps_and_keys_since(begin)
+        if (gaps, keys) != (tuple(self.record.gaps), tuple(self.record.keys)):
             self.remember(gaps=gaps, keys=keys)
 
     # ---- changes -------------------------------------------------------------------------------------------------
@@ -281,20 +281,20 @@ class MirroredTable:
         if not self.follows:
             return
         assert self.position is not None
-        key, known = key_of(run.relation), self.facts.keys[-1][1] if self.facts.keys else None
+        key, known = key_of(run.relation), self.record.keys[-1][1] if self.record.keys else None
         is_new = run.rows.num_rows and int(commits_of(run.rows)[-1]) > self.position
         if is_new and known is not None and (why := unchecked_array(run.rows.schema, key, known)) is not None:
             self.want_load(why)
             return
         # Readers of the history need the key even if another process has advanced the current table.
-        if run.rows.num_rows and (first := int(commits_of(run.rows)[0])) > self.facts.last_key:
+        if run.rows.num_rows and (first := int(commits_of(run.rows)[0])) > self.record.last_key:
             self.note_key(key, first)
         if not (rows := committed_after(run.rows, self.position)).num_rows:
             return
         # Before the commit of the history: its readers apply it to any table that is not stopped.
         if run.unclear is not None and run.unclear[1] > self.position:
             return self.stop(run.unclear[0])
-        if not self.facts.truncated and pc.any(pc.equal(rows["_change_type"], "truncate")).as_py():
+        if not self.record.truncated and pc.any(pc.equal(rows["_change_type"], "truncate")).as_py():
             self.remember(truncated=True)
         first = int(commits_of(rows)[0])
         # An earlier version that comes back may have another column with an old name. So only the last one is
@@ -307,10 +307,10 @@ class MirroredTable:
             if isinstance(found, str):
                 self.want_load(found)
                 return
-            if found != self.facts.columns:
-                self.remember(columns=found, shapes=self.facts.shapes_with(found, first))
+            if found != self.record.columns:
+                self.remember(columns=found, shapes=self.record.shapes_with(found, first))
             self._version = run.relation.version
-        since = 0 if key else self.facts.shape_at(first)[0]
+        since = 0 if key else self.record.shape_at(first)[0]
         last = self._waiting[-1] if self._waiting else None
         if last is None or (last.key, last.since) != (key, since):
             if last is not None and first <= last.rows.last:
@@ -327,12 +327,14 @@ class MirroredTable:
         assert existing is not None
         columns = relation_columns(schema)
         is_first = self._version is None
-        return columns_of(self.facts, relation, columns, existing.names, self._columns_now, is_first=is_first)
+        return columns_of(
+            self.record, relation, columns, existing.names, self._columns_now, is_first=is_first
+        )
 
     def note_key(self, key: tuple[str, ...], lsn: int) -> None:
         """Records for readers of the history the key of the changes that commit at an LSN or later."""
-        if self.facts.key_at(lsn) != key:
-            self.remember(keys=(*self.facts.keys, (lsn, key)))
+        if self.record.key_at(lsn) != key:
+            self.remember(keys=(*self.record.keys, (lsn, key)))
 
     def _take_history(self, run: ChangeRun, files: HistoryFiles) -> None:
         position = self.history.position()
@@ -340,7 +342,7 @@ class MirroredTable:
 
     def add_history(self, rows: pa.Table, files: HistoryFiles) -> None:
         """Adds rows to the files of the history, unless it is stopped. It is stopped if it cannot take them."""
-        if self.facts.history_error is not None:
+        if self.record.history_error is not None:
             return
         try:
             files.add(self.history, rows)
@@ -360,11 +362,11 @@ class MirroredTable:
         """
         written, schema = files.of(self.history)
         schema = empty if schema is None else schema
-        if schema is None or self.facts.history_error is not None:
+        if schema is None or self.record.history_error is not None:
             return
         try:
             if not replace and files.must_widen(self.history, schema):
-                _log.info("%s has a wider column: its history is written again", self.facts.table)
+                _log.info("%s has a wider column: its history is written again", self.record.table)
                 written, schema = files.widened(self.history, written, schema)
                 replace = True
             self.history.commit(written, position, schema, replace=replace)
@@ -372,7 +374,7 @@ class MirroredTable:
             self._stop_history(problem)
 
     def _stop_history(self, problem: ValueError) -> None:
-        _log.error("the history of %s does not go on: %s", self.facts.table, problem)
+        _log.error("the history of %s does not go on: %s", self.record.table, problem)
         self.remember(history_error=str(problem))
 
     # ---- current -------------------------------------------------------------------------------------------------
@@ -404,7 +406,7 @@ class MirroredTable:
         while the mirror has it in its old form. The next check of the catalogs would be too late: it ignores stopped
         tables.
         """
-        _log.warning("%s cannot take its changes: %s", self.facts.table, problem)
+        _log.warning("%s cannot take its changes: %s", self.record.table, problem)
         self._ask(self)
         if self.follows:
             self.stop(str(problem))

@@ -23,7 +23,7 @@ from pgoutput_fast.segments.names import named_segments, newest_named
 from pgoutput_fast.segments.read import newest_segment
 from pgoutput_fast.snapshot.export import SnapshotError
 from pgoutput_fast.snapshot.snapshot import Snapshot
-from pgoutput_fast.storage.paths import shown
+from pgoutput_fast.storage.paths import redacted_uri
 from pgoutput_fast.storage.stores import Store, open_store
 from pgoutput_fast.tables.errors import MirrorError
 
@@ -33,7 +33,7 @@ _log = logging.getLogger("pgoutput_fast.mirror")
 
 # Time limit for the server to notice that the client of a slot is gone.
 _DROP_SECONDS = 60.0
-# Placeholder for table names in advice.
+# Stands for the names of tables in advice, which are filled in later.
 _TABLES = "{tables}"
 
 
@@ -105,7 +105,7 @@ def _begin(
         settings.slot,
         settings.publications,
         settings.format,
-        settings.given_segments and shown(settings.given_segments),
+        settings.given_segments and redacted_uri(settings.given_segments),
         "slot",
         made,
         lsn,
@@ -147,7 +147,7 @@ def _load(
     _log.info("the first load begins: %d tables", len(names))
     for name in names:
         table = tables.named(name)
-        if table.facts.stage == "stopped":  # the data in the target is not the mirror's
+        if table.record.stage == "stopped":  # the data in the target is not the mirror's
             continue
         try:
             load_table(
@@ -276,8 +276,9 @@ def _expect_free(settings: MirrorSettings, source: tuple[str, str]) -> bool:
         )
     if newest_named(open_store(settings.segments)) is not None:
         raise MirrorError(
-            f"{shown(settings.segments)} has segments that this mirror did not write. Use another target or another "
-            "directory for the segments. If a capture of this slot wrote them, adopt both (adopt=True, or --adopt)"
+            f"{redacted_uri(settings.segments)} has segments that this mirror did not write. Use another target or "
+            "another directory for the segments. If a capture of this slot wrote them, adopt both (adopt=True, or "
+            "--adopt)"
         )
     return True
 
@@ -305,7 +306,7 @@ def _expect_adoptable(settings: MirrorSettings, slot: Slot | None, source: tuple
     theirs = newest.source
     if (theirs.system_identifier, theirs.database, theirs.slot) != (*source, settings.slot):
         raise MirrorError(
-            f"the segments in {shown(settings.segments)} cannot be adopted: they are of slot {theirs.slot} of database "
-            f"{theirs.database} of the server {theirs.system_identifier}, not of slot {settings.slot} of database "
-            f"{source[1]} of the server {source[0]}. Use another directory for the segments"
+            f"the segments in {redacted_uri(settings.segments)} cannot be adopted: they are of slot {theirs.slot} of "
+            f"database {theirs.database} of the server {theirs.system_identifier}, not of slot {settings.slot} of "
+            f"database {source[1]} of the server {source[0]}. Use another directory for the segments"
         )

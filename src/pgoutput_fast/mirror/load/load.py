@@ -70,7 +70,7 @@ def load_table(
         ValueError: if the current table or the history cannot take the rows, the server refuses to read them, the
             publications do not publish every operation, or the key does not tell rows apart.
     """
-    name, position = table.facts.table, snapshot.consistent_lsn - 1
+    name, position = table.record.table, snapshot.consistent_lsn - 1
     # A new history has nothing before the load.
     gap = Gap(-1 if fresh or table.position is None else table.position, position, server.now()[0])
     found, fingerprint = columns_of(snapshot, name, server), server.fingerprint_in(snapshot, name)
@@ -78,7 +78,7 @@ def load_table(
     check_key(relation, snapshot.catalog.types)
     if fingerprint is not None and (why := lacking(OPERATIONS, fingerprint)) is not None:
         raise ValueError(why)
-    table.history.expect_own(known=table.facts.knows_history)
+    table.history.expect_own(known=table.record.knows_history)
     table.remember(stage="load", owns_history=True)
     schema = load_schema(snapshot, name)
     progress = progress or settings.progress or logged([name])

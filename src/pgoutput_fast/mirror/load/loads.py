@@ -150,7 +150,7 @@ class Loads:
         Raises:
             LoadStoppedError: if `keep_going` became false.
         """
-        _log.info("loading %s: %s", table.facts.table, table.facts.error)
+        _log.info("loading %s: %s", table.record.table, table.record.error)
         try:
             try:
                 snapshot = self._snapshot(table, settings, keep_going)
@@ -189,7 +189,7 @@ class Loads:
         """Whether a load of this table can begin at once. If no snapshot is being taken, starts one for it."""
         seconds = 0.0
         if self._taking is None:
-            seconds, name = _SNAPSHOT_SECONDS, table.facts.table
+            seconds, name = _SNAPSHOT_SECONDS, table.record.table
             self._taking = _Taking(
                 table.directory, lambda keep_going: settings.snapshot(None, keep_going, [name])
             )
@@ -199,14 +199,16 @@ class Loads:
         self, table: MirroredTable, settings: MirrorSettings, keep_going: Callable[[], bool]
     ) -> Snapshot:
         taking, self._taking = self._taking, None
-        return settings.snapshot(None, keep_going, [table.facts.table]) if taking is None else taking.result()
+        return (
+            settings.snapshot(None, keep_going, [table.record.table]) if taking is None else taking.result()
+        )
 
     def _put_off(self, table: MirroredTable, why: str) -> None:
         """Loads a table later, while the others go on."""
         pause = min(self._pauses.get(table.directory, _RETRY_SECONDS / 2) * 2, _MOST_RETRY_SECONDS)
         self._pauses[table.directory] = pause
         self._next_try[table.directory] = time.monotonic() + pause
-        if not table.wants_load or table.facts.error != why:
+        if not table.wants_load or table.record.error != why:
             table.want_load(why)
 
     def _may_try(self, table: MirroredTable) -> bool:

@@ -120,7 +120,7 @@ class Repair:
                 done.append(self._repair(self._tables.named(name), snapshot, time))
                 self._further(len(done))
             for each in self._tables:
-                if each.facts.table not in snapshot.tables:
+                if each.record.table not in snapshot.tables:
                     each.leave()
         stream = _next_stream(self._given, self._follower.applied.stream)
         progress = Progress(-1, 0, position, time, stream)
@@ -210,7 +210,7 @@ class Repair:
         return replace(known, made=True).at("new slot", lsn)
 
     def _repair(self, table: MirroredTable, snapshot: Snapshot, time: int) -> TableRepair:
-        name, settings = table.facts.table, self._settings
+        name, settings = table.record.table, self._settings
         progress = settings.progress or logged([name])
         try:
             why = why_loaded(table, snapshot, self._server)
@@ -226,7 +226,7 @@ class Repair:
                     return done
                 why = done.loaded
             _log.info("loading %s: %s", name, why)
-            fresh = table.facts.history_error is not None
+            fresh = table.record.history_error is not None
             load_table(
                 table,
                 snapshot,

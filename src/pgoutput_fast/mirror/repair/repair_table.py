@@ -62,16 +62,16 @@ def why_loaded(table: MirroredTable, snapshot: Snapshot, server: ServerView) -> 
     Raises:
         ValueError: if a column has a name that no history can have.
     """
-    facts, relation = table.facts, snapshot.tables[table.facts.table].relation
+    record, relation = table.record, snapshot.tables[table.record.table].relation
     if not table.follows:
-        return facts.error or "it is not loaded"
-    if facts.history_error is not None:
-        return f"its history does not go on: {facts.history_error}"
+        return record.error or "it is not loaded"
+    if record.history_error is not None:
+        return f"its history does not go on: {record.history_error}"
     if table.position is None or table.history.position() is None:
         return "a part of it is gone"
-    if relation.oid != facts.oid:
+    if relation.oid != record.oid:
         return "the server has another table of this name now"
-    if columns_of(snapshot, facts.table, server) != facts.columns:
+    if columns_of(snapshot, record.table, server) != record.columns:
         return "its columns have changed"
     if not key_of(relation):
         return "it has no key"
@@ -92,8 +92,8 @@ def catch_up(table: MirroredTable, snapshot: Snapshot) -> None:
     assert position is not None
     assert table.position is not None
     if position > table.position:
-        key = key_of(snapshot.tables[table.facts.table].relation)
-        effect = effect_of(table.history.behind(table.position), key)
+        key = key_of(snapshot.tables[table.record.table].relation)
+        effect = effect_of(table.history.after(table.position), key)
         table.current.apply(effect.filled_by(table.current.find), position)
         table.read_position()
 
@@ -125,7 +125,7 @@ def repair_table(
         LoadStoppedError, SnapshotError: as `load_table`.
         ValueError: if the current table cannot take the rows, or the server refuses to read them.
     """
-    name, position = table.facts.table, snapshot.consistent_lsn - 1
+    name, position = table.record.table, snapshot.consistent_lsn - 1
     relation = snapshot.tables[name].relation
     schema, key = load_schema(snapshot, name), key_of(relation)
     check_key(relation, snapshot.catalog.types)

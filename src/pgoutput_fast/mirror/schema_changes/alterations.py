@@ -31,12 +31,12 @@ def ask_for_alterations(table: MirroredTable, server: ServerView) -> None:
         psycopg2.Error: if the server cannot be reached.
     """
     try:
-        now = server.fingerprints().get(table.facts.table)
+        now = server.fingerprints().get(table.record.table)
     except Exception as problem:
         if is_outage(problem, local=True):
             raise
         # The table then stops for its own reason; the other tables go on.
-        return _log.warning("%s: the catalogs cannot be read: %s", table.facts.table, str(problem).strip())
+        return _log.warning("%s: the catalogs cannot be read: %s", table.record.table, str(problem).strip())
     if now is None:
         return table.want_load("it is not published now")  # the load leaves the table if that is still so
     try:
@@ -59,16 +59,16 @@ def note_alterations(
     Raises:
         RowAgeError: if a partition cannot be read now, such as a locked one.
     """
-    before = table.facts.fingerprint
+    before = table.record.fingerprint
     if now.filters is None:  # a changed filter also changes `members`
         now = replace(now, filters=() if before is None else before.filters)
     if not table.follows:
-        if (table.facts.error or "").startswith(LACKING) and lacking(OPERATIONS, now) is None:
+        if (table.record.error or "").startswith(LACKING) and lacking(OPERATIONS, now) is None:
             table.want_load("its publications publish every operation again")
         return
     if before is None:
         # The mirror is older than fingerprints: this is its first.
-        if now.oid != table.facts.oid:
+        if now.oid != table.record.oid:
             return table.want_load("the server has another table of this name now")
         return table.remember(fingerprint=now)
     if (why := lacking(before.operations, now)) is not None:
@@ -91,7 +91,7 @@ def note_alterations(
 
 def _is_decidable(table: MirroredTable, now: Fingerprint, server: ServerView, through: int | None) -> bool:
     """Whether the stream is far enough to tell if TRUNCATE gave a table its new file."""
-    known = table.facts.new_file
+    known = table.record.new_file
     if known is None or known[0] != now.filenode:
         horizon = now.horizon if table.horizon is None else table.horizon
         table.remember(new_file=(now.filenode, server.now()[1], horizon))
@@ -104,8 +104,8 @@ def _why_rewritten(table: MirroredTable, server: ServerView) -> str | None:
 
     VACUUM FULL and CLUSTER keep the xmin of the rows. ALTER TABLE, such as SET LOGGED, does not.
     """
-    assert table.facts.new_file is not None
-    if table.facts.truncated or server.has_row(table.facts.table, table.facts.new_file[2]) is not False:
+    assert table.record.new_file is not None
+    if table.record.truncated or server.has_row(table.record.table, table.record.new_file[2]) is not False:
         return None
     return (
         "its rows were written again by ALTER TABLE, or it was emptied in a way that the server does not send"

@@ -45,7 +45,7 @@ def check_publications(
             return set(missing)
         if name not in tables:
             tables.named(name)
-        elif (table := tables.named(name)).facts.is_unpublished:
+        elif (table := tables.named(name)).record.is_unpublished:
             table.want_load("it is published again")
         elif name in missing and table.follows:
             table.want_load("it was not published for a while")
@@ -54,7 +54,7 @@ def check_publications(
                 note_alterations(table, now, server, through)
             except RowAgeError as problem:  # such as locked ones: the next check asks again
                 _log.warning("%s: its partitions cannot be read now: %s", name, str(problem).strip())
-    unpublished = {each.facts.table for each in tables if not each.facts.is_unpublished} - set(published)
+    unpublished = {each.record.table for each in tables if not each.record.is_unpublished} - set(published)
     # Earlier changes are applied first. So the mirror leaves a table only when it is missing for the second time.
     for name in sorted(unpublished.intersection(missing)):
         tables.named(name).leave()

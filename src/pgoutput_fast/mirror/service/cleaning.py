@@ -59,6 +59,6 @@ class Cleaning:
     def _clean(self, tables: Tables) -> None:
         oldest = self._points.oldest()
         for each in tables:
-            each.clean(oldest.get(each.facts.table))
+            each.clean(oldest.get(each.record.table))
         self._state.set_cleaned(time.time())
         self._next = time.monotonic() + _CLEAN_SECONDS

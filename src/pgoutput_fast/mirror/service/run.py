@@ -34,7 +34,7 @@ from pgoutput_fast.mirror.state.layout import CONSUMER, SPILL
 from pgoutput_fast.mirror.state.mirror_state import MirrorState, Progress
 from pgoutput_fast.mirror.state.points import Points
 from pgoutput_fast.schema.options import Options
-from pgoutput_fast.segments.names import bytes_behind
+from pgoutput_fast.segments.names import bytes_after
 from pgoutput_fast.storage.paths import is_uri
 from pgoutput_fast.storage.stores import Store, open_store
 from pgoutput_fast.tables.errors import MirrorError
@@ -114,7 +114,7 @@ class MirrorRun:
         self.tables.save_problems()
         self._cleaning = Cleaning(store, self._state, self._points)
         self._cleaning.clean_after_kill(self.tables)
-        self.tables.mend()
+        self.tables.fix_statistics()
         self._state.set_run(self._run)
         progress = begin(
             settings,
@@ -243,7 +243,7 @@ class MirrorRun:
 
     def unread_bytes(self) -> int:
         """The bytes of segments that are not in the histories yet. Any thread may call this."""
-        return bytes_behind(open_store(self._settings.segments), self.follower.read.last_seq)
+        return bytes_after(open_store(self._settings.segments), self.follower.read.last_seq)
 
     @property
     def is_paused(self) -> bool:

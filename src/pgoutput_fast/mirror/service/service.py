@@ -357,13 +357,13 @@ class Mirror:
             run = self._begun(stop)
             found = run.tables.named(name)
             found.want_load("reload was called")
-            run.load(found, fresh=found.facts.history_error is not None)
+            run.load(found, fresh=found.record.history_error is not None)
             run.follower.mark()
         except BaseException:
             self._run = None
             raise
-        if found.facts.stage != "follow":
-            raise MirrorError(f"{name} cannot be loaded: {found.facts.error}")
+        if found.record.stage != "follow":
+            raise MirrorError(f"{name} cannot be loaded: {found.record.error}")
 
     def forget(self, table: str) -> None:
         """Forgets a table that is no longer published: status and metrics no longer show it.
@@ -382,11 +382,11 @@ class Mirror:
         parts = parse_qualified_name(table)
         name = table if parts is None else quote_qualified_name(*parts)
         state = MirrorState(self._store, self._check)
-        known = {facts.table: (directory, facts) for directory, facts in state.tables().items()}
+        known = {record.table: (directory, record) for directory, record in state.tables().items()}
         if name not in known:
             raise KeyError(f"{table} is not mirrored; mirrored: {', '.join(sorted(known)) or 'no table'}")
-        directory, facts = known[name]
-        if not facts.is_unpublished:
+        directory, record = known[name]
+        if not record.is_unpublished:
             raise MirrorError(
                 f"{name} is still mirrored: drop it, or drop it from the publication, and run the mirror with --until "
                 "now. Then forget it"

@@ -109,8 +109,8 @@ def table_status(
             time_of = max(progress.time, time_of or 0)
         position = max(position, progress.lsn)
     lag_bytes = seconds = None
-    facts = table.facts
-    if server is not None and position is not None and not facts.is_unpublished:
+    record = table.record
+    if server is not None and position is not None and not record.is_unpublished:
         now, end = server
         table_lsn = max(position, through) if table.follows else position
         lag_bytes = max(0, end - table_lsn)
@@ -119,8 +119,8 @@ def table_status(
         elif time_of is not None and table.follows:
             seconds = max(0.0, (now - time_of) / 1e6)
     return TableStatus(
-        facts.table,
-        "unpublished" if facts.is_unpublished else facts.stage,
+        record.table,
+        "unpublished" if record.is_unpublished else record.stage,
         position,
         table.history.position(),
         table.version,
@@ -128,9 +128,9 @@ def table_status(
         table.applied,
         lag_bytes,
         seconds,
-        None if facts.is_unpublished else facts.error,
-        None if facts.is_unpublished else facts.history_error,
+        None if record.is_unpublished else record.error,
+        None if record.is_unpublished else record.history_error,
         table.merges,
         table.merge_seconds,
-        facts.rejects,
+        record.rejects,
     )

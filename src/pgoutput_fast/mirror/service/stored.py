@@ -104,12 +104,12 @@ def stored_status(
 
 def _has_all_of_history(table: MirroredTable, applied: int) -> bool:
     """Whether the current table has all changes of its history. Tables that follow have all up to `applied`."""
-    if table.facts.is_unpublished:
+    if table.record.is_unpublished:
         return True
     history = table.history.position()
     if (
         not table.follows
-        or table.facts.history_error is not None
+        or table.record.history_error is not None
         or history is None
         or table.position is None
     ):

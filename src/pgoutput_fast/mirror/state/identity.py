@@ -8,7 +8,7 @@ from pgoutput_fast.mirror.settings import MirrorSettings
 from pgoutput_fast.mirror.state.mirror_state import Beginning, MirrorState
 from pgoutput_fast.postgres.session import read_server, session, with_identifier
 from pgoutput_fast.segments.read import newest_segment
-from pgoutput_fast.storage.paths import absolute, shown
+from pgoutput_fast.storage.paths import absolute, redacted_uri
 from pgoutput_fast.storage.stores import Store
 from pgoutput_fast.tables.errors import MirrorError
 
@@ -46,8 +46,8 @@ def expect_same(settings: MirrorSettings, known: Beginning, store: Store) -> Non
         ("iceberg_catalog", settings.table_options.catalog_place, known.iceberg_catalog),
         (
             "segments",
-            settings.given_segments and shown(settings.given_segments),
-            known.segments and shown(absolute(known.segments)),
+            settings.given_segments and redacted_uri(settings.given_segments),
+            known.segments and redacted_uri(absolute(known.segments)),
         ),
     ):
         if mine != theirs:

@@ -28,7 +28,7 @@ __all__ = [
     "SeenEntries",
     "SeenPublication",
     "SeenPublications",
-    "TableFacts",
+    "TableRecord",
 ]
 
 # Why a table that is no longer published is stopped. If it is published again, it is loaded.
@@ -175,7 +175,7 @@ class Gap(NamedTuple):
 
 
 @dataclass(frozen=True)
-class TableFacts:
+class TableRecord:
     """The state of one table of a mirror.
 
     Attributes:
@@ -230,8 +230,8 @@ class TableFacts:
     def key_at(self, lsn: int) -> tuple[str, ...] | None:
         """The key of the changes that commit at an LSN; None if unknown.
 
-        >>> facts = TableFacts("public.orders", keys=[(10, ("id",)), (20, ())])
-        >>> facts.key_at(9), facts.key_at(19), facts.key_at(20)
+        >>> record = TableRecord("public.orders", keys=[(10, ("id",)), (20, ())])
+        >>> record.key_at(9), record.key_at(19), record.key_at(20)
         (None, ('id',), ())
         """
         return next((key for begin, key in reversed(self.keys) if begin <= lsn), None)
@@ -240,7 +240,7 @@ class TableFacts:
     def last_key(self) -> int:
         """The LSN from which on the newest key is known; -1 without a key.
 
-        >>> TableFacts("public.orders", keys=[(10, ("id",)), (20, ())]).last_key
+        >>> TableRecord("public.orders", keys=[(10, ("id",)), (20, ())]).last_key
         20
         """
         return self.keys[-1][0] if self.keys else -1
@@ -251,8 +251,8 @@ class TableFacts:
         """`gaps` that end after an LSN, and the `keys` of the changes that commit at this LSN or later.
 
         >>> keys = [(10, ("id",)), (20, ()), (40, ("id",))]
-        >>> facts = TableFacts("public.orders", gaps=[Gap(1, 5), Gap(15, 30)], keys=keys)
-        >>> facts.gaps_and_keys_since(25)
+        >>> record = TableRecord("public.orders", gaps=[Gap(1, 5), Gap(15, 30)], keys=keys)
+        >>> record.gaps_and_keys_since(25)
         ((Gap(begin=15, end=30, time=None),), ((20, ()), (40, ('id',))))
         """
         before = [each for each in self.keys if each[0] <= lsn]
@@ -262,8 +262,8 @@ class TableFacts:
     def shape_at(self, lsn: int) -> tuple[int, tuple[str, ...]]:
         """The entry of `shapes`, (LSN, columns), for changes that commit at an LSN.
 
-        >>> facts = TableFacts("public.orders", shapes=[(-1, ("id", "note")), (20, ("id",))])
-        >>> facts.shape_at(19), facts.shape_at(20)
+        >>> record = TableRecord("public.orders", shapes=[(-1, ("id", "note")), (20, ("id",))])
+        >>> record.shape_at(19), record.shape_at(20)
         ((-1, ('id', 'note')), (20, ('id',)))
         """
         shapes = self.shapes or [(-1, tuple(self.columns))]
@@ -272,10 +272,10 @@ class TableFacts:
     def shapes_with(self, columns: Iterable[str], lsn: int) -> Sequence[tuple[int, tuple[str, ...]]]:
         """`shapes` if the relation has other columns from an LSN on.
 
-        >>> facts = TableFacts("public.orders", shapes=[(-1, ("id", "note")), (20, ("id",))])
-        >>> facts.shapes_with(["id", "at"], 30)
+        >>> record = TableRecord("public.orders", shapes=[(-1, ("id", "note")), (20, ("id",))])
+        >>> record.shapes_with(["id", "at"], 30)
         ((-1, ('id', 'note')), (20, ('id', 'at')))
-        >>> facts.shapes_with(["id", "note"], 30)
+        >>> record.shapes_with(["id", "note"], 30)
         ((-1, ('id', 'note')), (20, ('id',)), (30, ('id', 'note')))
         """
         shapes = tuple(self.shapes) or ((-1, tuple(self.columns)),)
@@ -289,8 +289,8 @@ class TableFacts:
 
     def loaded(
         self, oid: int, columns: dict[str, KnownColumn], gap: Gap, fingerprint: Fingerprint | None
-    ) -> TableFacts:
-        """The facts after a load, as for `MirroredTable.loaded`."""
+    ) -> TableRecord:
+        """The record after a load, as for `MirroredTable.loaded`."""
         return replace(
             self,
             oid=oid,
@@ -378,7 +378,7 @@ class MirrorState:
         """Remembers the progress of all tables."""
         self._put(_PROGRESS, asdict(progress))
 
-    def tables(self) -> dict[str, TableFacts]:
+    def tables(self) -> dict[str, TableRecord]:
         """{directory: state of the table}."""
         found = {}
         for name in sorted(self._store.names(_TABLES)):
@@ -389,7 +389,7 @@ class MirrorState:
                     found[base.removesuffix(".json")] = _facts(values)
         return found
 
-    def table(self, directory: str) -> TableFacts | None:
+    def table(self, directory: str) -> TableRecord | None:
         """The state of one table, None if it is not mirrored."""
         name = _table(directory)
         values = self._read(name)
@@ -398,9 +398,9 @@ class MirrorState:
         with _damaged(self._store, name):
             return _facts(values)
 
-    def set_table(self, directory: str, facts: TableFacts) -> None:
+    def set_table(self, directory: str, record: TableRecord) -> None:
         """Remembers the state of a table."""
-        self._put(_table(directory), asdict(facts))
+        self._put(_table(directory), asdict(record))
 
     def forget_table(self, directory: str) -> None:
         """Forgets one table."""
@@ -469,10 +469,10 @@ class MirrorState:
 
     def begin_again(self) -> None:
         """Forgets tables and progress, but not which histories belong to this mirror."""
-        for directory, facts in self.tables().items():
-            if facts.knows_history:
+        for directory, record in self.tables().items():
+            if record.knows_history:
                 self.set_table(
-                    directory, TableFacts(facts.table, error="its load was interrupted", owns_history=True)
+                    directory, TableRecord(record.table, error="its load was interrupted", owns_history=True)
                 )
             else:
                 self.forget_table(directory)
@@ -500,14 +500,14 @@ def _table(directory: str) -> str:
     return f"{_TABLES}/{directory}.json"
 
 
-def _facts(values: Mapping[str, Any]) -> TableFacts:
+def _facts(values: Mapping[str, Any]) -> TableRecord:
     columns = {key: KnownColumn(**each) for key, each in values["columns"].items()}
     keys = tuple((int(lsn), tuple(key)) for lsn, key in values.get("keys", ()))
     gaps = tuple(Gap(*each) for each in values.get("gaps", ()))
     shapes = tuple((int(lsn), tuple(names)) for lsn, names in values.get("shapes", ()))
     known, new_file = values.get("fingerprint"), values.get("new_file")
     fingerprint = None if known is None else Fingerprint.from_dict(known)
-    return TableFacts(
+    return TableRecord(
         **{
             **values,
             "columns": columns,

@@ -15,7 +15,7 @@ import pyarrow as pa
 from pgoutput_fast.catalog.identifiers import parse_qualified_name, quote_qualified_name
 from pgoutput_fast.merge.effect.effect import COMMIT_LSN, UNREPRESENTABLE
 from pgoutput_fast.mirror.state.layout import HISTORY
-from pgoutput_fast.mirror.state.mirror_state import MirrorState, TableFacts
+from pgoutput_fast.mirror.state.mirror_state import MirrorState, TableRecord
 from pgoutput_fast.mirror.state.points import Point, Points, lsn_of
 from pgoutput_fast.mirror.view.changes import Changes, read_changes
 from pgoutput_fast.mirror.view.times import position_at
@@ -26,7 +26,7 @@ from pgoutput_fast.tables.directories import directory_of
 from pgoutput_fast.tables.errors import LOAD_AGAIN, RELOAD, MirrorError
 from pgoutput_fast.tables.formats import open_current, open_history
 from pgoutput_fast.tables.options import TableOptions
-from pgoutput_fast.tables.table import HeldVersion
+from pgoutput_fast.tables.table import OpenVersion
 
 __all__ = ["Moment", "Position", "open_moment"]
 
@@ -46,19 +46,19 @@ class Moment:
         position: the table has all commits up to this LSN, and no later ones.
         base: a version of the current table.
         changes: the changes of the history after it, up to the position.
-        facts: the state of the table in the mirror.
+        record: the state of the table in the mirror.
     """
 
     table: str
     position: int
-    base: HeldVersion
+    base: OpenVersion
     changes: Changes
-    facts: TableFacts
+    record: TableRecord
 
     @property
     def schema(self) -> pa.Schema:
         """The columns of the table at this moment."""
-        known = {name for lsn in self._begins() for name in self.facts.shape_at(lsn)[1]}
+        known = {name for lsn in self._begins() for name in self.record.shape_at(lsn)[1]}
         new = [name for name in self._taken(known) if name not in self.base.schema.names]
         return merged(self.base.schema, pa.schema([self.changes.schema.field(name) for name in new]))
 
@@ -79,7 +79,7 @@ class Moment:
         """
         if key:
             return self.changed
-        return self._taken(self.facts.shape_at(lsn)[1])
+        return self._taken(self.record.shape_at(lsn)[1])
 
     def _taken(self, names: Collection[str]) -> list[str]:
         hidden = (COMMIT_LSN, UNREPRESENTABLE)
@@ -91,13 +91,13 @@ class Moment:
 
         Before the first known key there are only rows of loads, if any.
         """
-        found = (self.facts.key_at(lsn) for lsn in self._begins())
+        found = (self.record.key_at(lsn) for lsn in self._begins())
         return {key for key in found if key is not None} or {()}
 
     def _begins(self) -> list[int]:
         """The LSNs at which the changes begin, get another key or lose columns."""
         begin, through = self.changes.after + 1, self.changes.through
-        known = {lsn for lsn, _ in (*self.facts.keys, *self.facts.shapes)}
+        known = {lsn for lsn, _ in (*self.record.keys, *self.record.shapes)}
         return sorted({begin, *(lsn for lsn in known if begin < lsn <= through)})
 
     def by_key(self, rows: pa.Table) -> Iterator[tuple[tuple[str, ...], pa.Table]]:
@@ -110,8 +110,8 @@ class Moment:
             MirrorError: if the key is unknown.
         """
         commits = rows[COMMIT_LSN].to_numpy()
-        cuts = {lsn for lsn, _ in self.facts.keys} | {
-            lsn for lsn, _ in self.facts.shapes if not self.facts.key_at(lsn)
+        cuts = {lsn for lsn, _ in self.record.keys} | {
+            lsn for lsn, _ in self.record.shapes if not self.record.key_at(lsn)
         }
         starts = [0, *(int(np.searchsorted(commits, lsn)) for lsn in sorted(cuts)), rows.num_rows]
         for begin, end in pairwise(starts):
@@ -119,7 +119,7 @@ class Moment:
                 yield self._key_at(rows, begin, end), rows.slice(begin, end - begin)
 
     def _key_at(self, rows: pa.Table, begin: int, end: int) -> tuple[str, ...]:
-        key = self.facts.key_at(int(rows[COMMIT_LSN][begin].as_py()))
+        key = self.record.key_at(int(rows[COMMIT_LSN][begin].as_py()))
         if key is not None:
             return key
         # Before the first change with a known key, only a load writes into a history. Its rows are new.
@@ -152,46 +152,46 @@ def open_moment(
     directory = directory_of(name)
     beginning = state.begun(options)
     for _ in range(_TRIES):
-        facts = state.table(directory)
-        if facts is None:
+        record = state.table(directory)
+        if record is None:
             known = ", ".join(sorted(each.table for each in state.tables().values()))
             raise KeyError(f"{table} is not mirrored; mirrored: {known or 'no table'}")
-        _expect_good(facts)
+        _expect_good(record)
         reader = _Reader(
             store,
             beginning.format,
             directory,
-            facts,
+            record,
             state.history_lsn() or -1,
             options,
         )
         moment = reader.moment(position)
         # The mirror records a change of this state before the history has the changes. So if it is unchanged, version
         # and changes belong together.
-        if state.table(directory) == facts:
+        if state.table(directory) == record:
             return moment
     raise MirrorError(f"{table} is being loaded: try again later")
 
 
-def _expect_good(facts: TableFacts) -> None:
+def _expect_good(record: TableRecord) -> None:
     """
     Raises:
         MirrorError: if history and current table do not give the table.
     """
-    if facts.stage == "load":
+    if record.stage == "load":
         raise MirrorError(
-            f"{facts.table} must be loaded first, which the mirror does when it runs: {facts.error}"
+            f"{record.table} must be loaded first, which the mirror does when it runs: {record.error}"
         )
-    if facts.is_unpublished:
+    if record.is_unpublished:
         raise MirrorError(
-            f"{facts.table} is not published any more, so its current rows are unknown: read its current table, which "
+            f"{record.table} is not published any more, so its current rows are unknown: read its current table, which "
             "stays as it was, or publish it again"
         )
-    if facts.stage == "stopped":
-        raise MirrorError(f"{facts.table} is stopped: {facts.error}. {RELOAD} loads it again")
-    if facts.history_error is not None:
+    if record.stage == "stopped":
+        raise MirrorError(f"{record.table} is stopped: {record.error}. {RELOAD} loads it again")
+    if record.history_error is not None:
         raise MirrorError(
-            f"the history of {facts.table} does not go on: {facts.history_error}. Read its current table, or "
+            f"the history of {record.table} does not go on: {record.history_error}. Read its current table, or "
             f"{LOAD_AGAIN}"
         )
 
@@ -203,14 +203,14 @@ class _Reader:
     store: Store
     format: str
     directory: str
-    facts: TableFacts
+    record: TableRecord
     history_lsn: int
     options: TableOptions
 
     def moment(self, position: Position) -> Moment:
-        table = self.facts.table
+        table = self.record.table
         current = open_current(self.format, self.store, table, self.options)
-        base = current.held()
+        base = current.open()
         newest = base.position
         if position == "latest":
             lsn = max(self.history_lsn, base.position)
@@ -221,7 +221,7 @@ class _Reader:
             if base.position > lsn:
                 point = self._point(lsn)
                 try:
-                    base = current.held(point.versions[table])
+                    base = current.open(point.versions[table])
                 except ValueError as problem:
                     raise LookupError(f"{problem}. Read 'latest'") from None
                 # Another program than the mirror may move current tables. It writes no history.
@@ -231,13 +231,13 @@ class _Reader:
                         f"{format_lsn(lsn)}: run the mirror, or take 'latest', {format_lsn(newest)} or {point.lsn}"
                     )
         changes = self._changes(base.position, lsn)
-        return Moment(table, lsn, base, changes.as_in(base.schema), self.facts)
+        return Moment(table, lsn, base, changes.as_in(base.schema), self.record)
 
     def _lsn(self, position: Lsn | datetime, end: int) -> int:
         if isinstance(position, datetime):
             return position_at(
                 position,
-                self.facts,
+                self.record,
                 Points(self.store).read(),
                 lambda after: self._changes(after, end),
                 str(self.store),
@@ -254,21 +254,21 @@ class _Reader:
                 f"{self.store} goes up to {format_lsn(end)}, and not to {format_lsn(lsn)}: run the mirror, or take "
                 "'latest'"
             )
-        for begin, end, _ in self.facts.gaps:
+        for begin, end, _ in self.record.gaps:
             if begin < lsn < end:
                 raise LookupError(
-                    f"{self.facts.table} was loaded or repaired at {format_lsn(end)}. Its rows between "
+                    f"{self.record.table} was loaded or repaired at {format_lsn(end)}. Its rows between "
                     f"{format_lsn(max(begin, 0))} and then are unknown: take {format_lsn(end)} or later"
                 )
 
     def _point(self, lsn: int) -> Point:
         """The newest point with the table that is not later."""
         known = Points(self.store).read()
-        fitting = [each for each in known if each.position <= lsn and self.facts.table in each.versions]
+        fitting = [each for each in known if each.position <= lsn and self.record.table in each.versions]
         if not fitting:
-            oldest = next((each.lsn for each in known if self.facts.table in each.versions), None)
+            oldest = next((each.lsn for each in known if self.record.table in each.versions), None)
             raise LookupError(
-                f"{self.store} has no point of {self.facts.table} as old as {format_lsn(lsn)}"
+                f"{self.store} has no point of {self.record.table} as old as {format_lsn(lsn)}"
                 + ("" if oldest is None else f": the oldest is {oldest}")
             )
         return fitting[-1]

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pgoutput_fast.merge.effect.effect import COMMIT_LSN
-from pgoutput_fast.mirror.state.mirror_state import Gap, TableFacts
+from pgoutput_fast.mirror.state.mirror_state import Gap, TableRecord
 from pgoutput_fast.mirror.state.points import Point, end_of, expect_until, microseconds_of, point_before
 from pgoutput_fast.mirror.view.changes import Changes
 from pgoutput_fast.protocol.lsn import format_lsn
@@ -21,7 +21,7 @@ __all__ = ["position_at"]
 
 def position_at(
     time: datetime,
-    facts: TableFacts,
+    record: TableRecord,
     known: list[Point],
     changes_after: Callable[[int], Changes],
     place: str,
@@ -33,7 +33,7 @@ def position_at(
 
     Args:
         time: with a time zone.
-        facts: the state of the table in the mirror.
+        record: the state of the table in the mirror.
         known: the points, the oldest first.
         changes_after: returns the changes of the history after an LSN.
         place: names the target, for errors.
@@ -49,17 +49,17 @@ def position_at(
     later = _first_later(changes_after(-1), time_us)
     if later is None:
         expect_until(known, time, place)
-    loads = [gap.end for gap in facts.gaps if gap.time is not None and gap.time <= time_us]
+    loads = [gap.end for gap in record.gaps if gap.time is not None and gap.time <= time_us]
     found = max(point.position, *loads, -1 if last is None else last)
     if later is not None and later <= found:
         raise LookupError(
-            f"transactions of {facts.table} committed in another order than their times say, about "
+            f"transactions of {record.table} committed in another order than their times say, about "
             f"{time.isoformat()}: take an LSN, such as {format_lsn(found)}"
         )
-    for gap in facts.gaps:
+    for gap in record.gaps:
         if not _is_before(gap, last, time_us) and not _is_after(gap, found, later, known, time_us):
             raise LookupError(
-                f"{facts.table} was loaded or repaired at {format_lsn(gap.end)}, and its rows are unknown at "
+                f"{record.table} was loaded or repaired at {format_lsn(gap.end)}, and its rows are unknown at "
                 f"{time.isoformat()}: take {format_lsn(gap.end)} or a later time"
             )
     return found

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from pgoutput_fast.mirror.state.layout import SEGMENTS, stream_directory
-from pgoutput_fast.mirror.state.mirror_state import MirrorState, TableFacts
-from pgoutput_fast.storage.paths import is_uri, shown, split_uri
+from pgoutput_fast.mirror.state.mirror_state import MirrorState, TableRecord
+from pgoutput_fast.storage.paths import is_uri, redacted_uri, split_uri
 from pgoutput_fast.storage.stores import Store, open_store
 from pgoutput_fast.tables.errors import RELOAD
 
@@ -29,22 +29,22 @@ class Mirrored:
     store: Store
     directory: str
     last_seq: int
-    tables: Mapping[str, TableFacts]
+    tables: Mapping[str, TableRecord]
 
     @property
     def following(self) -> list[str]:
         """The tables that are being replicated."""
-        return [name for name, facts in self.tables.items() if facts.stage == "follow"]
+        return [name for name, record in self.tables.items() if record.stage == "follow"]
 
     @property
     def oids(self) -> dict[str, int]:
         """{qualified name: the oid of the loaded relation}."""
-        return {name: facts.oid for name, facts in self.tables.items() if facts.oid}
+        return {name: record.oid for name, record in self.tables.items() if record.oid}
 
     @property
     def keys(self) -> dict[str, list[str]]:
         """{qualified name: the key columns in the last changes applied by the mirror, or in its last load}."""
-        return {name: list(facts.keys[-1][1]) for name, facts in self.tables.items() if facts.keys}
+        return {name: list(record.keys[-1][1]) for name, record in self.tables.items() if record.keys}
 
     def check_directory(self, directory: str) -> None:
         """Checks that segments are those of the current slot.
@@ -54,8 +54,8 @@ class Mirrored:
         """
         if _place(directory) != _place(self.directory):
             raise ValueError(
-                f"the segments in {shown(directory)} are not those of the mirror in {self.store}: let the query read "
-                f"{shown(self.directory)}, with a new checkpoint"
+                f"the segments in {redacted_uri(directory)} are not those of the mirror in {self.store}: let the "
+                f"query read {redacted_uri(self.directory)}, with a new checkpoint"
             )
 
     def check_named(self, names: Iterable[str], *, wanted: bool) -> None:
@@ -80,16 +80,16 @@ class Mirrored:
             ValueError: if one of them is not being replicated.
         """
         for name in sorted(names):
-            facts = self.tables.get(name)
-            if facts is None:
+            record = self.tables.get(name)
+            if record is None:
                 raise ValueError(
                     f"the mirror in {self.store} does not have {name}: run the mirror, which loads it, or leave it out "
                     "with tables="
                 )
-            if facts.stage != "follow" or facts.error is not None:
+            if record.stage != "follow" or record.error is not None:
                 raise ValueError(
                     f"{name} does not follow its changes in the mirror in {self.store}: "
-                    f"{facts.error or 'it is not loaded'}. Load it with {RELOAD}, or leave it out with tables="
+                    f"{record.error or 'it is not loaded'}. Load it with {RELOAD}, or leave it out with tables="
                 )
 
 
@@ -125,12 +125,12 @@ def read_mirrored(store: Store, format: str) -> Mirrored | None:
         store,
         segments if progress is None else stream_directory(segments, progress.stream),
         -1 if progress is None else progress.last_seq,
-        {facts.table: facts for facts in memory.tables().values()},
+        {record.table: record for record in memory.tables().values()},
     )
 
 
 def _place(directory: str) -> str:
     """Normalizes the name of a directory. The result has no credentials: the mirror does not record them."""
     if is_uri(directory) and split_uri(directory).scheme != "file":
-        return shown(split_uri(directory).geturl()).rstrip("/")
+        return redacted_uri(split_uri(directory).geturl()).rstrip("/")
     return os.path.realpath(open_store(directory).at(""))

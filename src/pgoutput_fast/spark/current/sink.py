@@ -35,7 +35,7 @@ from pgoutput_fast.spark.source.stream_files import Emitted, read_emitted
 from pgoutput_fast.spark.tasks.current.divide import DivideChanges, Divided, Taken
 from pgoutput_fast.spark.tasks.current.reduce import Place
 from pgoutput_fast.storage.lease import WriterLease
-from pgoutput_fast.storage.paths import absolute, shown
+from pgoutput_fast.storage.paths import absolute, redacted_uri
 from pgoutput_fast.storage.stores import open_store
 from pgoutput_fast.tables.directories import CURRENT
 from pgoutput_fast.tables.errors import RELOAD
@@ -193,7 +193,7 @@ class _Batch:
         gap = None if begun is None else first_gap(self.segments, begun, self.after + 1)
         if gap is not None:
             raise ValueError(
-                f"a transaction that began at message {begun} commits behind message {self.after}, and no segment has "
+                f"a transaction that began at message {begun} commits after message {self.after}, and no segment has "
                 f"messages {gap[0]} to {gap[1]}, where it may have rows. Bring the segments back, let a Mirror "
                 "load the tables, or let a query with a new checkpoint and target begin later (option starting)"
             )
@@ -222,7 +222,7 @@ class _Sink:
             mirrored = read_mirrored(self._store, self._settings.format)
             if mirrored is not None:
                 mirrored.check_directory(directory)
-            place, wanted = shown(absolute(directory)), self._settings.tables
+            place, wanted = redacted_uri(absolute(directory)), self._settings.tables
             before = read_notes(self._store)
             if mirrored is None:
                 self._check_target(before, found)
@@ -308,7 +308,7 @@ class _Sink:
         Raises:
             ValueError: if it does not.
         """
-        added = before.left_out(shown(absolute(directory)), self._settings.tables)
+        added = before.left_out(redacted_uri(absolute(directory)), self._settings.tables)
         begin = next((each.first_seq for each in named_segments(open_store(directory))), 0)
         if added is not None and first > begin:
             raise ValueError(
@@ -368,7 +368,7 @@ class _Sink:
             table = open_current(settings.format, self._store, name, settings.table_options)
             assert isinstance(table, FileTable)
             table.check = self._check
-            table.mend()
+            table.fix_statistics()
             place = Place(settings.format, settings.target, name, settings.table_options)
             self._tables[name] = table, place
         return self._tables[name]
@@ -376,10 +376,10 @@ class _Sink:
     def _apply(self, batch: _Batch, lsn: int, notes: Notes, mirrored: Mirrored | None) -> Notes:
         names = self._names(batch.catalog)
         positions = {name: self._table(name)[0].position() for name in names}
-        behind = {
+        pending = {
             name: position for name, position in positions.items() if position is None or position < lsn
         }
-        divided = self._divided(batch, behind)
+        divided = self._divided(batch, pending)
         changed = sorted({each.table for each in divided})
         oids, keys = dict(notes.oids), dict(notes.keys)
         if mirrored is not None:
@@ -417,17 +417,17 @@ class _Sink:
         known = {name: notes.oids[name] for name in made if name in notes.oids}
         return replace(notes, there={**notes.there, **known})
 
-    def _divided(self, batch: _Batch, behind: Mapping[str, int | None]) -> list[Divided]:
+    def _divided(self, batch: _Batch, positions: Mapping[str, int | None]) -> list[Divided]:
         oids: dict[str, set[int]] = {}
         types: dict[str, dict[str, set[tuple[int, int]]]] = {}
         for relation in batch.catalog.relations:
-            if relation.qualified_name in behind:
+            if relation.qualified_name in positions:
                 oids.setdefault(relation.qualified_name, set()).add(relation.oid)
                 seen = types.setdefault(relation.qualified_name, {})
                 for column in relation.columns:
                     seen.setdefault(column.name, set()).add((column.type_oid, column.typmod))
         taken = {}
-        for name, position in behind.items():
+        for name, position in positions.items():
             nbytes = sum(
                 each.row_groups[k].nbytes
                 for each in batch.segments

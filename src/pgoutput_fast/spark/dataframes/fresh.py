@@ -23,7 +23,7 @@ from pgoutput_fast.spark.places import spark_path
 from pgoutput_fast.spark.types import spark_schema
 from pgoutput_fast.tables.columns import fitted, in_schema, merged
 from pgoutput_fast.tables.options import TableOptions
-from pgoutput_fast.tables.table import HeldVersion
+from pgoutput_fast.tables.table import OpenVersion
 
 __all__ = ["frame_at", "read_fresh"]
 
@@ -167,13 +167,13 @@ class _Rows:
         same = [F.col(short).eqNullSafe(F.col(f"k{short}")) for short in shorts]
         return self._frame.join(F.broadcast(wanted), same, how)
 
-    def _collected(self, keys: pa.Table) -> HeldVersion:
+    def _collected(self, keys: pa.Table) -> OpenVersion:
         """The rows that match a key, on the driver."""
         rows = self.schema.empty_table()
         if keys.num_rows:
             matches = self._joined(keys, "left_semi").toArrow().rename_columns(self.schema.names)
             rows = in_schema(matches, self.schema)
-        return HeldVersion(0, self.schema, lambda columns: iter([rows.select(columns)]), None)
+        return OpenVersion(0, self.schema, lambda columns: iter([rows.select(columns)]), None)
 
 
 def _leaving(effect: Effect, rows: pa.Table) -> pa.Table:

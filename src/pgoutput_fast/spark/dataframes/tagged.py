@@ -72,7 +72,7 @@ def state_after(tagged: DataFrame) -> StreamState:
     ends = ends_of(tagged)
     if ends is None:
         raise ValueError(
-            "the state behind this DataFrame is not known: pass the DataFrame that pgspark.tag(...) returned itself, "
+            "the state after this DataFrame is not known: pass the DataFrame that pgspark.tag(...) returned itself, "
             "before any where, select or read"
         )
     return ends.after

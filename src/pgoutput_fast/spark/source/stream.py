@@ -204,11 +204,11 @@ class StreamReader(RowsReader, DataSourceStreamReader, SupportsTriggerAvailableN
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Returns the rows between two positions. Segments added or removed later do not change the result."""
-        begin, behind = self._taken(start, end)
-        if begin >= behind:
+        begin, stop = self._taken(start, end)
+        if begin >= stop:
             return []
-        plan, span = self._plan, Span(begin, behind - 1)
-        inside = self._segments.footers(begin, behind)
+        plan, span = self._plan, Span(begin, stop - 1)
+        inside = self._segments.footers(begin, stop)
         earlier: Sequence[Segment] = []
         outcomes = None
         if plan.committed:

@@ -136,13 +136,13 @@ class FilesReader(StreamReader):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Returns the segments between two positions."""
-        begin, behind = self._taken(start, end)
-        if begin >= behind:
+        begin, stop = self._taken(start, end)
+        if begin >= stop:
             return []
         directory, began = self._resolved.directory, self._began_at()
         rows = [
-            (directory, each.name, max(each.first_seq, begin), min(each.last_seq, behind - 1), began)
-            for each in self._segments.between(begin, behind)
+            (directory, each.name, max(each.first_seq, begin), min(each.last_seq, stop - 1), began)
+            for each in self._segments.between(begin, stop)
         ]
         return [_Names(tuple(rows))]
 

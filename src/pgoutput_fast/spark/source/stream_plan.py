@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 from pgoutput_fast.catalog.relations import Catalog
 from pgoutput_fast.schema.resolve import SchemaMode, mode_of
 from pgoutput_fast.spark.source.plan import SourcePlan, TablePlan, plan_source
-from pgoutput_fast.storage.paths import is_glob, shown
+from pgoutput_fast.storage.paths import is_glob, redacted_uri
 
 __all__ = ["StreamPlan", "check_options", "new_versions", "plan_stream", "plan_with_versions"]
 
@@ -58,7 +58,7 @@ def check_options(options: Mapping[str, str]) -> None:
         raise ValueError("format pgoutput needs the path of segments: load(path)")
     if is_glob(path):
         raise ValueError(
-            f"a stream reads one directory, and {shown(path)} is a pattern: pass the directory's path"
+            f"a stream reads one directory, and {redacted_uri(path)} is a pattern: pass the directory's path"
         )
     starting = given.get("starting", "earliest")
     if starting not in ("earliest", "latest") and not starting.isdecimal():

@@ -132,7 +132,7 @@ def _check_gap(run: Run, directory: str, after: int | None, source: Source) -> N
         )
     raise ValueError(
         f"{run.store}/{directory} cannot be written: the source lacks messages {gap[0]} to {gap[1]}, which come before "
-        "others that it has. A segment is missing. Bring it back. If it is lost, pass the paths of the segments behind "
+        "others that it has. A segment is missing. Bring it back. If it is lost, pass the paths of the segments after "
         "the gap, and replace the table with mode='overwrite' or use another target"
     )
 
@@ -201,8 +201,8 @@ def _check_begun(run: Run, part: TablePart, source: Source, *, is_new: bool) -> 
     gap = None if begun is None else source.gap(begun - 1)
     if gap is not None:
         raise ValueError(
-            f"{run.store}/{part.directory} {'begins behind' if is_new else 'goes up to'} message {after}. A "
-            f"transaction that began at message {begun} commits only behind it, and the source lacks messages "
+            f"{run.store}/{part.directory} {'begins after' if is_new else 'goes up to'} message {after}. A "
+            f"transaction that began at message {begun} commits only after it, and the source lacks messages "
             f"{gap[0]} to {gap[1]}, where it may have rows. Pass the segments from message {begun} on, too. If they "
             "are lost, mode='overwrite' replaces the table, with what is left of that transaction"
         )

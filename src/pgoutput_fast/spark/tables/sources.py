@@ -81,11 +81,11 @@ class SegmentSource:
 
         Ignores messages from `end` on; the default is the end of the run.
         """
-        behind = self.last_seq + 1 if end is None else end
+        stop = self.last_seq + 1 if end is None else end
 
         def look() -> tuple[int, int] | None:
             begin = self._found[0].first_seq if after is None else after + 1
-            return first_gap(self._found, begin, behind)
+            return first_gap(self._found, begin, stop)
 
         if look() is not None:
             # Another process may have joined segments during the listing, so that it lacks both the parts and the

@@ -134,7 +134,7 @@ class _States:
         later = [each for each in stored if each > batch_id]
         if later:
             raise ValueError(
-                f"{self._store} has the state behind batch {max(later)}, but Spark runs batch {batch_id}: the "
+                f"{self._store} has the state after batch {max(later)}, but Spark runs batch {batch_id}: the "
                 "directory belongs to another checkpoint, or an older checkpoint was restored. Use an empty directory "
                 "for a new checkpoint. For an older one, remove the files of the batches from "
                 f"{batch_id} on, and what the sink has of them"
@@ -143,7 +143,7 @@ class _States:
             return self._read(batch_id - 1)
         if batch_id > 0 and (stored or self._first is None):
             raise ValueError(
-                f"{self._store} has no state behind batch {batch_id - 1}, with which batch {batch_id} continues. "
+                f"{self._store} has no state after batch {batch_id - 1}, with which batch {batch_id} continues. "
                 "Restore the file, or begin with a new checkpoint, an empty directory and state="
             )
         return self._first, None
@@ -174,5 +174,5 @@ class _States:
             return StreamState.from_json(json.dumps(document["state"])), document["last"]
         except (KeyError, TypeError, ValueError) as problem:
             raise ValueError(
-                f"{self._store}: {name} is not the state behind a batch: {problem}. Restore the file"
+                f"{self._store}: {name} is not the state after a batch: {problem}. Restore the file"
             ) from None

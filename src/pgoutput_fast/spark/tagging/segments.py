@@ -26,7 +26,7 @@ from pgoutput_fast.spark.tagging.states import given_state
 from pgoutput_fast.spark.tasks.segments import WRITTEN_SCHEMA, WriteSegments
 from pgoutput_fast.spark.types import spark_schema
 from pgoutput_fast.spark.workers import check_workers
-from pgoutput_fast.storage.paths import absolute, shown
+from pgoutput_fast.storage.paths import absolute, redacted_uri
 from pgoutput_fast.storage.stores import Store, make_target, open_store
 
 __all__ = ["write_segments"]
@@ -91,30 +91,30 @@ def write_segments(
     known = (
         ends.before if state is None and ends is not None else None if state is None else given_state(state)
     )
-    behind = None if ends is None else ends.after.next_seq
-    task = _continued(store, place, known, behind, segment_bytes)
+    next_seq = None if ends is None else ends.after.next_seq
+    task = _continued(store, place, known, next_seq, segment_bytes)
     last_seq = task.last_seq
     rows = tagged.select(*TAGGED_SCHEMA.names).repartition(1)
     rows = rows.sortWithinPartitions("seq", "kind", F.length("payload").desc())
     rows.mapInArrow(shipped(task), spark_schema(WRITTEN_SCHEMA)).collect()
     newest = newest_segment(place)
-    if newest is not None and behind is not None and behind > newest.state.next_seq:
+    if newest is not None and next_seq is not None and next_seq > newest.state.next_seq:
         marks = tagged.where((F.col("kind") == SESSION_MARK) & (F.col("seq") > newest.last_seq))
-        session = _note_behind(store, newest).new_session or bool(marks.limit(1).collect())
-        note = {"last_seq": newest.last_seq, "next_seq": behind, "new_session": session}
+        session = _note_after(store, newest).new_session or bool(marks.limit(1).collect())
+        note = {"last_seq": newest.last_seq, "next_seq": next_seq, "new_session": session}
         store.put(_NEXT, json.dumps(note).encode())
     return [store.at(each.name) for each in named_segments(store) if each.last_seq > last_seq]
 
 
 def _continued(
-    store: Store, place: str, known: StreamState | None, behind: int | None, segment_bytes: int
+    store: Store, place: str, known: StreamState | None, next_seq: int | None, segment_bytes: int
 ) -> WriteSegments:
     """Returns the task.
 
     Args:
         store, place: the directory.
         known: the state before the first row, if known.
-        behind: the ordinal with which the stream continues after the rows, if known.
+        next_seq: the ordinal with which the stream continues after the rows, if known.
         segment_bytes: as in `write_segments`.
 
     Raises:
@@ -138,15 +138,15 @@ def _continued(
             follows=False,
             new_session=False,
             last_payload=None,
-            next_seq=behind,
+            next_seq=next_seq,
             segment_bytes=segment_bytes,
         )
-    before, last_payload, note = newest.state, None, _note_behind(store, newest)
+    before, last_payload, note = newest.state, None, _note_after(store, newest)
     reached = note.next_seq
     if known is not None and not before.next_seq <= known.next_seq <= reached:
-        if behind is None or not known.next_seq < before.next_seq <= behind:
+        if next_seq is None or not known.next_seq < before.next_seq <= next_seq:
             raise ValueError(
-                f"the payloads begin with message {known.next_seq}, but {shown(place)} continues with message "
+                f"the payloads begin with message {known.next_seq}, but {redacted_uri(place)} continues with message "
                 f"{before.next_seq}: tag with state=segments.newest_segment(directory).state, or use another directory"
             )
         # A repetition, as far as the driver knows: the task compares the last message.
@@ -158,10 +158,11 @@ def _continued(
         before.to_json(),
         reached=None if known is not None else reached,
         last_seq=newest.last_seq,
-        follows=known is None or behind is not None,  # a given state does not prove that the rows begin there
+        follows=known is None
+        or next_seq is not None,  # a given state does not prove that the rows begin there
         new_session=note.new_session,
         last_payload=last_payload,
-        next_seq=behind,
+        next_seq=next_seq,
         segment_bytes=segment_bytes,
     )
 
@@ -179,7 +180,7 @@ class _Note:
     new_session: bool
 
 
-def _note_behind(store: Store, newest: Segment) -> _Note:
+def _note_after(store: Store, newest: Segment) -> _Note:
     nothing = _Note(newest.state.next_seq, False)
     try:
         found = parsed_json(store.read(_NEXT))

@@ -47,11 +47,11 @@ def ascending(columns: list[pa.Array]) -> bool:
     """Whether each row is certainly after the previous one."""
     if any(column.null_count for column in columns):
         return False
-    behind = pa.array([False] * (len(columns[0]) - 1), pa.bool_())
+    in_order = pa.array([False] * (len(columns[0]) - 1), pa.bool_())
     try:
         for column in reversed(columns):
             less, same = pc.less(column[:-1], column[1:]), pc.equal(column[:-1], column[1:])
-            behind = pc.or_(less, pc.and_(same, behind))
+            in_order = pc.or_(less, pc.and_(same, in_order))
     except pa.ArrowNotImplementedError:
         return False
-    return bool(pc.all(behind, min_count=0).as_py())
+    return bool(pc.all(in_order, min_count=0).as_py())

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from pgoutput_fast.protocol.kinds import CHANGES
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 from pgoutput_fast.segments.planner import Bounds, ReadSpec
-from pgoutput_fast.storage.paths import open_file, shown
+from pgoutput_fast.storage.paths import open_file, redacted_uri
 from pgoutput_fast.transactions.outcomes import TransactionOutcomes
 
 __all__ = ["changes_between", "changes_of", "changes_within", "rows_of_relations", "rows_of_segment"]
@@ -38,12 +38,13 @@ def rows_of_segment(path: str, row_groups: Iterable[int]) -> Iterator[pa.Table]:
                 yield file.read_row_group(k, columns=TAGGED_SCHEMA.names).cast(TAGGED_SCHEMA)
     except FileNotFoundError:
         raise FileNotFoundError(
-            f"segment {shown(path)} was removed while the query ran, by retention or by compact. Run the query again. "
-            "Let segments stay longer than a query takes: older_than= of retain, grace= of compact"
+            f"segment {redacted_uri(path)} was removed while the query ran, by retention or by compact. Run the query "
+            "again. Let segments stay longer than a query takes: older_than= of retain, grace= of compact"
         ) from None
     except (OSError, pa.ArrowException) as problem:
         raise OSError(
-            f"segment {shown(path)} cannot be read: {problem}. If the file is damaged, put a good copy in its place"
+            f"segment {redacted_uri(path)} cannot be read: {problem}. If the file is damaged, put a good copy in its "
+            "place"
         ) from None
 
 

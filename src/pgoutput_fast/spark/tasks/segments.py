@@ -19,7 +19,7 @@ from pgoutput_fast.segments.catalog import CatalogLog
 from pgoutput_fast.segments.read import newest_segment
 from pgoutput_fast.segments.segment import Source
 from pgoutput_fast.segments.write import write_segment
-from pgoutput_fast.storage.paths import shown
+from pgoutput_fast.storage.paths import redacted_uri
 from pgoutput_fast.storage.stores import open_store
 
 __all__ = ["SOURCE", "WRITTEN_SCHEMA", "WriteSegments"]
@@ -119,7 +119,7 @@ class _Writer:
         again = again.filter(_first_of_each(again, self._seq))
         if again.select(_TAGS) != rows.select(_TAGS):
             raise ValueError(
-                f"the rows from message {rows.column('seq')[0]} on are not what tag() gives behind message "
+                f"the rows from message {rows.column('seq')[0]} on are not what tag() gives after message "
                 f"{self._seq}: rows are missing, or they belong to another stream. Pass all rows of a result of tag(), "
                 "and with state= the state before the first of them"
             )
@@ -166,8 +166,8 @@ class WriteSegments:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         if open_store(self.directory).local and not os.path.isdir(self.directory):
             raise FileNotFoundError(
-                f"this executor does not see the directory {shown(self.directory)}: use a directory or a store that "
-                "the driver and all executors see at the same path"
+                f"this executor does not see the directory {redacted_uri(self.directory)}: use a directory or a store "
+                "that the driver and all executors see at the same path"
             )
         state = StreamState.from_json(self.state)
         newest = newest_segment(self.directory)
@@ -206,8 +206,8 @@ class WriteSegments:
 
     def _other(self) -> ValueError:
         return ValueError(
-            f"{shown(self.directory)} has another message {self.last_seq} than these rows: they belong to another "
-            "stream, or rows are missing. Use another directory"
+            f"{redacted_uri(self.directory)} has another message {self.last_seq} than these rows: they belong to "
+            "another stream, or rows are missing. Use another directory"
         )
 
     def _check_first(self, first: int, state: StreamState, is_again: bool) -> None:
@@ -215,7 +215,7 @@ class WriteSegments:
         is_next = state.next_seq <= first <= max(reached, state.next_seq)
         if not is_next:
             raise ValueError(
-                f"the first row is message {first}, but {shown(self.directory)} continues with message "
+                f"the first row is message {first}, but {redacted_uri(self.directory)} continues with message "
                 f"{state.next_seq}: write what follows there, or write into an empty directory and pass with state= "
                 "the state before the first row"
             )

@@ -219,9 +219,9 @@ def _describe_row(names: tuple[str, ...], part: pa.RecordBatch, row: int) -> str
     return _describe_place(names, text_at(_order_of(part), row))
 
 
-def gap(name: str, before: int, behind: int) -> str:
+def gap(name: str, before: int, after: int) -> str:
     """Returns the error text for values that are not consecutive."""
-    return f"after {name} = {before} comes {behind}: pass gaps='allow' if nothing is missing between them"
+    return f"after {name} = {before} comes {after}: pass gaps='allow' if nothing is missing between them"
 
 
 def _lsns(part: pa.RecordBatch) -> pa.Array | None:

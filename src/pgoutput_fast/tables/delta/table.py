@@ -18,7 +18,7 @@ from pgoutput_fast.base.documents import parsed_json
 from pgoutput_fast.schema.options import Transactions
 from pgoutput_fast.schema.types import stored_schema
 from pgoutput_fast.storage.parquet import SETTINGS
-from pgoutput_fast.storage.paths import is_uri, open_place, shown, split_uri
+from pgoutput_fast.storage.paths import is_uri, open_place, redacted_uri, split_uri
 from pgoutput_fast.storage.stores import Store, open_store
 from pgoutput_fast.tables.delta.statistics import complete, mended_actions
 from pgoutput_fast.tables.errors import LOAD_ANY_AGAIN
@@ -387,7 +387,7 @@ class DeltaTable(Table):
 
     # ---- upkeep --------------------------------------------------------------------------------------------------
 
-    def mend(self) -> None:
+    def fix_statistics(self) -> None:
         self._mend()
 
     def _mend(self, suspect: Callable[[Version], Collection[str]] = lambda version: ()) -> None:
@@ -505,7 +505,7 @@ def uri_and_options(place: str) -> tuple[str, dict[str, str]]:
         said |= {"AWS_ALLOW_HTTP": "true"} if scheme == "http" else {}
     if query.get("force_virtual_addressing") == "true":
         said["AWS_VIRTUAL_HOSTED_STYLE_REQUEST"] = "true"
-    return shown(uri.geturl()), said
+    return redacted_uri(uri.geturl()), said
 
 
 def _add_action(file: WrittenFile, partition_by: tuple[str, ...] = ()) -> Any:

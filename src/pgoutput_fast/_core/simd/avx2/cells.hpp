@@ -13,7 +13,7 @@ namespace pgo::avx2 {
 
 // Computes statistics of the cells in groups of eight and returns the number of cells processed. The sum of the lengths
 // is less than 2^32, because no source is larger.
-inline size_t facts(const Cell* cells, size_t n, Facts* out) noexcept {
+inline size_t extent(const Cell* cells, size_t n, Extent* out) noexcept {
     const __m256i none = _mm256_setzero_si256();
     __m256i signs = none, longest = none, end = none, total = none;
     __m256i shortest = _mm256_set1_epi32(-1), first = shortest;

@@ -3,7 +3,7 @@
 // what is valid, and results do not depend on the processor.
 //
 // Preconditions (ColumnStatistics::readable_around): three ranges must be readable. They are the READ_BEFORE bytes
-// before each present cell, the READ_BEHIND bytes after it, and the first READ_BEHIND bytes of the source. The loops
+// before each present cell, the READ_AFTER bytes after it, and the first READ_AFTER bytes of the source. The loops
 // for fixed-width types get no missing cells and no empty ones.
 //
 // The number of instructions determines the speed. So two cells share a register if they fit. The loops collect errors

@@ -227,7 +227,7 @@ Gathered gather_as(Source source, const Cell* cells, size_t n, uint8_t* out, int
     if (longest <= 16 + skip) return gather_pieces<skip, 16, 1, missing>(base, cells, n, out, offsets);
     if (longest <= 32 + skip) return gather_pieces<skip, 32, 1, missing>(base, cells, n, out, offsets);
     const size_t usual = column.statistics.total / n * 3 / 2;
-    if (column.statistics.longest <= 64 + skip || usual <= 64 || column.statistics.bytes_behind < 64 * MOST_PIECES)
+    if (column.statistics.longest <= 64 + skip || usual <= 64 || column.statistics.bytes_after < 64 * MOST_PIECES)
         return gather_pieces<skip, 64, 1, missing>(base, cells, n, out, offsets);
     if (usual <= 128) return gather_pieces<skip, 64, 2, missing>(base, cells, n, out, offsets);
     if (usual <= 192) return gather_pieces<skip, 64, 3, missing>(base, cells, n, out, offsets);

@@ -20,8 +20,8 @@ inline constexpr Words EVEN_WORDS = every_second(0), ODD_WORDS = every_second(1)
 
 // ---- cell statistics --------------------------------------------------------------------------------------------
 
-// Like avx2::facts, for sixteen cells at a time.
-inline size_t facts(const Cell* cells, size_t n, Facts* out) noexcept {
+// Like avx2::extent, for sixteen cells at a time.
+inline size_t extent(const Cell* cells, size_t n, Extent* out) noexcept {
     const __m512i none = _mm512_setzero_si512(), all = _mm512_set1_epi32(-1);
     const __m512i evens = load_full(EVEN_WORDS.of), odds = load_full(ODD_WORDS.of);
     __m512i longest = none, end = none, total = none, shortest = all, first = all;

@@ -116,7 +116,7 @@ class DivideChanges:
                 for relation, batches in by_version.items():
                     taken = self.tables.get(relation.qualified_name)
                     if taken is not None:
-                        plain = _behind(_plain(batches), taken.position)
+                        plain = _after(_plain(batches), taken.position)
                         unclear = ambiguous_change(plain, rejects, relation)
                         if unclear is not None:
                             raise ValueError(unclear[0])
@@ -159,7 +159,7 @@ def _plain(batches: list[pa.RecordBatch]) -> pa.Table:
     return to_types(rows, schema)
 
 
-def _behind(rows: pa.Table, position: int | None) -> pa.Table:
+def _after(rows: pa.Table, position: int | None) -> pa.Table:
     return rows if position is None else rows.filter(pc.greater(rows["_commit_lsn"], position))
 
 

@@ -8,7 +8,7 @@ from pgoutput_fast._core.columns.chunk cimport (
     Chunk, address_of, chunk_of, is_flat, size_of_offset, width_in_bits
 )
 
-cdef extern from "columns/picked_rows.hpp" namespace "pgo" nogil:
+cdef extern from "columns/select_rows.hpp" namespace "pgo" nogil:
     int64_t pick_bits(const uint8_t* bits, int64_t offset, const int32_t* rows, int64_t n, uint8_t* to)
     void pick_fixed(const Chunk& chunk, int64_t width, const int32_t* rows, int64_t n, uint8_t* to)
     cppclass PickedBytes[Offset]:
@@ -21,7 +21,7 @@ cdef enum:
     SLACK = 32
 
 
-def picked_rows(columns, choices):
+def select_rows(columns, choices):
     """Selects rows of columns, like Arrow's filter, in about 0.7 of its time unless the type is nested.
 
     Args:

@@ -3,6 +3,6 @@ from typing import Any
 
 import pyarrow as pa
 
-def picked_rows(
+def select_rows(
     columns: Sequence[pa.ChunkedArray], choices: Sequence[Any]
 ) -> list[list[pa.ChunkedArray]]: ...

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pgoutput_fast._core.columns.picked_rows import picked_rows
+from pgoutput_fast._core.columns.select_rows import select_rows
 
 _LONG = [bytes([65 + k]) * size for k, size in enumerate((0, 1, 31, 32, 33, 63, 64, 65, 300))]
 
@@ -60,7 +60,7 @@ def column(
 
 
 def check(columns: list[pa.ChunkedArray], chosen: np.ndarray[Any, np.dtype[np.bool_]]) -> None:
-    (found,) = picked_rows(columns, [np.flatnonzero(chosen)])
+    (found,) = select_rows(columns, [np.flatnonzero(chosen)])
     for one, each in zip(found, columns, strict=True):
         expected = each.filter(pa.array(chosen))
         one.validate(full=True)
@@ -89,7 +89,7 @@ def test_no_rows_all_rows_and_one_row(kind: pa.DataType, values: list[Any]) -> N
     check([drawn], np.ones(17, np.bool_))
     for row in range(17):
         check([drawn], np.arange(17) == row)
-    assert picked_rows([pa.chunked_array([], kind)], [np.empty(0, np.int64)])[0][0].type == kind
+    assert select_rows([pa.chunked_array([], kind)], [np.empty(0, np.int64)])[0][0].type == kind
 
 
 def test_columns_may_have_chunks_of_their_own() -> None:
@@ -101,7 +101,7 @@ def test_columns_may_have_chunks_of_their_own() -> None:
 
 def test_a_chunk_of_which_all_rows_stay_is_not_copied() -> None:
     texts = pa.chunked_array([["a", "b"], ["c", "d"]])
-    ((found,),) = picked_rows([texts], [np.array([0, 1, 3])])
+    ((found,),) = select_rows([texts], [np.array([0, 1, 3])])
     assert found.to_pylist() == ["a", "b", "d"]
     assert found.chunk(0).buffers()[2].address == texts.chunk(0).buffers()[2].address
 
@@ -116,7 +116,7 @@ def test_bytes_end_with_their_memory(kind: pa.DataType, size: int) -> None:
         buffers = [None, pa.py_buffer(offsets), pa.py_buffer(values.copy())]
         array = pa.chunked_array([pa.Array.from_buffers(kind, rows, buffers), pa.array([b"x"], kind)])
         for chosen in (np.arange(rows), np.arange(0, rows, 2), np.array([rows - 1]), np.array([rows])):
-            ((found,),) = picked_rows([array], [chosen])
+            ((found,),) = select_rows([array], [chosen])
             assert found.to_pylist() == array.take(pa.array(chosen)).to_pylist()
             for chunk in found.chunks:
                 assert chunk.buffers()[2].size == sum(map(len, chunk.to_pylist()))
@@ -125,7 +125,7 @@ def test_bytes_end_with_their_memory(kind: pa.DataType, size: int) -> None:
 def test_missing_values_may_have_bytes() -> None:
     values = pa.array([b"a", b"bc", b"def"])
     hidden = pa.Array.from_buffers(pa.binary(), 3, [pa.py_buffer(b"\x05"), *values.buffers()[1:]])
-    ((found,),) = picked_rows([pa.chunked_array([hidden])], [np.array([1, 2])])
+    ((found,),) = select_rows([pa.chunked_array([hidden])], [np.array([1, 2])])
     found.validate(full=True)
     assert found.to_pylist() == [None, b"def"]
 
@@ -133,7 +133,7 @@ def test_missing_values_may_have_bytes() -> None:
 def test_several_columns_of_several_types() -> None:
     day = pa.chunked_array([[datetime.date(2026, 1, k) for k in range(1, 9)]])
     names = pa.chunked_array([[f"n{k}" for k in range(8)]])
-    (found,) = picked_rows([day, names], [np.array([1, 6])])
+    (found,) = select_rows([day, names], [np.array([1, 6])])
     assert found[0].to_pylist() == [datetime.date(2026, 1, 2), datetime.date(2026, 1, 7)]
     assert found[1].to_pylist() == ["n1", "n6"]
 
@@ -143,30 +143,30 @@ def test_several_choices_are_as_each_alone(sizes: list[int]) -> None:
     rng = np.random.default_rng(sizes)
     columns = [column(rng, kind, values, sizes) for kind, values in VALUES]
     choices = [np.flatnonzero(rng.random(100) < share) for share in (0.5, 0.0, 0.1, 1.0, 0.5)]
-    together = picked_rows(columns, choices)
+    together = select_rows(columns, choices)
     assert len(together) == len(choices)
     for chosen, found in zip(choices, together, strict=True):
-        (alone,) = picked_rows(columns, [chosen])
+        (alone,) = select_rows(columns, [chosen])
         assert [each.to_pylist() for each in found] == [each.to_pylist() for each in alone]
         assert [len(each) for each in found] == [len(chosen)] * len(columns)
-    assert picked_rows(columns, []) == []
+    assert select_rows(columns, []) == []
 
 
 def test_rows_that_are_not_there_or_out_of_order() -> None:
     numbers = pa.chunked_array([[1, 2], [3]])
     with pytest.raises(IndexError, match="columns of 3 rows do not have row 3"):
-        picked_rows([numbers], [np.array([0]), np.array([0, 3])])
+        select_rows([numbers], [np.array([0]), np.array([0, 3])])
     for rows in ([1, 1], [2, 0], [-1, 0]):
         with pytest.raises(ValueError, match="rows must ascend from 0"):
-            picked_rows([numbers], [np.array(rows)])
+            select_rows([numbers], [np.array(rows)])
     with pytest.raises(ValueError, match="the columns must have the same length"):
-        picked_rows([numbers, numbers.slice(1)], [np.array([0])])
+        select_rows([numbers, numbers.slice(1)], [np.array([0])])
     with pytest.raises(IndexError, match="columns of 0 rows do not have row 0"):
-        picked_rows([], [np.array([0])])
-    assert picked_rows([], [np.empty(0, np.int64)]) == [[]]
+        select_rows([], [np.array([0])])
+    assert select_rows([], [np.empty(0, np.int64)]) == [[]]
 
 
 def test_a_chunk_that_is_too_large() -> None:
     """The rows of a chunk are counted with 31 bits. Nulls take no memory."""
     with pytest.raises(OverflowError, match="a chunk of 2,147,483,648 rows is too large"):
-        picked_rows([pa.chunked_array([pa.nulls(1 << 31)])], [np.array([0])])
+        select_rows([pa.chunked_array([pa.nulls(1 << 31)])], [np.array([0])])
