@@ -7,6 +7,8 @@ SOURCES := pyproject.toml setup.py $(shell find src -name '*.py' -o -name '*.pyx
 TIME ?= 300
 # Processes that run tests. Many tests wait, for a server or another process, so two cores have work for five.
 PROCESSES ?= 5
+# To rewrite the assertions of all tests takes each process ten seconds, unless the result is kept.
+PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 ROWS ?= 20000000
 MESSAGES ?= 10000000
 KILLS ?= 50
@@ -41,15 +43,15 @@ demo: $(VENV)/.demo  ## write the WAL of a real PostgreSQL as Delta tables with 
 
 test: $(VENV)/.dev  ## run the tests, on the oldest and the newest PostgreSQL that is available (some ten minutes on two cores)
 	$(BIN)/python ci/fetch_servers.py
-	$(BIN)/python -m pytest -n $(PROCESSES) --dist loadfile -m 'not slow' $(PYTEST_ARGS)
+	$(PYTEST) -n $(PROCESSES) --dist loadfile -m 'not slow' $(PYTEST_ARGS)
 
 test-long: $(VENV)/.dev  ## run the tests and the PostgreSQL versions that `make test` leaves out to stay short, as CI does (some 15 minutes)
 	$(BIN)/python ci/fetch_servers.py
-	$(BIN)/python -m pytest -n $(PROCESSES) --dist loadfile -m slow $(PYTEST_ARGS)
+	$(PYTEST) -n $(PROCESSES) --dist loadfile -m slow $(PYTEST_ARGS)
 
 test-whole: $(VENV)/.dev  ## run the tests of both, with all their long forms and server versions, too
 	$(BIN)/python ci/fetch_servers.py
-	$(BIN)/python -m pytest -n $(PROCESSES) --dist loadfile --whole $(PYTEST_ARGS)
+	$(PYTEST) -n $(PROCESSES) --dist loadfile --whole $(PYTEST_ARGS)
 
 test-matrix: $(VENV)/.dev  ## run the Spark tests on Spark 4.0, 4.1, 4.2 and 4.3 (SPARKS="4.0 4.1" for some of them)
 	$(BIN)/python ci/fetch_servers.py

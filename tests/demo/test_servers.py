@@ -511,6 +511,7 @@ def test_spark_runs_without_a_system_java(no_system_java: Path) -> None:
     assert "sum 499500" in result.stdout
 
 
+@pytest.mark.slow
 def test_spark_fixture(spark: object) -> None:
     rows = spark.range(10).mapInArrow(lambda batches: batches, "id long").collect()  # type: ignore[attr-defined]
     assert sorted(row.id for row in rows) == list(range(10))

@@ -28,7 +28,7 @@ from pgoutput_fast.tables.data_files import NewFiles
 from pgoutput_fast.tables.table import DataFile, Version
 from support import numbered
 from support.buckets import opened_bucket
-from support.current_tables import KEYS, RandomEffects, delta_table, open_table
+from support.current_tables import KEYS, SLOW_KEYS, RandomEffects, delta_table, open_table
 from support.forms import and_slow
 
 # ---- units in tasks ---------------------------------------------------------------------------------------------------
@@ -83,7 +83,10 @@ def _rows_of_files(place: Path, table: LocalMerge) -> list[list[dict[str, Any]]]
 
 @pytest.mark.parametrize(
     ("kind", "key"),
-    and_slow([("delta", key) for key in [*KEYS, None]], [("iceberg", "text and int8"), ("iceberg", None)]),
+    and_slow(
+        [("delta", key) for key in [*KEYS, None] if key not in SLOW_KEYS],
+        [*(("delta", key) for key in SLOW_KEYS), ("iceberg", "text and int8"), ("iceberg", None)],
+    ),
     ids=str,
 )
 @pytest.mark.parametrize("units", [1, 3])

@@ -10,6 +10,7 @@ import pytest
 from pgoutput_fast.mirror import Mirror
 from pgoutput_fast.mirror.server import ServerView
 from pgoutput_fast.postgres import row_age
+from support.forms import and_slow
 from support.mirrors import Following, Place, current_of, expect_equal, lose_rows, place
 
 __all__ = ["place"]
@@ -73,7 +74,11 @@ def _expect_rows(place: Place, case: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("case", "in_step"), [*((case, False) for case in _CASES), ("label", True), ("large", True)]
+    ("case", "in_step"),
+    and_slow(
+        [("label", False), ("large", True)],
+        [("label", True), *((case, False) for case in _CASES if case != "label")],
+    ),
 )
 def test_a_row_that_was_altered(place: Place, case: str, in_step: bool) -> None:
     _make(place, case)
@@ -117,6 +122,7 @@ def test_a_table_that_is_dropped_before_its_row_is_missed(place: Place) -> None:
         assert _states(mirror)["public.other"] == "follow"
 
 
+@pytest.mark.slow
 def test_partitions_behind_a_lock(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody can tell whether an attached partition has old rows. A load is right in any case."""
     monkeypatch.setattr(row_age, "_LOCK_MS", 50)
@@ -150,6 +156,7 @@ def test_partitions_behind_a_lock(place: Place, monkeypatch: pytest.MonkeyPatch)
     expect_equal(place, "public.t")
 
 
+@pytest.mark.slow
 def test_the_server_is_away_when_it_is_asked(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """The mirror tries again, and the table does not stop."""
     _make(place, "label")

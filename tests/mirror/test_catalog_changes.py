@@ -65,7 +65,7 @@ _SWAP = [
     "ALTER TABLE green RENAME TO blue",
     "ALTER TABLE blue_now RENAME TO green",
 ]
-# Name of the table -> what is done to it; a row comes behind it.
+# Name of the table -> what is done to it, before a row is inserted.
 LOADED = {
     "again": ["ALTER TABLE {t} DROP b", "ALTER TABLE {t} ADD b text"],
     "swapped": [

@@ -73,6 +73,7 @@ def test_files_have_ids(prepared: Place) -> None:
     assert expected["later"].to_pylist() == [{"x": 7, "words": ["c"]}]
 
 
+@pytest.mark.slow
 def test_tables_of_earlier_versions(prepared: Place) -> None:
     forget_ids(_table(prepared))
     _expect_rows(prepared)

@@ -16,6 +16,7 @@ from support.mirrors import Place, expect_equal, history_of, place
 __all__ = ["place"]
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_full(place: Place, tmp_path: Path) -> None:
     """A small file system that only the mirrors see. The first load fits, and what comes then does not."""
     unshare = ["unshare", "--mount", *([] if os.geteuid() == 0 else ["--user", "--map-root-user"])]

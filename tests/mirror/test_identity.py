@@ -30,6 +30,7 @@ def _values(place: Place) -> list[str]:
     return sorted(current_of(place.target, "public.t")["v"].to_pylist())
 
 
+@pytest.mark.slow
 def test_another_server(servers: pg.Servers, tmp_path: Path) -> None:
     """It has tables of the same names. Only a repair that is told so gives the tables its rows."""
     if not servers:

@@ -28,6 +28,7 @@ def _stopped(place: Place) -> str:
     return str(status.error)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changed", and_slow(["DELETE FROM t WHERE n = 2"], ["UPDATE t SET n = 3"]))
 def test_an_array_that_loses_its_bound_as_a_change(place: Place, changed: str) -> None:
     place.database.execute(
@@ -132,6 +133,7 @@ def test_types_that_name_objects(place: Place, kind: str) -> None:
         )
 
 
+@pytest.mark.slow
 def test_a_key_that_names_objects(place: Place) -> None:
     place.database.execute(
         "CREATE TABLE t (k regclass PRIMARY KEY, n int)", "CREATE PUBLICATION mirrored FOR TABLE t"

@@ -90,6 +90,7 @@ def test_other_tables_go_on(
     expect_equal(place, "public.a", "public.b", "public.c")
 
 
+@pytest.mark.slow
 @versions
 def test_a_table_that_is_locked_during_the_first_load(place: Place, caplog: pytest.LogCaptureFixture) -> None:
     """The load takes the other tables, and this one later."""
@@ -193,6 +194,7 @@ def _walsenders(database: pg.Database, stack: contextlib.ExitStack) -> None:
     _connections(database, stack, replication="database")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("take", and_slow([_slots], [_walsenders, _connections]))
 def test_a_server_that_has_no_more(
     take: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

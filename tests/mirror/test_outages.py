@@ -98,6 +98,7 @@ def test_a_server_that_crashes(own: Place, caplog: pytest.LogCaptureFixture) -> 
     expect_equal(own, "public.later")
 
 
+@pytest.mark.slow
 def test_a_capture_that_is_killed(place: Place, caplog: pytest.LogCaptureFixture) -> None:
     """The mirror starts it again. A signal that a system sends to all processes of a service does not end it alone."""
     place.database.execute(*counters.SCHEMA)

@@ -124,6 +124,7 @@ def test_all_ways(server: Server, tmp_path: Path) -> None:
         assert {name for name, table in tables.items() if not _is_equal(place, table)} == set()
 
 
+@pytest.mark.slow
 def test_another_file_with_the_same_rows(place: Place) -> None:
     """VACUUM FULL and TRUNCATE need no load, also without a TOAST table, and if the mirror is down meanwhile."""
     database = place.database
@@ -220,6 +221,7 @@ def test_entries_that_no_look_has_seen(servers: pg.Servers, tmp_path: Path) -> N
 _OPERATIONS = "'insert, update, delete, truncate'"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("since", and_slow([19], [15]))
 def test_a_publication_that_sends_the_same_as_before(servers: pg.Servers, tmp_path: Path, since: int) -> None:
     """One alteration that changes nothing of what is sent needs no load. Two may have changed it, and back."""

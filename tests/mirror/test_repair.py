@@ -78,6 +78,7 @@ def _counts(done: TableRepair) -> tuple[str | None, int, int, int]:
     return done.loaded, done.inserted, done.updated, done.deleted
 
 
+@pytest.mark.slow
 def test_a_slot_that_was_dropped(place: Place) -> None:
     """While it was gone, rows were inserted, updated, deleted and truncated."""
     database = place.database

@@ -111,6 +111,7 @@ def test_repack_of_tables_that_a_publication_names(place: Place) -> None:
     assert [loads_of(place, table) for table in tables] == [2, 2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("table", and_slow(["r_1"], ["wide", "short"]))
 def test_repack_that_a_look_has_seen(place: Place, table: str) -> None:
     place.database.execute(f"CREATE PUBLICATION mirrored FOR ALL TABLES {_ROOT}")
@@ -132,6 +133,7 @@ def test_repack_that_a_look_has_seen(place: Place, table: str) -> None:
     expect_equal(place, *_TABLES)
 
 
+@pytest.mark.slow
 def test_repack_hides_what_came_before(place: Place) -> None:
     """Nobody has seen the REPACK at work: in the catalogs, it looks the same after changes that the stream lacks."""
     place.database.execute(f"CREATE PUBLICATION mirrored FOR ALL TABLES {_ROOT}")
@@ -164,6 +166,7 @@ def test_any_user_sees_which_tables_are_repacked(place: Place) -> None:
         database.execute(f"DROP ROLE {role}")
 
 
+@pytest.mark.slow
 def test_a_rewrite_after_which_no_toast_table_is_needed(servers: pg.Servers, tmp_path: Path) -> None:
     """Only another TOAST table tells ALTER TABLE from VACUUM FULL. Here there is none any more."""
     if not servers:

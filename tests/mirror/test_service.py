@@ -264,6 +264,7 @@ def _compressions(place: Place) -> set[str]:
     return {pq.read_metadata(each).row_group(0).column(0).compression for each in files}
 
 
+@pytest.mark.slow
 def test_a_table_that_is_not_published_any_more(place: Place) -> None:
     database = place.database
     database.execute(
@@ -376,6 +377,7 @@ def test_values_of_many_types(place: Place) -> None:
     assert loaded["m"] == "ok"
 
 
+@pytest.mark.slow
 def test_columns_that_no_table_can_have(place: Place) -> None:
     """Names of metadata columns, at the load and later; two that differ only in case. Only these tables stop."""
     database = place.database

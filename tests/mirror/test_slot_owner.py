@@ -49,6 +49,7 @@ def test_a_capture_wants_it(mirrored: Place, tmp_path: Path, directory: str) -> 
     expect_equal(mirrored, "public.t")
 
 
+@pytest.mark.slow
 def test_a_stream_of_spark_wants_it(mirrored: Place, tmp_path: Path) -> None:
     given = {"dsn": mirrored.database.dsn, "slot": mirrored.slot, "publication": "mirrored"}
     capture = OwnCapture({**given, "path": str(tmp_path / "segments")})
@@ -59,6 +60,7 @@ def test_a_stream_of_spark_wants_it(mirrored: Place, tmp_path: Path) -> None:
     mirrored.run()
 
 
+@pytest.mark.slow
 def test_follow_wants_it_while_the_mirror_runs(mirrored: Place) -> None:
     """It does not wait for the end of the mirror, to take the slot then."""
     database, slot = mirrored.database, mirrored.slot

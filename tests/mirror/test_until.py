@@ -41,6 +41,7 @@ def test_a_table_that_is_stopped(place: Place) -> None:
     assert "public.customers did not take what committed up to now: pgoutput-fast status says why" in said
 
 
+@pytest.mark.slow
 def test_a_history_that_does_not_go_on(place: Place) -> None:
     """Its current table is loaded again, and has all."""
     place.database.execute(

@@ -81,6 +81,7 @@ def _replayed(place: Place, name: str) -> dict[int, Any]:
     return {row["id"]: row["v"] for row in rows.rows}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", and_slow(["delta"], [each for each in KINDS if each != "delta"]))
 def test_types_that_are_altered(place: Place, format: str) -> None:
     """Current tables are loaded again. Histories go on if a composite gets attributes, or an enum gets labels."""
@@ -162,7 +163,7 @@ _RENAMED = {
 }
 
 
-@pytest.mark.parametrize("is_open", [True, False], ids=["open", "run again"])
+@pytest.mark.parametrize("is_open", and_slow([True], [False]), ids=["open", "run again"])
 def test_types_that_get_another_name(place: Place, is_open: bool) -> None:
     """The stream names a type as it was when a row was changed, the server as it is now. Neither matters."""
     database = place.database

@@ -135,12 +135,12 @@ def check_all(stream: Stream, seed: int, every: int = 1, laws: int = 20) -> None
         check_law(stream, states, i, cuts)
 
 
-@pytest.mark.parametrize("seed", and_exhaustive(and_slow(range(5), range(5, 15)), range(15, 40)))
+@pytest.mark.parametrize("seed", and_exhaustive(and_slow(range(3), range(3, 10)), range(10, 40)))
 def test_every_range_of_random_streams(seed: int) -> None:
     check_all(make_stream(RandomChoices(seed), 10), seed, every=1 if seed < 8 else 8)
 
 
-@pytest.mark.parametrize("seed", and_exhaustive(range(20), range(20, 60)))
+@pytest.mark.parametrize("seed", and_exhaustive(and_slow(range(8), range(8, 20)), range(20, 60)))
 def test_ranges_of_damaged_streams(seed: int) -> None:
     choices = RandomChoices(seed)
     check_all(damage(choices, make_stream(choices, 8), 1 + seed % 3), seed, every=8)
@@ -153,6 +153,7 @@ def test_ranges_of_streams_that_hypothesis_makes(stream: Stream, seed: int) -> N
     check_all(stream, seed, every=20)
 
 
+@pytest.mark.slow
 def test_every_range_of_a_stream_with_everything() -> None:
     check_all(everything(), 1, laws=200)
 

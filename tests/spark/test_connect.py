@@ -26,12 +26,15 @@ from pgoutput_fast.spark import sessions
 from pgoutput_fast.storage.stores import open_store
 from pgoutput_fast.tables.formats import open_current
 from pgoutput_fast.tables.options import TableOptions
-from support.forms import and_exhaustive, and_slow
+from support.forms import and_exhaustive
 from support.fresh import make_target
 from support.plans import is_sorted
 from support.sessions import connect_mode, connect_session
 
-pytestmark = pytest.mark.classic("these tests compare both kinds of sessions")
+pytestmark = [
+    pytest.mark.classic("these tests compare both kinds of sessions"),
+    pytest.mark.slow,  # a server of Spark Connect has a JVM of its own
+]
 
 SOURCE = Source("1", "shop", "slot")
 ORDERS = RelationSpec(16401, "public", "orders", (ColumnSpec("id", 23, key=True), ColumnSpec("note", 25)))
@@ -250,7 +253,6 @@ CALLS: dict[str, Callable[[Any, Path, Path], list[str]]] = {
 
 
 # `make test-connect` tries these, too.
-IN_CI = {"table_sink", "transactions", "write_segments"}
 LONG = {
     "changes as sent",
     "current_sink",
@@ -266,12 +268,7 @@ LONG = {
 
 @pytest.mark.parametrize(
     "call",
-    and_exhaustive(
-        and_slow(
-            [each for each in CALLS if each not in IN_CI | LONG], [each for each in CALLS if each in IN_CI]
-        ),
-        [each for each in CALLS if each in LONG],
-    ),
+    and_exhaustive([each for each in CALLS if each not in LONG], [each for each in CALLS if each in LONG]),
 )
 def test_a_call_gives_what_a_classic_session_gives(
     spark: Any, connected: Any, places: Path, tmp_path: Path, call: str

@@ -160,6 +160,7 @@ def test_outcomes_can_be_of_another_part(spark: Any, payloads: list[bytes]) -> N
     assert [row["_commit_lsn"] for row in both.where("id < 0").collect()] == [10**6]
 
 
+@pytest.mark.slow
 def test_more_outcomes_than_are_sent_to_each_task(
     wal: Any, payloads: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:

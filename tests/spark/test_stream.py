@@ -347,6 +347,7 @@ def test_as_sent(shop: Shop, query: Query) -> None:
     assert [row["_seq"] for row in rows] == sorted({row["_seq"] for row in rows})
 
 
+@pytest.mark.slow
 def test_tables_that_change(shop: Shop, query: Query) -> None:
     """Under a query that runs, of two tables. What else there is to it: test_spark_stream_reader."""
     shop.begin("orders", "others")

@@ -183,6 +183,7 @@ def _killed_stream(
 # ---- workers and executors ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @DRIVER
 @pytest.mark.parametrize("format", BOUNDED)
 def test_workers_killed_while_they_write(stored: Path, undisturbed: Any, tmp_path: Path, format: str) -> None:

@@ -119,6 +119,7 @@ def test_a_segment_is_missing_for_a_table_that_begins(spark: Any, segments: Path
     assert row.rows == 9
 
 
+@pytest.mark.slow
 def test_segments_that_were_joined_are_no_gap(spark: Any, segments: Path, tmp_path: Path) -> None:
     place, lake = tmp_path / "part", tmp_path / "lake"
     pgspark.write_tables(part_of(segments, place, 0), lake)
@@ -366,7 +367,7 @@ def test_a_type_that_cannot_change_so(spark: Any, tmp_path: Path) -> None:
     assert row.rows == 2
 
 
-@pytest.mark.parametrize("lost", ["public.t0", "public.t0/metadata"])
+@pytest.mark.parametrize("lost", and_slow(["public.t0/metadata"], ["public.t0"]))
 def test_an_iceberg_table_whose_files_are_gone(spark: Any, segments: Path, tmp_path: Path, lost: str) -> None:
     lake = tmp_path / "lake"
     pgspark.write_tables(segments, lake, format="iceberg")

@@ -137,6 +137,7 @@ def test_a_stream(
     assert_whole(format, target, undisturbed, _options(bucket))
 
 
+@pytest.mark.slow
 def test_another_run_that_begins_meanwhile(
     spark: Any,
     bucket: Bucket,

@@ -108,6 +108,7 @@ def test_batches_continue_one_another(query: Query) -> None:
     assert query.rows()[:-1] == EXPECTED
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", and_slow(["behind the state"], ["in the sink"]))
 def test_a_batch_that_runs_again_begins_as_before(query: Query, when: str) -> None:
     """It fails once: when its state is stored and Spark's checkpoint does not know, or when rows are half written."""

@@ -181,6 +181,7 @@ def test_a_query_that_write_tables_overtook(spark: Any, tmp_path: Path) -> None:
     assert stream.rows() == whole
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("emit", and_slow(["files"], ["rows"]))
 def test_a_query_that_is_killed_in_its_first_batch(spark: Any, tmp_path: Path, emit: str) -> None:
     """Spark asks it again where it begins, and retention has moved the beginning meanwhile."""
@@ -219,6 +220,7 @@ def test_a_query_that_is_killed_in_its_first_batch(spark: Any, tmp_path: Path, e
         assert [row["_seq"] for row in found] == [row["_seq"] for row in wanted]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("starting", and_slow(["40"], ["latest", "earliest"]))
 def test_segments_that_were_joined(spark: Any, tmp_path: Path, starting: str) -> None:
     """A joined segment has messages from before the query's beginning, and from before and behind a batch."""

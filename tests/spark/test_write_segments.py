@@ -85,6 +85,7 @@ def test_segments_have_the_rows_the_states_and_the_catalog(
     assert segment_outcomes(tmp_path / "segments").num_rows == pgspark.outcomes(wal).count()
 
 
+@pytest.mark.slow
 def test_the_source_reads_them(spark: Any, tmp_path: Path) -> None:
     stream = everything()
     wal = tagged(spark, stream.payloads, sessions=stream.sessions)
@@ -300,6 +301,7 @@ def _parts(spark: Any, parts: list[list[bytes]]) -> Any:
         state, begin = pgspark.state_after(wal), begin + len(part)
 
 
+@pytest.mark.slow
 def test_messages_that_have_no_rows(spark: Any, tmp_path: Path) -> None:
     directory, lake = tmp_path / "segments", tmp_path / "lake"
     for number, wal in _parts(spark, _with_heartbeats(3)):
@@ -381,7 +383,7 @@ def _parts_of_sessions(spark: Any, parts: list[tuple[list[bytes], bool]], direct
     return state
 
 
-@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("streamed", and_slow([True], [False]))
 def test_a_session_begins_where_no_message_has_a_row(spark: Any, tmp_path: Path, streamed: bool) -> None:
     """A connection broke within a transaction, and the new session begins with a message that is there already."""
     table = encode.RelationSpec(16401, "public", "orders", (encode.ColumnSpec("id", 23, key=True),))

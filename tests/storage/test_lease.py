@@ -21,6 +21,7 @@ from pgoutput_fast.storage.lease import Role, WriterLease, lock_file
 from pgoutput_fast.storage.stores import Store, open_store
 from support.buckets import Bucket, opened_bucket
 from support.capturing import wait_until
+from support.forms import and_slow
 
 
 class BusyError(Exception):
@@ -115,7 +116,7 @@ def test_another_process_is_killed(place: str) -> None:
         assert time.monotonic() - before < 120
 
 
-@pytest.mark.parametrize("writers", [2, 5])
+@pytest.mark.parametrize("writers", and_slow([5], [2]))
 def test_writers_that_begin_at_the_same_time(place: str, writers: int) -> None:
     """At most one writes at any time. In each round, somebody succeeds."""
     writing, most, done = 0, 0, 0
