@@ -31,7 +31,7 @@ from pgoutput_fast.merge.effect.effect import Effect, current_schema
 from pgoutput_fast.merge.local import LocalMerge
 from pgoutput_fast.storage.stores import open_store
 from pgoutput_fast.tables.duckdb import DuckDBCurrent
-from pgoutput_fast.tables.file_table import FileTable
+from pgoutput_fast.tables.file_table import CurrentFileTable
 from pgoutput_fast.tables.formats import open_target
 from pgoutput_fast.tables.options import TableOptions
 from pgoutput_fast.tables.table import Table
@@ -131,9 +131,9 @@ def _duckdb(place: Path) -> DuckDBMerge:
 
 
 KINDS: Mapping[str, Callable[[Path], Any]] = {
-    "Delta": lambda place: LocalMerge(FileTable(_table("delta", place))),
-    "Delta, delta-rs's MERGE": lambda place: _Merged(FileTable(_table("delta", place))),
-    "Iceberg": lambda place: LocalMerge(FileTable(_table("iceberg", place))),
+    "Delta": lambda place: LocalMerge(CurrentFileTable(_table("delta", place))),
+    "Delta, delta-rs's MERGE": lambda place: _Merged(CurrentFileTable(_table("delta", place))),
+    "Iceberg": lambda place: LocalMerge(CurrentFileTable(_table("iceberg", place))),
     "DuckDB": _duckdb,
 }
 

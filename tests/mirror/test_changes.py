@@ -6,7 +6,8 @@ import pyarrow as pa
 
 import pgoutput_fast as pgo
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
-from pgoutput_fast.mirror.follow.changes import ambiguous_change, committed_after, decoded_runs, key_of
+from pgoutput_fast.merge.keys import ambiguous_change, key_of
+from pgoutput_fast.mirror.follow.changes import committed_after, decoded_runs
 
 NARROW = RelationSpec(16401, "public", "t", (ColumnSpec("id", 23, key=True),))
 WIDE = RelationSpec(16401, "public", "t", (ColumnSpec("id", 23, key=True), ColumnSpec("at", 1083)))

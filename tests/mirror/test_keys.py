@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pgoutput_fast import spark as pgspark
-from pgoutput_fast.mirror.follow.changes import check_key
+from pgoutput_fast.merge.keys import check_key
 from pgoutput_fast.segments import list_segments
 from pgoutput_fast.snapshot import Snapshot
 from support.forms import and_slow

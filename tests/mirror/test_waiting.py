@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from pgoutput_fast.mirror.follow import waiting
-from pgoutput_fast.mirror.follow.waiting import WaitingRows
+from pgoutput_fast.mirror.follow.waiting import PendingChanges
 
 
 def _changes(lsn: int, *ids: int, **more: pa.Array) -> pa.Table:
@@ -17,7 +17,7 @@ def _changes(lsn: int, *ids: int, **more: pa.Array) -> pa.Table:
 
 def test_in_memory_and_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waiting, "_PART_BYTES", 100)
-    held, moved = WaitingRows(), WaitingRows()
+    held, moved = PendingChanges(), PendingChanges()
     for n in range(12):
         # A column comes in between.
         rows = _changes(100 + n, n, n + 1, n + 2, **({"new": pa.array(["x"] * 3)} if n > 7 else {}))

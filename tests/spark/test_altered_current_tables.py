@@ -15,7 +15,7 @@ from pgoutput_fast import spark as pgspark
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
 from pgoutput_fast.mirror import at
 from pgoutput_fast.segments import Source, list_segments, write_segment
-from pgoutput_fast.tables.file_table import FileTable
+from pgoutput_fast.tables.file_table import CurrentFileTable
 from support.current_streams import batch_of
 from support.mirrors import current_of
 
@@ -137,15 +137,15 @@ def test_a_first_batch_that_fails_behind_retention(
     items = _named("items", 30001)
     _write(segments, [[(_ORDERS, ["0", "a"])], [(_ORDERS, ["1", "a"]), (items, ["1", "a"])]])
     Path(list_segments(segments)[0].path).unlink()
-    commit, calls = FileTable.commit, []
+    commit, calls = CurrentFileTable.commit, []
 
-    def killed(self: FileTable, *arguments: Any, **more: Any) -> Any:
+    def killed(self: CurrentFileTable, *arguments: Any, **more: Any) -> Any:
         calls.append(self)
         if len(calls) == 2:
             raise RuntimeError("killed")
         return commit(self, *arguments, **more)
 
-    monkeypatch.setattr(FileTable, "commit", killed)
+    monkeypatch.setattr(CurrentFileTable, "commit", killed)
     with pytest.raises(RuntimeError, match="killed"):
         _take(spark, segments, lake, 0)
     assert any((lake / "current").iterdir())

@@ -9,10 +9,10 @@ from hypothesis import HealthCheck, given, settings
 
 from pgoutput_fast.catalog.relations import Catalog, Column, Relation
 from pgoutput_fast.spark.current.keyed_changes import changes_by_key, groups_of
-from pgoutput_fast.spark.current.versions import check_versions
+from pgoutput_fast.spark.current.relation_checks import check_versions
 from pgoutput_fast.spark.tasks.current.batch_file import BatchFile
 from pgoutput_fast.spark.tasks.current.buckets import buckets_of
-from pgoutput_fast.spark.tasks.current.divide import TRUNCATES, Divided
+from pgoutput_fast.spark.tasks.current.divide import TRUNCATES, ShuffledChanges
 from support.current_tables import KEYS
 from support.histories import History, histories
 
@@ -58,10 +58,12 @@ def test_zeros_and_nans_are_equal_keys() -> None:
 # ---- what is done with buckets --------------------------------------------------------------------------------------
 
 
-def _divided(buckets: list[int], links: list[tuple[int, int]], version: int = 1, commit: int = 1) -> Divided:
+def _divided(
+    buckets: list[int], links: list[tuple[int, int]], version: int = 1, commit: int = 1
+) -> ShuffledChanges:
     none = pa.nulls(0)
     file = BatchFile(f"file {buckets}", (1,) * len(buckets), 1, (none, none))
-    return Divided(
+    return ShuffledChanges(
         "public.t", version, file, tuple(buckets), pa.schema([]), (commit, commit + 5), frozenset(links)
     )
 

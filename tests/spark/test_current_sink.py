@@ -35,7 +35,7 @@ from pgoutput_fast.spark.current.notes import read_notes
 from pgoutput_fast.spark.tasks.current.merge_units import RunUnit
 from pgoutput_fast.storage.lease import WriterLease
 from pgoutput_fast.storage.stores import open_store
-from pgoutput_fast.tables.file_table import FileTable
+from pgoutput_fast.tables.file_table import CurrentFileTable
 from pgoutput_fast.tables.formats import open_current
 from pgoutput_fast.tables.options import TableOptions
 from support import pg
@@ -105,11 +105,11 @@ def _versions(sent: Sent, target: Path, format: str) -> dict[str, int | None]:
     ("format", "kill"),
     [
         pytest.param(  # files, and one commit
-            *("delta", ("pgoutput_fast.tables.file_table", "FileTable.commit", 2)),
+            *("delta", ("pgoutput_fast.tables.file_table", "CurrentFileTable.commit", 2)),
             marks=pytest.mark.exhaustive,
         ),
         pytest.param(
-            *("iceberg", ("pgoutput_fast.tables.file_table", "FileTable.commit", -9)),
+            *("iceberg", ("pgoutput_fast.tables.file_table", "CurrentFileTable.commit", -9)),
             marks=pytest.mark.exhaustive,
         ),
         ("delta", ("pgoutput_fast.spark.current.sink", "write_notes", 4)),  # between commits and notes
@@ -198,7 +198,7 @@ def test_a_table_that_is_changed_meanwhile(
     the changes now."""
     sent, _ = work
     sink = pgspark.current_sink(tmp_path, ["public.by_default"], file_bytes=4_000)
-    place, commit, run, rewrites = tmp_path / "current", FileTable.commit, spark_merge.run_jobs, [0]
+    place, commit, run, rewrites = tmp_path / "current", CurrentFileTable.commit, spark_merge.run_jobs, [0]
 
     def change(position: int) -> None:
         table = DeltaTable(place / "public.by_default")
@@ -211,7 +211,7 @@ def test_a_table_that_is_changed_meanwhile(
         else:
             table.optimize.z_order(["n"])
 
-    def changed(self: FileTable, before: Any, schema: Any, position: int, *more: Any) -> None:
+    def changed(self: CurrentFileTable, before: Any, schema: Any, position: int, *more: Any) -> None:
         rewrites[0] += 1
         if rewrites[0] == 3 and what != "vacuum":
             change(position)
@@ -228,7 +228,7 @@ def test_a_table_that_is_changed_meanwhile(
             return results
         return run(spark, jobs)
 
-    monkeypatch.setattr(FileTable, "commit", changed)
+    monkeypatch.setattr(CurrentFileTable, "commit", changed)
     monkeypatch.setattr(spark_merge, "run_jobs", vacuumed)
     batches = list(sent.batches())
     for number, (first, last) in enumerate(batches):
@@ -258,9 +258,14 @@ def test_a_target_that_another_process_takes(
     sink = pgspark.current_sink(tmp_path, ["public.by_default"])
     first, second, *_ = sent.batches()
     sink(batch_of(spark, sent.directory, *first), 0)
-    notes, before, commit, commits = read_notes(open_store(tmp_path)), points(tmp_path), FileTable.commit, []
+    notes, before, commit, commits = (
+        read_notes(open_store(tmp_path)),
+        points(tmp_path),
+        CurrentFileTable.commit,
+        [],
+    )
 
-    def committed(self: FileTable, *arguments: Any) -> None:
+    def committed(self: CurrentFileTable, *arguments: Any) -> None:
         commit(self, *arguments)
         commits.append(self.version())
 
@@ -269,7 +274,7 @@ def test_a_target_that_another_process_takes(
             raise MirrorBusyError("another process mirrors into it")
 
     with monkeypatch.context() as patch:
-        patch.setattr(FileTable, "commit", committed)
+        patch.setattr(CurrentFileTable, "commit", committed)
         patch.setattr(WriterLease, "check", check)
         with pytest.raises(MirrorBusyError):
             sink(batch_of(spark, sent.directory, *second), 1)

@@ -20,7 +20,7 @@ from pgoutput_fast.merge.effect.effect import COMMIT_LSN, UNREPRESENTABLE, Effec
 from pgoutput_fast.merge.local import LocalMerge
 from pgoutput_fast.storage.stores import open_store
 from pgoutput_fast.tables.duckdb import DuckDBCurrent
-from pgoutput_fast.tables.file_table import FileTable
+from pgoutput_fast.tables.file_table import CurrentFileTable
 from pgoutput_fast.tables.files import CURRENT_FILE_BYTES
 from pgoutput_fast.tables.formats import open_target
 from pgoutput_fast.tables.options import TableOptions
@@ -105,7 +105,7 @@ def open_files(
 ) -> LocalMerge:
     """A current table of files, by its directory."""
     target = open_target(format, open_store(place), TableOptions())
-    return LocalMerge(FileTable(target.table(directory, "current"), file_bytes))
+    return LocalMerge(CurrentFileTable(target.table(directory, "current"), file_bytes))
 
 
 def delta_table(place: str | os.PathLike[str], directory: str, **more: Any) -> LocalMerge:

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from pgoutput_fast.tables.data_files import NewFiles
 from pgoutput_fast.tables.errors import MirrorBusyError
-from pgoutput_fast.tables.file_table import FileTable
+from pgoutput_fast.tables.file_table import CurrentFileTable
 from pgoutput_fast.tables.table import ConflictError, Version
 
 __all__ = ["commit", "expect_conflict", "is_applied", "until_committed", "with_version"]
@@ -43,7 +43,7 @@ def is_applied(table: object, position: int | None, end: int, after: int | None)
 
 
 def commit(
-    table: FileTable,
+    table: CurrentFileTable,
     files: NewFiles,
     before: Version | None,
     schema: pa.Schema,
@@ -55,7 +55,7 @@ def commit(
     Args:
         table: the table.
         files: its new files.
-        before, schema, position, removed: as for `FileTable.commit`.
+        before, schema, position, removed: as for `CurrentFileTable.commit`.
 
     Raises:
         ConflictError: if another program has committed since `before`. The table is unchanged.
@@ -71,7 +71,7 @@ def commit(
         raise
 
 
-def expect_conflict(table: FileTable, before: Version | None, problem: Exception) -> None:
+def expect_conflict(table: CurrentFileTable, before: Version | None, problem: Exception) -> None:
     """Checks that a merge into a version failed because another program has changed the table.
 
     Args:
@@ -111,7 +111,7 @@ def until_committed(tables: Sequence[_T], attempt: Callable[[Sequence[_T]], Sequ
     )
 
 
-def with_version(table: FileTable, task: Callable[[Version | None], _T]) -> _T:
+def with_version(table: CurrentFileTable, task: Callable[[Version | None], _T]) -> _T:
     """Runs a task with the current version of a table, and again if another program has committed meanwhile.
 
     Raises:
@@ -120,7 +120,7 @@ def with_version(table: FileTable, task: Callable[[Version | None], _T]) -> _T:
     """
     results: list[_T] = []
 
-    def attempt(tables: Sequence[FileTable]) -> Sequence[FileTable]:
+    def attempt(tables: Sequence[CurrentFileTable]) -> Sequence[CurrentFileTable]:
         before = table.now()
         try:
             results.append(task(before))

@@ -7,7 +7,7 @@ from pgoutput_fast.merge.duckdb import DuckDBMerge
 from pgoutput_fast.merge.local import LocalMerge
 from pgoutput_fast.storage.stores import Store
 from pgoutput_fast.tables.duckdb import DuckDBCurrent
-from pgoutput_fast.tables.file_table import FileTable
+from pgoutput_fast.tables.file_table import CurrentFileTable
 from pgoutput_fast.tables.formats import open_current
 from pgoutput_fast.tables.options import TableOptions
 
@@ -22,5 +22,5 @@ def open_current_table(format: str, store: Store, table: str, options: TableOpti
     current = open_current(format, store, table, options)
     if isinstance(current, DuckDBCurrent):
         return DuckDBMerge(current)
-    assert isinstance(current, FileTable)
+    assert isinstance(current, CurrentFileTable)
     return LocalMerge(current)

@@ -15,7 +15,7 @@ from pgoutput_fast.merge.staged import Staged
 from pgoutput_fast.merge.stored_effect import store_effect
 from pgoutput_fast.tables.columns import in_schema
 from pgoutput_fast.tables.data_files import NewFiles, candidates, row_groups
-from pgoutput_fast.tables.file_table import FileTable
+from pgoutput_fast.tables.file_table import CurrentFileTable
 from pgoutput_fast.tables.table import Version
 
 __all__ = ["LocalMerge", "merge_effect"]
@@ -28,7 +28,7 @@ class LocalMerge(CurrentTable):
         table: the table of a format.
     """
 
-    table: FileTable
+    table: CurrentFileTable
 
     def replace(self, rows: Iterable[pa.RecordBatch], schema: pa.Schema, position: int) -> None:
         stored = self.table.schema_with(None, schema)
@@ -67,7 +67,7 @@ class LocalMerge(CurrentTable):
 
 
 def merge_effect(
-    table: FileTable, before: Version | None, effect: Effect, files: NewFiles
+    table: CurrentFileTable, before: Version | None, effect: Effect, files: NewFiles
 ) -> tuple[pa.Schema, Collection[str] | None]:
     """Writes the files of an effect. Returns the columns after it, and the removed files; None for all."""
     schema = table.schema_with(before, effect.rows.schema)
@@ -79,7 +79,9 @@ def merge_effect(
     return schema, plan.removed(results)
 
 
-def _find(table: FileTable, version: Version | None, keys: pa.Table, columns: Sequence[str]) -> pa.Table:
+def _find(
+    table: CurrentFileTable, version: Version | None, keys: pa.Table, columns: Sequence[str]
+) -> pa.Table:
     names = [*keys.schema.names, *columns]
     if version is None:
         return with_null_columns(keys.slice(0, 0), names)

@@ -16,7 +16,7 @@ from pgoutput_fast.merge.search import Numbers
 from pgoutput_fast.merge.stored_effect import StoredEffect, is_ordered
 from pgoutput_fast.merge.units import MergedTable, NewRowsUnit, RewriteUnit, UnitResult
 from pgoutput_fast.tables.data_files import has_bounds, part_of
-from pgoutput_fast.tables.file_table import FileTable
+from pgoutput_fast.tables.file_table import CurrentFileTable
 from pgoutput_fast.tables.table import Version
 
 __all__ = ["MergePlan"]
@@ -44,7 +44,7 @@ class MergePlan:
         units: about how many units run at the same time. A single one runs in this process.
     """
 
-    table: FileTable
+    table: CurrentFileTable
     before: Version | None
     key: tuple[str, ...]
     identity: tuple[str, ...]

@@ -27,7 +27,7 @@ from pgoutput_fast.schema.flat import flatten
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.snapshot.export import SnapshotError
 from pgoutput_fast.snapshot.ranges import ReadRange
-from pgoutput_fast.storage.rows_file import RowsFile
+from pgoutput_fast.storage.temporary_rows import TemporaryRows
 
 __all__ = ["RangeRead", "SnapshotReader", "TableLockedError", "TableLostError", "copy_query", "in_snapshot"]
 
@@ -376,11 +376,11 @@ class _BufferedBatches:
     """The batches of a range in a temporary file, until it is certain that the range need not be read again."""
 
     def __init__(self) -> None:
-        self._file: RowsFile | None = None
+        self._file: TemporaryRows | None = None
         self._offsets: list[int] = []
 
     def add(self, batch: pa.RecordBatch) -> None:
-        self._file = self._file or RowsFile()
+        self._file = self._file or TemporaryRows()
         self._offsets.append(self._file.write(batch.schema, [batch]))
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:

@@ -16,9 +16,9 @@ from pgoutput_fast.spark.current.jobs import run_jobs
 from pgoutput_fast.spark.current.keyed_changes import KeyedChanges, groups_of
 from pgoutput_fast.spark.sessions import cores_of
 from pgoutput_fast.spark.tasks.current.merge_units import RunUnit
-from pgoutput_fast.spark.tasks.current.reduce import Place, ReduceChanges
+from pgoutput_fast.spark.tasks.current.reduce import ReduceChanges, TableLocation
 from pgoutput_fast.tables.data_files import NewFiles
-from pgoutput_fast.tables.file_table import FileTable
+from pgoutput_fast.tables.file_table import CurrentFileTable
 from pgoutput_fast.tables.table import ConflictError, Version
 
 __all__ = ["Merger"]
@@ -32,7 +32,7 @@ class _Merge:
     """The merge of changes into their table. Its effects are computed once, and planned for each attempt."""
 
     changes: KeyedChanges
-    table: FileTable
+    table: CurrentFileTable
     position: int
     before: Version | None
     units: int
@@ -103,7 +103,7 @@ class Merger:
     def apply(
         self,
         changes: Sequence[KeyedChanges],
-        tables: Mapping[str, tuple[FileTable, Place]],
+        tables: Mapping[str, tuple[CurrentFileTable, TableLocation]],
         positions: Sequence[int],
     ) -> None:
         """Applies the changes of tables.
@@ -124,7 +124,9 @@ class Merger:
         self._reduce(merges, tables)
         until_committed(merges, self._attempt)
 
-    def _reduce(self, merges: Sequence[_Merge], tables: Mapping[str, tuple[FileTable, Place]]) -> None:
+    def _reduce(
+        self, merges: Sequence[_Merge], tables: Mapping[str, tuple[CurrentFileTable, TableLocation]]
+    ) -> None:
         jobs = [
             ReduceChanges(
                 self._scratch,

@@ -16,8 +16,8 @@ import pyarrow as pa
 from pgoutput_fast.catalog.identifiers import parse_qualified_name
 from pgoutput_fast.schema.types import stored_schema
 from pgoutput_fast.storage.fsync import make_directory
-from pgoutput_fast.storage.rows_file import RowsFile
 from pgoutput_fast.storage.stores import Store
+from pgoutput_fast.storage.temporary_rows import TemporaryRows
 from pgoutput_fast.tables.columns import in_schema
 from pgoutput_fast.tables.options import TableOptions
 from pgoutput_fast.tables.table import CurrentRows, OpenVersion
@@ -224,7 +224,7 @@ class DuckDBCurrent(CurrentRows):
 
     def open(self, version: int | None = None) -> OpenVersion:
         # The next effect changes the rows, and no other process can open the file meanwhile. So a reader gets a copy.
-        copy = RowsFile()
+        copy = TemporaryRows()
         with self.opened() as connection:
             connection.begin()
             now = self._expected(connection, version)

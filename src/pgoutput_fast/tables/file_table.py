@@ -17,13 +17,13 @@ from pgoutput_fast.tables.data_files import RUN, row_groups
 from pgoutput_fast.tables.files import CURRENT_FILE_BYTES, WrittenFile
 from pgoutput_fast.tables.table import Commit, CommitLsn, CurrentRows, DataFile, OpenVersion, Table, Version
 
-__all__ = ["FileTable"]
+__all__ = ["CurrentFileTable"]
 
 _OWN = re.compile(rf"part-{RUN}-[0-9a-f]+-[0-9]+\.parquet")
 _WEEK = 7 * 24 * 3600
 
 
-class FileTable(CurrentRows):
+class CurrentFileTable(CurrentRows):
     """A current table of Parquet files.
 
     Args:

@@ -1,4 +1,4 @@
-"""The formats of tables, by name. No other module names one."""
+"""The formats of tables, by name."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from pgoutput_fast.storage.stores import Store
 from pgoutput_fast.tables.directories import delta_directory, directory_of
-from pgoutput_fast.tables.file_table import FileTable
+from pgoutput_fast.tables.file_table import CurrentFileTable
 from pgoutput_fast.tables.options import TableOptions
 from pgoutput_fast.tables.table import CurrentRows, Table, TableRole
 
@@ -117,8 +117,8 @@ class FileTarget(Target):
             ImportError: if the library of the format is not installed.
         """
 
-    def current(self, table: str) -> FileTable:
-        return FileTable(self.table(directory_of(table), "current"), self.options.file_bytes)
+    def current(self, table: str) -> CurrentFileTable:
+        return CurrentFileTable(self.table(directory_of(table), "current"), self.options.file_bytes)
 
     @classmethod
     def directory(cls, directory: str) -> str:

@@ -88,7 +88,7 @@ def _copied(rows: pa.Table, places: np.ndarray[Any, Any]) -> pa.Table:
 
 @dataclass(frozen=True)
 class TransactionOutcomes:
-    """Answers for tagged rows whether their transactions committed. All readers of committed changes ask this class.
+    """Answers for tagged rows whether their transactions committed.
 
     `released` applies these rules, in this order:
 

@@ -164,7 +164,7 @@ class CommittedView:
 
 
 @dataclass(frozen=True)
-class _Segment:
+class _PayloadRange:
     """Adjacent payloads.
 
     `plain`: they are complete plain transactions only; the first may have begun earlier. `short`: they are few, and
@@ -180,7 +180,7 @@ class _Segment:
 
 def _segments(
     native: Any, fits: Callable[[int], bool], arrays: list[pa.Array], lsns: Any, seqs: Any
-) -> Iterator[_Segment]:
+) -> Iterator[_PayloadRange]:
     """The payloads in order. Process a segment before taking the next: the stream's state decides the next split."""
     begin = 0
     for array in arrays:
@@ -214,10 +214,10 @@ def _segments(
 
 def _segment(
     array: pa.Array, lsns: Any, seqs: Any, begin: int, at: int, count: int, plain: bool, short: bool = False
-) -> _Segment:
+) -> _PayloadRange:
     lsns = None if lsns is None else lsns.slice(begin + at, count)
     seqs = None if seqs is None else seqs.slice(begin + at, count)
-    return _Segment(array if count == len(array) else array.slice(at, count), lsns, seqs, plain, short)
+    return _PayloadRange(array if count == len(array) else array.slice(at, count), lsns, seqs, plain, short)
 
 
 class _Call:
@@ -249,7 +249,7 @@ class _Call:
         """Whether all waiting rows of a transaction fit into one piece."""
         return self._releaser.fits([txn])
 
-    def take(self, segment: _Segment) -> None:
+    def take(self, segment: _PayloadRange) -> None:
         """Decodes the changes that a segment releases, or makes them due if they are too many for one piece."""
         if self.remainder is not None:
             self._add_waiting(*self._native.tag_waiting([segment.payloads], segment.lsns, segment.seqs))

@@ -2,39 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from pgoutput_fast.catalog.relations import Catalog, Relation
 from pgoutput_fast.catalog.user_types import UserTypes
 from pgoutput_fast.decoding.decoder import decode_tagged
 from pgoutput_fast.decoding.result import RelationBatch
-from pgoutput_fast.protocol.reasons import Reason
-from pgoutput_fast.schema.column_types import column_type_of
+from pgoutput_fast.merge.keys import ambiguous_change, check_key
 from pgoutput_fast.schema.metadata_columns import metadata_names
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.schema.own_memory import in_own_memory
 from pgoutput_fast.schema.plain import to_types
-from pgoutput_fast.schema.types import has_lists, stored_schema
+from pgoutput_fast.schema.types import stored_schema
 
 __all__ = [
     "ChangeRun",
     "Rejected",
-    "ambiguous_change",
-    "ambiguous_key",
-    "check_key",
     "commits_of",
     "committed_after",
     "decodable",
     "decoded_runs",
-    "key_of",
-    "unchecked_array",
-    "without_bound",
 ]
 
 _METADATA = metadata_names("_")
@@ -169,82 +161,3 @@ def commits_of(rows: pa.Table) -> np.ndarray:
 def committed_after(rows: pa.Table, position: int) -> pa.Table:
     """The changes, in commit order, that committed after a position."""
     return rows.slice(int(np.searchsorted(commits_of(rows), position, side="right")))
-
-
-def key_of(relation: Relation) -> tuple[str, ...]:
-    """The columns that identify a row; empty if only the whole row does."""
-    if relation.replica_identity not in ("d", "i"):
-        return ()
-    return tuple(column.name for column in relation.columns if column.key)
-
-
-def without_bound(rejects: pa.Table | pa.RecordBatch, key: Collection[str]) -> pa.Table:
-    """The rejects for arrays in key columns that lost their lower bound, as REJECTS_SCHEMA."""
-    found = pa.Table.from_batches([rejects]) if isinstance(rejects, pa.RecordBatch) else rejects
-    dropped = pc.equal(found.column("reason"), Reason.LOWER_BOUND.sentence)
-    in_key = pc.is_in(found.column("column"), pa.array(list(key), pa.string()))
-    return found.filter(pc.and_(dropped, in_key))
-
-
-def ambiguous_change(
-    rows: pa.Table | pa.RecordBatch, rejects: pa.Table, relation: Relation
-) -> tuple[str, int] | None:
-    """(message, LSN of the last commit) of changes whose key has an array that lost its lower bound.
-
-    None if there are none.
-
-    Args:
-        rows: changes under one relation version.
-        rejects: of these changes, and perhaps of others.
-        relation: the version.
-    """
-    key = key_of(relation)
-    if not rejects.num_rows or not key:
-        return None
-    dropped = without_bound(rejects, key)
-    if not dropped.num_rows:
-        return None
-    found = rows.filter(pc.is_in(rows["_seq"], dropped["seq"].combine_chunks()))
-    if not found.num_rows:
-        return None
-    of_these = dropped.filter(pc.is_in(dropped["seq"], pa.array(found["_seq"].to_numpy())))
-    column = of_these["column"][0].as_py()
-    return ambiguous_key(relation.qualified_name, column), int(pc.max(found["_commit_lsn"]).as_py())
-
-
-def ambiguous_key(table: str, column: str) -> str:
-    """The message for a table whose key has an array that lost its lower bound."""
-    return (
-        f"column {column!r} of the key of {table} has an array whose lower bound is not 1. Arrow drops the bound, so "
-        "two rows may have the same key here. Change the value on the server, or give the table REPLICA IDENTITY FULL"
-    )
-
-
-def check_key(relation: Relation, types: UserTypes) -> None:
-    """Checks that a change can name a row by the key, now and later.
-
-    Raises:
-        ValueError: for a column that refers to an object of the server: its text changes with the object's name.
-    """
-    key = key_of(relation)
-    for column in relation.columns:
-        if column.name in key and column_type_of(column, Options(), types).has("reg"):
-            raise ValueError(
-                f"column {column.name!r} of the key of {relation.qualified_name} names objects of the server. Its text "
-                "becomes another one when an object is renamed, or with another search_path, and then its row cannot "
-                "be found. Give the column the type oid, or take another key"
-            )
-
-
-def unchecked_array(schema: pa.Schema, key: Collection[str], before: Collection[str]) -> str | None:
-    """The message if an array column is new in the key, so that lower bounds were dropped unchecked; else None.
-
-    Args:
-        schema: has the columns.
-        key: the columns of the key now.
-        before: those of the key before.
-    """
-    for name in key:
-        if name not in before and name in schema.names and has_lists(schema.field(name).type):
-            return f"its key has the column {name!r} now, whose arrays may not have been checked before"
-    return None

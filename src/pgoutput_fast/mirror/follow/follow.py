@@ -103,7 +103,7 @@ class Follower:
         tables: the tables.
         server: gives types.
         options: how to decode.
-        memory, points, pace: of the mirror.
+        state, points, pace: of the mirror.
         run: names this process.
         progress: where to begin.
         in_step: whether current tables change only together.

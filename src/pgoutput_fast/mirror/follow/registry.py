@@ -14,7 +14,7 @@ from pgoutput_fast.mirror.state.layout import HISTORY, REJECTS
 from pgoutput_fast.mirror.state.mirror_state import MirrorState, TableRecord
 from pgoutput_fast.storage.stores import Store
 from pgoutput_fast.tables.directories import directory_of
-from pgoutput_fast.tables.file_table import FileTable
+from pgoutput_fast.tables.file_table import CurrentFileTable
 from pgoutput_fast.tables.options import TableOptions
 
 __all__ = ["Tables"]
@@ -101,7 +101,7 @@ class Tables:
 
     def _open(self, directory: str, record: TableRecord) -> MirroredTable:
         current = open_current_table(self._format, self._store, record.table, self._options)
-        if isinstance(current.table, FileTable):
+        if isinstance(current.table, CurrentFileTable):
             current.table.check = self._check
         history = self._appended(f"{HISTORY}/{directory}")
         server = self._server

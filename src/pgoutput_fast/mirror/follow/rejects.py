@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pgoutput_fast.catalog.relations import Relation
-from pgoutput_fast.mirror.follow.changes import ambiguous_key, key_of, without_bound
+from pgoutput_fast.merge.keys import ambiguous_key, key_of, without_bound
 from pgoutput_fast.mirror.follow.history import AppendTable, HistoryFiles
 from pgoutput_fast.mirror.follow.tables import MirroredTable
 from pgoutput_fast.snapshot.snapshot import SnapshotBatches

@@ -15,21 +15,16 @@ from pgoutput_fast.catalog.relations import Relation
 from pgoutput_fast.merge.current_table import CurrentTable
 from pgoutput_fast.merge.effect.effect import Effect
 from pgoutput_fast.merge.effect.net_effect import effect_of
-from pgoutput_fast.mirror.follow.changes import (
-    ChangeRun,
-    commits_of,
-    committed_after,
-    key_of,
-    unchecked_array,
-)
+from pgoutput_fast.merge.keys import key_of, unchecked_array
+from pgoutput_fast.mirror.follow.changes import ChangeRun, commits_of, committed_after
 from pgoutput_fast.mirror.follow.history import AppendTable, HistoryFiles
-from pgoutput_fast.mirror.follow.waiting import WaitingRows
+from pgoutput_fast.mirror.follow.waiting import PendingChanges
 from pgoutput_fast.mirror.schema_changes.fingerprint import CatalogColumn, Fingerprint
 from pgoutput_fast.mirror.schema_changes.versions import columns_of
 from pgoutput_fast.mirror.state.mirror_state import UNPUBLISHED, Gap, KnownColumn, MirrorState, TableRecord
 from pgoutput_fast.schema.metadata_columns import metadata_names
 from pgoutput_fast.tables.errors import LOAD_AGAIN, RELOAD
-from pgoutput_fast.tables.file_table import FileTable
+from pgoutput_fast.tables.file_table import CurrentFileTable
 
 __all__ = ["MirroredTable", "relation_columns"]
 
@@ -44,13 +39,13 @@ _METADATA = metadata_names("_")
 
 
 @dataclass
-class _WaitingChanges:
+class _PendingEffects:
     """Waiting changes under one key. Without a key, they also have the same columns, which identify the rows."""
 
     key: tuple[str, ...]
     # The LSN since which changes have these columns; 0 with a key.
     since: int
-    rows: WaitingRows = field(default_factory=WaitingRows)
+    rows: PendingChanges = field(default_factory=PendingChanges)
     # The effect of the changes, if computed already.
     effect: Effect | None = None
 
@@ -70,8 +65,8 @@ class MirroredTable:
         history: its history table.
         rejects: opens the table of its rejects.
         state: keeps the record.
-            columns_now: {name: column} of the relation with an oid, as the server has it now.
-            ask: asks the server whether the table must be loaded, and records the answer in the table.
+        columns_now: {name: column} of the relation with an oid, as the server has it now.
+        ask: asks the server whether the table must be loaded, and records the answer in the table.
 
         Problems of the table are in `record`. They are durable only after `save_problems`.
 
@@ -103,7 +98,7 @@ class MirroredTable:
         self._state = state
         self._columns_now = columns_now
         self._ask = ask
-        self._waiting: list[_WaitingChanges] = []
+        self._waiting: list[_PendingEffects] = []
         # The relation version of the last changes.
         self._version: int | None = None
         self.applied = self.merges = 0
@@ -140,7 +135,7 @@ class MirroredTable:
         self.position, self.version = self.current.position_and_version()
 
     def fix_statistics(self) -> None:
-        """Makes all rows of the table and its history visible to every reader, as `CurrentTable.mend`."""
+        """Makes all rows of the table and its history visible to every reader, as `CurrentRows.fix_statistics`."""
         if self.follows and self.record.history_error is None:
             self.history.fix_statistics()
         if self.follows:
@@ -253,7 +248,7 @@ class MirroredTable:
 
     def clean(self, oldest: int | None) -> None:
         """Removes files that only versions before `oldest` have, and files of unfinished commits."""
-        if not isinstance(self.current.table, FileTable) or self.version is None:
+        if not isinstance(self.current.table, CurrentFileTable) or self.version is None:
             return
         try:
             self.current.vacuum(1 if oldest is None else max(1, self.version - oldest + 1))
@@ -317,7 +312,7 @@ class MirroredTable:
                 self.want_load(_ALTERED if last.key != key else _DROPPED)
                 return
             self.note_key(key, first)
-            self._waiting.append(_WaitingChanges(key, since))
+            self._waiting.append(_PendingEffects(key, since))
         self._waiting[-1].rows.add(rows)
         self._waiting[-1].effect = None
 
@@ -411,11 +406,11 @@ class MirroredTable:
         if self.follows:
             self.stop(str(problem))
 
-    def _effect(self, changes: _WaitingChanges) -> Effect:
+    def _effect(self, changes: _PendingEffects) -> Effect:
         (rows,) = changes.rows.parts()
         return effect_of(rows, changes.key).filled_by(self.current.find)
 
-    def _apply(self, changes: _WaitingChanges, position: int) -> None:
+    def _apply(self, changes: _PendingEffects, position: int) -> None:
         began = time.monotonic()
         self.current.apply_parts(_Effects(changes), position, self.position)
         self.applied += changes.rows.num_rows
@@ -427,7 +422,7 @@ class MirroredTable:
 class _Effects:
     """The effects of changes, part by part. They are computed on demand."""
 
-    def __init__(self, changes: _WaitingChanges) -> None:
+    def __init__(self, changes: _PendingEffects) -> None:
         self._changes = changes
 
     def __iter__(self) -> Iterator[Effect]:

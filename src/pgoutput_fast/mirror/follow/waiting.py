@@ -8,17 +8,17 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from pgoutput_fast.mirror.follow.changes import commits_of
-from pgoutput_fast.storage.rows_file import RowsFile
+from pgoutput_fast.storage.temporary_rows import TemporaryRows
 from pgoutput_fast.tables.columns import joined
 
-__all__ = ["WaitingRows"]
+__all__ = ["PendingChanges"]
 
 # About this many bytes of a file are in memory at a time.
 _PART_BYTES = 64 << 20
 _BATCH_ROWS = 1 << 16
 
 
-class WaitingRows:
+class PendingChanges:
     """Changes of one table, in commit order.
 
     Attributes:
@@ -30,7 +30,7 @@ class WaitingRows:
         self.num_rows = self.nbytes = 0
         self.last = -1
         self._tables: list[pa.Table] = []
-        self._file: RowsFile | None = None
+        self._file: TemporaryRows | None = None
         # The positions of the parts in the file.
         self._offsets: list[int] = []
 
@@ -60,7 +60,7 @@ class WaitingRows:
         Raises:
             OSError: if there is no space.
         """
-        file = self._file = self._file or RowsFile(directory)
+        file = self._file = self._file or TemporaryRows(directory)
         for part in self._parts_in_memory():
             batches = part.combine_chunks().to_batches(_BATCH_ROWS)
             self._offsets.append(file.write(part.schema, batches))

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 import pyarrow as pa
 
 from pgoutput_fast.merge.effect.effect import COMMIT_LSN, UNREPRESENTABLE, current_schema
+from pgoutput_fast.merge.keys import check_key, key_of
 from pgoutput_fast.mirror.errors import LoadStoppedError
-from pgoutput_fast.mirror.follow.changes import check_key, key_of
 from pgoutput_fast.mirror.follow.history import HistoryFiles
 from pgoutput_fast.mirror.follow.rejects import LoadRejects
 from pgoutput_fast.mirror.follow.tables import MirroredTable, relation_columns

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from pgoutput_fast.merge.effect.effect import COMMIT_LSN, UNREPRESENTABLE, Effect
 from pgoutput_fast.merge.effect.net_effect import effect_of
-from pgoutput_fast.mirror.follow.changes import check_key, key_of
+from pgoutput_fast.merge.keys import check_key, key_of
 from pgoutput_fast.mirror.follow.history import HistoryFiles
 from pgoutput_fast.mirror.follow.rejects import LoadRejects
 from pgoutput_fast.mirror.follow.tables import MirroredTable, relation_columns

@@ -9,12 +9,12 @@ import pyarrow as pa
 
 from pgoutput_fast.catalog.relations import Catalog
 from pgoutput_fast.merge.effect.schema import current_schema
-from pgoutput_fast.mirror.follow.changes import check_key, key_of, unchecked_array
+from pgoutput_fast.merge.keys import check_key, key_of, unchecked_array
 from pgoutput_fast.schema.evolution import widest
 from pgoutput_fast.schema.metadata_columns import metadata_names
 from pgoutput_fast.spark.current.remedies import LOAD_AGAIN
 from pgoutput_fast.spark.tasks.current.batch_file import BatchFile
-from pgoutput_fast.spark.tasks.current.divide import TRUNCATES, Divided
+from pgoutput_fast.spark.tasks.current.divide import TRUNCATES, ShuffledChanges
 
 __all__ = ["KeyedChanges", "changes_by_key", "check_keys", "groups_of"]
 
@@ -36,7 +36,7 @@ class KeyedChanges:
 
     table: str
     key: tuple[str, ...]
-    divided: tuple[Divided, ...]
+    divided: tuple[ShuffledChanges, ...]
     last: int
 
     @property
@@ -56,7 +56,7 @@ class KeyedChanges:
             raise ValueError(f"{problem}. {LOAD_AGAIN}") from None
 
 
-def changes_by_key(table: str, divided: Sequence[Divided], catalog: Catalog) -> list[KeyedChanges]:
+def changes_by_key(table: str, divided: Sequence[ShuffledChanges], catalog: Catalog) -> list[KeyedChanges]:
     """The changes of a table by their keys, in the order of application.
 
     Raises:
@@ -67,7 +67,7 @@ def changes_by_key(table: str, divided: Sequence[Divided], catalog: Catalog) -> 
     for version in {each.version for each in divided}:
         check_key(relations[version], catalog.types)
     keys = {version: key_of(each) for version, each in relations.items()}
-    by_key: dict[tuple[str, ...], list[Divided]] = {}
+    by_key: dict[tuple[str, ...], list[ShuffledChanges]] = {}
     for each in divided:
         by_key.setdefault(keys[each.version], []).append(each)
     ordered = sorted(by_key.items(), key=lambda item: min(each.commits[0] for each in item[1]))
@@ -98,7 +98,7 @@ def check_keys(changes: Sequence[KeyedChanges], before: Sequence[str] | None) ->
         before = each.key
 
 
-def groups_of(divided: Iterable[Divided]) -> list[Files]:
+def groups_of(divided: Iterable[ShuffledChanges]) -> list[Files]:
     """The changes of each reducing task: linked buckets, and the truncates."""
     divided = list(divided)
     root: dict[int, int] = {}

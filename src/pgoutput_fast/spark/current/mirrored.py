@@ -103,8 +103,8 @@ def read_mirrored(store: Store, format: str) -> Mirrored | None:
     Raises:
         ValueError: if the sink cannot continue after this mirror, or a file is damaged.
     """
-    memory = MirrorState(store)
-    beginning = memory.beginning()
+    state = MirrorState(store)
+    beginning = state.beginning()
     if beginning is None:
         return None
     if beginning.format != format:
@@ -119,13 +119,13 @@ def read_mirrored(store: Store, format: str) -> Mirrored | None:
         )
     if beginning.stage != "done":
         raise ValueError(f"a load or a repair of the mirror in {store} was interrupted: run the mirror first")
-    progress = memory.progress()
+    progress = state.progress()
     segments = os.fspath(store.at(SEGMENTS)) if beginning.segments is None else beginning.segments
     return Mirrored(
         store,
         segments if progress is None else stream_directory(segments, progress.stream),
         -1 if progress is None else progress.last_seq,
-        {record.table: record for record in memory.tables().values()},
+        {record.table: record for record in state.tables().values()},
     )
 
 

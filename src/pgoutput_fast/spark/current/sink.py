@@ -26,20 +26,20 @@ from pgoutput_fast.spark.current.jobs import run_jobs
 from pgoutput_fast.spark.current.keyed_changes import changes_by_key, check_keys
 from pgoutput_fast.spark.current.mirrored import Mirrored, read_mirrored
 from pgoutput_fast.spark.current.notes import NOTES_FILE, Notes, read_notes, write_notes
+from pgoutput_fast.spark.current.relation_checks import check_names, check_versions
 from pgoutput_fast.spark.current.remedies import START_AGAIN
-from pgoutput_fast.spark.current.versions import check_names, check_versions
 from pgoutput_fast.spark.dataframes.plan import task_options
 from pgoutput_fast.spark.merge import Merger
 from pgoutput_fast.spark.sessions import cores_of
 from pgoutput_fast.spark.source.stream_files import Emitted, read_emitted
-from pgoutput_fast.spark.tasks.current.divide import DivideChanges, Divided, Taken
-from pgoutput_fast.spark.tasks.current.reduce import Place
+from pgoutput_fast.spark.tasks.current.divide import DivideChanges, ReadRange, ShuffledChanges
+from pgoutput_fast.spark.tasks.current.reduce import TableLocation
 from pgoutput_fast.storage.lease import WriterLease
 from pgoutput_fast.storage.paths import absolute, redacted_uri
 from pgoutput_fast.storage.stores import open_store
 from pgoutput_fast.tables.directories import CURRENT
 from pgoutput_fast.tables.errors import RELOAD
-from pgoutput_fast.tables.file_table import FileTable
+from pgoutput_fast.tables.file_table import CurrentFileTable
 from pgoutput_fast.tables.files import CURRENT_FILE_BYTES
 from pgoutput_fast.tables.formats import FORMATS, check_name, open_current
 from pgoutput_fast.tables.options import TableOptions
@@ -206,7 +206,7 @@ class _Sink:
         self._settings = settings
         self._store = open_store(settings.target)
         self._listed: dict[str, SegmentList] = {}
-        self._tables: dict[str, tuple[FileTable, Place]] = {}
+        self._tables: dict[str, tuple[CurrentFileTable, TableLocation]] = {}
         self._next_cleaning = 0.0
         self._check: Callable[[], object] = lambda: None
 
@@ -362,14 +362,14 @@ class _Sink:
         known = {each.qualified_name for each in catalog.relations}
         return sorted(known if wanted is None else known & wanted)
 
-    def _table(self, name: str) -> tuple[FileTable, Place]:
+    def _table(self, name: str) -> tuple[CurrentFileTable, TableLocation]:
         if name not in self._tables:
             settings = self._settings
             table = open_current(settings.format, self._store, name, settings.table_options)
-            assert isinstance(table, FileTable)
+            assert isinstance(table, CurrentFileTable)
             table.check = self._check
             table.fix_statistics()
-            place = Place(settings.format, settings.target, name, settings.table_options)
+            place = TableLocation(settings.format, settings.target, name, settings.table_options)
             self._tables[name] = table, place
         return self._tables[name]
 
@@ -417,7 +417,7 @@ class _Sink:
         known = {name: notes.oids[name] for name in made if name in notes.oids}
         return replace(notes, there={**notes.there, **known})
 
-    def _divided(self, batch: _Batch, positions: Mapping[str, int | None]) -> list[Divided]:
+    def _divided(self, batch: _Batch, positions: Mapping[str, int | None]) -> list[ShuffledChanges]:
         oids: dict[str, set[int]] = {}
         types: dict[str, dict[str, set[tuple[int, int]]]] = {}
         for relation in batch.catalog.relations:
@@ -437,7 +437,7 @@ class _Sink:
             # Equal values of two types may have different buckets.
             altered = any(len(each) > 1 for each in types[name].values())
             buckets = 1 if altered else min(_MOST_BUCKETS, 1 + nbytes // self._settings.bucket_bytes)
-            taken[name] = Taken(position, buckets)
+            taken[name] = ReadRange(position, buckets)
         if not taken:
             return []
         relations = {oid: 0 for each in oids.values() for oid in each}

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from pgoutput_fast.catalog.relations import Catalog, Relation
 from pgoutput_fast.decoding.decoder import decode_tagged
-from pgoutput_fast.mirror.follow.changes import ambiguous_change, key_of
+from pgoutput_fast.merge.keys import ambiguous_change, key_of
 from pgoutput_fast.schema.metadata_columns import metadata_names
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.schema.plain import to_types
@@ -22,7 +22,7 @@ from pgoutput_fast.spark.tasks.current.batch_file import BatchFile, write_batche
 from pgoutput_fast.spark.tasks.current.buckets import buckets_of
 from pgoutput_fast.spark.tasks.rows import changes_between, changes_of
 
-__all__ = ["TRUNCATES", "DivideChanges", "Divided", "Taken"]
+__all__ = ["TRUNCATES", "DivideChanges", "ReadRange", "ShuffledChanges"]
 
 #: The bucket of truncates, which every bucket needs.
 TRUNCATES = -1
@@ -33,7 +33,7 @@ _MOST_WAITING = 64 << 20
 
 
 @dataclass(frozen=True)
-class Taken:
+class ReadRange:
     """Which changes to read of a table.
 
     Attributes:
@@ -46,7 +46,7 @@ class Taken:
 
 
 @dataclass(frozen=True)
-class Divided:
+class ShuffledChanges:
     """Changes of one table under one relation version.
 
     Attributes:
@@ -83,16 +83,16 @@ class DivideChanges:
     """
 
     scratch: str
-    tables: Mapping[str, Taken]
+    tables: Mapping[str, ReadRange]
     catalog: str = field(repr=False)
     options: Options
     spec: ReadSpec = field(repr=False)
     after: int
     last: int
 
-    def __call__(self) -> list[Divided]:
+    def __call__(self) -> list[ShuffledChanges]:
         """Returns the files."""
-        found: list[Divided] = []
+        found: list[ShuffledChanges] = []
         waiting: dict[Relation, list[pa.Table]] = {}
         nbytes = 0
         for relation, rows in self._changes():
@@ -122,14 +122,14 @@ class DivideChanges:
                             raise ValueError(unclear[0])
                         yield relation, plain
 
-    def _written(self, waiting: Mapping[Relation, list[pa.Table]]) -> list[Divided]:
+    def _written(self, waiting: Mapping[Relation, list[pa.Table]]) -> list[ShuffledChanges]:
         return [
             self._divided(relation, pa.concat_tables(parts).combine_chunks())
             for relation, parts in waiting.items()
             if sum(each.num_rows for each in parts)
         ]
 
-    def _divided(self, relation: Relation, rows: pa.Table) -> Divided:
+    def _divided(self, relation: Relation, rows: pa.Table) -> ShuffledChanges:
         taken = self.tables[relation.qualified_name]
         columns = key_of(relation) or [name for name in rows.column_names if name not in _METADATA]
         buckets = buckets_of(rows, columns, taken.buckets)
@@ -142,7 +142,7 @@ class DivideChanges:
         (whole,) = rows.to_batches()
         batches = (whole.slice(begin, end - begin) for begin, end in zip(begins.tolist(), ends, strict=True))
         commits = rows["_commit_lsn"].to_numpy()
-        return Divided(
+        return ShuffledChanges(
             relation.qualified_name,
             relation.version,
             write_batches(self.scratch, batches, rows.schema, None),

@@ -16,14 +16,14 @@ from pgoutput_fast.storage.stores import open_store
 from pgoutput_fast.tables.columns import in_schema, joined
 from pgoutput_fast.tables.options import TableOptions
 
-__all__ = ["Place", "ReduceChanges", "effect_files"]
+__all__ = ["ReduceChanges", "TableLocation", "effect_files"]
 
 # Rows per batch, the smallest unit of reading.
 _BATCH_ROWS = 1 << 13
 
 
 @dataclass(frozen=True)
-class Place:
+class TableLocation:
     """The location of a current table.
 
     Attributes:
@@ -54,7 +54,7 @@ class ReduceChanges:
     """
 
     scratch: str
-    place: Place
+    place: TableLocation
     key: tuple[str, ...]
     identity: tuple[str, ...]
     schema: pa.Schema

@@ -12,10 +12,10 @@ import pyarrow as pa
 
 from pgoutput_fast.base.arguments import expect_list
 
-__all__ = ["RowsFile"]
+__all__ = ["TemporaryRows"]
 
 
-class RowsFile:
+class TemporaryRows:
     """A file of rows, read one batch at a time, also by several readers concurrently.
 
     Args:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from pgoutput_fast.storage.rows_file import RowsFile
+from pgoutput_fast.storage.temporary_rows import TemporaryRows
 
 SCHEMA = pa.schema({"id": pa.int64(), "text": pa.string(), "list": pa.list_(pa.int32())})
 
@@ -21,7 +21,7 @@ def _batches(begin: int, count: int) -> list[pa.RecordBatch]:
 
 def test_what_was_written_is_read(tmp_path: Path) -> None:
     directory = tmp_path / "below" / "spill"
-    file = RowsFile(directory)
+    file = TemporaryRows(directory)
     assert not list(directory.iterdir())
     places = [file.write(SCHEMA, _batches(begin, count)) for begin, count in ((0, 20), (20, 0), (20, 5))]
     assert list(file.read(places[0])) == _batches(0, 20)
@@ -32,7 +32,7 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
 
 
 def test_readers_in_several_threads() -> None:
-    file = RowsFile()
+    file = TemporaryRows()
     place = file.write(SCHEMA, _batches(0, 3000))
     found: list[list[pa.RecordBatch]] = []
     readers = [threading.Thread(target=lambda: found.append(list(file.read(place)))) for _ in range(3)]
