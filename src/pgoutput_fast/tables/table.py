@@ -202,6 +202,21 @@ class OutcomeUnknownError(RuntimeError):
         )
 
 
+def _is_made(commit: Commit, newest: Version) -> bool:
+    """Whether the newest version is what a commit makes. No other writer knows the names of its files."""
+    if commit.added:
+        return newest.names.issuperset(file.name for file in commit.added)
+    # Without files of its own, it has moved the position, and files have gone.
+    base = commit.base
+    if newest.position is None or newest.position[0] != commit.position[0]:
+        return False
+    if base is None:
+        return not newest.names
+    moved = base.position is None or base.position[0] != commit.position[0]
+    left = set() if commit.removed == "all" else base.names.difference(commit.removed)
+    return moved and newest.names == left
+
+
 class Table(ABC):
     """One table of a target. A format is a subclass.
 
@@ -262,11 +277,7 @@ class Table(ABC):
         except ConflictError:
             # If the answer of a store was lost, a library retries, and meets its own commit.
             newest = self.version()
-            if (
-                not commit.added
-                or newest is None
-                or not newest.names.issuperset(f.name for f in commit.added)
-            ):
+            if newest is None or not _is_made(commit, newest):
                 raise
         finally:
             self._is_known = False
@@ -337,7 +348,7 @@ class Table(ABC):
         for number in range(now.number - 1, max(now.number - keep, -1), -1):
             try:
                 version = self.version(number)
-            except OSError:
+            except FileNotFoundError:
                 return  # Delta removes old entries of its log
             if version is not None:
                 yield version

@@ -26,7 +26,9 @@ from pgoutput_fast.merge import commit as commits
 from pgoutput_fast.merge.effect.effect import Effect, Unfilled, current_schema
 from pgoutput_fast.merge.local import LocalMerge
 from pgoutput_fast.merge.units import RewriteUnit
-from pgoutput_fast.tables.table import Table
+from pgoutput_fast.storage.stores import open_store
+from pgoutput_fast.tables.delta.table import DeltaTable
+from pgoutput_fast.tables.table import Commit, CommitLsn, ConflictError, Table, Version
 from support import numbered
 from support.buckets import opened_bucket
 from support.current_tables import delta_table
@@ -296,6 +298,25 @@ def test_older_versions_can_be_read_until_vacuum(small: LocalMerge) -> None:
         small.vacuum(0)
 
 
+def test_a_version_that_cannot_be_read_now_is_not_gone(
+    small: LocalMerge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for k in range(4):
+        small.apply(numbered.effect([k]), 2 + k)
+    read = DeltaTable.version
+
+    def fail(self: DeltaTable, number: int | None = None) -> Version | None:
+        if number == 2:
+            raise ConnectionResetError("the store does not answer")
+        return read(self, number)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DeltaTable, "version", fail)
+        with pytest.raises(ConnectionResetError):
+            small.vacuum(10)
+    assert [small.read(version).num_rows for version in range(5)] == [1000, 999, 998, 997, 996]
+
+
 def test_vacuum_leaves_new_files_of_others(small: LocalMerge, tmp_path: Path) -> None:
     new, old = tmp_path / "t" / "new.parquet", tmp_path / "t" / "old.parquet"
     week = time.time() - 8 * 24 * 3600
@@ -503,6 +524,19 @@ def test_a_commit_whose_answer_is_lost() -> None:
         for each in (table, delta_table(bucket.uri % "lake", "t")):
             assert (each.position(), each.version()) == (3, 2)
             assert numbered.ids(each) == [1, 2, 3]
+
+
+def test_a_first_commit_without_files_whose_answer_is_lost() -> None:
+    """An empty table is there, and is this writer's own."""
+    with opened_bucket("empty") as bucket:
+        table = DeltaTable(open_store(bucket.uri % "lake"), "t", "history")
+        for position in (5, 6):
+            bucket.lose_answers("_delta_log/")
+            table.commit(Commit(table.known, numbered.SCHEMA, CommitLsn(position)))
+            assert bucket.to_lose == 0
+            assert (table.version().lsn, table.version().names) == (position, set())
+        with pytest.raises(ConflictError):
+            table.commit(Commit(None, numbered.SCHEMA, CommitLsn(7)))
 
 
 def test_without_deltalake() -> None:

@@ -163,16 +163,29 @@ def begin_run(target: str, format: str, options: TableOptions) -> Iterator[Run]:
 
 
 def _clean_up(run: Run, name: str) -> None:
-    """Completes a commit that a run began, and removes its other files."""
+    """Completes a commit that a run began, and removes its other files.
+
+    Tables that this run cannot open keep their files, and the marker stays for a run that can.
+    """
     end_marker(run.store, name)
     tables = {
         _table_of(entry.name)
         for entry in run.store.entries(recursive=True)
         if _whole(entry.name).startswith(file_prefix(name, False))
     }
-    for directory in tables:
+    closed = {directory for directory in tables if not _can_open(run, directory)}
+    for directory in tables - closed:
         _remove_orphans(name, run.target.table(directory, "changes"))
-    remove_marker(run.store, name)
+    if not closed:
+        remove_marker(run.store, name)
+
+
+def _can_open(run: Run, directory: str) -> bool:
+    """Whether a run sees the table of a directory, if it has one: not with another format or another catalog."""
+    formats = formats_of(run.store, directory)
+    if not formats:
+        return True
+    return formats == [run.format] and run.target.table(directory, "changes").version() is not None
 
 
 def _remove_orphans(run: str, table: Table, added: Collection[str] = ()) -> None:

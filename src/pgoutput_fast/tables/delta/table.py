@@ -286,8 +286,7 @@ class DeltaTable(Table):
             table = self._at(base.number)
         step = self._step(base, alone=bool(commit.removed))
         if commit.removed == "all":
-            _allow_timestamps(table, whole, step)
-            return table
+            return self._with_timestamps(table, base, whole, step)
         added = pa.schema([field for field in commit.schema if field.name not in base.schema.names])
         if self._mended(table, base, stored_schema(added, "table"), commit.removed):
             table = self._at(base.number + 1)
@@ -296,17 +295,49 @@ class DeltaTable(Table):
 
     def _with_columns(self, table: Any, base: Version, new: Sequence[Any], step: Any) -> Any:
         """The table with more columns."""
+
+        def has(table: Any) -> bool:
+            return {field.name for field in table.schema().fields}.issuperset(field.name for field in new)
+
+        return self._after_step(
+            table, base, lambda: table.alter.add_columns(new, commit_properties=step), has
+        )
+
+    def _with_timestamps(self, table: Any, base: Version, schema: Any, step: Any) -> Any:
+        """The table with timestamps without a time zone enabled, if a schema of delta-rs has them.
+
+        `alter.add_columns` does so by itself, but not an overwrite.
+        """
+        from deltalake import TableFeatures
+
+        def has(table: Any) -> bool:
+            return "timestampNtz" in (table.protocol().reader_features or ())
+
+        if has(table) or "timestamp_ntz" not in schema.to_json():
+            return table
+        feature = TableFeatures.TimestampWithoutTimezone
+        return self._after_step(
+            table,
+            base,
+            lambda: table.alter.add_feature(
+                feature, allow_protocol_versions_increase=True, commit_properties=step
+            ),
+            has,
+        )
+
+    def _after_step(
+        self, table: Any, base: Version, step: Callable[[], object], has: Callable[[Any], bool]
+    ) -> Any:
+        """The table after a commit that prepares another one. `has` says whether a version has what the commit adds."""
         from deltalake.exceptions import CommitFailedError
 
         number = table.version()
         try:
-            table.alter.add_columns(new, commit_properties=step)
+            step()
         except CommitFailedError:
             # If the answer of a store was lost, delta-rs retries, and meets its own commit.
             table = self._at(None)
-            names = {field.name for field in table.schema().fields}
-            own = table.version() == number + 1 and self._position(table) == base.position
-            if not own or not names.issuperset(field.name for field in new):
+            if table.version() != number + 1 or self._position(table) != base.position or not has(table):
                 raise
         return table
 
@@ -460,25 +491,6 @@ def _applied(
     elif before.stream is not None:
         applied[_STREAM] = _NO_STREAM
     return applied, info
-
-
-def _allow_timestamps(table: Any, schema: Any, properties: Any) -> None:
-    """Enables timestamps without a time zone in a table, before its columns are replaced by some that have them.
-
-    `alter.add_columns` does so by itself, but not an overwrite.
-
-    Args:
-        table: a `DeltaTable`.
-        schema: the new columns, a schema of delta-rs.
-        properties: of the commit.
-    """
-    from deltalake import TableFeatures
-
-    there = table.protocol().reader_features or ()
-    if "timestampNtz" in there or "timestamp_ntz" not in schema.to_json():
-        return
-    feature = TableFeatures.TimestampWithoutTimezone
-    table.alter.add_feature(feature, allow_protocol_versions_increase=True, commit_properties=properties)
 
 
 def _columns_error(problem: Exception, place: str) -> ValueError:
