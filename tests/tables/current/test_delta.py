@@ -539,6 +539,18 @@ def test_a_first_commit_without_files_whose_answer_is_lost() -> None:
             table.commit(Commit(None, numbered.SCHEMA, CommitLsn(7)))
 
 
+def test_a_feature_whose_answer_is_lost() -> None:
+    """Timestamps without a time zone replace all columns: a commit enables them, and the next one has them."""
+    with opened_bucket("feature") as bucket:
+        table = DeltaTable(open_store(bucket.uri % "lake"), "t", "history")
+        table.commit(Commit(None, numbered.SCHEMA, CommitLsn(1)))
+        times = pa.schema([("at", pa.timestamp("us"))])
+        bucket.lose_answers("_delta_log/")
+        table.commit(Commit(table.known, times, CommitLsn(2), removed="all"))
+        assert bucket.to_lose == 0
+        assert (table.version().lsn, table.version().schema) == (2, times)
+
+
 def test_without_deltalake() -> None:
     code = """
 import sys

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 from urllib.parse import parse_qs, unquote
 
@@ -21,6 +21,7 @@ from pgoutput_fast.storage.parquet import SETTINGS
 from pgoutput_fast.storage.paths import is_uri, open_place, redacted_uri, split_uri
 from pgoutput_fast.storage.stores import Store, open_store
 from pgoutput_fast.tables.delta.statistics import complete, mended_actions
+from pgoutput_fast.tables.delta.steps import add_columns, allow_timestamps
 from pgoutput_fast.tables.errors import LOAD_ANY_AGAIN
 from pgoutput_fast.tables.files import WrittenFile
 from pgoutput_fast.tables.stream import Stream
@@ -284,62 +285,19 @@ class DeltaTable(Table):
         # If files are removed, a log that was damaged meanwhile must be noticed.
         if table is None or commit.removed or table.version() != base.number:
             table = self._at(base.number)
-        step = self._step(base, alone=bool(commit.removed))
+        step, newest = self._step(base, alone=bool(commit.removed)), partial(self._newest_at, base.position)
         if commit.removed == "all":
-            return self._with_timestamps(table, base, whole, step)
+            return allow_timestamps(table, whole, step, newest)
         added = pa.schema([field for field in commit.schema if field.name not in base.schema.names])
         if self._mended(table, base, stored_schema(added, "table"), commit.removed):
             table = self._at(base.number + 1)
         new = [field for field in whole.fields if field.name not in base.schema.names]
-        return self._with_columns(table, base, new, step) if new else table
+        return add_columns(table, new, step, newest) if new else table
 
-    def _with_columns(self, table: Any, base: Version, new: Sequence[Any], step: Any) -> Any:
-        """The table with more columns."""
-
-        def has(table: Any) -> bool:
-            return {field.name for field in table.schema().fields}.issuperset(field.name for field in new)
-
-        return self._after_step(
-            table, base, lambda: table.alter.add_columns(new, commit_properties=step), has
-        )
-
-    def _with_timestamps(self, table: Any, base: Version, schema: Any, step: Any) -> Any:
-        """The table with timestamps without a time zone enabled, if a schema of delta-rs has them.
-
-        `alter.add_columns` does so by itself, but not an overwrite.
-        """
-        from deltalake import TableFeatures
-
-        def has(table: Any) -> bool:
-            return "timestampNtz" in (table.protocol().reader_features or ())
-
-        if has(table) or "timestamp_ntz" not in schema.to_json():
-            return table
-        feature = TableFeatures.TimestampWithoutTimezone
-        return self._after_step(
-            table,
-            base,
-            lambda: table.alter.add_feature(
-                feature, allow_protocol_versions_increase=True, commit_properties=step
-            ),
-            has,
-        )
-
-    def _after_step(
-        self, table: Any, base: Version, step: Callable[[], object], has: Callable[[Any], bool]
-    ) -> Any:
-        """The table after a commit that prepares another one. `has` says whether a version has what the commit adds."""
-        from deltalake.exceptions import CommitFailedError
-
-        number = table.version()
-        try:
-            step()
-        except CommitFailedError:
-            # If the answer of a store was lost, delta-rs retries, and meets its own commit.
-            table = self._at(None)
-            if table.version() != number + 1 or self._position(table) != base.position or not has(table):
-                raise
-        return table
+    def _newest_at(self, position: Ordinal | CommitLsn | None) -> Any:
+        """The newest version, opened. None if it has another position."""
+        table = self._at(None)
+        return table if self._position(table) == position else None
 
     def _mended(
         self,
