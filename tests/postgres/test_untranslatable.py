@@ -98,6 +98,7 @@ def test_a_load_has_such_values_in_its_rejects(dsn: str, options: pgo.Options) -
         )
 
 
+@pytest.mark.unsanitized
 @pytest.mark.slow
 @pytest.mark.newest_server
 def test_a_load_of_a_mirror_has_such_values_in_its_rejects(dsn: str, tmp_path: Path) -> None:
@@ -109,6 +110,7 @@ def test_a_load_of_a_mirror_has_such_values_in_its_rejects(dsn: str, tmp_path: P
     assert (row["v"], row["_unrepresentable"]) == (None, ["v"])
 
 
+@pytest.mark.unsanitized
 @pytest.mark.slow
 @pytest.mark.newest_server
 @pytest.mark.parametrize("encoding", ["EUC_KR"])
@@ -239,6 +241,7 @@ def test_follow_gives_such_a_value_as_a_reject(dsn: str) -> None:
     assert rows[-1]["v"] == "naïve"
 
 
+@pytest.mark.unsanitized
 @pytest.mark.newest_server
 def test_a_mirror_goes_on_behind_such_a_change(dsn: str, tmp_path: Path) -> None:
     for more in ((), _CHANGES, (b"DELETE FROM bad WHERE id = 4", b"INSERT INTO bad VALUES (5, '\x81')")):
@@ -250,6 +253,7 @@ def test_a_mirror_goes_on_behind_such_a_change(dsn: str, tmp_path: Path) -> None
     assert {row["id"]: row["v"] for row in rows} == {1: "café", 2: "mended", 5: None}
 
 
+@pytest.mark.unsanitized
 @pytest.mark.slow
 @pytest.mark.newest_server
 @pytest.mark.parametrize("encoding", ["WIN1251"])
@@ -275,6 +279,7 @@ def test_another_encoding(dsn: str, tmp_path: Path) -> None:
     assert {row["id"]: row["v"] for row in rows} == expected
 
 
+@pytest.mark.unsanitized
 @pytest.mark.newest_server
 @pytest.mark.parametrize("encoding", ["EUC_KR"])
 def test_several_bytes_per_character(dsn: str, tmp_path: Path) -> None:
@@ -293,6 +298,7 @@ def test_several_bytes_per_character(dsn: str, tmp_path: Path) -> None:
     assert current_of(tmp_path, "public.bad").column("v").to_pylist() == ["mended"]
 
 
+@pytest.mark.unsanitized
 @pytest.mark.newest_server
 def test_names_of_others(dsn: str, tmp_path: Path) -> None:
     """Of a table, a column, a schema, a label, a field and a publication that nobody reads."""
@@ -319,6 +325,7 @@ def test_names_of_others(dsn: str, tmp_path: Path) -> None:
         assert [each.error for each in mirror.status()] == [None]
 
 
+@pytest.mark.unsanitized
 @pytest.mark.newest_server
 def test_a_published_name(dsn: str, tmp_path: Path) -> None:
     """The errors have a statement that renames it."""
@@ -441,6 +448,7 @@ def _decodes(text: bytes, codec: str) -> bool:
     return True
 
 
+@pytest.mark.unsanitized
 @pytest.mark.slow
 @pytest.mark.newest_server
 def test_a_repair_with_such_a_value(dsn: str, tmp_path: Path) -> None:

@@ -551,6 +551,7 @@ def test_a_feature_whose_answer_is_lost() -> None:
         assert (table.version().lsn, table.version().schema) == (2, times)
 
 
+@pytest.mark.unsanitized
 def test_without_deltalake() -> None:
     code = """
 import sys

@@ -44,6 +44,7 @@ def test_queries_see_the_rows(loaded: DuckDBMerge, tmp_path: Path) -> None:
     assert _query(place, "SELECT position, version FROM _pgoutput_fast_positions") == [(2, 1)]
 
 
+@pytest.mark.unsanitized
 def test_the_page_reads_the_rows(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """docs/current-tables.md."""
     page = (DOCS / "current-tables.md").read_text()
