@@ -254,6 +254,48 @@ def test_a_history_that_somebody_removed(place: Place) -> None:
     expect_replayed(place, "public.t", ["id"])
 
 
+@pytest.mark.parametrize("running", [False, True])
+def test_a_history_that_must_be_read_in_another_way(place: Place, running: bool) -> None:
+    """Its files may have rows that a user deleted. Only this history stops, and nobody reads it."""
+    place.database.execute(
+        *(f"CREATE TABLE {name} (id int PRIMARY KEY)" for name in ("a", "b")),
+        "CREATE PUBLICATION mirrored FOR TABLE a, b",
+    )
+    place.run()
+    uri = str(place.target / "history" / "public.a")
+
+    def enable() -> None:
+        deltalake.DeltaTable(uri).alter.add_feature(
+            deltalake.TableFeatures.DeletionVectors, allow_protocol_versions_increase=True
+        )
+
+    change = [f"INSERT INTO {name} SELECT count(*) FROM {name}" for name in ("a", "b")]
+    if not running:
+        enable()
+    with place.mirror() as mirror:
+        if running:
+            place.database.execute(*change)
+            mirror.run(until_lsn="now")
+            enable()
+        for _ in range(2):  # a commit that meets the feature may be the last one
+            place.database.execute(*change)
+            mirror.run(until_lsn="now")
+        stopped, other = mirror.status()
+        assert (stopped.state, other.state, other.history_error) == ("follow", "follow", None)
+        assert "it has deletionVectors, which this package does not know" in str(stopped.history_error)
+        expect_equal(place, "public.a", "public.b")
+        with pytest.raises(MirrorError, match=r"deletionVectors.*Remove its directory"):
+            mirror.reload("public.a")
+        shutil.rmtree(uri)
+        mirror.reload("public.a")
+        place.database.execute(*change)
+        mirror.run(until_lsn="now")
+        place.expect_no_errors(mirror)
+    for table in ("public.a", "public.b"):
+        expect_equal(place, table)
+        expect_replayed(place, table, ["id"])
+
+
 def test_a_table_that_is_removed_while_the_mirror_has_it_open(place: Place) -> None:
     place.database.execute(
         *(f"CREATE TABLE {name} (id int PRIMARY KEY)" for name in ("a", "b")),

@@ -9,9 +9,10 @@ import os
 import random
 import re
 import resource
+import struct
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -19,19 +20,24 @@ from typing import Any
 
 import deltalake
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
+from pgoutput_fast.storage.paths import open_file
 from pgoutput_fast.storage.stores import open_store
 from pgoutput_fast.tables.advice import advised
+from pgoutput_fast.tables.delta import joining
+from pgoutput_fast.tables.delta import table as delta
 from pgoutput_fast.tables.delta.table import DeltaTable
 from pgoutput_fast.tables.files import TableFiles, WrittenFile
 from pgoutput_fast.tables.marker import end_marker, left_runs, put_marker, remove_marker
 from pgoutput_fast.tables.parquet import MANIFEST, ParquetTable
 from pgoutput_fast.tables.partitions import Partitioning
 from pgoutput_fast.tables.statistics import measured, statistics_of
-from pgoutput_fast.tables.table import Table
+from pgoutput_fast.tables.table import Commit, CommitLsn, Ordinal, Table, TableRole
 from support.appended import append, names_of, seq_of
+from support.buckets import opened_bucket
 
 SCHEMA = pa.schema([("_seq", pa.int64()), ("text", pa.string())])
 
@@ -266,6 +272,225 @@ def test_a_delta_table_has_checkpoints(tmp_path: Path) -> None:
     table = deltalake.DeltaTable(str(place))
     assert sorted(table.to_pyarrow_table()["_seq"].to_pylist()) == list(range(25))
     assert seq_of(DeltaTable(open_store(tmp_path), "t", "changes")) == 24
+
+
+_Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
+
+
+def _deletion_vector() -> dict[str, Any]:
+    """One that hides the first row of a file, in the form of Delta's log."""
+    bitmap = struct.pack("<IIHHIH", 12346, 1, 0, 0, 16, 0)
+    whole = struct.pack("<Iq", 1681511377, 1) + struct.pack("<I", 0) + bitmap
+    whole += b"\0" * (-len(whole) % 4)
+    words = (int.from_bytes(whole[k : k + 4]) for k in range(0, len(whole), 4))
+    text = "".join(_Z85[word // 85**n % 85] for word in words for n in range(4, -1, -1))
+    return {"storageType": "i", "pathOrInlineDv": text, "sizeInBytes": len(whole), "cardinality": 1}
+
+
+def _delete_first_row(log: Path) -> None:
+    """What a DELETE of Spark does to a table with one commit, if deletion vectors are on."""
+    made = map(json.loads, (log / f"{0:020}.json").read_text().splitlines())
+    (add,) = [action["add"] for action in made if "add" in action]
+    features = {"readerFeatures": ["deletionVectors"], "writerFeatures": ["deletionVectors"]}
+    actions = [
+        {"protocol": {"minReaderVersion": 3, "minWriterVersion": 7, **features}},
+        {"remove": {"path": add["path"], "deletionTimestamp": 1, "dataChange": True}},
+        {"add": {**add, "deletionVector": _deletion_vector()}},
+    ]
+    (log / f"{1:020}.json").write_text("".join(json.dumps(action) + "\n" for action in actions))
+
+
+def _map_columns(log: Path) -> None:
+    action = {"protocol": {"minReaderVersion": 2, "minWriterVersion": 5}}
+    (log / f"{1:020}.json").write_text(json.dumps(action))
+
+
+@pytest.mark.parametrize("role", ["changes", "history"])
+@pytest.mark.parametrize(
+    ("change", "feature"), [(_delete_first_row, "deletionVectors"), (_map_columns, "columnMapping")]
+)
+def test_tables_that_must_be_read_in_another_way_are_refused(
+    tmp_path: Path, role: TableRole, change: Callable[[Path], None], feature: str
+) -> None:
+    """Rows that a user deleted must not come back with the next commit, and nobody may read them."""
+    position: Ordinal | CommitLsn = Ordinal(9) if role == "changes" else CommitLsn(9)
+    store, place = open_store(tmp_path), tmp_path / "t"
+    table = DeltaTable(store, "t", role)
+    table.commit(Commit(None, SCHEMA, position, _write(store, "one", 0)))
+    change(place / "_delta_log")
+    wider = SCHEMA.append(pa.field("new", pa.int32()))
+    calls: tuple[Callable[[], object], ...] = (
+        table.version,
+        table.fix_statistics,
+        table.compact,
+        lambda: table.fitted(wider),
+        lambda: table.commit(Commit(table.known, wider, position, _write(store, "two", 10))),
+        lambda: DeltaTable(store, "t", role).version(),
+        lambda: DeltaTable(store, "t", role).version(1),
+    )
+    for call in calls:
+        with pytest.raises(
+            ValueError,
+            match=rf"the table in .*/t was changed .* it has {feature}, .*Remove its directory, and",
+        ):
+            call()
+    assert deltalake.DeltaTable(str(place)).version() == 1
+    if feature == "deletionVectors":
+        query = deltalake.QueryBuilder().register("t", deltalake.DeltaTable(str(place)))
+        rows = pa.table(query.execute("SELECT _seq FROM t ORDER BY _seq"))
+        assert rows["_seq"].to_pylist() == list(range(1, 10))
+    assert DeltaTable(store, "t", role).version(0) is not None
+
+
+# ---- files of a history that are joined ------------------------------------------------------------------------------
+
+JOINED = pa.schema(
+    [
+        ("id", pa.int64()),
+        ("amount", pa.decimal128(18, 10)),
+        ("pair", pa.struct([("amount", pa.decimal128(38, 10)), ("note", pa.string())])),
+        ("moment", pa.timestamp("us", "UTC")),
+        ("text", pa.string()),
+        ("raw", pa.binary()),
+        ("ratio", pa.float64()),
+        ("list", pa.list_(pa.int32())),
+    ]
+)
+
+
+def _joinable(place: Path, rows: int = 4) -> list[dict[str, Any]]:
+    """Makes a history of files with one row each. Returns the rows."""
+    store, made = open_store(place), []
+    for k in range(rows):
+        amount = Decimal("12345678.0123456789") + k
+        moment = datetime(2024, 2, 29, 1, 2, 3, 456_789 + k, UTC)
+        row = {"id": k, "amount": amount, "pair": {"amount": amount, "note": "z" * 100}, "moment": moment}
+        row |= {"text": "é" * 50 + str(k), "raw": b"\xff" * 99, "ratio": k / 3, "list": [k, None]}
+        # The first file lacks a column.
+        schema = JOINED if k else JOINED.remove(JOINED.names.index("text"))
+        row = row if k else {**row, "text": None}
+        with TableFiles(store, "0123", False, prefix=None) as files:
+            files.add("t", pa.RecordBatch.from_pylist([row], schema))
+        table = DeltaTable(store, "t", "history")
+        table.commit(Commit(table.version(), schema, CommitLsn(k + 1), files.written))
+        made.append(row)
+    return made
+
+
+def _expect_found(place: Path, rows: list[dict[str, Any]]) -> None:
+    """Checks that readers find each row by its values, and once."""
+    table = deltalake.DeltaTable(str(place / "t"))
+    data = table.to_pyarrow_dataset()
+    assert sorted(data.to_table(columns=JOINED.names).to_pylist(), key=lambda row: row["id"]) == rows
+    engine = deltalake.QueryBuilder().register("t", table)
+    for row in rows:
+        for name in ("amount", "moment", "text", "ratio"):
+            if row[name] is not None:
+                wanted = pc.field(name) == pa.scalar(row[name], JOINED.field(name).type)
+                assert row["id"] in data.to_table(filter=wanted)["id"].to_pylist(), (name, row["id"])
+        for column in ("amount", "pair['amount']"):
+            where = f"{column} = CAST('{row['amount']}' AS DECIMAL(38, 10))"
+            found = pa.table(engine.execute(f"SELECT id FROM t WHERE {where}"))
+            assert found["id"].to_pylist() == [row["id"]], (column, row["id"])
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_a_kill_while_files_are_joined_hides_no_rows(
+    tmp_path: Path, after: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before or after each commit: bounds are exact from the first commit on that has a file."""
+    write = deltalake.DeltaTable.create_write_transaction
+    for at in range(9):
+        rows, left = _joinable(tmp_path / str(at)), [at]
+
+        def killed(*arguments: Any, left: list[int] = left, **more: Any) -> None:
+            left[0] -= 1
+            if left[0] >= 0 or after:
+                write(*arguments, **more)
+            if left[0] < 0:
+                raise _KilledError
+
+        table = DeltaTable(open_store(tmp_path / str(at)), "t", "history")
+        with monkeypatch.context() as patch:
+            patch.setattr(deltalake.DeltaTable, "create_write_transaction", killed)
+            try:
+                table.compact()
+                break
+            except _KilledError:
+                pass
+        _expect_found(tmp_path / str(at), rows)
+        DeltaTable(open_store(tmp_path / str(at)), "t", "history").compact()
+        _expect_found(tmp_path / str(at), rows)
+    assert at >= 1
+    _expect_found(tmp_path / str(at), rows)
+    assert len(deltalake.DeltaTable(str(tmp_path / str(at) / "t")).file_uris()) == 1
+    version = table.version()
+    assert version is not None
+    assert version.lsn == 4
+    assert version.schema == JOINED.remove(4).append(JOINED.field("text"))
+    bounds = [each.to_pylist() for each in version.bounds("amount")]
+    assert bounds == [[rows[0]["amount"]], [rows[-1]["amount"]]]
+    table.compact()  # one file is not joined
+    assert table.version() == version
+
+
+def test_bounds_that_another_program_rounded_are_mended_once(tmp_path: Path) -> None:
+    """So are those of an earlier version of this package that was killed between joining files and mending them."""
+    rows, place = _joinable(tmp_path), str(tmp_path / "t")
+    for _ in range(2):
+        deltalake.DeltaTable(place).optimize.compact(writer_properties=deltalake.WriterProperties())
+        with pytest.raises(AssertionError):
+            _expect_found(tmp_path, rows)
+        number = deltalake.DeltaTable(place).version()
+        for _ in range(2):
+            DeltaTable(open_store(tmp_path), "t", "history").fix_statistics()
+            _expect_found(tmp_path, rows)
+            assert deltalake.DeltaTable(place).version() == number + 1
+        row = {**rows[-1], "id": len(rows), "amount": rows[-1]["amount"] + 1}
+        row["pair"] = {"amount": row["amount"], "note": ""}
+        table = DeltaTable(open_store(tmp_path), "t", "history")
+        with TableFiles(open_store(tmp_path), "0123", False, prefix=None) as files:
+            files.add("t", pa.RecordBatch.from_pylist([row], JOINED))
+        table.commit(Commit(table.version(), JOINED, CommitLsn(9), files.written))
+        rows.append(row)
+
+
+def test_another_program_commits_while_files_are_joined(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows, place = _joinable(tmp_path), str(tmp_path / "t")
+    write = joining.joined
+
+    def disturbed(*arguments: Any) -> Any:
+        deltalake.DeltaTable(place).optimize.compact()
+        return write(*arguments)
+
+    monkeypatch.setattr(delta, "joined", disturbed)
+    table = DeltaTable(open_store(tmp_path), "t", "history")
+    table.compact()
+    table.fix_statistics()
+    _expect_found(tmp_path, rows)
+    assert not list((tmp_path / "t").glob("part-joined-*"))
+
+
+def test_files_are_joined_although_the_answer_is_lost() -> None:
+    with opened_bucket("joined") as bucket:
+        store = open_store(bucket.uri % "lake")
+        table = DeltaTable(store, "t", "history")
+        for k in range(3):
+            with TableFiles(store, "0123", False) as files:
+                files.add("t", _batch(k, 1))
+            table.commit(Commit(table.known, SCHEMA, CommitLsn(k + 1), files.written))
+        bucket.lose_answers("_delta_log/")
+        table.compact()
+        assert bucket.to_lose == 0
+        version = DeltaTable(store, "t", "history").version()
+        assert version is not None
+        (file,) = version.files
+        assert (file.rows, version.lsn) == (3, 3)
+        (data,) = [name for name in store.names("t") if "part-joined-" in name]
+        with pq.ParquetFile(open_file(str(store.at(data)))) as joined:
+            assert joined.read()["_seq"].to_pylist() == [0, 1, 2]
 
 
 def test_partitions_that_a_killed_commit_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

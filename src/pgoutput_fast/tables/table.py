@@ -364,8 +364,12 @@ class Table(ABC):
             problem: the error of the reader.
             remove: whether the table must be removed before it can begin again.
         """
-        again = _RUN_AGAIN if self.role == "changes" else _REMEDIES[self.role]
-        return DamagedError(self, problem, self.remove if remove else None, again)
+        return DamagedError(self, problem, self.remove if remove else None, self.again)
+
+    @property
+    def again(self) -> str:
+        """How the table begins again after it was removed, for errors."""
+        return _RUN_AGAIN if self.role == "changes" else _REMEDIES[self.role]
 
 
 @dataclass(frozen=True)

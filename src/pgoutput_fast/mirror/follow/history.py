@@ -37,6 +37,9 @@ class AppendTable:
         directory: of the table, in the target.
         options: how to reach it.
         check: called before each commit.
+
+    Attributes:
+        problem: why the table could not be read when it was opened; None if it could.
     """
 
     def __init__(
@@ -50,7 +53,12 @@ class AppendTable:
         self._store, self._check = store, check
         self._open = partial(open_history, store, directory, options)
         self._table = self._open()
-        self._position = self._lsn()
+        self._position: int | None = None
+        self.problem: str | None = None
+        try:
+            self._position = self._lsn()
+        except ValueError as problem:
+            self.problem = str(problem)
         self._commits = 0
 
     def _lsn(self) -> int | None:
@@ -82,7 +90,7 @@ class AppendTable:
             ValueError: if it would.
         """
         self._table = self._open()  # the table may have been removed
-        self._position = self._lsn()
+        self._position, self.problem = self._lsn(), None
         if self._table.known is None:
             return
         what = f"the table in {self._store}/{self.directory}"
@@ -176,6 +184,8 @@ class AppendTable:
 
     def remove_orphans(self, run: str) -> None:
         """Removes the files that a killed run wrote and did not commit."""
+        if self.problem is not None:
+            return  # nobody knows which files the table has
         committed = set(self.files())
         for name in self._store.names(self.directory):
             base = name.rpartition("/")[2]

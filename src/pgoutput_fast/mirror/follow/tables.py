@@ -114,7 +114,7 @@ class MirroredTable:
         if self.follows and self.position is None:
             self.record = replace(record, stage="load", error="its current table is gone")
         if self.follows and record.history_error is None and history.position() is None:
-            self.record = replace(self.record, history_error=_NO_HISTORY)
+            self.record = replace(self.record, history_error=history.problem or _NO_HISTORY)
         self._saved = record
 
     def save_problems(self) -> None:

@@ -22,10 +22,14 @@ from pgoutput_fast.storage.paths import open_file
 from pgoutput_fast.storage.stores import Store
 from pgoutput_fast.tables.statistics import as_json, cut_structs, measured, statistics_of, unmeasured
 
-__all__ = ["complete", "mended_actions"]
+__all__ = ["complete", "inexact", "mended_actions"]
 
 # Of these characters, delta-rs encodes only the percent sign.
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_.=/%-]+")
+# The names of files of this package, whose bounds are exact.
+_OWN_NAME = r"(^|/)part-[^/]+-[0-9a-f]{16}-[0-9]{5,}\.parquet$"
+# Floats, as which delta-rs writes the bounds of decimals, have this many exact digits.
+_EXACT_DIGITS = 15
 # The range of Python's dates, in days. delta-rs cannot read a table with a bound outside it.
 _DAYS = (
     date.min.toordinal() - date(1970, 1, 1).toordinal(),
@@ -39,6 +43,32 @@ def complete(statistics: str) -> str:
     if "unbounded" not in values:
         return statistics
     return json.dumps({"numRecords": values["numRecords"], "nullCount": values["nullCount"]})
+
+
+def inexact(schema: pa.Schema, files: pa.Table, checked: int) -> tuple[set[str], int]:
+    """The names of files whose bounds may be wrong although they are complete, and when the newest one was written.
+
+    They are those that delta-rs joined, for another program or for an earlier version of this package: it rounds the
+    bounds of decimals. Files of all other programs are taken for such.
+
+    Args:
+        schema: the columns of the table.
+        files: as for `mended_actions`.
+        checked: when the newest file was written that was checked before.
+    """
+    if not any(_is_rounded(field.type) for field in schema):
+        return set(), checked
+    others = pc.invert(pc.match_substring_regex(files.column("path"), _OWN_NAME))
+    found = files.filter(pc.and_(others, pc.greater(files.column("modification_time"), checked)))
+    newest = pc.max(found.column("modification_time")).as_py()
+    return set(found.column("path").to_pylist()), checked if newest is None else newest
+
+
+def _is_rounded(kind: pa.DataType) -> bool:
+    """Whether delta-rs rounds bounds of this type."""
+    if pa.types.is_struct(kind):
+        return any(_is_rounded(field.type) for field in kind)
+    return bool(pa.types.is_decimal(kind)) and kind.precision > _EXACT_DIGITS
 
 
 def mended_actions(

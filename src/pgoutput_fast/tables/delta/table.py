@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cached_property, partial
@@ -17,12 +17,11 @@ import pyarrow.compute as pc
 from pgoutput_fast.base.documents import parsed_json
 from pgoutput_fast.schema.options import Transactions
 from pgoutput_fast.schema.types import stored_schema
-from pgoutput_fast.storage.parquet import SETTINGS
 from pgoutput_fast.storage.paths import is_uri, open_place, redacted_uri, split_uri
 from pgoutput_fast.storage.stores import Store, open_store
-from pgoutput_fast.tables.delta.statistics import complete, mended_actions
+from pgoutput_fast.tables.delta.joining import joined, short_files
+from pgoutput_fast.tables.delta.statistics import complete, inexact, mended_actions
 from pgoutput_fast.tables.delta.steps import add_columns, allow_timestamps
-from pgoutput_fast.tables.errors import LOAD_ANY_AGAIN
 from pgoutput_fast.tables.files import WrittenFile
 from pgoutput_fast.tables.stream import Stream
 from pgoutput_fast.tables.table import (
@@ -62,11 +61,11 @@ _KIND = f"{_ORDINAL}.transactions"
 _KINDS: tuple[Transactions | None, ...] = (None, "as_sent", "committed")
 # The number of commits that are searched for the names of a stream.
 _NEWEST = 1000
-# The features that a current table may require of its readers. With others, files may have rows that are not in the
-# table.
+# The application whose transaction is the newest time at which a file was written whose bounds were checked.
+_CHECKED = f"{_ORDINAL}.bounds"
+# The features that a table may require of its readers. With others, files may have rows that are not in the table, or
+# columns under other names.
 _FEATURES = {"timestampNtz", "v2Checkpoint"}
-# Size of joined files, and rows of their row groups. delta-rs has both in memory for every file that it writes.
-_JOINED_BYTES, _JOINED_ROWS = 64 << 20, 1 << 17
 
 
 class DeltaTarget(FileTarget):
@@ -166,12 +165,13 @@ class DeltaTable(Table):
     def _version(self, table: Any) -> Version:
         """
         Raises:
-            ValueError: if another program changed how a current table must be read.
+            ValueError: if another program changed how the table must be read.
         """
         number, position = table.version(), self._position(table)
         partition_by = tuple(table.metadata().partition_columns)
-        if self.role == "current" and position is not None:
-            _check_features(str(self), table, partition_by)
+        # A current table without a position is of others, which another error says.
+        if self.role != "current" or position is not None:
+            _check_features(self, table, partition_by)
 
         def files() -> pa.Table:
             with self._errors(None):
@@ -305,7 +305,8 @@ class DeltaTable(Table):
         version: Version,
         new: pa.Schema | None = None,
         leave: Collection[str] = (),
-        suspect: Collection[str] = (),
+        *,
+        check: bool = False,
     ) -> bool:
         """Gives files statistics by which no reader skips rows wrongly. Returns whether that took a commit.
 
@@ -317,34 +318,46 @@ class DeltaTable(Table):
             version: the same.
             new: columns that will be added next.
             leave: names of files that will be removed next.
-            suspect: names of files whose statistics are not exact.
+            check: whether to check bounds that only look exact. Each file is read for this at most once.
         """
         assert isinstance(version.files, ListedFiles)
-        actions = mended_actions(
-            table, self._directory, version.files.listing, new=new, leave=leave, suspect=suspect
-        )
-        if not actions:
-            return False
+        files, step = version.files.listing, self._step(version, alone=True)
+        suspect: Collection[str] = ()
+        if check:
+            before = table.transaction_version(_CHECKED)
+            suspect, newest = inexact(version.schema, files, -1 if before is None else before)
+            step = self._step(version, alone=True, more={_CHECKED: newest} if suspect else None)
+        actions = mended_actions(table, self._directory, files, new=new, leave=leave, suspect=suspect)
+        return bool(actions) and self._rewritten(table, version, actions, step, version.names)
+
+    def _rewritten(
+        self, table: Any, version: Version, actions: Sequence[Any], step: Any, names: Collection[str]
+    ) -> bool:
+        """Commits actions that keep the rows and the position. Returns whether no other commit was in the way.
+
+        Args:
+            table: the version, opened.
+            version: the same.
+            actions: the actions.
+            step: the properties of the commit, without retries. A retry on top of another commit could bring back a
+                file that an OPTIMIZE has removed.
+            names: the names of all files after it.
+        """
         try:
-            # A retry on top of another commit could bring back a file that an OPTIMIZE has removed.
-            properties = self._step(version, alone=True)
             columns = list(version.partition_by)
-            table.create_write_transaction(
-                actions, "append", table.schema(), columns, commit_properties=properties
-            )
+            table.create_write_transaction(actions, "append", table.schema(), columns, commit_properties=step)
         except self._delta.exceptions.CommitFailedError:
-            return self._is_own_step(version)
+            return self._is_own_step(version, names)
         return True
 
-    def _is_own_step(self, base: Version) -> bool:
-        """Whether the commit after a version kept its files and its position.
+    def _is_own_step(self, base: Version, names: Collection[str]) -> bool:
+        """Whether the commit after a version has these files, and kept its position.
 
         If the answer of a store was lost, delta-rs retries, and meets its own commit.
         """
         next_table = self._at(None)
-        names = {file.name for file in _data_files(pa.table(next_table.get_add_actions()))}
         is_next = next_table.version() == base.number + 1
-        return is_next and names == base.names and self._position(next_table) == base.position
+        return is_next and _names_of(next_table) == set(names) and self._position(next_table) == base.position
 
     @cached_property
     def _directory(self) -> Store:
@@ -360,12 +373,13 @@ class DeltaTable(Table):
             applied[_ORDINAL] = applied[_LSN]
         return self._commit_properties(applied, info, alone=bool(commit.removed))
 
-    def _step(self, base: Version, *, alone: bool) -> Any:
-        """The properties of a commit that keeps the position."""
+    def _step(self, base: Version, *, alone: bool, more: Mapping[str, int] | None = None) -> Any:
+        """The properties of a commit that keeps the position. It may have more application transactions."""
         position = base.position
         if isinstance(position, Ordinal):
             position = Ordinal(position.seq)
-        return self._commit_properties({} if position is None else _applied(position)[0], None, alone=alone)
+        applied = {} if position is None else _applied(position)[0]
+        return self._commit_properties({**applied, **(more or {})}, None, alone=alone)
 
     def _commit_properties(self, applied: dict[str, int], info: dict[str, str] | None, *, alone: bool) -> Any:
         # delta-rs would retry on top of another commit. It does not see that an OPTIMIZE has rewritten a removed file,
@@ -377,42 +391,69 @@ class DeltaTable(Table):
     # ---- upkeep --------------------------------------------------------------------------------------------------
 
     def fix_statistics(self) -> None:
-        self._mend()
-
-    def _mend(self, suspect: Callable[[Version], Collection[str]] = lambda version: ()) -> None:
         version = self.version()
         if version is not None:
-            self._is_known = not self._mended(self._opened, version, suspect=suspect(version))
+            self._is_known = not self._mended(self._opened, version, check=True)
 
     def compact(self) -> None:
-        """Joins small files. Removes files that no version of the last week has."""
+        """Joins short files. Removes files that no version of the last week has."""
+        from deltalake.exceptions import CommitFailedError
+
         version = self.version()
         if version is None:
             return
-        # By default, delta-rs compresses as much as it can, which takes almost three times the CPU time.
-        writer = self._delta.WriterProperties(
-            compression=SETTINGS["compression"].upper(),
-            compression_level=SETTINGS["compression_level"],
-            dictionary_page_size_limit=SETTINGS["dictionary_pagesize_limit"],
-            max_row_group_size=_JOINED_ROWS,
-            # As in `rows_writer`: its bounds ignore NaN.
-            column_properties={
-                field.name: self._delta.ColumnProperties(statistics_enabled="NONE")
-                for field in version.schema
-                if pa.types.is_floating(field.type)
-            },
-        )
-        before = version.names
-        with suppress(
-            self._delta.exceptions.CommitFailedError
-        ):  # another process joins them at the same time
-            self._opened.optimize.compact(
-                target_size=_JOINED_BYTES, max_concurrent_tasks=1, writer_properties=writer
-            )
-            # delta-rs rounds bounds of decimals.
-            self._mend(lambda joined: joined.names - before)
+        if short := short_files(version):
+            self._join(version, short)
+            self.version()
+        with suppress(CommitFailedError):  # another process does the same
             self._opened.vacuum(dry_run=False)
         self._is_known = False
+
+    def _join(self, version: Version, files: Sequence[DataFile]) -> None:
+        """Joins files in one commit, which has their exact bounds. If another program commits meanwhile, it does
+        nothing.
+        """
+        from deltalake.transaction import RemoveAction
+
+        now = int(time.time() * 1000)
+        written = joined(self.store, self.directory, files, version.schema)
+        actions: list[Any] = [_add_action(each, changes=False) for each in written]
+        actions += [RemoveAction(each.name, False, now, each.nbytes, {}) for each in files]
+        names = version.names - {each.name for each in files} | {each.name for each in written}
+        step = self._step(version, alone=True)
+        if not self._rewritten(self._opened, version, actions, step, names):
+            # If an answer was lost, the next version has the files, whatever came after it. Without a next version,
+            # nobody knows whether they will be in it: then they stay.
+            with suppress(self._delta.exceptions.DeltaError):
+                following = _names_of(self._at(version.number + 1))
+                for name in {file.name for file in written} - following:
+                    self.store.remove(f"{self.directory}/{name}")
+
+
+def _check_features(named: Table, table: Any, partition_by: tuple[str, ...]) -> None:
+    """Checks that this package knows how a table must be read.
+
+    Args:
+        named: the table.
+        table: the version, opened.
+        partition_by: its partition columns.
+
+    Raises:
+        ValueError: if another program changed that.
+    """
+    protocol = table.protocol()
+    unknown = set(protocol.reader_features or ()) - _FEATURES
+    unknown |= {"columnMapping"} if protocol.min_reader_version == 2 else set()
+    unknown |= {"partition columns"} if partition_by and named.role != "changes" else set()
+    if unknown:
+        raise ValueError(
+            f"{named} was changed by something else: it has {' and '.join(sorted(unknown))}, which this package "
+            f"does not know. R{named.remove[1:]}, and {named.again}"
+        )
+
+
+def _names_of(table: Any) -> set[str]:
+    return {file.name for file in _data_files(pa.table(table.get_add_actions()))}
 
 
 def _data_files(actions: pa.Table) -> list[DataFile]:
@@ -478,8 +519,8 @@ def uri_and_options(place: str) -> tuple[str, dict[str, str]]:
     return redacted_uri(uri.geturl()), said
 
 
-def _add_action(file: WrittenFile, partition_by: tuple[str, ...] = ()) -> Any:
-    """The action that adds a file to Delta's log."""
+def _add_action(file: WrittenFile, partition_by: tuple[str, ...] = (), *, changes: bool = True) -> Any:
+    """The action that adds a file to Delta's log. `changes` says whether its rows are new in the table."""
     from deltalake.transaction import AddAction
 
     return AddAction(
@@ -487,23 +528,6 @@ def _add_action(file: WrittenFile, partition_by: tuple[str, ...] = ()) -> Any:
         size=file.nbytes,
         partition_values=dict(zip(partition_by, parsed_json(file.partition), strict=True)),
         modification_time=int(time.time() * 1000),
-        data_change=True,
+        data_change=changes,
         stats=complete(file.statistics),
     )
-
-
-def _check_features(name: str, table: Any, partition_by: tuple[str, ...]) -> None:
-    """Checks that a mirror knows how the table must be read.
-
-    Raises:
-        ValueError: if another program changed that.
-    """
-    protocol = table.protocol()
-    unknown = set(protocol.reader_features or ()) - _FEATURES
-    unknown |= {"columnMapping"} if protocol.min_reader_version == 2 else set()
-    unknown |= {"partition columns"} if partition_by else set()
-    if unknown:
-        raise ValueError(
-            f"{name} was changed by something else: it has {' and '.join(sorted(unknown))}, which a mirror does "
-            f"not know. Remove its directory, and {LOAD_ANY_AGAIN}"
-        )
