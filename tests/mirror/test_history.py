@@ -23,8 +23,8 @@ def _rows(*ids: int, **more: pa.Array) -> pa.Table:
     return pa.table({"_seq": pa.array(ids, pa.int64()), "id": pa.array(ids, pa.int32()), **more})
 
 
-def _read(target: Path) -> list[dict[str, object]]:
-    rows = deltalake.DeltaTable(str(target / DIRECTORY)).to_pyarrow_table()
+def _read(target: Path, *columns: str) -> list[dict[str, object]]:
+    rows = deltalake.DeltaTable(str(target / DIRECTORY)).to_pyarrow_table(columns=list(columns) or None)
     return pa.table(rows).sort_by("id").to_pylist()
 
 
@@ -35,6 +35,19 @@ def _append(target: Path, table: AppendTable, position: int, *rows: pa.Table) ->
         written, schema = files.of(table)
         assert schema is not None
         table.commit(written, position, schema)
+
+
+def test_a_new_column_after_dates_that_python_lacks(tmp_path: Path) -> None:
+    """A range of dates is a struct. An OPTIMIZE gives it bounds."""
+    table = AppendTable(open_store(tmp_path), DIRECTORY, TableOptions())
+    far = pa.array([10_000_000], pa.int32()).cast(pa.date32())
+    span = pa.StructArray.from_arrays([far, far], ["lower", "upper"])
+    for number in (1, 2):
+        _append(tmp_path, table, number * 100, _rows(number, span=span))
+    deltalake.DeltaTable(str(tmp_path / DIRECTORY)).optimize.compact()
+    table = AppendTable(open_store(tmp_path), DIRECTORY, TableOptions())
+    _append(tmp_path, table, 300, _rows(3, span=span, note=pa.array(["x"])))
+    assert [row["note"] for row in _read(tmp_path, "id", "note")] == [None, None, "x"]
 
 
 def test_columns_that_are_added_in_between(tmp_path: Path) -> None:
