@@ -136,6 +136,18 @@ def test_a_history_of_an_earlier_version_goes_on(tmp_path: Path) -> None:
     assert found.transaction_version("pgoutput_fast.mirror") == 300
     assert found.transaction_version("pgoutput_fast") == 300, "an earlier version would append changes again"
     assert [row["id"] for row in _read(tmp_path)] == [1, 2]
+    # The earlier version goes on, and then this one.
+    before = deltalake.CommitProperties(app_transactions=[deltalake.Transaction("pgoutput_fast", 400)])
+    more = _rows(4, note=pa.array(["z"]))
+    deltalake.write_deltalake(tmp_path / DIRECTORY, more, mode="append", commit_properties=before)
+    table = AppendTable(store, DIRECTORY, TableOptions())
+    assert table.position() == 400, "this version would append changes again"
+    _append(
+        tmp_path, table, 500, _rows(3, more=pa.array(["y"]))
+    )  # a commit for the column, and one for the rows
+    assert AppendTable(store, DIRECTORY, TableOptions()).position() == 500
+    found.update_incremental()
+    assert found.transaction_version("pgoutput_fast") == 500
 
 
 def test_an_optimize_while_all_rows_are_replaced(tmp_path: Path) -> None:

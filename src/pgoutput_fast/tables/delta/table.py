@@ -185,8 +185,9 @@ class DeltaTable(Table):
         return Version(number, position, schema, listed, bounds, partition_by)
 
     def _position(self, table: Any) -> Ordinal | CommitLsn | None:
-        found = (table.transaction_version(name) for name in _POSITIONS[self.role])
-        number = next((each for each in found if each is not None), None)
+        found = [table.transaction_version(name) for name in _POSITIONS[self.role]]
+        # An earlier version that continues a history advances only its own place.
+        number = max((each for each in found if each is not None), default=None)
         if number is None:
             return None
         if self.role != "changes":
