@@ -10,11 +10,15 @@ import deltalake
 import pyarrow as pa
 import pytest
 
+from pgoutput_fast.capture.retries import is_outage
 from pgoutput_fast.mirror import MirrorBusyError
 from pgoutput_fast.mirror.follow import history
 from pgoutput_fast.mirror.follow.history import AppendTable, HistoryFiles
 from pgoutput_fast.storage.stores import open_store
+from pgoutput_fast.tables import files as table_files
 from pgoutput_fast.tables.options import TableOptions
+from pgoutput_fast.tables.table import OutcomeUnknownError
+from support.buckets import opened_bucket
 
 DIRECTORY = "history/public.t"
 
@@ -89,6 +93,45 @@ def test_files_that_are_not_committed_are_removed(tmp_path: Path) -> None:
     table.remove_orphans("4567")
     assert len(list((tmp_path / DIRECTORY).glob("*.parquet"))) == 1
     assert [row["id"] for row in _read(tmp_path)] == [1]
+
+
+def test_a_commit_that_comes_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store reports an error, and makes the commit after the next run has cleaned up."""
+    with opened_bucket("late-history") as bucket:
+        store = open_store(bucket.uri % "lake")
+
+        def append(position: int, run: str) -> None:
+            with HistoryFiles(store, run) as files:
+                files.add(table, _rows(position))
+                written, schema = files.of(table)
+                assert schema is not None
+                table.commit(written, position, schema)
+
+        def opened() -> AppendTable:
+            return AppendTable(store, DIRECTORY, TableOptions())
+
+        table = opened()
+        append(1, "0123")
+        bucket.delay("_delta_log/")
+        with pytest.raises(OSError, match="RequestTimeout") as caught:
+            append(2, "4567")
+        assert is_outage(caught.value, local=False), "the mirror would not try again"
+        table = opened()
+        assert table.position() == 1
+        left = table.remove_orphans("4567")
+        bucket.arrive()
+        table = opened()
+        assert table.position() == 2
+        assert set(table.files()) <= {each.rpartition("/")[2] for each in store.names(DIRECTORY)}
+        assert left
+        assert not table.remove_orphans("4567")
+        # An hour after another one, which never came.
+        bucket.delay("_delta_log/")
+        with pytest.raises(OutcomeUnknownError):
+            append(3, "89ab")
+        monkeypatch.setattr(table_files, "LATE_SECONDS", 0.0)
+        assert not opened().remove_orphans("89ab")
+        assert len([each for each in store.names(DIRECTORY) if each.endswith(".parquet")]) == 2
 
 
 def test_two_processes_append(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ from pgoutput_fast.tables.table import (
     DataFile,
     ListedFiles,
     Ordinal,
+    OutcomeUnknownError,
     Table,
     TableRole,
     Version,
@@ -64,6 +65,8 @@ _NEWEST = 1000
 # The features that a current table may require of its readers. With others, files may have rows that are not in the
 # table.
 _FEATURES = {"timestampNtz", "v2Checkpoint"}
+# What delta-rs writes between an error and its cause.
+_NEXT_CAUSE = re.compile(r"\s*\n[\s↳]*(?:\x1b\[\d+m[\s↳]*)*")
 # Size of joined files, and rows of their row groups. delta-rs has both in memory for every file that it writes.
 _JOINED_BYTES, _JOINED_ROWS = 64 << 20, 1 << 17
 
@@ -211,6 +214,16 @@ class DeltaTable(Table):
 
     # ---- commits -------------------------------------------------------------------------------------------------
 
+    def commit(self, commit: Commit) -> None:
+        try:
+            super().commit(commit)
+        except FileNotFoundError:
+            raise  # a file of the version is gone, so this commit was not made
+        except (OSError, self._delta.exceptions.DeltaError) as problem:
+            if self.store.local:
+                raise
+            raise OutcomeUnknownError(self, OSError(_one_line(problem))) from problem
+
     def _commit(self, commit: Commit) -> None:
         from deltalake.exceptions import CommitFailedError
 
@@ -219,7 +232,8 @@ class DeltaTable(Table):
         try:
             whole = self._delta.Schema.from_arrow(stored_schema(commit.schema, "table"))
             if base is None:
-                return self._create(commit, whole)
+                actions, properties = self._actions(commit), self._properties(commit)
+                return _create(self._uri, self._storage, whole, commit, actions, properties)
             table = self._prepared(commit, base, whole)
             number = table.version()
             table.create_write_transaction(
@@ -258,20 +272,6 @@ class DeltaTable(Table):
             )
             actions += [RemoveAction(file.name, True, now, file.nbytes, {}) for file in removed]
         return actions
-
-    def _create(self, commit: Commit, schema: Any) -> None:
-        from deltalake.transaction import create_table_with_add_actions
-
-        create_table_with_add_actions(
-            self._uri,
-            schema,
-            self._actions(commit),
-            mode="error",
-            partition_by=list(commit.partition_by),
-            configuration=_CONFIGURATION,
-            storage_options=self._storage,
-            commit_properties=self._properties(commit),
-        )
 
     def _prepared(self, commit: Commit, base: Version, whole: Any) -> Any:
         """The table, prepared for a commit of this schema by commits of its own, without rows.
@@ -425,6 +425,29 @@ class DeltaTable(Table):
             self._mend(lambda joined: joined.names - before)
             self._opened.vacuum(dry_run=False)
         self._is_known = False
+
+
+def _create(
+    uri: str, storage: dict[str, str] | None, schema: Any, commit: Commit, actions: list[Any], properties: Any
+) -> None:
+    """Creates a table with its first files."""
+    from deltalake.transaction import create_table_with_add_actions
+
+    create_table_with_add_actions(
+        uri,
+        schema,
+        actions,
+        mode="error",
+        partition_by=list(commit.partition_by),
+        configuration=_CONFIGURATION,
+        storage_options=storage,
+        commit_properties=properties,
+    )
+
+
+def _one_line(problem: BaseException) -> str:
+    """The message of an error in one line. delta-rs has a line for each cause."""
+    return _NEXT_CAUSE.sub(": ", str(problem).strip())
 
 
 def _data_files(actions: pa.Table) -> list[DataFile]:
