@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from pgoutput_fast.merge import plan as plans
 from pgoutput_fast.merge.commit import commit
 from pgoutput_fast.merge.effect.effect import COMMIT_LSN, Effect, current_schema
 from pgoutput_fast.merge.local import LocalMerge
@@ -171,6 +172,43 @@ def test_nulls_in_the_first_column_of_rows_without_a_key(units: int, tmp_path: P
     table.apply(Effect((), False, nothing, rows(8)), 3)
     _apply_in_tasks(table, tmp_path, [Effect((), False, gone, rows())], 4, units)
     assert sorted(table.read()["n"].to_pylist()) == [1, 3, 7, 9]
+
+
+@pytest.mark.parametrize("units", [1, 3])
+@pytest.mark.parametrize(
+    ("kind", "step"),
+    [(pa.date32(), 1), (pa.timestamp("us"), 100_000_000_000), (pa.timestamp("us", "UTC"), 100_000_000_000)],
+    ids=str,
+)
+def test_keys_that_python_lacks(
+    kind: pa.DataType, step: int, units: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dates and times before the year 1 and after 9999. Many units write the new rows, each of them once."""
+    monkeypatch.setattr(plans, "_NEW_ROWS_BYTES", 1)
+    schema = current_schema(pa.schema({"day": kind, "text": pa.string()}))
+    storage = pa.int32() if pa.types.is_date(kind) else pa.int64()
+
+    def days(numbers: range) -> pa.Array:
+        return pa.array([number * step for number in numbers], storage).cast(kind)
+
+    def effect(gone: range, comes: range, text: str) -> Effect:
+        count = len(comes)
+        known = [days(comes), pa.array([text] * count), pa.array([1] * count, pa.int64())]
+        rows = pa.table([*known, pa.nulls(count, schema.types[-1])], schema=schema)
+        return Effect(("day",), False, pa.table({"day": days(gone)}), rows)
+
+    table = open_table("delta", tmp_path)
+    first, second = range(-800_000, 10_000_000, 10_000), range(-795_000, 10_000_000, 30_000)
+    _apply_in_tasks(table, tmp_path, [effect(range(0), first, "x")], 1, units)
+    gone, replaced = first[:100], first[-100:]
+    parts = [effect(gone, second, "new"), effect(range(0), replaced, "replaced")]
+    _apply_in_tasks(table, tmp_path, parts, 2, units)
+    rows = table.read()
+    found = zip(rows["day"].cast(storage).to_pylist(), rows["text"].to_pylist(), strict=True)
+    expected = [(number * step, "x") for number in first[100:-100]]
+    expected += [(number * step, "new") for number in second]
+    expected += [(number * step, "replaced") for number in replaced]
+    assert sorted(found) == sorted(expected)
 
 
 def test_a_file_that_is_gone_is_no_failure_of_the_task(tmp_path: Path) -> None:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import time
 
+import pytest
+
 from pgoutput_fast.mirror.state.mirror_state import MirrorState
 from pgoutput_fast.storage.stores import open_store
+from pgoutput_fast.tables import files as table_files
+from support.buckets import opened_bucket
 from support.mirrors import Place, expect_equal, place
 
 __all__ = ["place"]
@@ -31,3 +35,24 @@ def test_short_runs_clean_up(place: Place) -> None:
         assert len(list(files.glob("*.parquet"))) <= 2
     assert (state.cleaned() or 0) > begun
     expect_equal(place, "public.t")
+
+
+def test_files_of_a_killed_run_in_a_store(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They stay while a commit may still add them. Later runs remove them."""
+    place.database.execute("CREATE TABLE t (id int PRIMARY KEY)", "CREATE PUBLICATION mirrored FOR TABLE t")
+    with opened_bucket("left") as bucket:
+        place.target = bucket.uri % "mine"
+        place.run()
+        store, orphan = open_store(place.target), "history/public.t/part-killed-1-00001.parquet"
+        state = MirrorState(store)
+        store.put(orphan, b"rows")
+        state.set_run("killed")
+        for _ in range(2):
+            place.run()
+            assert state.left_runs() == ["killed"]
+            assert orphan in store.names("history/public.t")
+        monkeypatch.setattr(table_files, "LATE_SECONDS", 0.0)
+        state.set_cleaned(time.time() - 3600)
+        place.run()
+        assert state.left_runs() == []
+        assert orphan not in store.names("history/public.t")

@@ -10,11 +10,15 @@ import deltalake
 import pyarrow as pa
 import pytest
 
+from pgoutput_fast.capture.retries import is_outage
 from pgoutput_fast.mirror import MirrorBusyError
 from pgoutput_fast.mirror.follow import history
 from pgoutput_fast.mirror.follow.history import AppendTable, HistoryFiles
 from pgoutput_fast.storage.stores import open_store
+from pgoutput_fast.tables import files as table_files
 from pgoutput_fast.tables.options import TableOptions
+from pgoutput_fast.tables.table import OutcomeUnknownError
+from support.buckets import opened_bucket
 
 DIRECTORY = "history/public.t"
 
@@ -23,8 +27,8 @@ def _rows(*ids: int, **more: pa.Array) -> pa.Table:
     return pa.table({"_seq": pa.array(ids, pa.int64()), "id": pa.array(ids, pa.int32()), **more})
 
 
-def _read(target: Path) -> list[dict[str, object]]:
-    rows = deltalake.DeltaTable(str(target / DIRECTORY)).to_pyarrow_table()
+def _read(target: Path, *columns: str) -> list[dict[str, object]]:
+    rows = deltalake.DeltaTable(str(target / DIRECTORY)).to_pyarrow_table(columns=list(columns) or None)
     return pa.table(rows).sort_by("id").to_pylist()
 
 
@@ -35,6 +39,19 @@ def _append(target: Path, table: AppendTable, position: int, *rows: pa.Table) ->
         written, schema = files.of(table)
         assert schema is not None
         table.commit(written, position, schema)
+
+
+def test_a_new_column_after_dates_that_python_lacks(tmp_path: Path) -> None:
+    """A range of dates is a struct. An OPTIMIZE gives it bounds."""
+    table = AppendTable(open_store(tmp_path), DIRECTORY, TableOptions())
+    far = pa.array([10_000_000], pa.int32()).cast(pa.date32())
+    span = pa.StructArray.from_arrays([far, far], ["lower", "upper"])
+    for number in (1, 2):
+        _append(tmp_path, table, number * 100, _rows(number, span=span))
+    deltalake.DeltaTable(str(tmp_path / DIRECTORY)).optimize.compact()
+    table = AppendTable(open_store(tmp_path), DIRECTORY, TableOptions())
+    _append(tmp_path, table, 300, _rows(3, span=span, note=pa.array(["x"])))
+    assert [row["note"] for row in _read(tmp_path, "id", "note")] == [None, None, "x"]
 
 
 def test_columns_that_are_added_in_between(tmp_path: Path) -> None:
@@ -76,6 +93,45 @@ def test_files_that_are_not_committed_are_removed(tmp_path: Path) -> None:
     table.remove_orphans("4567")
     assert len(list((tmp_path / DIRECTORY).glob("*.parquet"))) == 1
     assert [row["id"] for row in _read(tmp_path)] == [1]
+
+
+def test_a_commit_that_comes_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store reports an error, and makes the commit after the next run has cleaned up."""
+    with opened_bucket("late-history") as bucket:
+        store = open_store(bucket.uri % "lake")
+
+        def append(position: int, run: str) -> None:
+            with HistoryFiles(store, run) as files:
+                files.add(table, _rows(position))
+                written, schema = files.of(table)
+                assert schema is not None
+                table.commit(written, position, schema)
+
+        def opened() -> AppendTable:
+            return AppendTable(store, DIRECTORY, TableOptions())
+
+        table = opened()
+        append(1, "0123")
+        bucket.delay("_delta_log/")
+        with pytest.raises(OSError, match="RequestTimeout") as caught:
+            append(2, "4567")
+        assert is_outage(caught.value, local=False), "the mirror would not try again"
+        table = opened()
+        assert table.position() == 1
+        left = table.remove_orphans("4567")
+        bucket.arrive()
+        table = opened()
+        assert table.position() == 2
+        assert set(table.files()) <= {each.rpartition("/")[2] for each in store.names(DIRECTORY)}
+        assert left
+        assert not table.remove_orphans("4567")
+        # An hour after another one, which never came.
+        bucket.delay("_delta_log/")
+        with pytest.raises(OutcomeUnknownError):
+            append(3, "89ab")
+        monkeypatch.setattr(table_files, "LATE_SECONDS", 0.0)
+        assert not opened().remove_orphans("89ab")
+        assert len([each for each in store.names(DIRECTORY) if each.endswith(".parquet")]) == 2
 
 
 def test_two_processes_append(tmp_path: Path) -> None:
@@ -123,6 +179,18 @@ def test_a_history_of_an_earlier_version_goes_on(tmp_path: Path) -> None:
     assert found.transaction_version("pgoutput_fast.mirror") == 300
     assert found.transaction_version("pgoutput_fast") == 300, "an earlier version would append changes again"
     assert [row["id"] for row in _read(tmp_path)] == [1, 2]
+    # The earlier version goes on, and then this one.
+    before = deltalake.CommitProperties(app_transactions=[deltalake.Transaction("pgoutput_fast", 400)])
+    more = _rows(4, note=pa.array(["z"]))
+    deltalake.write_deltalake(tmp_path / DIRECTORY, more, mode="append", commit_properties=before)
+    table = AppendTable(store, DIRECTORY, TableOptions())
+    assert table.position() == 400, "this version would append changes again"
+    _append(
+        tmp_path, table, 500, _rows(3, more=pa.array(["y"]))
+    )  # a commit for the column, and one for the rows
+    assert AppendTable(store, DIRECTORY, TableOptions()).position() == 500
+    found.update_incremental()
+    assert found.transaction_version("pgoutput_fast") == 500
 
 
 def test_an_optimize_while_all_rows_are_replaced(tmp_path: Path) -> None:

@@ -10,12 +10,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from pgoutput_fast import spark as pgspark
 from pgoutput_fast.spark.tables import run as runs
 from pgoutput_fast.storage.stores import open_store
-from pgoutput_fast.tables.marker import end_marker
+from pgoutput_fast.tables import files as table_files
+from pgoutput_fast.tables.files import TableFiles
+from pgoutput_fast.tables.marker import end_marker, left_runs
+from pgoutput_fast.tables.options import TableOptions
+from pgoutput_fast.tables.table import Ordinal, OutcomeUnknownError
 from support.buckets import Bucket, opened_bucket
 from support.forms import and_exhaustive
 from support.lakes import assert_whole, data_files, make_segments, running, settled, tables_of
@@ -95,7 +100,14 @@ def test_written_again_and_again(
     ids=str,
 )
 def test_a_killed_driver(
-    spark: Any, bucket: Bucket, stored: Path, undisturbed: Any, tmp_path: Path, format: str, kill: Any
+    spark: Any,
+    bucket: Bucket,
+    stored: Path,
+    undisturbed: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    format: str,
+    kill: Any,
 ) -> None:
     target = bucket.uri % tmp_path.name
     job = {
@@ -112,6 +124,7 @@ def test_a_killed_driver(
         store = open_store(target)
         hidden = next(each for each in data_files(target) if "/.part-" in each)
         store.put(hidden.replace("/.part-", "/part-"), store.read(hidden))
+    monkeypatch.setattr(table_files, "LATE_SECONDS", 0.0)
     pgspark.write_tables(stored, target, format=format)
     settled(spark)
     assert_whole(format, target, undisturbed, _options(bucket))
@@ -203,6 +216,40 @@ def test_another_run_that_took_over(
     assert not store.names("_lock")
 
 
+def test_a_commit_that_comes_late(bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store reports an error, and makes the commit after the next run has cleaned up."""
+    target, options = bucket.uri % tmp_path.name, TableOptions()
+
+    def write(seq: int) -> None:
+        rows = pa.record_batch({"_seq": [seq]})
+        with runs.begin_run(target, "delta", options) as run:
+            with TableFiles(run.store, run.name, run.hidden) as files:
+                files.add("public.t", rows)
+            run.commit("public.t", files.written, Ordinal(seq), rows.schema, "append")
+
+    write(1)
+    bucket.delay("_delta_log/")
+    with pytest.raises(OSError, match="RequestTimeout") as caught:
+        write(2)
+    _expect_advice(caught.value)
+    assert "\n" not in str(caught.value)
+    with runs.begin_run(target, "delta", options):
+        pass
+    bucket.arrive()
+    rows = tables_of("delta", target, _options(bucket))["public.t"]
+    assert sorted(rows["_seq"].to_pylist()) == [1, 2]
+    # An hour after another one, which never came.
+    bucket.delay("_delta_log/")
+    with pytest.raises(OutcomeUnknownError):
+        write(3)
+    for seconds, files in ((table_files.LATE_SECONDS, 3), (0.0, 2)):
+        monkeypatch.setattr(table_files, "LATE_SECONDS", seconds)
+        with runs.begin_run(target, "delta", options):
+            assert len(data_files(target)) == files
+            assert len(left_runs(open_store(target))) == files - 1
+    assert not left_runs(open_store(target))
+
+
 @pytest.mark.parametrize("format", FORMATS)
 def test_a_store_that_refuses(spark: Any, bucket: Bucket, stored: Path, tmp_path: Path, format: str) -> None:
     begin, missing = time.monotonic(), bucket.uri.replace("@lake", "@nowhere") % tmp_path.name
@@ -277,5 +324,6 @@ def test_a_store_that_goes_away(
         monkeypatch.undo()
         bucket.start()
         settled(spark)
+        monkeypatch.setattr(table_files, "LATE_SECONDS", 0.0)
         pgspark.write_tables(stored, target, format=format)
         assert_whole(format, target, undisturbed, _options(bucket))

@@ -14,15 +14,17 @@ __all__ = ["Bucket", "opened_bucket"]
 
 # delta-rs holds the GIL while it waits for an answer, so the server is a separate process. It obeys the lines that it
 # reads: stop, start; how many requests need no known key from now on (trust); the files that nobody may write (refuse);
-# and the files whose next writes succeed without an answer (lose).
+# the files whose next writes succeed without an answer (lose); and those whose next writes fail, but succeed later (delay,
+# arrive).
 _SERVER = """
+import io
 import socket
 import sys
 import moto.settings
 from moto.moto_server import threaded_moto_server
 from moto.server import ThreadedMotoServer
 
-refused, lost = [], []
+refused, lost, delayed, waiting = [], [], [], []
 
 class Faulty(threaded_moto_server.DomainDispatcherApplication):
     def __call__(self, environ, respond):
@@ -32,6 +34,12 @@ class Faulty(threaded_moto_server.DomainDispatcherApplication):
             environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
             respond("403 Forbidden", [("Content-Type", "application/xml")])
             return [b"<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"]
+        if method == "PUT" and delayed and delayed[0] in path:
+            delayed.pop(0)
+            content = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+            waiting.append((super().__call__, {**environ, "wsgi.input": io.BytesIO(content)}))
+            respond("400 Bad Request", [("Content-Type", "application/xml")])
+            return [b"<Error><Code>RequestTimeout</Code><Message>Idle connection</Message></Error>"]
         answer = list(super().__call__(environ, respond))
         if method == "PUT" and lost and lost[0] in path:
             lost.pop(0)
@@ -51,6 +59,12 @@ for line in sys.stdin:
         refused[:] = line.split()[1:]
     elif line.startswith("lose"):
         lost[:] = line.split()[1:]
+    elif line.startswith("delay"):
+        delayed[:] = line.split()[1:]
+    elif line == "arrive\\n":
+        while waiting:
+            execute, environ = waiting.pop(0)
+            list(execute(environ, lambda *_: None))
     elif not line.startswith("lost?"):
         moto.settings.INITIAL_NO_AUTH_ACTION_COUNT = float(line)
     print(f"{host}:{port} {len(lost)}", flush=True)
@@ -106,6 +120,14 @@ class Bucket:
     def lose_answers(self, *parts: str) -> None:
         """Writes the next files whose paths have these parts, one after another, but does not answer."""
         self._say(" ".join(["lose", *parts]))
+
+    def delay(self, *parts: str) -> None:
+        """Answers the next writes of files whose paths have these parts, one after another, with an error."""
+        self._say(" ".join(["delay", *parts]))
+
+    def arrive(self) -> None:
+        """Executes the delayed writes."""
+        self._say("arrive")
 
     @property
     def to_lose(self) -> int:

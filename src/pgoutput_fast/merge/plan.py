@@ -152,8 +152,9 @@ class MergePlan:
         if any(bounds.null_count for each in batches for bounds in each.bounds):
             return every
         lows, highs = before.bounds(column)
-        low = min(pc.min(each.bounds[0]).as_py() for each in batches)
-        high = max(pc.max(each.bounds[1]).as_py() for each in batches)
+        # No Python values: Python lacks some dates of a server.
+        low = pc.min(pa.chunked_array([each.bounds[0] for each in batches]))
+        high = pc.max(pa.chunked_array([each.bounds[1] for each in batches]))
         outside = pc.fill_null(pc.or_(pc.greater(lows, high), pc.less(highs, low)), False).to_pylist()
         return [k for k in every if not outside[k]]
 
@@ -180,12 +181,12 @@ class MergePlan:
 
     def _ranges(
         self, effects: Sequence[StoredEffect], count: int
-    ) -> list[tuple[pa.Scalar | None, pa.Scalar | None]]:
-        """The bounds of the new rows of each unit, the upper ones excluded; None for no limit."""
+    ) -> list[tuple[pa.Array | None, pa.Array | None]]:
+        """The bounds of the new rows of each unit, as in `NewRowsUnit`."""
         if count < 2:
             return [(None, None)]
         kind = self.schema.field(self.identity[0]).type
         sample = pa.chunked_array([effect.sample.cast(kind) for effect in effects], kind).combine_chunks()
         sample = sample.take(pc.sort_indices(sample)).unique()
         cuts = sorted({len(sample) * n // count for n in range(1, count)} - {0})
-        return list(pairwise([None, *(sample[k] for k in cuts), None]))
+        return list(pairwise([None, *(sample.take(pa.array([k])) for k in cuts), None]))

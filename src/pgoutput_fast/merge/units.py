@@ -163,19 +163,20 @@ class NewRowsUnit:
         effects: the effects.
         placed: for each effect the numbers of the rows that are in files.
         low, high: only rows whose first column of the identity is between these values, `high` excluded; None for no
-            limit.
+            limit. Each is an array of one value: a scalar is pickled as a Python value, and Python lacks some dates.
     """
 
     table: MergedTable
     effects: tuple[StoredEffect, ...]
     placed: tuple[Numbers, ...] = field(repr=False)
-    low: pa.Scalar | None = None
-    high: pa.Scalar | None = None
+    low: pa.Array | None = None
+    high: pa.Array | None = None
 
     def run(self, store: Store, files: NewFiles) -> UnitResult:
         """Writes new files, as `RewriteUnit.run`."""
         earlier = len(files.written)
-        files.write(_new_rows(self.table, self.effects, self.placed, self.low, self.high))
+        low, high = (None if each is None else each[0] for each in (self.low, self.high))
+        files.write(_new_rows(self.table, self.effects, self.placed, low, high))
         return UnitResult(files.written[earlier:])
 
 
@@ -237,7 +238,8 @@ def _new_rows(
 
     Args:
         table: the table.
-        effects, placed, low, high: as in `NewRowsUnit`.
+        effects, placed: as in `NewRowsUnit`.
+        low, high: the same as there, as scalars.
     """
     parts, column = [], table.identity[0]
     for effect, old in zip(effects, placed, strict=True):

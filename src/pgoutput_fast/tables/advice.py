@@ -26,7 +26,9 @@ def advised(store: Store) -> Iterator[None]:
     except NotADirectoryError:
         raise  # its message is sufficient
     except OSError as problem:
-        if not hasattr(problem, "__notes__"):
+        # A directory has no connections: such an error is of a catalog, and says enough.
+        is_own = not (store.local and isinstance(problem, ConnectionError))
+        if is_own and not hasattr(problem, "__notes__"):
             problem.add_note(_advice(problem, store))
         raise
 

@@ -193,8 +193,8 @@ class ConflictError(RuntimeError):
         )
 
 
-class OutcomeUnknownError(RuntimeError):
-    """A commit failed, and may have been made all the same, or may be made later."""
+class OutcomeUnknownError(ConnectionError):
+    """A commit failed, and may have been made all the same, or may be made later. So its files must stay."""
 
     def __init__(self, table: object, problem: BaseException) -> None:
         super().__init__(

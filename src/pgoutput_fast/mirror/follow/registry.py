@@ -92,12 +92,17 @@ class Tables:
             each.fix_statistics()
             self.rejects(each.record.table).fix_statistics()
 
-    def remove_orphans(self, run: str) -> None:
-        """Removes the files of histories and rejects that a killed process wrote and did not commit."""
+    def remove_orphans(self, run: str) -> bool:
+        """Removes the files of histories and rejects that an earlier run wrote and did not commit.
+
+        Returns whether some must stay for now, because a commit may still add them.
+        """
+        left = False
         for each in self:
-            each.history.remove_orphans(run)
-            each.rejects.remove_orphans(run)
+            for table in (each.history, each.rejects):
+                left = table.remove_orphans(run) or left
             count_rejects(each)
+        return left
 
     def _open(self, directory: str, record: TableRecord) -> MirroredTable:
         current = open_current_table(self._format, self._store, record.table, self._options)

@@ -42,8 +42,7 @@ class Cleaning:
         """Removes what a killed mirror left."""
         before = self._state.run()
         if before is not None:
-            tables.remove_orphans(before)
-            self._clean(tables)
+            self._clean(tables, before)
         self.remove_spilled()
 
     def remove_spilled(self) -> None:
@@ -52,11 +51,15 @@ class Cleaning:
             self._store.remove(name)
 
     def clean_if_due(self, tables: Tables) -> None:
-        """Removes files of current tables that no point needs, if due."""
+        """Removes files of current tables that no point needs, and what earlier mirrors left, if due."""
         if time.monotonic() >= self._next:
             self._clean(tables)
 
-    def _clean(self, tables: Tables) -> None:
+    def _clean(self, tables: Tables, *killed: str) -> None:
+        known = self._state.left_runs()
+        left = [run for run in dict.fromkeys((*known, *killed)) if tables.remove_orphans(run)]
+        if left != known:
+            self._state.set_left_runs(left)
         oldest = self._points.oldest()
         for each in tables:
             each.clean(oldest.get(each.record.table))

@@ -35,7 +35,7 @@ __all__ = [
 UNPUBLISHED = "it is not published any more"
 
 _BEGINNING, _PROGRESS, _TABLES = f"{OWN}/beginning.json", f"{OWN}/progress.json", f"{OWN}/tables"
-_RUN, _HISTORY_LSN, _CLEANED = (f"{OWN}/{name}.json" for name in ("run", "reached", "cleaned"))
+_RUN, _LEFT, _HISTORY_LSN, _CLEANED = (f"{OWN}/{name}.json" for name in ("run", "left", "reached", "cleaned"))
 _ENTRIES, _PUBLICATIONS = f"{OWN}/entries.json", f"{OWN}/publications.json"
 
 Stage: TypeAlias = Literal["slot", "load", "done", "new slot", "repair"]
@@ -454,6 +454,21 @@ class MirrorState:
             self._store.remove(_RUN)
         else:
             self._put(_RUN, {"run": run})
+
+    def left_runs(self) -> list[str]:
+        """The names of earlier processes whose files had to stay, because a commit may still add them."""
+        values = self._read(_LEFT)
+        if values is None:
+            return []
+        with _damaged(self._store, _LEFT):
+            return list(map(str, values["runs"]))
+
+    def set_left_runs(self, runs: Sequence[str]) -> None:
+        """Remembers these names."""
+        if runs:
+            self._put(_LEFT, {"runs": list(runs)})
+        else:
+            self._store.remove(_LEFT)
 
     def cleaned(self) -> float | None:
         """When files that no point needs were last removed, in seconds since 1970. None if unknown."""

@@ -14,7 +14,7 @@ from pgoutput_fast.storage.lease import Role, WriterLease
 from pgoutput_fast.storage.stores import Store, make_target, open_store
 from pgoutput_fast.storage.table_directories import table_directory
 from pgoutput_fast.tables.advice import advised
-from pgoutput_fast.tables.files import WrittenFile, file_prefix, visible_name
+from pgoutput_fast.tables.files import WrittenFile, file_prefix, may_be_committed, visible_name
 from pgoutput_fast.tables.formats import formats_of, open_target
 from pgoutput_fast.tables.marker import (
     check_marker,
@@ -173,10 +173,14 @@ def _clean_up(run: Run, name: str) -> None:
         for entry in run.store.entries(recursive=True)
         if _whole(entry.name).startswith(file_prefix(name, False))
     }
-    closed = {directory for directory in tables if not _can_open(run, directory)}
-    for directory in tables - closed:
-        _remove_orphans(name, run.target.table(directory, "changes"))
-    if not closed:
+    # This run knows what it committed. A table with hidden files names none of them before it is finished.
+    may_be_late, left = name != run.name and not run.hidden, False
+    for directory in tables:
+        if not _can_open(run, directory) or _remove_orphans(
+            name, run.target.table(directory, "changes"), may_be_late=may_be_late
+        ):
+            left = True
+    if not left:
         remove_marker(run.store, name)
 
 
@@ -188,7 +192,9 @@ def _can_open(run: Run, directory: str) -> bool:
     return formats == [run.format] and run.target.table(directory, "changes").version() is not None
 
 
-def _remove_orphans(run: str, table: Table, added: Collection[str] = ()) -> None:
+def _remove_orphans(
+    run: str, table: Table, added: Collection[str] = (), *, may_be_late: bool = False
+) -> bool:
     """Removes a run's files that are not in the table, and the hidden files of all runs.
 
     A task may write a file after its run has ended. Only one run at a time writes to a target, so hidden files are
@@ -198,15 +204,28 @@ def _remove_orphans(run: str, table: Table, added: Collection[str] = ()) -> None
         run: the name of the run.
         table: the table.
         added: files known to be in the table. Finding out about others takes long.
+        may_be_late: whether a commit of the run may still come. Then new files stay.
+
+    Returns:
+        Whether files stay for now.
     """
     found = [path.removeprefix(f"{table.directory}/") for path in _names(table)]
     suspect = [name for name in found if _may_be_removed(name, run) and name not in added]
-    if suspect:
-        version = table.version()
-        kept = set() if version is None else version.names
-        for name in suspect:
-            if name not in kept:
-                table.store.remove(f"{table.directory}/{name}")
+    if not suspect:
+        return False
+    version = table.version()
+    unused = set(suspect) - (set() if version is None else version.names)
+    late = unused.intersection(_late(table) if may_be_late else ())
+    for name in unused - late:
+        table.store.remove(f"{table.directory}/{name}")
+    return bool(late)
+
+
+def _late(table: Table) -> Iterator[str]:
+    """The files that a late commit may still add."""
+    for entry in table.store.entries(table.directory):
+        if may_be_committed(table.store, entry):
+            yield entry.name.removeprefix(f"{table.directory}/")
 
 
 def _may_be_removed(path: str, run: str) -> bool:

@@ -165,7 +165,10 @@ def _with_nulls(files: pa.Table, k: int, new: Sequence[pa.Field], *, bounded: bo
         return None
     rows = files.column("num_records")[k].as_py()
     structs: dict[str, Any] = {field.name: {} for field in new if pa.types.is_struct(field.type)}
-    bounds = {which: _stored(files.column(which)[k].as_py()) | structs for which in ("min", "max")}
+    try:
+        bounds = {which: _stored(files.column(which)[k].as_py()) | structs for which in ("min", "max")}
+    except OverflowError:  # other programs give bounds to the dates in structs, and Python lacks some dates
+        bounds, bounded = {}, False
     nulls = _stored(files.column("null_count")[k].as_py() or {})
     nulls |= {field.name: rows for field in new if not pa.types.is_nested(field.type)}
     known = {"minValues": bounds["min"], "maxValues": bounds["max"]} if bounded else {}

@@ -31,6 +31,7 @@ from pgoutput_fast.tables.table import (
     DataFile,
     ListedFiles,
     Ordinal,
+    OutcomeUnknownError,
     Table,
     TableRole,
     Version,
@@ -66,6 +67,8 @@ _CHECKED = f"{_ORDINAL}.bounds"
 # The features that a table may require of its readers. With others, files may have rows that are not in the table, or
 # columns under other names.
 _FEATURES = {"timestampNtz", "v2Checkpoint"}
+# What delta-rs writes between an error and its cause.
+_NEXT_CAUSE = re.compile(r"\s*\n[\s↳]*(?:\x1b\[\d+m[\s↳]*)*")
 
 
 class DeltaTarget(FileTarget):
@@ -186,8 +189,9 @@ class DeltaTable(Table):
         return Version(number, position, schema, listed, bounds, partition_by)
 
     def _position(self, table: Any) -> Ordinal | CommitLsn | None:
-        found = (table.transaction_version(name) for name in _POSITIONS[self.role])
-        number = next((each for each in found if each is not None), None)
+        found = [table.transaction_version(name) for name in _POSITIONS[self.role]]
+        # An earlier version that continues a history advances only its own place.
+        number = max((each for each in found if each is not None), default=None)
         if number is None:
             return None
         if self.role != "changes":
@@ -211,6 +215,16 @@ class DeltaTable(Table):
 
     # ---- commits -------------------------------------------------------------------------------------------------
 
+    def commit(self, commit: Commit) -> None:
+        try:
+            super().commit(commit)
+        except FileNotFoundError:
+            raise  # a file of the version is gone, so this commit was not made
+        except (OSError, self._delta.exceptions.DeltaError) as problem:
+            if self.store.local:
+                raise
+            raise OutcomeUnknownError(self, OSError(_one_line(problem))) from problem
+
     def _commit(self, commit: Commit) -> None:
         from deltalake.exceptions import CommitFailedError
 
@@ -219,7 +233,8 @@ class DeltaTable(Table):
         try:
             whole = self._delta.Schema.from_arrow(stored_schema(commit.schema, "table"))
             if base is None:
-                return self._create(commit, whole)
+                actions, properties = self._actions(commit), self._properties(commit)
+                return _create(self._uri, self._storage, whole, commit, actions, properties)
             table = self._prepared(commit, base, whole)
             number = table.version()
             table.create_write_transaction(
@@ -258,20 +273,6 @@ class DeltaTable(Table):
             )
             actions += [RemoveAction(file.name, True, now, file.nbytes, {}) for file in removed]
         return actions
-
-    def _create(self, commit: Commit, schema: Any) -> None:
-        from deltalake.transaction import create_table_with_add_actions
-
-        create_table_with_add_actions(
-            self._uri,
-            schema,
-            self._actions(commit),
-            mode="error",
-            partition_by=list(commit.partition_by),
-            configuration=_CONFIGURATION,
-            storage_options=self._storage,
-            commit_properties=self._properties(commit),
-        )
 
     def _prepared(self, commit: Commit, base: Version, whole: Any) -> Any:
         """The table, prepared for a commit of this schema by commits of its own, without rows.
@@ -454,6 +455,29 @@ def _check_features(named: Table, table: Any, partition_by: tuple[str, ...]) -> 
 
 def _names_of(table: Any) -> set[str]:
     return {file.name for file in _data_files(pa.table(table.get_add_actions()))}
+
+
+def _create(
+    uri: str, storage: dict[str, str] | None, schema: Any, commit: Commit, actions: list[Any], properties: Any
+) -> None:
+    """Creates a table with its first files."""
+    from deltalake.transaction import create_table_with_add_actions
+
+    create_table_with_add_actions(
+        uri,
+        schema,
+        actions,
+        mode="error",
+        partition_by=list(commit.partition_by),
+        configuration=_CONFIGURATION,
+        storage_options=storage,
+        commit_properties=properties,
+    )
+
+
+def _one_line(problem: BaseException) -> str:
+    """The message of an error in one line. delta-rs has a line for each cause."""
+    return _NEXT_CAUSE.sub(": ", str(problem).strip())
 
 
 def _data_files(actions: pa.Table) -> list[DataFile]:

@@ -80,8 +80,9 @@ def write_batches(
     """
     name, counts, nbytes = f"{secrets.token_hex(8)}.arrow", [], 0
     kind = pa.null() if column is None else schema.field(column).type
-    lows: list[object] = []
-    highs: list[object] = []
+    # Scalars of Arrow: Python lacks some dates and times of a server.
+    lows: list[pa.Scalar | None] = []
+    highs: list[pa.Scalar | None] = []
     store = open_store(directory)
     options = pa.ipc.IpcWriteOptions(compression="lz4")
     with store.write(name) as file, pa.ipc.new_file(file, schema, options=options) as writer:
@@ -89,9 +90,8 @@ def write_batches(
             writer.write_batch(batch)
             counts.append(batch.num_rows)
             nbytes += batch.nbytes
-            bounds = {"min": None, "max": None}
-            if is_ordered(kind) and not batch.column(column).null_count:
-                bounds = pc.min_max(batch.column(column)).as_py()
+            is_bounded = is_ordered(kind) and not batch.column(column).null_count
+            bounds = pc.min_max(batch.column(column)) if is_bounded else {"min": None, "max": None}
             lows.append(bounds["min"])
             highs.append(bounds["max"])
     return BatchFile(
