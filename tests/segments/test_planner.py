@@ -76,6 +76,7 @@ def _rows(specs: list[ReadSpec]) -> list[tuple[int, int, int | None]]:
     return sorted(found)
 
 
+@pytest.mark.unsanitized  # hundreds of plans, in Python
 @pytest.mark.parametrize("transactions", and_slow(["committed"], ["as_sent"]))
 def test_ranges_hold_what_commits_in_them(transactions: str) -> None:
     older = streams = 0
