@@ -49,6 +49,7 @@ TESTS = (
     "moto[s3,server]>=5",
     "deltalake>=1.0",
     "pyiceberg[pyarrow,sql-sqlite]>=0.12",
+    "polars>=1.30",
     "pyyaml>=6",  # for Spark's declarative pipelines
 )
 # These Spark versions leave it to the garbage collector to close sockets, and Python warns about that.
