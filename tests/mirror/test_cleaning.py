@@ -44,15 +44,19 @@ def test_files_of_a_killed_run_in_a_store(place: Place, monkeypatch: pytest.Monk
         place.target = bucket.uri % "mine"
         place.run()
         store, orphan = open_store(place.target), "history/public.t/part-killed-1-00001.parquet"
+        unused = "current/public.t/part-current-0123456789abcdef-00001.parquet"
         state = MirrorState(store)
-        store.put(orphan, b"rows")
+        for name in (orphan, unused):
+            store.put(name, b"rows")
         state.set_run("killed")
         for _ in range(2):
+            state.set_cleaned(time.time() - 3600)
             place.run()
-            assert state.left_runs() == ["killed"]
-            assert orphan in store.names("history/public.t")
+            assert list(state.left_runs()) == ["killed"]
+            assert {orphan, unused} <= {each.name for each in store.entries(recursive=True)}
+        # The hour counts from when a run has noticed it.
         monkeypatch.setattr(table_files, "LATE_SECONDS", 0.0)
         state.set_cleaned(time.time() - 3600)
         place.run()
-        assert state.left_runs() == []
-        assert orphan not in store.names("history/public.t")
+        assert state.left_runs() == {}
+        assert not {orphan, unused} & {each.name for each in store.entries(recursive=True)}

@@ -140,8 +140,8 @@ def disturb_run(job: dict[str, Any]) -> None:
 
     put = run.put_marker
 
-    def put_pipe(store: Any, name: str) -> None:
-        put(store, name)
+    def put_pipe(store: Any, name: str, format: str) -> None:
+        put(store, name, format)
         (marker,) = (Path(store.at(each)) for each in store.names("_runs"))
         marker.unlink()
         os.mkfifo(marker)

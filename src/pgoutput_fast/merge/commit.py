@@ -10,7 +10,7 @@ import pyarrow as pa
 from pgoutput_fast.tables.data_files import NewFiles
 from pgoutput_fast.tables.errors import MirrorBusyError
 from pgoutput_fast.tables.file_table import CurrentFileTable
-from pgoutput_fast.tables.table import ConflictError, Version
+from pgoutput_fast.tables.table import ConflictError, OutcomeUnknownError, Version
 
 __all__ = ["commit", "expect_conflict", "is_applied", "until_committed", "with_version"]
 
@@ -64,9 +64,10 @@ def commit(
         table.commit(before, schema, position, files.written, removed)
     except (ConflictError, MirrorBusyError):
         raise
-    except BaseException:
+    except BaseException as problem:
         # A store may execute a request after it reported an error, and an error may follow the commit.
-        if not table.store.local or table.may_have(files.written):
+        may_come = not table.store.local or isinstance(problem, OutcomeUnknownError)
+        if may_come or table.may_have(files.written):
             files.written = []
         raise
 

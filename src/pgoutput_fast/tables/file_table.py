@@ -14,7 +14,7 @@ from pgoutput_fast.tables.advice import advised
 from pgoutput_fast.tables.columns import check_names, fitted, in_schema, merged
 from pgoutput_fast.tables.damaged import DamagedError
 from pgoutput_fast.tables.data_files import RUN, row_groups
-from pgoutput_fast.tables.files import CURRENT_FILE_BYTES, WrittenFile, may_be_committed
+from pgoutput_fast.tables.files import CURRENT_FILE_BYTES, WrittenFile
 from pgoutput_fast.tables.table import Commit, CommitLsn, CurrentRows, DataFile, OpenVersion, Table, Version
 
 __all__ = ["CurrentFileTable"]
@@ -184,7 +184,6 @@ class CurrentFileTable(CurrentRows):
         for entry in self._store.entries(self._directory):
             name = entry.name.rpartition("/")[2]
             own = _OWN.fullmatch(name) or is_unfinished(name)
-            own = own and not may_be_committed(self._store, entry)
             old = name.endswith(".parquet") and entry.modified < time.time() - _WEEK
             if name not in kept and (own or old):
                 removed += self._store.remove(entry.name)

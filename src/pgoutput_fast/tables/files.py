@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import secrets
-import time
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pgoutput_fast.storage.parquet import Compression, rows_writer
-from pgoutput_fast.storage.stores import Entry, Store
+from pgoutput_fast.storage.stores import Store
 from pgoutput_fast.tables.advice import advised
 from pgoutput_fast.tables.marker import check_marker
 from pgoutput_fast.tables.partitions import MOST_PARTITIONS, Partitioning, divide
@@ -28,11 +27,11 @@ from pgoutput_fast.tables.statistics import Measured, measured, statistics_of
 __all__ = [
     "APPENDED_FILE_BYTES",
     "CURRENT_FILE_BYTES",
+    "LATE_SECONDS",
     "RowsFile",
     "TableFiles",
     "WrittenFile",
     "file_prefix",
-    "may_be_committed",
     "visible_name",
 ]
 
@@ -44,7 +43,8 @@ _MOST_WAITING = 64 << 20
 # Above this many open files, the largest one is closed. A process may open some 1,000 files.
 _MOST_OPEN = 100
 _SEQ = "seq"
-# An object store may execute a request after it reported an error. This is longer than any request is on its way.
+#: An object store may execute a request after it reported an error. So the files of a run that did not end in order
+#: stay for this time, counted from when a later run notices it. This is longer than any request is on its way.
 LATE_SECONDS = 3600.0
 
 _Values = tuple[str | None, ...]
@@ -78,11 +78,6 @@ class WrittenFile:
 def file_prefix(run: str, hidden: bool) -> str:
     """The prefix of the names of a run's files. Readers of directories skip hidden names."""
     return f"{'.' if hidden else ''}part-{run}-"
-
-
-def may_be_committed(store: Store, entry: Entry) -> bool:
-    """Whether a commit that failed may still add a file to its table. In a directory, no commit comes late."""
-    return not store.local and entry.modified > time.time() - LATE_SECONDS
 
 
 def visible_name(name: str) -> str:

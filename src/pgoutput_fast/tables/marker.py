@@ -13,25 +13,41 @@ from __future__ import annotations
 import json
 import os
 import socket
+from contextlib import suppress
 from datetime import UTC, datetime
 
+from pgoutput_fast.base.documents import parsed_json
 from pgoutput_fast.storage.stores import Store
 
-__all__ = ["check_marker", "end_marker", "left_runs", "put_marker", "remove_marker"]
+__all__ = ["check_marker", "end_marker", "ended_at", "format_of", "left_runs", "put_marker", "remove_marker"]
 
 _RUNS = "_runs"
 
 
-def put_marker(store: Store, run: str) -> None:
-    """Marks the start of a run."""
+def put_marker(store: Store, run: str, format: str = "") -> None:
+    """Marks the start of a run that writes tables of a format."""
     begun = {"host": socket.gethostname(), "process": os.getpid(), "at": datetime.now(UTC).isoformat()}
-    store.put(_running(run), json.dumps(begun).encode())
+    store.put(_running(run), json.dumps(begun | {"format": format}).encode())
 
 
-def end_marker(store: Store, run: str) -> None:
-    """Marks the end of a run. Its files can now be removed; `left_runs` still has the run."""
-    store.put(_ended(run), b"{}")
+def format_of(store: Store, run: str) -> str:
+    """The format of a run's tables. Empty for a run of an earlier version."""
+    for name in (_running(run), _ended(run)):
+        with suppress(FileNotFoundError, ValueError, AttributeError):
+            return str(parsed_json(store.read(name)).get("format", ""))
+    return ""
+
+
+def end_marker(store: Store, run: str, format: str = "") -> None:
+    """Marks the end of a run. `left_runs` still has the run. Called again, it keeps the time of the first call."""
+    if ended_at(store, run) is None:
+        store.put(_ended(run), json.dumps({"format": format}).encode())
     store.remove(_running(run))
+
+
+def ended_at(store: Store, run: str) -> float | None:
+    """When the end of a run was marked, in seconds since 1970. None if it was not."""
+    return next((entry.modified for entry in store.entries(_RUNS) if entry.name == _ended(run)), None)
 
 
 def remove_marker(store: Store, run: str) -> None:

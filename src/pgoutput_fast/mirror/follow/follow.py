@@ -282,7 +282,10 @@ class Follower:
                 self._stop(name, lsn, "a change of it cannot be decoded: its rejects say why")
             for each in found:
                 files.add(rejects, each.rows)
-            commit_rejects(rejects, files, lsn, None if name is None else self._tables.named(name))
+            try:
+                commit_rejects(rejects, files, lsn, None if name is None else self._tables.named(name))
+            except ValueError as problem:  # somebody has changed the table of the rejects
+                self._stop(name, lsn, str(problem))
 
     def _stop(self, name: str | None, lsn: int, why: str) -> None:
         """Stops the table of a change that cannot be applied; all tables if it is unknown."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
@@ -17,7 +17,7 @@ from pgoutput_fast.schema.types import stored_schema
 from pgoutput_fast.storage.stores import Store
 from pgoutput_fast.tables.data_files import row_groups
 from pgoutput_fast.tables.errors import MirrorBusyError
-from pgoutput_fast.tables.files import TableFiles, WrittenFile, file_prefix, may_be_committed
+from pgoutput_fast.tables.files import TableFiles, WrittenFile, file_prefix
 from pgoutput_fast.tables.formats import open_history
 from pgoutput_fast.tables.options import TableOptions
 from pgoutput_fast.tables.table import Commit, CommitLsn, ConflictError
@@ -182,20 +182,23 @@ class AppendTable:
                 "mirrors into it. Stop one of them, and run the other one again"
             )
 
-    def remove_orphans(self, run: str) -> bool:
-        """Removes the files that an earlier run wrote and did not commit. Returns whether some must stay for now."""
+    def remove_orphans(self, runs: Sequence[str]) -> None:
+        """Removes the files that earlier runs wrote and did not commit."""
         if self.problem is not None:
-            return False  # nobody knows which files the table has
-        committed, left = set(self.files()), False
-        for entry in self._store.entries(self.directory):
-            base = entry.name.rpartition("/")[2]
-            if not base.startswith(file_prefix(run, False)) or base in committed:
-                continue
-            if may_be_committed(self._store, entry):
-                left = True
-            else:
-                self._store.remove(entry.name)
-        return left
+            return  # nobody knows which files the table has
+        prefixes = tuple(file_prefix(run, False) for run in runs)
+        found = [name for name in self._store.names(self.directory) if _base(name).startswith(prefixes)]
+        if found:
+            # A commit that came late may have added files after this table was opened.
+            version = self._table.version()
+            committed = set() if version is None else version.names
+            for name in found:
+                if _base(name) not in committed:
+                    self._store.remove(name)
+
+
+def _base(name: str) -> str:
+    return name.rpartition("/")[2]
 
 
 class HistoryFiles:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from pgoutput_fast.merge.formats import open_current_table
 from pgoutput_fast.mirror.follow.history import AppendTable
@@ -19,8 +21,19 @@ from pgoutput_fast.tables.options import TableOptions
 
 __all__ = ["Tables"]
 
+_log = logging.getLogger("pgoutput_fast.mirror")
+
 # The rejects of changes of unknown tables.
 _UNKNOWN = "_unknown"
+
+
+@contextmanager
+def _refused_rejects(table: MirroredTable) -> Iterator[None]:
+    """Lets a mirror go on whose user has changed a table of rejects. The table stops with its next reject."""
+    try:
+        yield
+    except ValueError as problem:
+        _log.warning("%s: its rejects cannot be read: %s", table.record.table, problem)
 
 
 class Tables:
@@ -90,19 +103,16 @@ class Tables:
         """Makes all rows visible to every reader, also in files of an earlier version of this package."""
         for each in self:
             each.fix_statistics()
-            self.rejects(each.record.table).fix_statistics()
+            with _refused_rejects(each):
+                self.rejects(each.record.table).fix_statistics()
 
-    def remove_orphans(self, run: str) -> bool:
-        """Removes the files of histories and rejects that an earlier run wrote and did not commit.
-
-        Returns whether some must stay for now, because a commit may still add them.
-        """
-        left = False
+    def remove_orphans(self, runs: Sequence[str]) -> None:
+        """Removes the files of histories and rejects that earlier runs wrote and did not commit."""
         for each in self:
             for table in (each.history, each.rejects):
-                left = table.remove_orphans(run) or left
-            count_rejects(each)
-        return left
+                table.remove_orphans(runs)
+            with _refused_rejects(each):
+                count_rejects(each)
 
     def _open(self, directory: str, record: TableRecord) -> MirroredTable:
         current = open_current_table(self._format, self._store, record.table, self._options)

@@ -9,6 +9,7 @@ from pgoutput_fast.mirror.state.layout import SPILL
 from pgoutput_fast.mirror.state.mirror_state import MirrorState
 from pgoutput_fast.mirror.state.points import Points
 from pgoutput_fast.storage.stores import Store
+from pgoutput_fast.tables import files as table_files
 
 __all__ = ["Cleaning"]
 
@@ -42,7 +43,8 @@ class Cleaning:
         """Removes what a killed mirror left."""
         before = self._state.run()
         if before is not None:
-            self._clean(tables, before)
+            self._state.set_left_runs({before: time.time()} | self._state.left_runs())
+            self._clean(tables)
         self.remove_spilled()
 
     def remove_spilled(self) -> None:
@@ -55,13 +57,17 @@ class Cleaning:
         if time.monotonic() >= self._next:
             self._clean(tables)
 
-    def _clean(self, tables: Tables, *killed: str) -> None:
-        known = self._state.left_runs()
-        left = [run for run in dict.fromkeys((*known, *killed)) if tables.remove_orphans(run)]
-        if left != known:
-            self._state.set_left_runs(left)
-        oldest = self._points.oldest()
-        for each in tables:
-            each.clean(oldest.get(each.record.table))
+    def _clean(self, tables: Tables) -> None:
+        left = self._state.left_runs()
+        # In a directory, no commit comes late.
+        since = time.time() - (0.0 if self._store.local else table_files.LATE_SECONDS)
+        waiting = {run: seen for run, seen in left.items() if seen > since}
+        if len(waiting) < len(left):
+            tables.remove_orphans([run for run in left if run not in waiting])
+            self._state.set_left_runs(waiting)
+        if not waiting:  # the files of a run in current tables do not have its name
+            oldest = self._points.oldest()
+            for each in tables:
+                each.clean(oldest.get(each.record.table))
         self._state.set_cleaned(time.time())
         self._next = time.monotonic() + _CLEAN_SECONDS

@@ -455,18 +455,21 @@ class MirrorState:
         else:
             self._put(_RUN, {"run": run})
 
-    def left_runs(self) -> list[str]:
-        """The names of earlier processes whose files had to stay, because a commit may still add them."""
+    def left_runs(self) -> dict[str, float]:
+        """{process: when it was noticed, in seconds since 1970} of earlier processes whose files had to stay.
+
+        A commit of theirs may still add them.
+        """
         values = self._read(_LEFT)
         if values is None:
-            return []
+            return {}
         with _damaged(self._store, _LEFT):
-            return list(map(str, values["runs"]))
+            return {str(run): float(seen) for run, seen in values["runs"].items()}
 
-    def set_left_runs(self, runs: Sequence[str]) -> None:
-        """Remembers these names."""
+    def set_left_runs(self, runs: Mapping[str, float]) -> None:
+        """Remembers these."""
         if runs:
-            self._put(_LEFT, {"runs": list(runs)})
+            self._put(_LEFT, {"runs": dict(runs)})
         else:
             self._store.remove(_LEFT)
 

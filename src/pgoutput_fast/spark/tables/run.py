@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -13,12 +14,15 @@ import pyarrow as pa
 from pgoutput_fast.storage.lease import Role, WriterLease
 from pgoutput_fast.storage.stores import Store, make_target, open_store
 from pgoutput_fast.storage.table_directories import table_directory
+from pgoutput_fast.tables import files as table_files
 from pgoutput_fast.tables.advice import advised
-from pgoutput_fast.tables.files import WrittenFile, file_prefix, may_be_committed, visible_name
+from pgoutput_fast.tables.files import WrittenFile, file_prefix, visible_name
 from pgoutput_fast.tables.formats import formats_of, open_target
 from pgoutput_fast.tables.marker import (
     check_marker,
     end_marker,
+    ended_at,
+    format_of,
     left_runs,
     put_marker,
     remove_marker,
@@ -128,7 +132,7 @@ class Run:
             self.lease.check()
         except RuntimeError:
             return  # the tables are complete, and that process cleans up
-        end_marker(self.store, self.name)
+        end_marker(self.store, self.name, self.format)
         for directory, added in self.added.items():
             _remove_orphans(self.name, self.table(directory), added)
         remove_marker(self.store, self.name)
@@ -150,7 +154,7 @@ def begin_run(target: str, format: str, options: TableOptions) -> Iterator[Run]:
             run = Run(secrets.token_hex(8), format, open_target(format, store, options), lease)
             for name in left_runs(store):
                 _clean_up(run, name)
-            put_marker(store, run.name)
+            put_marker(store, run.name, format)
             try:
                 yield run
                 run.end()
@@ -165,23 +169,28 @@ def begin_run(target: str, format: str, options: TableOptions) -> Iterator[Run]:
 def _clean_up(run: Run, name: str) -> None:
     """Completes a commit that a run began, and removes its other files.
 
-    Tables that this run cannot open keep their files, and the marker stays for a run that can.
+    If this run cannot know which of them are in use, they stay, and so does the marker, for a later run.
     """
-    end_marker(run.store, name)
+    format = run.format if name == run.name else format_of(run.store, name) or run.format
+    end_marker(run.store, name, format)
+    if name != run.name and (format != run.format or _may_commit(run, name)):
+        return
     tables = {
         _table_of(entry.name)
         for entry in run.store.entries(recursive=True)
         if _whole(entry.name).startswith(file_prefix(name, False))
     }
-    # This run knows what it committed. A table with hidden files names none of them before it is finished.
-    may_be_late, left = name != run.name and not run.hidden, False
-    for directory in tables:
-        if not _can_open(run, directory) or _remove_orphans(
-            name, run.target.table(directory, "changes"), may_be_late=may_be_late
-        ):
-            left = True
-    if not left:
+    closed = {directory for directory in tables if not _can_open(run, directory)}
+    for directory in tables - closed:
+        _remove_orphans(name, run.target.table(directory, "changes"))
+    if not closed:
         remove_marker(run.store, name)
+
+
+def _may_commit(run: Run, name: str) -> bool:
+    """Whether a commit of an earlier run may still come. Not if it only names hidden files."""
+    ended = ended_at(run.store, name)
+    return not run.store.local and not run.hidden and (ended or 0.0) > time.time() - table_files.LATE_SECONDS
 
 
 def _can_open(run: Run, directory: str) -> bool:
@@ -192,9 +201,7 @@ def _can_open(run: Run, directory: str) -> bool:
     return formats == [run.format] and run.target.table(directory, "changes").version() is not None
 
 
-def _remove_orphans(
-    run: str, table: Table, added: Collection[str] = (), *, may_be_late: bool = False
-) -> bool:
+def _remove_orphans(run: str, table: Table, added: Collection[str] = ()) -> None:
     """Removes a run's files that are not in the table, and the hidden files of all runs.
 
     A task may write a file after its run has ended. Only one run at a time writes to a target, so hidden files are
@@ -204,28 +211,15 @@ def _remove_orphans(
         run: the name of the run.
         table: the table.
         added: files known to be in the table. Finding out about others takes long.
-        may_be_late: whether a commit of the run may still come. Then new files stay.
-
-    Returns:
-        Whether files stay for now.
     """
     found = [path.removeprefix(f"{table.directory}/") for path in _names(table)]
     suspect = [name for name in found if _may_be_removed(name, run) and name not in added]
-    if not suspect:
-        return False
-    version = table.version()
-    unused = set(suspect) - (set() if version is None else version.names)
-    late = unused.intersection(_late(table) if may_be_late else ())
-    for name in unused - late:
-        table.store.remove(f"{table.directory}/{name}")
-    return bool(late)
-
-
-def _late(table: Table) -> Iterator[str]:
-    """The files that a late commit may still add."""
-    for entry in table.store.entries(table.directory):
-        if may_be_committed(table.store, entry):
-            yield entry.name.removeprefix(f"{table.directory}/")
+    if suspect:
+        version = table.version()
+        kept = set() if version is None else version.names
+        for name in suspect:
+            if name not in kept:
+                table.store.remove(f"{table.directory}/{name}")
 
 
 def _may_be_removed(path: str, run: str) -> bool:

@@ -16,7 +16,6 @@ from pgoutput_fast.storage.paths import absolute, split_uri
 from pgoutput_fast.storage.stores import Store, open_store
 from pgoutput_fast.storage.table_directories import table_of
 from pgoutput_fast.tables.errors import LOAD_ANY_AGAIN
-from pgoutput_fast.tables.files import may_be_committed
 from pgoutput_fast.tables.iceberg.bounds import choose_bounds, with_bounds_or_without
 from pgoutput_fast.tables.iceberg.fields import can_widen, change_columns, check_iceberg_names, with_field_ids
 from pgoutput_fast.tables.options import TableOptions
@@ -398,10 +397,9 @@ class IcebergTable(Table):
         for snapshot in table.metadata.snapshots:
             named = [snapshot.manifest_list, *(each.manifest_path for each in snapshot.manifests(table.io))]
             kept |= {each.rpartition("/")[2] for each in named}
-        for entry in self.store.entries(f"{self.directory}/metadata"):
-            is_unused = entry.name.endswith(".avro") and entry.name.rpartition("/")[2] not in kept
-            if is_unused and not may_be_committed(self.store, entry):
-                removed += self.store.remove(entry.name)
+        for name in self.store.names(f"{self.directory}/metadata"):
+            if name.endswith(".avro") and name.rpartition("/")[2] not in kept:
+                removed += self.store.remove(name)
         return removed
 
 
