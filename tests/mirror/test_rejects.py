@@ -108,3 +108,27 @@ def test_a_row_that_a_load_cannot_decode_stops_the_table(place: Place) -> None:
         assert "a row of it cannot be decoded: its rejects say why" in str(states["public.t"].error)
         (reject,) = _rejects(place)
         assert (reject["column"], reject["change_type"]) == ("d", None)
+
+
+def test_rejects_that_somebody_changed_stop_their_table_alone(place: Place) -> None:
+    """The mirror goes on. The table stops with the next reject, which would be lost."""
+    place.database.execute(
+        *(f"CREATE TABLE {name} (id int PRIMARY KEY, a int[])" for name in ("t", "other")),
+        "INSERT INTO t VALUES (1, '{{1}}')",
+        "CREATE PUBLICATION mirrored FOR TABLE t, other",
+    )
+    place.run()
+    deltalake.DeltaTable(str(place.target / "_rejects" / "public.t")).alter.add_feature(
+        deltalake.TableFeatures.DeletionVectors, allow_protocol_versions_increase=True
+    )
+    with place.mirror() as mirror:
+        place.database.execute("INSERT INTO t VALUES (2, '{2}')", "INSERT INTO other VALUES (1, '{1}')")
+        mirror.run(until_lsn="now")
+        assert [each.state for each in mirror.status()] == ["follow", "follow"]
+        assert current_of(place.target, "public.t").num_rows == 2
+        place.database.execute("INSERT INTO t VALUES (3, '{{3}}')", "INSERT INTO other VALUES (2, '{1}')")
+        mirror.run(until_lsn="now")
+        stopped = {each.table: each for each in mirror.status()}
+        assert (stopped["public.t"].state, stopped["public.other"].state) == ("stopped", "follow")
+        assert "it has deletionVectors, which this package does not know" in str(stopped["public.t"].error)
+        assert current_of(place.target, "public.other").num_rows == 2

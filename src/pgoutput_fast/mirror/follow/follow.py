@@ -280,9 +280,9 @@ class Follower:
                 continue
             if any(each.lost for each in found):
                 self._stop(name, lsn, "a change of it cannot be decoded: its rejects say why")
-            for each in found:
-                files.add(rejects, each.rows)
             try:
+                for each in found:
+                    files.add(rejects, each.rows)
                 commit_rejects(rejects, files, lsn, None if name is None else self._tables.named(name))
             except ValueError as problem:  # somebody has changed the table of the rejects
                 self._stop(name, lsn, str(problem))
