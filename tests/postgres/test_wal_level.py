@@ -46,6 +46,7 @@ def _create_on_standby(pair: Pair) -> None:
         thread.join(0.2)
 
 
+@pytest.mark.unsanitized
 def test_replica_is_sufficient(tmp_path: Path) -> None:
     """A mirror makes the first slot; then there is follow, and a capture of its own."""
     with Server(_newest(), {"wal_level": "replica"}) as server, opened(server, tmp_path) as place:
@@ -89,6 +90,7 @@ def test_what_is_too_little_is_refused(version: int, tmp_path: Path) -> None:
             Capture(place.database.dsn, "s", ["mirrored"], tmp_path / "segments").run(until_lsn="now")
 
 
+@pytest.mark.unsanitized
 @pytest.mark.parametrize("room", [1, 0])
 def test_slots_that_are_made_again_keep_decoding_on(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, room: int
@@ -136,6 +138,7 @@ def test_slots_that_are_made_again_keep_decoding_on(
         wait_until(lambda: place.database.execute(slots) == [(place.slot,)])
 
 
+@pytest.mark.unsanitized
 @pytest.mark.slow
 def test_a_load_that_begins_again_leaves_a_standby_its_slots(tmp_path: Path) -> None:
     installation = _newest()

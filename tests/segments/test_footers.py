@@ -197,6 +197,7 @@ def store() -> Iterator[tuple[_CountedStore, str]]:
         server.server_close()
 
 
+@pytest.mark.unsanitized
 def test_a_store_gets_one_request_for_a_footer(
     many: tuple[Path, pgo.Decoded], store: tuple[_CountedStore, str]
 ) -> None:
