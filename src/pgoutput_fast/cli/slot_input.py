@@ -58,7 +58,8 @@ class SlotPayloads:
             server, slots = read_server(cursor), read_slots(cursor)
         slot = next((each for each in slots if each.name == self.slot), None)
         if slot is None:
-            names = ", ".join(each.name for each in slots) or "none"
+            # A temporary slot is of another session, such as that of another peek.
+            names = ", ".join(each.name for each in slots if not each.temporary) or "none"
             raise InputError(f"the server has no slot {self.slot}; there is {names}")
         expect_own_plugin(slot, server)
         findings = check(self.dsn, self.publications, self.slot, through="sql").findings
