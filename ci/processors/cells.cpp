@@ -77,14 +77,14 @@ int main() {
         auto column = take_column();
         const bool binary = take<uint8_t>();
         std::vector<pgo::Cell> cells(take<uint32_t>());
-        uint32_t end = pgo::READ_BEHIND;
+        uint32_t end = pgo::READ_AFTER;
         for (pgo::Cell& cell : cells) {
             cell.offset = end;
             cell.length = take<int32_t>();
             if (cell.length > 0) end += static_cast<uint32_t>(cell.length);
         }
         const std::string values = take_bytes();
-        const std::string source = std::string(pgo::READ_BEHIND, '\0') + values + std::string(pgo::READ_BEHIND, '\0');
+        const std::string source = std::string(pgo::READ_AFTER, '\0') + values + std::string(pgo::READ_AFTER, '\0');
         const auto* base = reinterpret_cast<const uint8_t*>(source.data());
         pgo::Issues issues;
         for (; times; --times) {
