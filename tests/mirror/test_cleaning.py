@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 
@@ -54,9 +55,23 @@ def test_files_of_a_killed_run_in_a_store(place: Place, monkeypatch: pytest.Monk
             place.run()
             assert list(state.left_runs()) == ["killed"]
             assert {orphan, unused} <= {each.name for each in store.entries(recursive=True)}
+        # A clock that was ahead does not keep them for ever.
+        state.set_left_runs({"killed": time.time() + 1e9})
+        state.set_cleaned(time.time() - 3600)
+        state.set_run("killed")
+        place.run()
+        assert state.left_runs()["killed"] <= time.time()
         # The hour counts from when a run has noticed it.
         monkeypatch.setattr(table_files, "LATE_SECONDS", 0.0)
         state.set_cleaned(time.time() - 3600)
         place.run()
         assert state.left_runs() == {}
         assert not {orphan, unused} & {each.name for each in store.entries(recursive=True)}
+
+
+@pytest.mark.parametrize("runs", ['["killed"]', "5", '{"killed": "x"}', "null"])
+def test_an_edited_file_of_runs_is_an_error(tmp_path: Path, runs: str) -> None:
+    (tmp_path / "_mirror").mkdir()
+    (tmp_path / "_mirror" / "left.json").write_text(f'{{"runs": {runs}}}')
+    with pytest.raises(ValueError, match=r"left\.json is damaged: restore it"):
+        MirrorState(open_store(tmp_path)).left_runs()

@@ -58,12 +58,14 @@ class Cleaning:
             self._clean(tables)
 
     def _clean(self, tables: Tables) -> None:
-        left = self._state.left_runs()
+        left, now = self._state.left_runs(), time.time()
         # In a directory, no commit comes late.
-        since = time.time() - (0.0 if self._store.local else table_files.LATE_SECONDS)
-        waiting = {run: seen for run, seen in left.items() if seen > since}
+        since = now - (0.0 if self._store.local else table_files.LATE_SECONDS)
+        # If the clock was ahead, the hour begins now.
+        waiting = {run: min(seen, now) for run, seen in left.items() if min(seen, now) > since}
         if len(waiting) < len(left):
             tables.remove_orphans([run for run in left if run not in waiting])
+        if waiting != left:
             self._state.set_left_runs(waiting)
         if not waiting:  # the files of a run in current tables do not have its name
             oldest = self._points.oldest()

@@ -464,7 +464,7 @@ class MirrorState:
         if values is None:
             return {}
         with _damaged(self._store, _LEFT):
-            return {str(run): float(seen) for run, seen in values["runs"].items()}
+            return {str(run): float(seen) for run, seen in dict(values["runs"]).items()}
 
     def set_left_runs(self, runs: Mapping[str, float]) -> None:
         """Remembers these."""
