@@ -28,12 +28,12 @@ _UNKNOWN = "_unknown"
 
 
 @contextmanager
-def _refused_rejects(table: MirroredTable) -> Iterator[None]:
-    """Lets a mirror go on whose user has changed a table of rejects. The table stops with its next reject."""
+def _going_on(table: MirroredTable) -> Iterator[None]:
+    """Lets a mirror go on if somebody has changed a history or rejects. Their next commit stops them."""
     try:
         yield
     except ValueError as problem:
-        _log.warning("%s: its rejects cannot be read: %s", table.record.table, problem)
+        _log.warning("%s: its history or its rejects cannot be read: %s", table.record.table, problem)
 
 
 class Tables:
@@ -103,15 +103,16 @@ class Tables:
         """Makes all rows visible to every reader, also in files of an earlier version of this package."""
         for each in self:
             each.fix_statistics()
-            with _refused_rejects(each):
+            with _going_on(each):
                 self.rejects(each.record.table).fix_statistics()
 
     def remove_orphans(self, runs: Sequence[str]) -> None:
         """Removes the files of histories and rejects that earlier runs wrote and did not commit."""
         for each in self:
             for table in (each.history, each.rejects):
-                table.remove_orphans(runs)
-            with _refused_rejects(each):
+                with _going_on(each):
+                    table.remove_orphans(runs)
+            with _going_on(each):
                 count_rejects(each)
 
     def _open(self, directory: str, record: TableRecord) -> MirroredTable:
