@@ -136,7 +136,8 @@ class Decoder(Output):
                 self.bad_type = True
                 self.forget_relations(frame, has_prefix=tag != "O")
         elif tag == "R":
-            self.bad_type = problem.reason == "ends too early"  # then it may be a Type message
+            # Without its end, it may be a Type message.
+            self.bad_type = problem.reason in ("ends too early", "string without its NUL")
             reader = Reader(frame.payload, 1)
             try:
                 subxid = reader.u32() if self.block else None
@@ -493,19 +494,22 @@ class Decoder(Output):
         count = reader.i16()
         if count < 0:
             raise MalformedError("negative number of columns", reader.position - 2)
+        if count * 10 > len(reader.data) - reader.position:  # the least that a column takes
+            raise MalformedError("ends too early", len(reader.data))
         columns: list[Column] = []
         type_offsets = []
         for _ in range(count):
             reader.zero_or_one()
-            column, type_oid, typmod = reader.string(), reader.u32(), reader.i32()
+            column = reader.string()
+            if column in {other.name for other in columns}:
+                raise MalformedError("two columns of the same name")
+            type_oid, typmod = reader.u32(), reader.i32()
             explained = self.look_up("Y", type_oid)
             says = explained.content if explained else None
             means = resolve(type_oid, typmod, says, self.types)
             columns.append(Column(column, type_oid, means, resolve(type_oid, typmod, says)))
             type_offsets.append(reader.position - 8)
         reader.end()
-        if len({column.name for column in columns}) < count:
-            raise MalformedError("two columns of the same name")
         relation = Relation(oid, namespace, name, int.from_bytes(version, "big", signed=True), tuple(columns))
         doubt = "a Type message before its Relation message is bad" if self.bad_type else None
         self.bad_type = False
