@@ -23,7 +23,7 @@ from pgoutput_fast._core.protocol.reasons cimport (
     TEXT_PAYLOAD,
     UNKNOWN_FRAME,
 )
-from pgoutput_fast._core.tagging.scan cimport Payloads, damaged_offsets, is_hex_text
+from pgoutput_fast._core.tagging.scan cimport Payloads, damaged_offsets, is_hex_text, offset_at
 from pgoutput_fast._core.protocol.wire cimport load32
 
 import pyarrow as pa
@@ -79,13 +79,12 @@ cdef int count_frames(Payloads frames, int64_t before, _Counts counts) except -1
     cdef int64_t i, size, at = 0, data = 0, keepalives = 0, total = 0
     cdef uint8_t reason = OK
     cdef Frame frame
-    cdef bint large = frames.offsets64 != NULL
     cdef int64_t begin = 0, end = 0
     cdef bint damaged = False
     with nogil:
         for i in range(frames.count):
-            begin = frames.offsets64[i] if large else frames.offsets32[i]
-            end = frames.offsets64[i + 1] if large else frames.offsets32[i + 1]
+            begin = offset_at(frames, i)
+            end = offset_at(frames, i + 1)
             size = end - begin
             if size < 0 or begin < 0 or end > frames.data_size:
                 damaged = True
@@ -168,10 +167,9 @@ cdef class _Unframed:
         """Copies frames that `count_frames` has checked."""
         cdef Frame frame
         cdef int64_t i, begin, end, size, n, k, at = 0
-        cdef bint large = frames.offsets64 != NULL
         for i in range(frames.count):
-            begin = frames.offsets64[i] if large else frames.offsets32[i]
-            end = frames.offsets64[i + 1] if large else frames.offsets32[i + 1]
+            begin = offset_at(frames, i)
+            end = offset_at(frames, i + 1)
             read_frame(frames.data + begin, end - begin, &frame, &at)
             if frame.data:
                 n = self.payloads

@@ -45,7 +45,7 @@ from pgoutput_fast._core.protocol.reasons cimport (
     TRUNCATED,
     UNKNOWN_TAG,
 )
-from pgoutput_fast._core.tagging.scan cimport CHANGE, PREFIXED, Payloads, damaged_offsets, message_class
+from pgoutput_fast._core.tagging.scan cimport CHANGE, PREFIXED, Payloads, damaged_offsets, message_class, offset_at
 from pgoutput_fast._core.protocol.wire cimport load16, load32
 
 import pyarrow as pa
@@ -203,10 +203,6 @@ cdef void _read(const uint8_t* p, int64_t size, int known_in_stream, Header* h) 
         h.relation = load32(p + at)
 
 
-cdef inline int64_t _offset(Payloads payloads, int64_t i) noexcept nogil:
-    return payloads.offsets32[i] if payloads.offsets32 != NULL else payloads.offsets64[i]
-
-
 def headers(array, in_stream=None):
     """Reads the headers of all messages of one Arrow binary array, independently of each other.
 
@@ -250,8 +246,8 @@ def headers(array, in_stream=None):
     if not damaged:
         with nogil:
             for i in range(n):
-                begin = _offset(payloads, i)
-                end = _offset(payloads, i + 1)
+                begin = offset_at(payloads, i)
+                end = offset_at(payloads, i + 1)
                 if begin < 0 or end < begin or end > payloads.data_size:
                     damaged = True
                     break

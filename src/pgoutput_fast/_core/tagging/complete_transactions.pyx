@@ -5,7 +5,17 @@ from libcpp.vector cimport vector
 from pgoutput_fast._core.protocol.fields cimport EPOCH_SHIFT, LAST_TIMESTAMP
 from pgoutput_fast._core.protocol.kinds cimport MSG_BEGIN, MSG_BEGIN_PREPARE, MSG_COMMIT, MSG_STREAM_START
 from pgoutput_fast._core.protocol.limits cimport MAX_PAYLOAD
-from pgoutput_fast._core.tagging.scan cimport BOUNDARY, Payloads, damaged_offsets, message_class
+from pgoutput_fast._core.tagging.scan cimport (
+    BETWEEN,
+    BOUNDARY,
+    ELSEWHERE,
+    INSIDE,
+    Payloads,
+    SearchPosition,
+    damaged_offsets,
+    message_class,
+    offset_at,
+)
 from pgoutput_fast._core.protocol.wire cimport load64, prefetch
 
 # Prefetch distance, in messages. Tags are too far apart for the processor to prefetch them by itself.
@@ -15,18 +25,6 @@ cdef int64_t AHEAD = 64
 cdef uint8_t[256] BOUNDARY_OR_UNKNOWN
 for _kind in range(256):
     BOUNDARY_OR_UNKNOWN[_kind] = message_class(_kind) & BOUNDARY or message_class(_kind) == 0
-
-# Position of the search: inside something other than a plain transaction, between transactions, or inside a plain
-# transaction.
-cdef enum SearchPosition:
-    ELSEWHERE
-    BETWEEN
-    INSIDE
-
-
-cdef inline int64_t _offset(Payloads payloads, int64_t i) noexcept nogil:
-    return payloads.offsets32[i] if payloads.offsets32 != NULL else payloads.offsets64[i]
-
 
 # The next two functions read less than protocol/boundary.pyx does, because they run for about every third message.
 cdef inline bint _begins(const uint8_t* p, int64_t size, int64_t* lsn, int64_t* timestamp) noexcept nogil:
@@ -56,15 +54,15 @@ cdef int64_t _search(Payloads payloads, SearchPosition place, int64_t lsn, int64
     cdef int64_t count = payloads.count
     cdef int64_t begin = 0, complete = 0
     cdef int64_t i, end
-    cdef int64_t at = _offset(payloads, 0)
+    cdef int64_t at = offset_at(payloads, 0)
     cdef uint8_t kind
     cdef const uint8_t* p
     for i in range(count):
-        end = _offset(payloads, i + 1)
+        end = offset_at(payloads, i + 1)
         if end < at or at < 0 or end > payloads.data_size:
             return -1 - i
         if i + AHEAD < count:
-            prefetch(payloads.data + _offset(payloads, i + AHEAD))
+            prefetch(payloads.data + offset_at(payloads, i + AHEAD))
         p = payloads.data + at
         kind = p[0] if at < end <= at + MAX_PAYLOAD else 0
         if BOUNDARY_OR_UNKNOWN[kind]:

@@ -14,7 +14,18 @@ from pgoutput_fast._core.protocol.kinds cimport (
     MSG_TRUNCATE,
 )
 from pgoutput_fast._core.protocol.reasons cimport OK
-from pgoutput_fast._core.tagging.scan cimport BOUNDARY, CHANGE, Payloads, damaged_offsets, message_class
+from pgoutput_fast._core.tagging.scan cimport (
+    BETWEEN,
+    BOUNDARY,
+    CHANGE,
+    ELSEWHERE,
+    INSIDE,
+    Payloads,
+    SearchPosition,
+    damaged_offsets,
+    message_class,
+    offset_at,
+)
 from pgoutput_fast._core.tagging.seen_lsns cimport MOST_LSNS, SeenLsns
 from pgoutput_fast._core.tagging.stream_state cimport OUTSIDE, PLAIN, PREPARING, STREAMING, BoundaryRecord
 from pgoutput_fast._core.protocol.wire cimport load64, prefetch
@@ -29,18 +40,6 @@ cdef int64_t AHEAD = 16
 
 # In addition to the contexts of a state: unknown.
 cdef int UNKNOWN = -1
-
-# Position of the search: unknown or inside something other than a plain transaction, between transactions, or inside a
-# plain transaction.
-cdef enum SearchPosition:
-    ELSEWHERE
-    BETWEEN
-    INSIDE
-
-
-cdef inline int64_t _offset(Payloads payloads, int64_t i) noexcept nogil:
-    return payloads.offsets32[i] if payloads.offsets32 != NULL else payloads.offsets64[i]
-
 
 cdef bint _is_origin(const uint8_t* p, int64_t size) noexcept nogil:
     cdef Fields f
@@ -91,17 +90,17 @@ cdef class _Selection:
         """Returns the number of messages read, or -1 if offsets are damaged."""
         cdef int64_t count = payloads.count
         cdef int64_t i, end
-        cdef int64_t at = _offset(payloads, 0)
+        cdef int64_t at = offset_at(payloads, 0)
         cdef uint8_t kind, cls
         cdef const uint8_t* p
         self.context = context
         self.place = BETWEEN if seen_end and context == OUTSIDE else ELSEWHERE
         for i in range(count):
-            end = _offset(payloads, i + 1)
+            end = offset_at(payloads, i + 1)
             if end < at or at < 0 or end > payloads.data_size:
                 return -1
             if i + AHEAD < count:
-                prefetch(payloads.data + _offset(payloads, i + AHEAD))
+                prefetch(payloads.data + offset_at(payloads, i + AHEAD))
             p = payloads.data + at
             kind = p[0] if at < end else 0
             cls = message_class(kind)
@@ -167,7 +166,7 @@ cdef class _Selection:
         self.begun.push_back(self.begin)
         self.begun_xids.push_back(self.xid)
         for k in range(self.first + 1, self.kept.size() - 1):
-            if payloads.data[_offset(payloads, self.kept[k])] != MSG_ORIGIN:
+            if payloads.data[offset_at(payloads, self.kept[k])] != MSG_ORIGIN:
                 self.kept[left] = self.kept[k]
                 left += 1
         self.kept.resize(left)

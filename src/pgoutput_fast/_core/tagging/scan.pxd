@@ -37,6 +37,18 @@ cdef class Payloads:
     cdef readonly int64_t count
 
 
+cdef inline int64_t offset_at(Payloads payloads, int64_t i) noexcept nogil:
+    """Where payload `i` begins in `data`; the offsets may be those of a large array."""
+    return payloads.offsets32[i] if payloads.offsets32 != NULL else payloads.offsets64[i]
+
+
+# Where a search for plain transactions stands: in one, between transactions, or elsewhere, which includes not knowing.
+cdef enum SearchPosition:
+    ELSEWHERE
+    BETWEEN
+    INSIDE
+
+
 cdef class Window:
     """Headers of a limited number of consecutive messages. Every column has one value per message."""
     cdef const uint8_t* base       # `start` is relative to this

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from pgoutput_fast.merge.formats import open_current_table
+from pgoutput_fast.mirror.follow.alterations import ask_for_alterations
 from pgoutput_fast.mirror.follow.history import AppendTable
 from pgoutput_fast.mirror.follow.rejects import count_rejects
 from pgoutput_fast.mirror.follow.tables import MirroredTable
-from pgoutput_fast.mirror.schema_changes.alterations import ask_for_alterations
 from pgoutput_fast.mirror.server import ServerView
 from pgoutput_fast.mirror.state.layout import HISTORY, REJECTS
 from pgoutput_fast.mirror.state.mirror_state import MirrorState, TableRecord

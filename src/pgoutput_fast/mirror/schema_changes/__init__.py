@@ -1,1 +1,1 @@
-"""Detects altered tables and publications."""
+"""What the server's catalogs tell of tables and publications, and how two states differ."""

@@ -17,13 +17,13 @@ from pgoutput_fast.mirror.errors import SlotLostError
 from pgoutput_fast.mirror.follow.backlog import Backlog
 from pgoutput_fast.mirror.follow.follow import Follower, Pace
 from pgoutput_fast.mirror.follow.in_step import expect_in_step
+from pgoutput_fast.mirror.follow.published import check_publications
 from pgoutput_fast.mirror.follow.registry import Tables
 from pgoutput_fast.mirror.follow.tables import MirroredTable
 from pgoutput_fast.mirror.load.begin import begin
 from pgoutput_fast.mirror.load.loads import Loads
 from pgoutput_fast.mirror.repair.repair import Repair, in_stream, last_change
 from pgoutput_fast.mirror.repair.repair_table import TableRepair
-from pgoutput_fast.mirror.schema_changes.check import check_publications
 from pgoutput_fast.mirror.server import ServerView
 from pgoutput_fast.mirror.service.cleaning import Cleaning
 from pgoutput_fast.mirror.service.outages import Outages

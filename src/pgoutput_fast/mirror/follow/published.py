@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection
 
+from pgoutput_fast.mirror.follow.alterations import note_alterations
 from pgoutput_fast.mirror.follow.registry import Tables
-from pgoutput_fast.mirror.schema_changes.alterations import note_alterations
 from pgoutput_fast.mirror.server import ServerView
 from pgoutput_fast.postgres.row_age import RowAgeError
 
