@@ -59,7 +59,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if runs_tests and "libasan" in os.environ.get("LD_PRELOAD", ""):
         del os.environ["LD_PRELOAD"]
     # This comes before a test imports these modules, so that their assertions print what they compare.
-    pytest.register_assert_rewrite("support.oracle", "support.streaming")
+    pytest.register_assert_rewrite("support.oracle", "support.streaming", "support.written_tables")
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import random
 import re
-import shutil
 import time
 from itertools import pairwise
 from pathlib import Path
@@ -22,13 +21,11 @@ from deltalake.schema import PrimitiveType
 import pgoutput_fast as pgo
 from pgoutput_fast import encode
 from pgoutput_fast import spark as pgspark
-from pgoutput_fast.capture import Capture, drop_slot
+from pgoutput_fast.capture import Capture
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
 from pgoutput_fast.merge import plan
 from pgoutput_fast.merge.effect.effect import Effect
 from pgoutput_fast.mirror import MirrorBusyError, at, points
-from pgoutput_fast.mirror.state.mirror_state import MirrorState
-from pgoutput_fast.protocol.lsn import parse_lsn
 from pgoutput_fast.segments import Source, list_segments, write_segment
 from pgoutput_fast.spark import merge as spark_merge
 from pgoutput_fast.spark.current.notes import read_notes
@@ -40,38 +37,19 @@ from pgoutput_fast.tables.formats import open_current
 from pgoutput_fast.tables.options import TableOptions
 from support import pg
 from support.buckets import opened_bucket
+from support.current_queries import Query
 from support.current_streams import Sent, assert_as_reference, batch_of, rows_of
 from support.current_tables import delta_table
-from support.current_work import CurrentWork, Moment, readable
+from support.current_work import Moment, readable, work
 from support.forms import and_exhaustive, and_slow
 from support.lakes import running, settled
-from support.mirrors import Place, current_of, expect_equal, lose_rows, place
+from support.mirrors import Place, expect_equal, place
 from support.paths import DOCS
 from support.spark_features import AVAILABLE_NOW
 
-__all__ = ["place"]
+__all__ = ["place", "work"]
 
 KILLS = int(os.environ.get("PGOUTPUT_FAST_KILLS", "1"))
-SEED = os.environ.get("PGOUTPUT_FAST_SEED", "20261123")
-
-
-@pytest.fixture(scope="module")
-def work(servers: pg.Servers, tmp_path_factory: pytest.TempPathFactory) -> tuple[Sent, Moment]:
-    """Random work on tables with every replica identity, and what the tables have at its end."""
-    if not servers:
-        pytest.skip(f"no PostgreSQL found: {pg.HOW_TO_GET_SERVERS}")
-    print(f"seed {SEED} (PGOUTPUT_FAST_SEED)")
-    database = pg.Database(servers[max(servers)])
-    try:
-        with database.slot("FOR ALL TABLES WITH (publish_via_partition_root = true)") as slot:
-            made = CurrentWork(slot, database.version, f"{SEED} sink")
-            made.create()
-            moments = list(made.moments(60))
-            payloads = [data for _, data in slot.peek(pg.all_options(database.version, binary=True))]
-            slot.execute(*(f"DROP TABLE {name}" for name in made.tables))
-    finally:
-        database.drop()
-    return Sent(payloads, made.tables, tmp_path_factory.mktemp("work") / "segments", 3), moments[-1]
 
 
 @pytest.mark.parametrize("format", and_exhaustive(["delta"], ["iceberg"]))
@@ -444,244 +422,6 @@ def test_the_page(spark: Any, place: Place, tmp_path: Path) -> None:
     expect_equal(place, "public.orders")
 
 
-# ---- beside a mirror ------------------------------------------------------------------------------------------------
-
-
-class _Query:
-    """A query that lives on: each call of `follow` captures what is committed by now, and takes it as one batch."""
-
-    def __init__(self, spark: Any, place: Place, directory: str = "_segments", **arguments: Any) -> None:
-        self._spark, self._place = spark, place
-        self._directory = place.target / directory
-        self._sink = pgspark.current_sink(place.target, **arguments)
-        self._next = 0
-
-    def follow(self) -> None:
-        database = self._place.database
-        Capture(database.dsn, self._place.slot, ["mirrored"], str(self._directory)).run(until_lsn="now")
-        last = list_segments(self._directory)[-1].last_seq
-        self._sink(batch_of(self._spark, self._directory, self._next, last), 0)
-        self._next = last + 1
-
-
-def _two_tables(place: Place, **arguments: Any) -> None:
-    place.database.execute(
-        "CREATE TABLE a (id int PRIMARY KEY)",
-        "CREATE TABLE b (id int PRIMARY KEY, note text)",
-        "ALTER TABLE b ALTER note SET STORAGE EXTERNAL",
-        "INSERT INTO b SELECT 1, repeat('x', 9000)",
-        "CREATE PUBLICATION mirrored FOR ALL TABLES",
-    )
-    place.run(**arguments)
-
-
-@pytest.mark.slow
-def test_segments_behind_a_repair(spark: Any, place: Place) -> None:
-    """Ordinals begin again in another directory. No batch is taken for one that the tables have."""
-    _two_tables(place)
-    database, old = place.database, _Query(spark, place)
-    for n in range(3):
-        database.execute(f"INSERT INTO a VALUES ({n})")
-        old.follow()
-    drop_slot(database.dsn, place.slot)
-    database.execute("INSERT INTO a VALUES (10)")
-    with place.mirror() as mirror:
-        mirror.repair()
-    new = place.target / "_segments" / "stream-1"
-    query = _Query(spark, place, "_segments/stream-1")
-    for n in range(11, 13):  # the first ordinals were there before the repair, too
-        database.execute(f"INSERT INTO a VALUES ({n})")
-        query.follow()
-        expect_equal(place, "public.a", "public.b")
-    _expect_other_stream(spark, place, new)
-    error = rf"are not those of the mirror in .*: let the query read {re.escape(str(new))}, with a new"
-    with pytest.raises(ValueError, match=error):
-        pgspark.current_sink(place.target)(batch_of(spark, new.parent, 0, 1), 0)
-
-
-def _expect_other_stream(spark: Any, place: Place, new: Path) -> None:
-    """A table of changes has those of one stream: a sink does not add what comes behind the repair."""
-    changes = place.target.parent / "changes"
-
-    def write(directory: Path) -> dict[Path, bytes]:
-        batch = batch_of(spark, directory, 0, list_segments(directory)[-1].last_seq)
-        pgspark.table_sink(changes)(batch, 0)
-        return {each: each.read_bytes() for each in changes.rglob("*") if each.is_file()}
-
-    before = write(new.parent)
-    error = rf"public\.a belongs to another stream of slot '{place.slot}' of .* The slot was made again"
-    with pytest.raises(ValueError, match=error):
-        write(new)
-    assert write(new.parent) == before
-
-
-@pytest.mark.slow
-def test_a_mirror_that_a_query_cannot_go_on_behind(spark: Any, place: Place) -> None:
-    _two_tables(place, format="iceberg")
-    database = place.database
-    database.execute("INSERT INTO a VALUES (1)")
-    with pytest.raises(ValueError, match=r"has tables in the format 'iceberg', and the sink in 'delta'"):
-        _Query(spark, place).follow()
-    memory = MirrorState(open_store(place.target))
-    beginning = memory.beginning()
-    assert beginning is not None
-    memory.set_beginning(beginning.at("repair", beginning.lsn))
-    with pytest.raises(ValueError, match=r"a load or a repair of the mirror .* run the mirror first"):
-        _Query(spark, place, format="iceberg").follow()
-    memory.set_beginning(beginning)
-    database.execute("CREATE TABLE c (id int)", "INSERT INTO c VALUES (1)")
-    with pytest.raises(ValueError, match=r"does not have public\.c: run the mirror, which loads it"):
-        _Query(spark, place, format="iceberg").follow()
-    assert not (place.target / "current" / "public.c").exists()
-
-
-@pytest.mark.slow
-def test_a_table_that_the_mirror_has_stopped(spark: Any, place: Place) -> None:
-    _two_tables(place)
-    database = place.database
-    lose_rows(place, "public.b")
-    database.execute("UPDATE b SET id = 2", "INSERT INTO b VALUES (3)")
-    with place.mirror() as mirror:
-        mirror.run(until_lsn="now")
-    database.execute("INSERT INTO a VALUES (1)", "INSERT INTO b VALUES (4)")
-    error = r"public\.b does not follow .* lacks 1 row .*Load it with Mirror\.reload .*, or leave it out with tables="
-    for tables in (None, ["public.b"]):
-        with pytest.raises(ValueError, match=error):
-            _Query(spark, place, tables=tables).follow()
-    query = _Query(spark, place, tables=["public.a"])
-    query.follow()
-    expect_equal(place, "public.a")
-    assert at(place.target).keys() == {"public.a"}
-    with place.mirror() as mirror:
-        mirror.reload("public.b")
-    database.execute("INSERT INTO b VALUES (5)")
-    _Query(spark, place).follow()
-    expect_equal(place, "public.a", "public.b")
-
-
-def test_tables_that_were_left_out(spark: Any, place: Place) -> None:
-    """What a query took for some tables is not taken for the others."""
-    _two_tables(place)
-    database = place.database
-    database.execute("INSERT INTO a VALUES (1)", "INSERT INTO b VALUES (2)")
-    _Query(spark, place, tables=["public.a"]).follow()
-    _Query(spark, place).follow()
-    expect_equal(place, "public.a", "public.b")
-
-
-@pytest.mark.slow
-def test_a_table_that_is_added_behind_a_batch(spark: Any, work: tuple[Sent, Moment], tmp_path: Path) -> None:
-    """Nobody has loaded it. So it needs all segments, and an old checkpoint does not give them."""
-    sent, _ = work
-    batches, (one, other) = list(sent.batches()), sorted(sent.keys)[:2]
-    narrow = pgspark.current_sink(tmp_path, [f"public.{one}"])
-    narrow(batch_of(spark, sent.directory, *batches[0]), 0)
-    for tables, said in (
-        ([f"public.{one}", f"public.{other}"], rf"keep public\.{other} in"),
-        (None, rf"keep all tables but public\.{one} in"),
-    ):
-        wider = pgspark.current_sink(tmp_path, tables)
-        with pytest.raises(ValueError, match=rf"{said} .* Start the query with a new checkpoint"):
-            wider(batch_of(spark, sent.directory, *batches[1]), 1)
-    for number, (first, last) in enumerate(batches):
-        wider(batch_of(spark, sent.directory, first, last), number)
-    assert_as_reference(sent, tmp_path, "delta")
-
-
-@pytest.mark.slow
-def test_a_mirror_that_runs_between_two_batches(spark: Any, place: Place) -> None:
-    """No point has one table from before it, and another from behind it."""
-    _two_tables(place)
-    database, query = place.database, _Query(spark, place)
-    both = "BEGIN; INSERT INTO a VALUES ({0}); INSERT INTO b VALUES ({0}); COMMIT"
-    database.execute(both.format(9))
-    query.follow()
-    database.execute(both.format(10))
-    place.run()
-    recorded = points(place.target)
-    database.execute("INSERT INTO a VALUES (11)")
-    query.follow()
-    expect_equal(place, "public.a", "public.b")
-    seen = points(place.target)
-    assert seen[:-1] == recorded
-    for each in seen:
-        a = set(current_of(place.target, "public.a", each.versions["public.a"])["id"].to_pylist())
-        b = set(current_of(place.target, "public.b", each.versions["public.b"])["id"].to_pylist())
-        assert a - {11} == b - {1}
-
-
-@pytest.mark.slow
-def test_a_batch_of_which_a_mirror_has_more(spark: Any, place: Place) -> None:
-    """The points of the mirror stay, and none is recorded at which the tables were not."""
-    _two_tables(place)
-    database = place.database
-    for n in range(2, 4):
-        database.execute(f"INSERT INTO b VALUES ({n})")
-        place.run()
-    recorded = points(place.target)
-    first = list_segments(place.target / "_segments")[0]
-    batch = batch_of(spark, place.target / "_segments", first.first_seq, first.last_seq)
-    pgspark.current_sink(place.target)(batch, 0)
-    assert points(place.target) == recorded
-
-
-def test_a_mirror_behind_a_query_knows_the_keys(spark: Any, place: Place) -> None:
-    """Its current tables have the rows. Its histories take them, and readers of these need the keys."""
-    _two_tables(place)
-    database = place.database
-    database.execute("INSERT INTO a VALUES (1)")
-    lsn = parse_lsn(database.execute("SELECT pg_current_wal_lsn()::text")[0][0])
-    _Query(spark, place).follow()
-    place.run()
-    record = MirrorState(open_store(place.target)).table("public.a")
-    assert record is not None
-    assert record.key_at(lsn) == ("id",)
-
-
-@pytest.mark.slow
-def test_a_table_of_a_mirror_that_is_lost(spark: Any, place: Place) -> None:
-    """Also if no point has it: the mirror has loaded it."""
-    _two_tables(place)
-    database = place.database
-    database.execute("INSERT INTO a VALUES (1)", "INSERT INTO b VALUES (2)")
-    _Query(spark, place, tables=["public.a"]).follow()
-    assert at(place.target).keys() == {"public.a"}
-    shutil.rmtree(place.target / "current" / "public.b")
-    database.execute("INSERT INTO b VALUES (3)")
-    with pytest.raises(ValueError, match=r"current table of public\.b in .* is gone: .*Mirror\.reload"):
-        _Query(spark, place).follow()
-    with place.mirror() as mirror:
-        mirror.reload("public.b")
-    database.execute("INSERT INTO b VALUES (4)")
-    _Query(spark, place).follow()
-    expect_equal(place, "public.a", "public.b")
-
-
-@pytest.mark.slow
-def test_an_array_joins_the_key_of_a_mirrored_table(spark: Any, place: Place) -> None:
-    database = place.database
-    database.execute(
-        "CREATE TABLE a (id int PRIMARY KEY, part int[] NOT NULL, UNIQUE (id, part))",
-        "CREATE PUBLICATION mirrored FOR TABLE a",
-        "INSERT INTO a VALUES (1, '{1}')",
-    )
-    place.run()
-    both = "ALTER TABLE a REPLICA IDENTITY USING INDEX a_id_part_key"
-    database.execute(both, "INSERT INTO a VALUES (2, '{2}')")
-    place.run()  # the mirror knows this key, and what comes then changes it without the mirror
-    database.execute("ALTER TABLE a REPLICA IDENTITY DEFAULT", "INSERT INTO a VALUES (3, '{3}')")
-    _Query(spark, place).follow()
-    database.execute(both, "INSERT INTO a VALUES (4, '{4}')")
-    with pytest.raises(ValueError, match=r"public\.a: its key has the column 'part' now"):
-        _Query(spark, place).follow()
-    with place.mirror() as mirror:
-        mirror.reload("public.a")
-    database.execute("INSERT INTO a VALUES (5, '{5}')")
-    _Query(spark, place).follow()
-    rows = current_of(place.target, "public.a").select(["id", "part"]).sort_by("id").to_pylist()
-    assert rows == [{"id": k, "part": [k]} for k in range(1, 6)]
-
-
 # ---- columns that become wider --------------------------------------------------------------------------------------
 
 # What a column is, what it becomes, a value of both types, and one of the wider type.
@@ -725,7 +465,7 @@ def test_columns_that_become_wider_within_a_batch(spark: Any, place: Place, form
     """Tables that have rows before the batch, and tables that begin with it, with and without a key."""
     database, tables = place.database, ["old", "old_keyless", "new", "new_keyless"]
     database.execute("CREATE PUBLICATION mirrored FOR ALL TABLES")
-    query = _Query(spark, place, format=format, file_bytes=20_000, bucket_bytes=4_000)
+    query = Query(spark, place, format=format, file_bytes=20_000, bucket_bytes=4_000)
     Capture(database.dsn, place.slot, ["mirrored"], str(place.target / "_segments")).run(until_lsn="now")
     for table in tables[:2]:
         _make_narrow(database, table)

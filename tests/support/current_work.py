@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import datetime
+import os
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
+
 from support import pg
+from support.current_streams import Sent
 from support.oracle import comparable
 
-__all__ = ["CurrentWork", "Moment", "readable"]
+__all__ = ["CurrentWork", "Moment", "readable", "work"]
 
+SEED = os.environ.get("PGOUTPUT_FAST_SEED", "20261123")
 # The other columns of each table. Values of `big` are stored out of line: an update that keeps them does not send them.
 REST = "n int, t text, big text, price numeric(10, 2), ratio float8, at timestamptz, tags text[]"
 # {table: (its definition, its key, the column whose update moves a row)}
@@ -150,6 +155,25 @@ class CurrentWork:
 
     def large(self) -> str:
         return f"repeat('{self.rng.choice('xyz')}', 3000)"
+
+
+@pytest.fixture(scope="module")
+def work(servers: pg.Servers, tmp_path_factory: pytest.TempPathFactory) -> tuple[Sent, Moment]:
+    """Random work on tables with every replica identity, and what the tables have at its end."""
+    if not servers:
+        pytest.skip(f"no PostgreSQL found: {pg.HOW_TO_GET_SERVERS}")
+    print(f"seed {SEED} (PGOUTPUT_FAST_SEED)")
+    database = pg.Database(servers[max(servers)])
+    try:
+        with database.slot("FOR ALL TABLES WITH (publish_via_partition_root = true)") as slot:
+            made = CurrentWork(slot, database.version, f"{SEED} sink")
+            made.create()
+            moments = list(made.moments(60))
+            payloads = [data for _, data in slot.peek(pg.all_options(database.version, binary=True))]
+            slot.execute(*(f"DROP TABLE {name}" for name in made.tables))
+    finally:
+        database.drop()
+    return Sent(payloads, made.tables, tmp_path_factory.mktemp("work") / "segments", 3), moments[-1]
 
 
 def readable(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
