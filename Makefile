@@ -24,18 +24,14 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
 
-# This installs the package as a wheel, as users do, so that tests do not see src/. Files that an earlier build left in
-# build/ would get into the wheel, so it removes them first.
-# If `make wheel` has built these sources, it installs that wheel, which takes seconds.
+# These install the package as a wheel, as users do, so that tests do not see src/. If `make wheel` has built these sources,
+# the demo takes that wheel.
 $(VENV)/.demo: $(SOURCES) | $(BIN)/python
-	rm -rf build/lib*
-	$(BIN)/pip uninstall --quiet --quiet --yes pgoutput_fast
-	built="$$($(BIN)/python ci/wheels.py)" && echo "installing $$built" && $(BIN)/pip install --quiet --upgrade "$$built[demo]"
+	$(BIN)/python ci/install.py demo --built
 	@touch $@
 
 $(VENV)/.dev: $(SOURCES) | $(BIN)/python
-	rm -rf build/lib*
-	$(BIN)/pip install --quiet --upgrade '.[dev]'
+	$(BIN)/python ci/install.py dev
 	@touch $@ $(VENV)/.demo
 
 demo: $(VENV)/.demo  ## write the WAL of a real PostgreSQL as Delta tables with a real Spark, and check the result

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import time
@@ -34,6 +35,19 @@ def read_project() -> dict[str, Any]:
     return found
 
 
+def read_requirements(extra: str) -> list[str]:
+    """The requirements of the package with an extra. Extras that refer to the package itself are expanded."""
+    project = read_project()
+    found: list[str] = list(project["dependencies"])
+    for each in project["optional-dependencies"][extra]:
+        own = re.fullmatch(rf"{project['name']}\[(.+)\]", each)
+        if own is None:
+            found.append(each)
+        else:
+            found += [line for name in own[1].split(",") for line in read_requirements(name.strip())]
+    return list(dict.fromkeys(found))
+
+
 def run_pip(python: Path | str, *what: str, command: str = "install") -> None:
     """Run pip of an environment. Raises CalledProcessError."""
     subprocess.run([str(python), "-m", "pip", command, "--quiet", *what], cwd=ROOT, check=True)
@@ -46,7 +60,7 @@ def build_wheel(python: Path | str, directory: Path) -> Path:
     return wheel
 
 
-def install_wheel(python: Path, wheel: Path) -> None:
+def install_wheel(python: Path | str, wheel: Path) -> None:
     """Install a wheel of this tree, also over another wheel of the same version."""
     run_pip(python, "--no-deps", "--force-reinstall", str(wheel))
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import sys
 import tempfile
 import venv
@@ -26,7 +25,7 @@ from environments import (
     install_wheel,
     is_current,
     mark_current,
-    read_project,
+    read_requirements,
     report,
     run_pip,
     run_tests,
@@ -34,7 +33,6 @@ from environments import (
 )
 from repository import ROOT
 
-NAME = "pgoutput_fast"
 SPARKS = {
     "4.0": ("pyspark==4.0.*", "pyarrow==18.1.*", "pandas==2.2.*"),
     "4.1": ("pyspark==4.1.*", "pyarrow==21.*", "pandas==2.3.*"),
@@ -92,7 +90,7 @@ def _environment(version: str) -> Path:
     """The Python of an environment. Makes the environment, or updates it if its requirements have changed."""
     place = ROOT / f".venv-spark-{version}"
     python = place / "bin" / "python"
-    requirements = [*SPARKS[version], *_requirements("demo"), *_requirements("connect"), *TESTS]
+    requirements = [*SPARKS[version], *read_requirements("demo"), *read_requirements("connect"), *TESTS]
     wanted = "\n".join(requirements)
     if not is_current(place, wanted):
         print(f"installing {' '.join(SPARKS[version])} ...", flush=True)
@@ -101,19 +99,6 @@ def _environment(version: str) -> Path:
         run_pip(python, *requirements)
         mark_current(place, wanted)
     return python
-
-
-def _requirements(extra: str) -> list[str]:
-    """The requirements of the package with an extra. Extras that refer to the package itself are expanded."""
-    project = read_project()
-    found: list[str] = list(project["dependencies"])
-    for each in project["optional-dependencies"][extra]:
-        own = re.fullmatch(rf"{NAME}\[(.+)\]", each)
-        if own is None:
-            found.append(each)
-        else:
-            found += [line for name in own[1].split(",") for line in _requirements(name.strip())]
-    return list(dict.fromkeys(found))
 
 
 if __name__ == "__main__":

@@ -1,10 +1,4 @@
-"""Checks of a wheel and an sdist of this tree, and the search for an existing wheel of this tree.
-
-    python ci/wheels.py
-
-prints what pip should install: a wheel in dist/ that this Python can use and that has the sources of this tree, or `.`
-if there is none.
-"""
+"""Checks of a wheel and an sdist of this tree, and the search for an existing wheel of this tree."""
 
 from __future__ import annotations
 
@@ -64,7 +58,7 @@ def wrong_in_sdist(sdist: Path) -> list[str]:
         found = {each.name.partition("/")[2] for each in archive.getmembers() if each.isfile()}
     wanted = {str(path.relative_to(ROOT)) for path in _sources(PURE + COMPILED)}
     wanted |= {"setup.py", "pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "Makefile"}
-    wanted |= {"src/pgoutput_fast/py.typed", "ci/wheels.py"}
+    wanted |= {"src/pgoutput_fast/py.typed", "ci/install.py"}
     wrong = [f"it lacks {name}" for name in sorted(wanted - found)]
     generated = {name for name in found if name.endswith((".cpp", ".so", ".pyc", ".o"))}
     return wrong + [f"it should not have {name}" for name in sorted(generated)]
@@ -121,7 +115,3 @@ def _sources(suffixes: tuple[str, ...]) -> list[Path]:
     folders = (each for each in SOURCE.iterdir() if each.is_dir() and each.suffix != ".egg-info")
     found = (path for folder in folders for path in folder.rglob("*") if path.suffix in suffixes)
     return sorted(found)
-
-
-if __name__ == "__main__":
-    print(find_wheel() or ".")

@@ -114,6 +114,7 @@ runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [["pgoutput_fast", "mirror", "--target", "lake"], ["pgoutput_fast", "capture"]],

@@ -25,8 +25,14 @@ INSERT = encode.encode_insert(16384, ["a" * 1_000])
 @pytest.mark.parametrize(
     ("name", "threads"),
     and_slow(
-        [("wide text, scale 0.5", 1), ("wide binary, scale 0.5", 2), ("pgbench, scale 2", 1)],
-        [("wide text, scale 0.5", 2), ("wide binary, scale 0.5", 1), ("pgbench, scale 2", 2)],
+        [("wide binary, scale 0.5", 2)],
+        [
+            ("wide text, scale 0.5", 1),
+            ("pgbench, scale 2", 1),
+            ("wide text, scale 0.5", 2),
+            ("wide binary, scale 0.5", 1),
+            ("pgbench, scale 2", 2),
+        ],
     ),
 )
 def test_corpora_stay_within_the_bound(name: str, threads: int) -> None:

@@ -28,12 +28,9 @@ EVERY = os.environ.get("PGOUTPUT_FAST_EVERY_ALLOCATION") == "1"
 SHORT = (
     "text",
     "streams",
-    "stories",
     "threads 2",
     "committed",
     "tag",
-    "decode_tagged",
-    "state",
     "copy binary",
 )
 TRIES = 5  # allocations of each scenario, each of which fails in two ways
@@ -85,8 +82,8 @@ def test_a_failed_allocation_is_a_memory_error_or_nothing(library: Path, scenari
 @pytest.mark.parametrize(
     "scenario",
     and_slow(
-        ["text", "threads 2", "tag", "decode_tagged"],
-        ["small batches", "streams", "stories", "stories go on", "threads 3"],
+        ["threads 2", "tag"],
+        ["text", "decode_tagged", "small batches", "streams", "stories", "stories go on", "threads 3"],
     ),
 )
 def test_python_s_own_allocations_fail(scenario: str) -> None:

@@ -90,7 +90,7 @@ def _rows_of_files(place: Path, table: LocalMerge) -> list[list[dict[str, Any]]]
     ),
     ids=str,
 )
-@pytest.mark.parametrize("units", [1, 3])
+@pytest.mark.parametrize("units", and_slow([3], [1]))
 def test_this_process_and_tasks_do_the_same(kind: str, key: str | None, units: int, tmp_path: Path) -> None:
     """The same rows, columns and positions; and if the plan is the same, the same files."""
     effects, dice = RandomEffects(len(str(key)), key), random.Random(8)

@@ -76,8 +76,8 @@ def _expect_rows(place: Place, case: str) -> None:
 @pytest.mark.parametrize(
     ("case", "in_step"),
     and_slow(
-        [("label", False), ("large", True)],
-        [("label", True), *((case, False) for case in _CASES if case != "label")],
+        [("large", True)],
+        [("label", False), ("label", True), *((case, False) for case in _CASES if case != "label")],
     ),
 )
 def test_a_row_that_was_altered(place: Place, case: str, in_step: bool) -> None:

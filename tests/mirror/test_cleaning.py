@@ -38,6 +38,7 @@ def test_short_runs_clean_up(place: Place) -> None:
     expect_equal(place, "public.t")
 
 
+@pytest.mark.slow
 def test_files_of_a_killed_run_in_a_store(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """They stay while a commit may still add them. Later runs remove them."""
     place.database.execute("CREATE TABLE t (id int PRIMARY KEY)", "CREATE PUBLICATION mirrored FOR TABLE t")

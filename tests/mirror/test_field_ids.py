@@ -52,6 +52,7 @@ def _chosen(rows: Any) -> list[tuple[Any, ...]]:
     return found
 
 
+@pytest.mark.slow
 def test_files_have_ids(prepared: Place) -> None:
     database = prepared.database
     for statements in (

@@ -25,6 +25,7 @@ def tables(place: Place) -> list[str]:
     return [f"{place.target}/{kind}/public.t" for kind in ("current", "history")]
 
 
+@pytest.mark.slow
 def test_every_reader_finds_the_rows(place: Place, tables: list[str]) -> None:
     for uri in tables:
         expect_filters(place.database, uri)

@@ -36,6 +36,7 @@ def _rows(properties: dict[str, str]) -> list[dict[str, Any]]:
     )
 
 
+@pytest.mark.slow
 def test_a_catalog_elsewhere(place: Place, tmp_path: Path) -> None:
     _prepare(place)
     catalog = _catalog(tmp_path)

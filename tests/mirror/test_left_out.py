@@ -85,6 +85,7 @@ def _expect(place: Place, table: str, *key: str) -> None:
     expect_replayed(place, table, list(key))
 
 
+@pytest.mark.slow
 def test_large_values_that_did_not_change(mirrored: Place) -> None:
     _expect(mirrored, "public.large", "id")
     docs = current_of(mirrored.target, "public.large")["doc"].to_pylist()

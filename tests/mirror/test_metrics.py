@@ -23,6 +23,7 @@ def _values(text: str, name: str) -> dict[str, float]:
     return {table: float(value) for table, value in lines}
 
 
+@pytest.mark.slow
 def test_a_run(place: Place) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -10,7 +10,6 @@ import pytest
 
 from pgoutput_fast import Options
 from pgoutput_fast.mirror import fresh
-from support.forms import and_slow
 from support.fresh import ahead, position_now
 from support.mirrors import Place, current_of, history_of, place
 
@@ -35,10 +34,9 @@ OTHERS = [
 FIRST = "00000000-0000-0000-0000-000000000001"
 
 
-@pytest.mark.parametrize("format", and_slow(["delta"], ["iceberg", "duckdb"]))
-@pytest.mark.parametrize(
-    "form", and_slow(FORMS[:1], FORMS[1:]), ids=lambda form: "-".join(map(str, form.values()))
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("format", ["delta", "iceberg", "duckdb"])
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: "-".join(map(str, form.values())))
 def test_forms_of_values(place: Place, form: dict[str, Any], format: str) -> None:
     place.database.execute(
         "CREATE TABLE t (id uuid PRIMARY KEY, ids uuid[], n numeric, ns numeric[], s text, ss text[], span numrange)",

@@ -97,6 +97,7 @@ _CASES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.few_servers
 @pytest.mark.newest_server
 def test_all_ways(server: Server, tmp_path: Path) -> None:

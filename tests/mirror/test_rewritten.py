@@ -82,6 +82,7 @@ def test_the_same_rows_in_other_files(server: Server, tmp_path: Path) -> None:
         assert [loads_of(place, table) for table in _TABLES] == [1, 1, 1]
 
 
+@pytest.mark.slow
 def test_repack_of_tables_that_a_publication_names(place: Place) -> None:
     """The server refuses SET UNLOGGED for them. So it does not matter who has written their rows again."""
     place.database.execute("CREATE PUBLICATION mirrored FOR TABLE wide, short")

@@ -20,6 +20,7 @@ _OTHERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.few_servers
 @pytest.mark.newest_server
 def test_all_ways(server: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -58,6 +58,7 @@ def test_a_database_is_mirrored_from_nothing(server: Server, tmp_path: Path) -> 
             expect_replayed(place, table, key)
 
 
+@pytest.mark.slow
 def test_points_never_show_a_part_of_a_transaction(place: Place) -> None:
     """Transfers between tables: their total is the same in the versions of every point, whenever it was recorded."""
     database = place.database
@@ -305,6 +306,7 @@ def test_other_formats(place: Place, format: str) -> None:
         mirror.run(until_lsn="now")
 
 
+@pytest.mark.slow
 def test_a_target_in_a_store(place: Place) -> None:
     """With credentials in the URI, which are in no file and in no error."""
     database = place.database

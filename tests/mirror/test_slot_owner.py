@@ -12,6 +12,7 @@ from pgoutput_fast.capture import Capture, CaptureError, create_slot, drop_slot,
 from pgoutput_fast.mirror import SlotLostError, status_of
 from pgoutput_fast.spark.source.stream_capture import OwnCapture
 from support.capturing import now, wait_until
+from support.forms import and_slow
 from support.mirrors import Following, Place, current_of, expect_equal, place
 
 __all__ = ["place"]
@@ -31,7 +32,7 @@ def mirrored(place: Place) -> Place:
     return place
 
 
-@pytest.mark.parametrize("directory", ["target", "another"])
+@pytest.mark.parametrize("directory", and_slow(["target"], ["another"]))
 def test_a_capture_wants_it(mirrored: Place, tmp_path: Path, directory: str) -> None:
     """Between two runs of the mirror. It goes on behind that as if nothing had been."""
     path = mirrored.target if directory == "target" else tmp_path / "segments"

@@ -163,7 +163,8 @@ _RENAMED = {
 }
 
 
-@pytest.mark.parametrize("is_open", and_slow([True], [False]), ids=["open", "run again"])
+@pytest.mark.slow
+@pytest.mark.parametrize("is_open", [True, False], ids=["open", "run again"])
 def test_types_that_get_another_name(place: Place, is_open: bool) -> None:
     """The stream names a type as it was when a row was changed, the server as it is now. Neither matters."""
     database = place.database

@@ -7,7 +7,6 @@ import pyarrow as pa
 import pytest
 
 from pgoutput_fast.mirror import Mirror
-from support.forms import and_slow
 from support.mirrors import Place, expect_equal, expect_replayed, history_of, place
 
 __all__ = ["place"]
@@ -58,7 +57,8 @@ def _expect_wider(place: Place, mirror: Mirror, names: list[str]) -> None:
             )
 
 
-@pytest.mark.parametrize("is_killed", and_slow([False], [True]))
+@pytest.mark.slow
+@pytest.mark.parametrize("is_killed", [False, True])
 def test_wider_columns(place: Place, is_killed: bool) -> None:
     names = ["whole", "lists"] if is_killed else [*CHANGES]
     for name in names:

@@ -14,6 +14,7 @@ from pgoutput_fast.postgres.row_age import RowAgeError, has_row
 from pgoutput_fast.postgres.session import connect
 from pgoutput_fast.snapshot.read import TableLostError
 from support import pg
+from support.forms import and_slow
 
 pytestmark = pytest.mark.unsanitized
 
@@ -100,7 +101,10 @@ def swapper(request: pytest.FixtureRequest, servers: pg.Servers) -> Iterator[Swa
 
 
 def _each(versions: tuple[int, ...], trap: str) -> pytest.MarkDecorator:
-    params = [(version, trap) for version in versions]
+    # In `make test` the oldest and the newest of them.
+    ends = sorted({versions[0], versions[-1]})
+    others = [version for version in versions if version not in ends]
+    params = and_slow([(version, trap) for version in ends], [((version, trap),) for version in others])
     return pytest.mark.parametrize("swapper", params, indirect=True, ids=lambda each: f"pg{each[0]}")
 
 

@@ -90,6 +90,7 @@ def test_what_is_too_little_is_refused(version: int, tmp_path: Path) -> None:
             Capture(place.database.dsn, "s", ["mirrored"], tmp_path / "segments").run(until_lsn="now")
 
 
+@pytest.mark.slow
 @pytest.mark.unsanitized
 @pytest.mark.parametrize("room", [1, 0])
 def test_slots_that_are_made_again_keep_decoding_on(

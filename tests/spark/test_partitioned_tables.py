@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 from deltalake import DeltaTable
 
 from pgoutput_fast import spark as pgspark
@@ -24,6 +25,7 @@ def _tables(target: Path) -> set[str]:
     return {each.name for each in target.iterdir() if each.name.startswith("public.")}
 
 
+@pytest.mark.slow
 def test_only_tables_with_changes_are_made(spark: Any, place: Place, tmp_path: Path) -> None:
     database, segments = place.database, tmp_path / "segments"
     database.execute(

@@ -451,6 +451,7 @@ def test_what_retention_may_take(shop: Shop, query: Query) -> None:
         query.run()
 
 
+@pytest.mark.slow
 def test_a_query_that_captures(shop: Shop, query: Query, tmp_path: Path) -> None:
     """From an empty directory, before the first change; and again, and beside another capture."""
     shop.begin("orders")

@@ -22,7 +22,7 @@ from pgoutput_fast.tables.marker import end_marker, left_runs
 from pgoutput_fast.tables.options import TableOptions
 from pgoutput_fast.tables.table import Ordinal, OutcomeUnknownError
 from support.buckets import Bucket, opened_bucket
-from support.forms import and_exhaustive
+from support.forms import and_exhaustive, and_slow
 from support.lakes import assert_whole, data_files, make_segments, running, settled, tables_of
 
 FORMATS = ["parquet", "delta"]
@@ -175,7 +175,7 @@ def test_another_run_that_begins_meanwhile(
     assert_whole("parquet", target, undisturbed)
 
 
-@pytest.mark.parametrize("version", ["this", "earlier"])
+@pytest.mark.parametrize("version", and_slow(["this"], ["earlier"]))
 def test_another_run_that_took_over(
     spark: Any,
     bucket: Bucket,

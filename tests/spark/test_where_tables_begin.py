@@ -76,17 +76,16 @@ def _rows(tables: dict[str, Any]) -> dict[str, Any]:
     return {name: table.to_pylist() for name, table in tables.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("format", "transactions", "price", "starting"),
-    and_slow(
-        [("parquet", "committed", "no number", "latest")],
-        [
-            ("delta", "committed", None, "latest"),
-            ("delta", "as_sent", "no number", "earliest"),
-            ("parquet", "as_sent", None, "latest"),
-            ("parquet", "committed", None, "40"),
-        ],
-    ),
+    [
+        ("parquet", "committed", "no number", "latest"),
+        ("delta", "committed", None, "latest"),
+        ("delta", "as_sent", "no number", "earliest"),
+        ("parquet", "as_sent", None, "latest"),
+        ("parquet", "committed", None, "40"),
+    ],
 )
 def test_tables_that_are_added_or_lost(
     spark: Any, tmp_path: Path, format: str, transactions: Any, price: str | None, starting: str

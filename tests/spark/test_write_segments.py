@@ -257,6 +257,7 @@ def test_a_task_that_is_killed_continues(spark: Any, tmp_path: Path) -> None:
     assert found[-1].state.values == pgspark.state_after(wal).values
 
 
+@pytest.mark.slow
 def test_directories_that_cannot_have_segments(spark: Any, tmp_path: Path) -> None:
     raw = spark.createDataFrame([(0, b"")], "place long, payload binary").where("place > 0")
     tagged = pgspark.tag(raw, "place")
@@ -383,7 +384,8 @@ def _parts_of_sessions(spark: Any, parts: list[tuple[list[bytes], bool]], direct
     return state
 
 
-@pytest.mark.parametrize("streamed", and_slow([True], [False]))
+@pytest.mark.slow
+@pytest.mark.parametrize("streamed", [True, False])
 def test_a_session_begins_where_no_message_has_a_row(spark: Any, tmp_path: Path, streamed: bool) -> None:
     """A connection broke within a transaction, and the new session begins with a message that is there already."""
     table = encode.RelationSpec(16401, "public", "orders", (encode.ColumnSpec("id", 23, key=True),))

@@ -94,6 +94,7 @@ def test_places_that_are_no_places(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert absolute(place) == place
 
 
+@pytest.mark.slow
 def test_a_file_of_a_store_that_is_replaced_while_it_is_read() -> None:
     """A reader gets the whole file, as it was or as it is."""
     with opened_bucket("replaced") as bucket:

@@ -22,6 +22,7 @@ from pgoutput_fast.mirror.view.read import rows_of
 from pgoutput_fast.spark.dataframes.fresh import frame_at
 from pgoutput_fast.tables.table import OpenVersion
 from reference.current import CurrentRows
+from support.forms import and_slow
 from support.histories import Change, History, histories
 
 # Without shrinking: jobs of Spark for each try take their time.
@@ -113,7 +114,7 @@ def test_the_reader(keyed: bool) -> None:
     run()
 
 
-@pytest.mark.parametrize("keyed", [True, False])
+@pytest.mark.parametrize("keyed", and_slow([True], [False]))
 def test_spark(spark: Any, keyed: bool) -> None:
     @FEW
     @given(histories(keyed=keyed), st.integers(0, 6))

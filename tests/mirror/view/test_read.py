@@ -58,6 +58,7 @@ def test_a_workload(place: Place, format: str, monkeypatch: pytest.MonkeyPatch) 
     expect_equal(place, *tables, format=format)
 
 
+@pytest.mark.slow
 def test_columns_and_positions(place: Place) -> None:
     database = place.database
     database.execute(

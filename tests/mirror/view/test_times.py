@@ -38,6 +38,7 @@ def _ids(place: Place, table: str, time: datetime) -> list[int]:
     return sorted(fresh(place.target, f"public.{table}", ["id"], time)["id"].to_pylist())
 
 
+@pytest.mark.slow
 def test_a_time_has_all_that_committed_until_then(place: Place) -> None:
     """Between points, behind the last one, in a table that is quiet, and around a reload."""
     database = place.database
