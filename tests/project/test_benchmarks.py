@@ -20,6 +20,7 @@ from benchmarks.mirror.systems import DebeziumSystem
 from benchmarks.spark import columns as spark_columns
 from benchmarks.spark import curve as spark_curve
 from benchmarks.spark import planning as spark_planning
+from benchmarks.spark import raw as spark_raw
 from benchmarks.spark import tables as spark_tables
 from benchmarks.spark.queries import queries, section, wide_segments
 
@@ -128,6 +129,13 @@ def test_tables_on_spark_at_a_tiny_scale(spark: Any, tmp_path: Path) -> None:
     assert len(spark_tables.ten_tables(spark, tmp_path / "tables", 1, 0.004, 1).rows) == 2
     scaled = spark_tables.scaling(spark, tmp_path / "more", 0.004, (1, 2))
     assert all(float(row[-1]) > 20 for row in scaled.rows)
+
+
+@pytest.mark.exhaustive
+def test_raw_payloads_on_spark_at_a_tiny_scale(spark: Any, tmp_path: Path) -> None:
+    """Each way writes the same tables; the benchmark compares them."""
+    found = spark_raw.section(spark, tmp_path, "wide text", 2, 0.004, 1)
+    assert len(found.rows) == 8
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 
 from pgoutput_fast._core.protocol.relations import Malformed, parse_type, relation_of
@@ -12,7 +12,7 @@ from pgoutput_fast.base.errors import DecodeError, reason_text
 from pgoutput_fast.catalog.relations import Catalog, Relation
 from pgoutput_fast.decoding.state import StreamState
 from pgoutput_fast.protocol.kinds import DESCRIPTIONS, MESSAGE_KINDS, MSG_TYPE
-from pgoutput_fast.spark.dataframes.tagged import ends_of, expect_tagged
+from pgoutput_fast.spark.dataframes.tagged import ends_of, expect_tagged, untagged_of
 
 __all__ = ["read_catalog", "relations"]
 
@@ -38,18 +38,8 @@ def read_catalog(wal: DataFrame, *, on_error: Literal["raise", "quarantine"] = "
         ValueError: if `wal` is not tagged.
     """
     expect_tagged(wal, ("seq", "kind", "in_stream", "payload"))
-    # The body begins after the tag byte. Inside a stream block it begins after the tag byte and the xid.
-    body = F.when(F.col("in_stream"), F.substring("payload", 6, 1 << 30)).otherwise(
-        F.substring("payload", 2, 1 << 30)
-    )
-    described = (
-        wal.where(F.col("kind").isin(*DESCRIPTIONS))
-        .select("seq", "kind", body.alias("body"))
-        .groupBy("kind", "body")
-        .agg(F.min("seq").alias("seq"))
-        .orderBy("seq")
-        .collect()
-    )
+    untagged = untagged_of(wal)
+    described = _descriptions(wal) if untagged is None else untagged.survey.descriptions
     ends = ends_of(wal)
     before = StreamState() if ends is None else ends.before
     names = _type_names(before)
@@ -66,6 +56,22 @@ def read_catalog(wal: DataFrame, *, on_error: Literal["raise", "quarantine"] = "
                 kind = MESSAGE_KINDS[row["kind"]]
                 raise DecodeError(reason_text(problem.reason), seq=row["seq"], kind=kind) from None
     return before.catalog.merged(Catalog(found))
+
+
+def _descriptions(wal: DataFrame) -> list[Row]:
+    """`seq`, `kind` and `body` of the distinct Relation and Type messages, by `seq`."""
+    # The body begins after the tag byte. Inside a stream block it begins after the tag byte and the xid.
+    body = F.when(F.col("in_stream"), F.substring("payload", 6, 1 << 30)).otherwise(
+        F.substring("payload", 2, 1 << 30)
+    )
+    return (
+        wal.where(F.col("kind").isin(*DESCRIPTIONS))
+        .select("seq", "kind", body.alias("body"))
+        .groupBy("kind", "body")
+        .agg(F.min("seq").alias("seq"))
+        .orderBy("seq")
+        .collect()
+    )
 
 
 def _type_names(state: StreamState) -> dict[int, tuple[str, str]]:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from pgoutput_fast.catalog.relations import Catalog, Relation
+from pgoutput_fast.protocol.kinds import CHANGES
 from pgoutput_fast.schema.metadata_columns import choose_metadata
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.schema.resolve import with_metadata
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 from pgoutput_fast.spark.dataframes.outcomes import released
 from pgoutput_fast.spark.dataframes.plan import SchemaMode, Transactions, plan, rows_of, task_options
-from pgoutput_fast.spark.dataframes.tagged import expect_tagged
+from pgoutput_fast.spark.dataframes.tagged import expect_tagged, untagged_of
 from pgoutput_fast.spark.shipping import shipped
 from pgoutput_fast.spark.tasks.changes import DecodeChanges, sent
 from pgoutput_fast.spark.types import Time, check_time, described_schema, spark_arrow_schema
@@ -88,7 +90,6 @@ def changes(
     resolved = with_metadata(resolved, chosen, decoding.metadata_prefix)
     if not resolved.schema.names:
         raise ValueError("the result would have no column: name one in metadata= or in Options(columns=...)")
-    rows = wal.where(rows_of(resolved)).select(*TAGGED_SCHEMA.names)
     task = DecodeChanges(
         resolved.catalog.to_json(),
         decoding,
@@ -98,7 +99,14 @@ def changes(
         resolved.fingerprint,
     )
     described = described_schema(resolved.schema, time, {"pg.catalog": resolved.fingerprint})
+    rows = wal.where(rows_of(resolved)).select(*TAGGED_SCHEMA.names)
+    untagged = untagged_of(wal)
+    ours = {"kinds": CHANGES, "relations": resolved.oids, "others": resolved.others}
     if which == "committed":
         rows, release = released(rows, wal, outcomes, decoding, task)
+        if untagged is not None and release.outcomes is not None:
+            return untagged.decoded(replace(release, left_out=()), described, **ours)
         return rows.mapInArrow(shipped(release), described)
+    if untagged is not None:
+        return untagged.decoded(task, described, **ours)
     return rows.selectExpr(*sent(task.unused)).mapInArrow(shipped(task), described)

@@ -9,7 +9,7 @@ from pgoutput_fast.protocol.kinds import OUTCOMES
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.schema.tables import OUTCOMES_SCHEMA, TAGGED_SCHEMA
 from pgoutput_fast.spark.dataframes.plan import task_options
-from pgoutput_fast.spark.dataframes.tagged import expect_tagged
+from pgoutput_fast.spark.dataframes.tagged import expect_tagged, untagged_of
 from pgoutput_fast.spark.shipping import shipped
 from pgoutput_fast.spark.tasks.changes import (
     COMMITTED_MARK,
@@ -44,14 +44,11 @@ def outcomes(wal: DataFrame, *, options: Options | None = None) -> DataFrame:
     expect_tagged(wal)
     check_workers(wal)
     decoding, _ = task_options(options, None)
-    return (
-        wal.where(F.col("kind").isin(*OUTCOMES))
-        .select(*TAGGED_SCHEMA.names)
-        .mapInArrow(
-            shipped(DecodeRecords("outcomes", decoding, spark_arrow_schema(OUTCOMES_SCHEMA))),
-            spark_schema(OUTCOMES_SCHEMA),
-        )
-    )
+    task = DecodeRecords("outcomes", decoding, spark_arrow_schema(OUTCOMES_SCHEMA))
+    if (untagged := untagged_of(wal)) is not None:
+        return untagged.outcomes(task, spark_schema(OUTCOMES_SCHEMA))
+    rows = wal.where(F.col("kind").isin(*OUTCOMES)).select(*TAGGED_SCHEMA.names)
+    return rows.mapInArrow(shipped(task), spark_schema(OUTCOMES_SCHEMA))
 
 
 def released(
@@ -72,8 +69,15 @@ def released(
         options: how to decode the outcomes if `ended` is not given.
         task: decodes the released rows.
     """
-    count = (wal.where(F.col("kind").isin(*OUTCOMES)) if ended is None else ended).count()
-    ended = outcomes(wal, options=options) if ended is None else ended
+    if ended is None:
+        ended = outcomes(wal, options=options)
+        untagged = untagged_of(wal)
+        if untagged is not None:
+            count = untagged.survey.outcomes.num_rows
+        else:
+            count = wal.where(F.col("kind").isin(*OUTCOMES)).count()
+    else:
+        count = ended.count()
     ended = ended.where("outcome = 'committed' or subxid is not null")
     if count > _MOST_SENT:
         return _shuffled(rows, ended), ReleaseRows(task, (), None)

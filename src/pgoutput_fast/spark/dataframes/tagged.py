@@ -2,21 +2,99 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import DataFrame
-from pyspark.sql.types import BinaryType
+from pyspark.sql.types import BinaryType, StructType
 
 from pgoutput_fast.base.arguments import kind_of
 from pgoutput_fast.decoding.state import StreamState
-from pgoutput_fast.schema.tables import TAGGED_SCHEMA
+from pgoutput_fast.protocol.kinds import MSG_TYPE, OUTCOMES
+from pgoutput_fast.schema.tables import OUTCOMES_SCHEMA, TAGGED_SCHEMA
+from pgoutput_fast.spark.shipping import shipped
+from pgoutput_fast.spark.tasks.tag import SURVEY_SCHEMA, SurveyTags, TagRanges, TagThen
+from pgoutput_fast.spark.types import spark_schema
 
-__all__ = ["Ends", "ends_of", "expect_dataframe", "expect_tagged", "state_after", "with_ends"]
+__all__ = [
+    "Ends",
+    "Untagged",
+    "ends_of",
+    "expect_dataframe",
+    "expect_tagged",
+    "state_after",
+    "untagged_of",
+    "with_ends",
+]
 
 # An attribute of a DataFrame. DataFrames derived from it have other rows, so they do not inherit the attribute.
 _ENDS = "_pgoutput_fast_ends"
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What a decoding needs to know of all payloads.
+
+    Attributes:
+        descriptions: `seq`, `kind` and `body` of the Type messages, and of the first Relation message of each version,
+            by `seq`.
+        relations: the oids of the relations that have changes.
+        outcomes: the outcomes of transactions, with OUTCOMES_SCHEMA.
+    """
+
+    descriptions: list[dict[str, Any]]
+    relations: frozenset[int]
+    outcomes: pa.Table
+
+
+@dataclass(frozen=True)
+class Untagged:
+    """The payloads before `tag` has tagged them. A task that tags them itself needs no tagged payloads from the JVM.
+
+    Attributes:
+        payloads: the rows that `tag` tags.
+        headers: the same rows without the tuples of changes, enough to tag them.
+        task: tags either.
+    """
+
+    payloads: DataFrame
+    headers: DataFrame
+    task: TagRanges
+
+    def decoded(self, then: Callable[..., Any], schema: StructType, **chosen: Any) -> DataFrame:
+        """The result of a task for the tagged payloads, of which each crosses into Python once, and none back.
+
+        Args:
+            then: the task.
+            schema: the schema of its result.
+            chosen: the payloads that it gets: `kinds`, `relations` and `others` of TagThen.
+        """
+        return self.payloads.mapInArrow(shipped(TagThen(self.task, then, **chosen)), schema)
+
+    def outcomes(self, then: Callable[..., Any], schema: StructType) -> DataFrame:
+        """The result of a task for the messages that end transactions."""
+        return self.headers.mapInArrow(shipped(TagThen(self.task, then, kinds=OUTCOMES)), schema)
+
+    @cached_property
+    def survey(self) -> Survey:
+        """What a decoding needs to know of all payloads. The first use runs a job."""
+        rows = self.headers.mapInArrow(
+            shipped(TagThen(self.task, SurveyTags())), spark_schema(SURVEY_SCHEMA)
+        ).toArrow()
+        described: dict[tuple[int, bytes, int], dict[str, Any]] = {}
+        for row in sorted(itertools.chain(*rows["descriptions"].to_pylist()), key=lambda row: row["seq"]):
+            key = (row["kind"], row["body"], row["seq"] if row["kind"] == MSG_TYPE else 0)
+            described.setdefault(key, row)
+        outcomes = [pa.ipc.open_stream(each).read_all() for each in rows["outcomes"].to_pylist()]
+        return Survey(
+            list(described.values()),
+            frozenset(oid for oids in rows["relations"].to_pylist() for oid in oids),
+            pa.concat_tables([OUTCOMES_SCHEMA.empty_table(), *outcomes]),
+        )
 
 
 @dataclass(frozen=True)
@@ -27,12 +105,14 @@ class Ends:
         before: the state before the first payload.
         after: the state after the last payload.
         first, last: the order columns of the first and the last payload; empty without payloads.
+        untagged: the payloads before they were tagged.
     """
 
     before: StreamState
     after: StreamState
     first: tuple[Any, ...] = ()
     last: tuple[Any, ...] = ()
+    untagged: Untagged | None = None
 
 
 def with_ends(tagged: DataFrame, ends: Ends) -> DataFrame:
@@ -45,6 +125,13 @@ def ends_of(tagged: DataFrame) -> Ends | None:
     """Returns the ends of a DataFrame that `tag` returned; None for any other."""
     found = vars(tagged).get(_ENDS)
     return found if isinstance(found, Ends) else None
+
+
+def untagged_of(tagged: DataFrame) -> Untagged | None:
+    """Returns the untagged payloads of a DataFrame that `tag` returned; None for any other, and for a cached one."""
+    ends = ends_of(tagged)
+    level = tagged.storageLevel if ends is not None else None
+    return None if ends is None or level is None or level.useMemory or level.useDisk else ends.untagged
 
 
 def state_after(tagged: DataFrame) -> StreamState:

@@ -20,7 +20,7 @@ from pgoutput_fast.segments.segment import Segment
 from pgoutput_fast.segments.tail import between, check_whole, first_gap
 from pgoutput_fast.spark.dataframes.catalog import read_catalog
 from pgoutput_fast.spark.dataframes.outcomes import outcomes as decode_outcomes
-from pgoutput_fast.spark.dataframes.tagged import expect_tagged
+from pgoutput_fast.spark.dataframes.tagged import ends_of, expect_tagged, untagged_of
 from pgoutput_fast.spark.sessions import cores_of
 from pgoutput_fast.spark.shipping import shipped
 from pgoutput_fast.spark.source.stream_files import Emitted
@@ -147,19 +147,19 @@ class TaggedSource:
         expect_tagged(wal)
         check_workers(wal)
         self._wal = wal
+        self._untagged = untagged_of(wal)
         # First: on Spark Connect each query lists the files again. Newer files are left for the next run.
-        ends: Any = wal.selectExpr("min(seq) AS first", "max(seq) AS last").first()
-        if ends["last"] is None:
-            raise ValueError("the source has no payloads")
-        self.first_seq, self.last_seq = int(ends["first"]), int(ends["last"])
+        self.first_seq, self.last_seq = _ends(wal)
         self.end_seq = self.last_seq
         self.catalog = _merged(catalog, read_catalog(wal, on_error=options.on_error))
         self.transactions = transactions
         self._outcomes: TransactionOutcomes | None = None
         if transactions == "committed":
-            known = decode_outcomes(wal, options=options).where(f"at_seq <= {self.last_seq}")
-            (found,) = known.toArrow().combine_chunks().to_batches() or [None]
-            self._outcomes = None if found is None else TransactionOutcomes.of_batch(found)
+            if self._untagged is not None:
+                known = self._untagged.survey.outcomes
+            else:
+                known = decode_outcomes(wal, options=options).where(f"at_seq <= {self.last_seq}").toArrow()
+            self._outcomes = TransactionOutcomes.of_batch(known) if known.num_rows else None
 
     def gap(self, after: int | None) -> tuple[int, int] | None:
         """As for segments. The rows may be a part of a stream, so only the beginning is checked."""
@@ -167,6 +167,8 @@ class TaggedSource:
 
     def changed(self, oids: Collection[int]) -> Collection[int]:
         """As for segments."""
+        if self._untagged is not None:
+            return self._untagged.survey.relations.intersection(oids)
         changes = self._wal.where(F.col("kind").isin(*CHANGES) & F.col("relation").isin(*oids))
         return {row["relation"] for row in changes.select("relation").distinct().collect()}
 
@@ -177,12 +179,27 @@ class TaggedSource:
     def write(self, task: WriteTables) -> list[WrittenFile]:
         if self.transactions == "committed" and self._outcomes is None:
             return []
+        job = replace(task, outcomes=self._outcomes)
+        if self._untagged is not None:
+            return _files(self._untagged.decoded(job, spark_schema(FILES_SCHEMA)))
         rows = self._wal.select(*TAGGED_SCHEMA.names)
-        job = shipped(replace(task, outcomes=self._outcomes))
-        return _files(rows.mapInArrow(job, spark_schema(FILES_SCHEMA)))
+        return _files(rows.mapInArrow(shipped(job), spark_schema(FILES_SCHEMA)))
 
 
 Source = SegmentSource | TaggedSource
+
+
+def _ends(wal: DataFrame) -> tuple[int, int]:
+    """The ordinals of the first and of the last payload."""
+    ends = ends_of(wal)
+    if ends is not None:
+        first, last = ends.before.next_seq, ends.after.next_seq - 1
+    else:
+        found: Any = wal.selectExpr("min(seq) AS first", "max(seq) AS last").first()
+        first, last = (0, -1) if found["last"] is None else (int(found["first"]), int(found["last"]))
+    if last < first:
+        raise ValueError("the source has no payloads")
+    return first, last
 
 
 def _first_begun(outcomes: TransactionOutcomes, after: int, last: int) -> int | None:

@@ -14,9 +14,9 @@ from pyspark.sql.types import IntegralType, StructField, StructType
 from pgoutput_fast.base.errors import DecodeError
 from pgoutput_fast.decoding.state import StreamState
 from pgoutput_fast.parallel_tag.summary import Summary
-from pgoutput_fast.protocol.kinds import CHANGES, MSG_MESSAGE
+from pgoutput_fast.protocol.kinds import CHANGES, MSG_MESSAGE, ROW_CHANGES
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
-from pgoutput_fast.spark.dataframes.tagged import Ends, expect_dataframe, with_ends
+from pgoutput_fast.spark.dataframes.tagged import Ends, Untagged, expect_dataframe, with_ends
 from pgoutput_fast.spark.shipping import shipped
 from pgoutput_fast.spark.tagging.columns import check_columns, check_one_order, find_payload
 from pgoutput_fast.spark.tagging.lsns import lsn_column
@@ -52,8 +52,9 @@ from pgoutput_fast.spark.workers import check_workers
 __all__ = ["tag"]
 
 # The first pass needs only the tag of messages that do not change the state, and the LSN of logical messages.
-_CHANGE_TAGS = tuple(bytes([kind]) for kind in CHANGES)
 _LOGICAL_HEADER = 14  # with an xid
+# To tag a change of a row, the xid, the relation and the kind of the first tuple are enough.
+_ROW_HEADER = 10
 # A range has at least this many rows, unless the caller sets the number of ranges. Even a task with few rows takes some
 # 50 ms.
 _LEAST_ROWS = 10_000
@@ -183,10 +184,21 @@ def _shorten_payloads() -> Column:
     payload = F.col(PAYLOAD)
     kind = F.substring(payload, 1, 1)
     return (
-        F.when(kind.isin([F.lit(bytearray(each)) for each in _CHANGE_TAGS]), kind)
-        .when(kind == F.lit(bytearray((MSG_MESSAGE,))), F.substring(payload, 1, _LOGICAL_HEADER))
+        F.when(_is_one_of(CHANGES), kind)
+        .when(_is_one_of((MSG_MESSAGE,)), F.substring(payload, 1, _LOGICAL_HEADER))
         .otherwise(payload)
     )
+
+
+def _is_one_of(kinds: Sequence[int]) -> Column:
+    """Returns whether a payload is a message of one of these kinds."""
+    return F.substring(F.col(PAYLOAD), 1, 1).isin([F.lit(bytearray((kind,))) for kind in kinds])
+
+
+def _without_tuples() -> Column:
+    """Returns the payloads with the headers alone of changes: what is needed to tag them."""
+    payload = F.col(PAYLOAD)
+    return F.when(_is_one_of(ROW_CHANGES), F.substring(payload, 1, _ROW_HEADER)).otherwise(payload)
 
 
 def _number_rows(rows: DataFrame, number: Column) -> DataFrame:
@@ -269,8 +281,9 @@ class _Source:
         if error is not None:
             raise _first_error(rows.second, starts, self.order, error)
         task = TagRanges(starts, self.order, spark_arrow_schema(TAGGED_SCHEMA))
-        places = (summaries[0].begins, summaries[-1].ends) if summaries else ()
-        ends = Ends(self.state, state, *places)
+        places = (summaries[0].begins, summaries[-1].ends) if summaries else ((), ())
+        headers = rows.second.withColumn(PAYLOAD, _without_tuples())
+        ends = Ends(self.state, state, *places, untagged=Untagged(rows.second, headers, task))
         return with_ends(rows.second.mapInArrow(shipped(task), spark_schema(TAGGED_SCHEMA)), ends)
 
     def _gap(self, before: str, first: str) -> bool:

@@ -15,7 +15,14 @@ from pgoutput_fast.segments.planner import Bounds, ReadSpec
 from pgoutput_fast.storage.paths import open_file, redacted_uri
 from pgoutput_fast.transactions.outcomes import TransactionOutcomes
 
-__all__ = ["changes_between", "changes_of", "changes_within", "rows_of_relations", "rows_of_segment"]
+__all__ = [
+    "changes_between",
+    "changes_of",
+    "changes_within",
+    "rows_of_kinds",
+    "rows_of_relations",
+    "rows_of_segment",
+]
 
 
 def changes_of(spec: ReadSpec) -> Iterator[pa.Table]:
@@ -63,6 +70,11 @@ def changes_between(rows: pa.Table, outcomes: TransactionOutcomes | None, first:
     if outcomes is None:
         return changes_within(rows, {"seq": (first, last)})
     return outcomes.between(first, last).released(changes_within(rows, {}))
+
+
+def rows_of_kinds(rows: pa.Table, kinds: Collection[int]) -> pa.Table:
+    """The rows of messages of these kinds."""
+    return _filter_rows(rows, np.isin(rows.column("kind").to_numpy(), tuple(kinds)))
 
 
 def rows_of_relations(rows: pa.Table, oids: Collection[int], others: Collection[int]) -> pa.Table:

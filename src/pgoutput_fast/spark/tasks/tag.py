@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -20,10 +20,14 @@ from pgoutput_fast._core.rows.decode import NativeDecoder
 from pgoutput_fast.base.documents import parsed_json
 from pgoutput_fast.base.errors import DecodeError
 from pgoutput_fast.catalog.relations import Catalog
+from pgoutput_fast.decoding.decoder import decode_tagged
 from pgoutput_fast.decoding.state import StreamState, native_decoder
 from pgoutput_fast.parallel_tag.summarizer import Summarizer
+from pgoutput_fast.protocol.kinds import CHANGES, DESCRIPTIONS, MSG_TYPE, OUTCOMES
 from pgoutput_fast.schema.options import Options
+from pgoutput_fast.schema.tables import OUTCOMES_SCHEMA, TAGGED_SCHEMA
 from pgoutput_fast.spark.tasks.order import ascending, runs_of, text_at
+from pgoutput_fast.spark.tasks.rows import rows_of_kinds, rows_of_relations
 
 __all__ = [
     "ERRORS_SCHEMA",
@@ -32,12 +36,15 @@ __all__ = [
     "RANGE",
     "SESSION",
     "SUMMARIES_SCHEMA",
+    "SURVEY_SCHEMA",
     "ChangedInputError",
     "FindErrors",
     "Start",
     "Starts",
     "Summarize",
+    "SurveyTags",
     "TagRanges",
+    "TagThen",
     "ends_names",
     "gap",
 ]
@@ -66,6 +73,20 @@ ERRORS_SCHEMA = pa.schema(
         ("byte_offset", pa.int64()),
         ("reason", pa.string()),
         ("kind", pa.string()),
+    ]
+)
+
+
+# One row per task.
+SURVEY_SCHEMA = pa.schema(
+    [
+        # Type messages without tag and xid, and the first Relation message of each version.
+        (
+            "descriptions",
+            pa.list_(pa.struct([("seq", pa.int64()), ("kind", pa.int8()), ("body", pa.binary())])),
+        ),
+        ("relations", pa.list_(pa.int64())),  # those that have changes
+        ("outcomes", pa.binary()),  # of transactions: an Arrow stream with OUTCOMES_SCHEMA
     ]
 )
 
@@ -344,6 +365,73 @@ class TagRanges:
             for tagged in tagger.tagged(batch):
                 yield pa.RecordBatch.from_arrays(tagged.columns, schema=self.target)
         tagger.finish()
+
+
+@dataclass(frozen=True)
+class TagThen:
+    """Ranges -> the result of another task for their tagged payloads, which do not go back to the JVM in between.
+
+    Attributes:
+        tag: tags them.
+        task: gets the tagged payloads, batch by batch.
+        kinds: the messages that `task` gets; None for all.
+        relations, others: the relations, and the versions of them that it does not get; None for all relations.
+    """
+
+    tag: TagRanges
+    task: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+    kinds: tuple[int, ...] | None = None
+    relations: tuple[int, ...] | None = None
+    others: tuple[int, ...] = ()
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return self.task(self._chosen(self.tag(batches)))
+
+    def _chosen(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            rows = pa.Table.from_batches([batch]).cast(TAGGED_SCHEMA)
+            if self.kinds is not None:
+                rows = rows_of_kinds(rows, self.kinds)
+            if self.relations is not None:
+                rows = rows_of_relations(rows, self.relations, self.others)
+            if rows.num_rows:
+                yield from rows.to_batches()
+
+
+@dataclass(frozen=True)
+class SurveyTags:
+    """Tagged payloads, with or without the tuples of changes -> SURVEY_SCHEMA."""
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        described: dict[tuple[int, bytes, int], int] = {}
+        relations: set[int] = set()
+        outcomes = [OUTCOMES_SCHEMA.empty_table()]
+        for batch in batches:
+            rows = pa.Table.from_batches([batch])
+            for row in rows_of_kinds(rows, DESCRIPTIONS).to_pylist():
+                body = row["payload"][5 if row["in_stream"] else 1 :]
+                # The first description of a relation counts, and of a type the last one before it.
+                key = (row["kind"], body, row["seq"] if row["kind"] == MSG_TYPE else 0)
+                described[key] = min(row["seq"], described.get(key, row["seq"]))
+            relations.update(rows_of_kinds(rows, CHANGES).column("relation").unique().to_pylist())
+            ends = rows_of_kinds(rows, OUTCOMES)
+            if ends.num_rows:
+                outcomes.append(pa.Table.from_batches([decode_tagged(ends, Catalog(), Options()).outcomes]))
+        found = {
+            "descriptions": [
+                {"seq": seq, "kind": kind, "body": body} for (kind, body, _), seq in described.items()
+            ],
+            "relations": sorted(relations),
+            "outcomes": _stream_of(pa.concat_tables(outcomes)),
+        }
+        yield pa.RecordBatch.from_pylist([found], SURVEY_SCHEMA)
+
+
+def _stream_of(rows: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+        writer.write_table(rows)
+    return bytes(sink.getvalue())
 
 
 @dataclass(frozen=True)
