@@ -1,11 +1,11 @@
-"""From raw payloads to tables: `write_tables(tag(...))` beside segments of the same payloads.
+"""From raw payloads to tables: `write_raw` beside segments of the same payloads.
 
     python -m benchmarks.spark_raw
 
 The payloads are a binary column of Parquet files in stream order, as a dump or a sink of Kafka has them. The session
 has two cores. `the identity` is a `mapInArrow` that returns the payloads: what it costs to show each one to Python once
-and get it back. `tagged first` is `write_tables(tag(dump))` with tagged payloads that go back to the JVM and come a
-second time. At full size this rewrites the table in README.md.
+and get it back. With paths, the tasks read the files themselves. `tagged first` is `write_tables(tag(...))` with tagged
+payloads that go back to the JVM and come a second time. At full size this rewrites the table in README.md.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from benchmarks.timing import Measured
 MARKERS = "<!-- spark raw figures -->", "<!-- end of spark raw figures -->"
 TIMES = {"wide text": 4, "pgbench": 3}
 ROW_GROUP = 20_000
-SEGMENTS, IDENTITY, ONCE, TWICE = "own segments", "the identity", "write_tables(tag(dump))", "tagged first"
+SEGMENTS, IDENTITY = "own segments", "the identity"
+PATHS, ONCE, TWICE = "write_raw(paths)", "write_raw(DataFrame)", "tagged first"
 
 
 def write(directory: Path, name: str, times: int, scale: float) -> tuple[Path, Path, int]:
@@ -68,7 +69,8 @@ def ways(spark: Any, segments: Path, dump: Path, transactions: Any) -> dict[str,
     return {
         SEGMENTS: lambda target: pgspark.write_tables(segments, target, transactions=transactions),
         IDENTITY: moved,
-        ONCE: lambda target: pgspark.write_tables(tagged(), target, transactions=transactions),
+        PATHS: lambda target: pgspark.write_raw(dump, target, order_by="place", transactions=transactions),
+        ONCE: lambda target: pgspark.write_raw(rows, target, order_by="place", transactions=transactions),
         TWICE: lambda target: pgspark.write_tables(tagged().select("*"), target, transactions=transactions),
     }
 

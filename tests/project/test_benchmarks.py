@@ -135,7 +135,7 @@ def test_tables_on_spark_at_a_tiny_scale(spark: Any, tmp_path: Path) -> None:
 def test_raw_payloads_on_spark_at_a_tiny_scale(spark: Any, tmp_path: Path) -> None:
     """Each way writes the same tables; the benchmark compares them."""
     found = spark_raw.section(spark, tmp_path, "wide text", 2, 0.004, 1)
-    assert len(found.rows) == 8
+    assert len(found.rows) == 10
 
 
 @pytest.mark.slow

@@ -192,7 +192,7 @@ def test_what_is_tagged_can_be_decoded(spark: Any) -> None:
 def test_the_page_says_how(spark: Any, tmp_path: Path) -> None:
     page = (DOCS / "spark.md").read_text()
     section = page.split("## Untagged payloads\n")[1].split("\n## ")[0]
-    how, then, into_segments = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    how, into_tables, then, into_segments = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
     spec = encode.RelationSpec(16401, "public", "orders", (encode.ColumnSpec("id", 23),))
     writer, payloads = encode.Writer(), []
     for n in range(30):
@@ -203,7 +203,8 @@ def test_the_page_says_how(spark: Any, tmp_path: Path) -> None:
     frame(spark, payloads).where("place < 32").write.parquet(str(tmp_path / "monday"))
     frame(spark, payloads).where("place >= 32").write.parquet(str(tmp_path / "tuesday"))
     places = {
-        name: str(tmp_path / name) for name in ("monday", "tuesday", "tagged", "state_file", "segments")
+        name: str(tmp_path / name)
+        for name in ("monday", "tuesday", "tagged", "state_file", "segments", "lake")
     }
     names: dict[str, Any] = {"spark": spark, "pgspark": pgspark, "path": str(tmp_path / "dump"), **places}
     for block in (how, then):
@@ -219,6 +220,9 @@ def test_the_page_says_how(spark: Any, tmp_path: Path) -> None:
     (kept,) = re.findall(r"^    (wal\.write.*)$", section, re.MULTILINE)
     exec(compile(kept.replace("tagged/", str(tmp_path / "kept")), "spark.md", "exec"), names)
     assert spark.read.parquet(str(tmp_path / "kept")).count() == names["wal"].count()
+    exec(compile(into_tables, "spark.md", "exec"), names)
+    assert [(row.table, row.rows) for row in names["written"]] == [("public.orders", 30)]
+    assert names["written"].state == pgspark.state_after(names["wal"])
     exec(compile(into_segments, "spark.md", "exec"), names)
     assert [segment.last_seq + 1 for segment in list_segments(tmp_path / "segments")] == [len(payloads)]
 

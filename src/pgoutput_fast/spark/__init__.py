@@ -20,6 +20,7 @@ try:
     from pgoutput_fast.spark.dataframes.records import messages, rejects
     from pgoutput_fast.spark.dataframes.tagged import state_after
     from pgoutput_fast.spark.dataframes.transactions import transactions
+    from pgoutput_fast.spark.tables.raw import WrittenTables, write_raw
     from pgoutput_fast.spark.tables.write import table_sink, write_tables
     from pgoutput_fast.spark.tagging.batches import tag_batches
     from pgoutput_fast.spark.tagging.segments import write_segments
@@ -29,6 +30,7 @@ except ModuleNotFoundError as problem:
     raise _explained(problem) from None
 
 __all__ = [
+    "WrittenTables",
     "changes",
     "current_sink",
     "messages",
@@ -44,6 +46,7 @@ __all__ = [
     "tag_batches",
     "transactions",
     "udf",
+    "write_raw",
     "write_segments",
     "write_tables",
 ]

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
-__all__ = ["context_of", "cores_of", "java_frame", "java_session", "plan_of"]
+__all__ = ["context_of", "cores_of", "java_frame", "java_session", "plan_of", "session_of"]
 
 # A range of this many rows has a row in each of its partitions, unless there are more cores than rows.
 _ROWS = 1 << 16
@@ -34,6 +35,20 @@ def java_frame(df: DataFrame) -> Any:
 def context_of(spark: SparkSession) -> SparkContext | None:
     """Returns the session's SparkContext; None on Spark Connect."""
     return None if java_session(spark) is None else spark.sparkContext
+
+
+def session_of(spark: SparkSession | None) -> SparkSession:
+    """Returns the given session, or the active one.
+
+    Raises:
+        RuntimeError: if there is none.
+    """
+    if spark is not None:
+        return spark
+    try:
+        return SparkSession.active()  # also in a thread other than the one that created it
+    except PySparkRuntimeError:
+        raise RuntimeError("there is no Spark session: make one, or pass spark=") from None
 
 
 def cores_of(spark: SparkSession) -> int:

@@ -6,10 +6,10 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import BinaryType, StructType
 
 from pgoutput_fast.base.arguments import kind_of
@@ -17,11 +17,15 @@ from pgoutput_fast.decoding.state import StreamState
 from pgoutput_fast.protocol.kinds import MSG_TYPE, OUTCOMES
 from pgoutput_fast.schema.tables import OUTCOMES_SCHEMA, TAGGED_SCHEMA
 from pgoutput_fast.spark.shipping import shipped
+from pgoutput_fast.spark.tasks.dump import FileRows, ReadDump
 from pgoutput_fast.spark.tasks.tag import SURVEY_SCHEMA, SurveyTags, TagRanges, TagThen
 from pgoutput_fast.spark.types import spark_schema
 
 __all__ = [
+    "DumpRows",
     "Ends",
+    "FrameRows",
+    "Rows",
     "Untagged",
     "ends_of",
     "expect_dataframe",
@@ -33,6 +37,40 @@ __all__ = [
 
 # An attribute of a DataFrame. DataFrames derived from it have other rows, so they do not inherit the attribute.
 _ENDS = "_pgoutput_fast_ends"
+
+
+class Rows(Protocol):
+    """Untagged rows, in ranges, that tasks get."""
+
+    def mapped(self, task: Callable[..., Any], schema: StructType) -> DataFrame:
+        """The result of a task for the rows."""
+
+
+@dataclass(frozen=True)
+class FrameRows:
+    """The rows of a DataFrame, which the JVM sends to the tasks."""
+
+    frame: DataFrame
+
+    def mapped(self, task: Callable[..., Any], schema: StructType) -> DataFrame:
+        """As in Rows."""
+        return self.frame.mapInArrow(shipped(task), schema)
+
+
+@dataclass(frozen=True)
+class DumpRows:
+    """The rows of Parquet files, which the tasks read themselves. The attributes are those of ReadDump."""
+
+    spark: SparkSession
+    ranges: tuple[tuple[FileRows, ...], ...]
+    columns: tuple[tuple[str, str], ...]
+    numbered: bool = False
+
+    def mapped(self, task: Callable[..., Any], schema: StructType) -> DataFrame:
+        """As in Rows."""
+        numbers = self.spark.range(0, len(self.ranges), 1, len(self.ranges))
+        job = ReadDump(task, self.ranges, self.columns, self.numbered)
+        return numbers.mapInArrow(shipped(job), schema)
 
 
 @dataclass(frozen=True)
@@ -61,8 +99,8 @@ class Untagged:
         task: tags either.
     """
 
-    payloads: DataFrame
-    headers: DataFrame
+    payloads: Rows
+    headers: Rows
     task: TagRanges
 
     def decoded(self, then: Callable[..., Any], schema: StructType, **chosen: Any) -> DataFrame:
@@ -73,18 +111,16 @@ class Untagged:
             schema: the schema of its result.
             chosen: the payloads that it gets: `kinds`, `relations` and `others` of TagThen.
         """
-        return self.payloads.mapInArrow(shipped(TagThen(self.task, then, **chosen)), schema)
+        return self.payloads.mapped(TagThen(self.task, then, **chosen), schema)
 
     def outcomes(self, then: Callable[..., Any], schema: StructType) -> DataFrame:
         """The result of a task for the messages that end transactions."""
-        return self.headers.mapInArrow(shipped(TagThen(self.task, then, kinds=OUTCOMES)), schema)
+        return self.headers.mapped(TagThen(self.task, then, kinds=OUTCOMES), schema)
 
     @cached_property
     def survey(self) -> Survey:
         """What a decoding needs to know of all payloads. The first use runs a job."""
-        rows = self.headers.mapInArrow(
-            shipped(TagThen(self.task, SurveyTags())), spark_schema(SURVEY_SCHEMA)
-        ).toArrow()
+        rows = self.headers.mapped(TagThen(self.task, SurveyTags()), spark_schema(SURVEY_SCHEMA)).toArrow()
         described: dict[tuple[int, bytes, int], dict[str, Any]] = {}
         for row in sorted(itertools.chain(*rows["descriptions"].to_pylist()), key=lambda row: row["seq"]):
             key = (row["kind"], row["body"], row["seq"] if row["kind"] == MSG_TYPE else 0)

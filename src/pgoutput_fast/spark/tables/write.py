@@ -9,7 +9,6 @@ from dataclasses import replace
 from functools import partial
 
 import pyarrow as pa
-from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from pgoutput_fast.base.arguments import expect_count, expect_kind, expect_list, kind_of
@@ -19,6 +18,7 @@ from pgoutput_fast.schema.options import Options, Transactions
 from pgoutput_fast.schema.tables import REJECTS_SCHEMA
 from pgoutput_fast.segments.listing import SegmentList
 from pgoutput_fast.spark.dataframes.plan import expect_catalog, task_options
+from pgoutput_fast.spark.sessions import session_of
 from pgoutput_fast.spark.source.stream_files import read_emitted
 from pgoutput_fast.spark.tables.checks import begun_with_query, check_columns, checked_targets, with_rows
 from pgoutput_fast.spark.tables.plan import PartitionBy, described_tables, plan_tables
@@ -33,7 +33,7 @@ from pgoutput_fast.tables.formats import FORMATS, check_name
 from pgoutput_fast.tables.options import TableOptions
 from pgoutput_fast.tables.table import Mode, Ordinal
 
-__all__ = ["table_sink", "write_tables"]
+__all__ = ["check_arguments", "table_sink", "write_tables"]
 
 _MODES = ("append", "overwrite", "error")
 
@@ -107,7 +107,7 @@ def write_tables(
         RuntimeError: if there is no session, or if another process writes to the target.
     """
     table_options = TableOptions(storage_options, iceberg_catalog)
-    _check_arguments(tables, format, mode, file_bytes, compression, partition_by)
+    check_arguments(tables, format, mode, file_bytes, compression, partition_by)
     _check_kinds(storage_options, catalog, iceberg_catalog, spark)
     if not isinstance(source, str | os.PathLike | Iterable | DataFrame):
         raise TypeError(
@@ -121,7 +121,7 @@ def write_tables(
     if isinstance(source, DataFrame):
         reader = TaggedSource(source, decoding, which, catalog)
     else:
-        reader = SegmentSource(SegmentList(source), _session(spark), which, catalog)
+        reader = SegmentSource(SegmentList(source), session_of(spark), which, catalog)
     run = partial(begin_run, place, format, table_options)
     return _write(reader, run, place, tables, mode, decoding, partition_by, file_bytes, compression)
 
@@ -165,7 +165,7 @@ def table_sink(
         )
     """
     table_options = TableOptions(storage_options, iceberg_catalog)
-    _check_arguments(tables, format, "append", file_bytes, compression, partition_by)
+    check_arguments(tables, format, "append", file_bytes, compression, partition_by)
     _check_kinds(storage_options, catalog, iceberg_catalog)
     place = _place(target)
     FORMATS[format].check(open_store(place), table_options, format)
@@ -226,7 +226,7 @@ def _write(
         return _commit(run, parts, source.write(task), source, mode)
 
 
-def _check_arguments(
+def check_arguments(
     tables: Sequence[str] | None,
     format: str,
     mode: str,
@@ -234,6 +234,12 @@ def _check_arguments(
     compression: str,
     partition_by: PartitionBy,
 ) -> None:
+    """Checks the arguments that say what is written, and how.
+
+    Raises:
+        TypeError: for an argument of a wrong type.
+        ValueError: for a wrong value.
+    """
     if tables is not None:
         expect_list("tables", tables)
         if not len(tables):
@@ -275,15 +281,6 @@ def _place(target: str | os.PathLike[str]) -> str:
     """The target as an absolute path or URI, valid in any working directory."""
     open_store(target)  # an error for a URI that was converted to a Path
     return absolute(target)
-
-
-def _session(spark: SparkSession | None) -> SparkSession:
-    if spark is not None:
-        return spark
-    try:
-        return SparkSession.active()  # also in a thread other than the one that created it
-    except PySparkRuntimeError:
-        raise RuntimeError("there is no Spark session: make one, or pass spark=") from None
 
 
 def _commit(

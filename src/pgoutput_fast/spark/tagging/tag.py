@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Literal
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import IntegralType, StructField, StructType
 
@@ -16,9 +17,18 @@ from pgoutput_fast.decoding.state import StreamState
 from pgoutput_fast.parallel_tag.summary import Summary
 from pgoutput_fast.protocol.kinds import CHANGES, MSG_MESSAGE, ROW_CHANGES
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
-from pgoutput_fast.spark.dataframes.tagged import Ends, Untagged, expect_dataframe, with_ends
-from pgoutput_fast.spark.shipping import shipped
+from pgoutput_fast.spark.dataframes.tagged import (
+    DumpRows,
+    Ends,
+    FrameRows,
+    Rows,
+    Untagged,
+    expect_dataframe,
+    with_ends,
+)
+from pgoutput_fast.spark.sessions import session_of
 from pgoutput_fast.spark.tagging.columns import check_columns, check_one_order, find_payload
+from pgoutput_fast.spark.tagging.dump import ordered_row_groups
 from pgoutput_fast.spark.tagging.lsns import lsn_column
 from pgoutput_fast.spark.tagging.order import (
     Pieces,
@@ -31,6 +41,7 @@ from pgoutput_fast.spark.tagging.order import (
 )
 from pgoutput_fast.spark.tagging.shuffled import shuffled_once
 from pgoutput_fast.spark.tagging.states import given_state
+from pgoutput_fast.spark.tasks.dump import FileRows
 from pgoutput_fast.spark.tasks.tag import (
     ERRORS_SCHEMA,
     LSN,
@@ -48,6 +59,7 @@ from pgoutput_fast.spark.tasks.tag import (
 )
 from pgoutput_fast.spark.types import spark_arrow_schema, spark_schema
 from pgoutput_fast.spark.workers import check_workers
+from pgoutput_fast.storage.paths import Paths, absolute
 
 __all__ = ["tag"]
 
@@ -61,7 +73,7 @@ _LEAST_ROWS = 10_000
 
 
 def tag(
-    df: DataFrame,
+    df: DataFrame | Paths,
     order_by: str | Sequence[str],
     *,
     payload: str | None = None,
@@ -70,6 +82,7 @@ def tag(
     session_starts: str | None = None,
     gaps: Literal["error", "allow"] = "error",
     partitions: int | None = None,
+    spark: SparkSession | None = None,
 ) -> DataFrame:
     """Tags untagged payloads of any origin in parallel. The result equals that of `pgo.tag` for all payloads in order.
 
@@ -86,7 +99,9 @@ def tag(
     overwrite the input with the result.
 
     Args:
-        df: rows of payloads, in any order and partitioning.
+        df: rows of payloads, in any order and partitioning, or paths of Parquet files with them (files, directories,
+            globs, URIs). If files are in order by one column of integers, the tasks read them themselves, so that no
+            payload crosses from the JVM into Python. Executors must reach the same paths then.
         order_by: the column, or the columns, that determine the order in which the payloads arrived; no two rows may
             have the same values.
         payload: the column of payloads, binary. Default: the only binary column named `payload` or `value`.
@@ -98,6 +113,7 @@ def tag(
         gaps: `"error"`: a single order column of integers must count up by one. `"allow"`: it may skip values.
         partitions: the number of ranges; the rows are then always shuffled. Default: ordered rows stay in place, and
             others are split into `spark.sql.shuffle.partitions` ranges, or fewer if there are few rows.
+        spark: the session that reads paths. Default: the active one.
 
     Returns:
         A DataFrame with TAGGED_SCHEMA; `seq` counts over all rows, from the state's `next_seq` or otherwise from 0.
@@ -116,7 +132,8 @@ def tag(
         raise TypeError(
             "order_by must be the name of a column, or a list of names, not None: payloads have an order"
         )
-    expect_dataframe(df)
+    is_dump = not isinstance(df, DataFrame)
+    df = _read_files(df, spark)
     order = (order_by,) if isinstance(order_by, str) else tuple(order_by)
     _check_arguments(order, gaps, partitions)
     payload = find_payload(df) if payload is None else payload
@@ -124,6 +141,14 @@ def tag(
     check_workers(df)
     check_one_order(df, order)
     source = _Source(df, order, payload, lsn, session_starts, gaps, given_state(state))
+    if is_dump and partitions is None and len(order) == 1 and lsn is None:
+        columns = [payload, order[0], *([] if session_starts is None else [session_starts])]
+        ranges = ordered_row_groups(df, order[0], columns)
+        if ranges:
+            rows = source.use_files(ranges)
+            summaries = source.summaries(rows, in_order=True)
+            if _are_in_order(summaries):
+                return source.tagged(rows, summaries)
     pieces = pieces_of(df)
     surveyed = survey(df, order[0], pieces)
     if partitions is None and pieces.stable and surveyed.looks_ordered:
@@ -135,6 +160,23 @@ def tag(
     count = partitions or _ranges(df, surveyed)
     rows = source.cut(bounds(surveyed.samples, count), count)
     return source.tagged(rows, source.summaries(rows))
+
+
+def _read_files(source: DataFrame | Paths, spark: SparkSession | None) -> DataFrame:
+    """The rows of a DataFrame, or of Parquet files.
+
+    Raises:
+        TypeError: for anything else.
+        RuntimeError: if there is no session to read files.
+    """
+    if isinstance(source, str | os.PathLike) or (
+        isinstance(source, Sequence) and all(isinstance(each, str | os.PathLike) for each in source)
+    ):
+        paths = [source] if isinstance(source, str | os.PathLike) else source
+        return session_of(spark).read.parquet(*(absolute(each) for each in paths))
+    expect_dataframe(source)
+    assert isinstance(source, DataFrame)
+    return source
 
 
 @dataclass(frozen=True)
@@ -169,10 +211,11 @@ def _are_in_order(summaries: list[_RangeSummary]) -> bool:
 
 @dataclass(frozen=True)
 class _Rows:
-    """The rows of all ranges: for the first pass, with shortened payloads, and for the second pass."""
+    """The rows of all ranges: for the first pass, with shortened payloads, for the second pass, and without tuples."""
 
-    first: DataFrame
-    second: DataFrame
+    first: Rows
+    second: Rows
+    headers: Rows
 
 
 def _shorten_payloads() -> Column:
@@ -233,7 +276,20 @@ class _Source:
 
     def use_in_place(self, pieces: Pieces) -> _Rows:
         """Uses each piece as a range."""
-        return _Rows(_number_rows(self._bare(), pieces.column), self._bare())
+        return self._rows(_number_rows(self._bare(), pieces.column), self._bare())
+
+    def use_files(self, ranges: tuple[tuple[FileRows, ...], ...]) -> _Rows:
+        """Lets the tasks read the rows of files."""
+        names = [(self.payload, PAYLOAD), *((name, f"order{k}") for k, name in enumerate(self.order))]
+        if self.session_starts is not None:
+            names.append((self.session_starts, SESSION))
+        # What a task reads itself need not be shortened.
+        rows = DumpRows(self.df.sparkSession, ranges, tuple(names))
+        return _Rows(replace(rows, numbered=True), rows, rows)
+
+    def _rows(self, first: DataFrame, second: DataFrame) -> _Rows:
+        headers = second.withColumn(PAYLOAD, _without_tuples())
+        return _Rows(FrameRows(first), FrameRows(second), FrameRows(headers))
 
     def cut(self, bounds: list[Any], count: int) -> _Rows:
         """Splits the rows into ranges, each in one partition."""
@@ -246,7 +302,9 @@ class _Source:
         # This sort also puts ranges in order. Spark compares the first of several keys without reading rows. No select
         # is between the shuffle and the second pass: a select would copy each row once more.
         keys = [f"order{k}" for k in range(len(self.order))]
-        return _Rows(*(each.sortWithinPartitions(*keys) for each in (_number_rows(ranges, number), ranges)))
+        return self._rows(
+            *(each.sortWithinPartitions(*keys) for each in (_number_rows(ranges, number), ranges))
+        )
 
     def summaries(self, rows: _Rows, *, in_order: bool = False) -> list[_RangeSummary]:
         """Runs the first pass. Returns the result for each range, in stream order."""
@@ -254,7 +312,7 @@ class _Source:
         kinds = [self.df.schema[name].dataType for name in self.order]
         ends = [StructField(name, kind) for name, kind in zip(ends_names(len(kinds)), kinds * 2, strict=True)]
         schema = StructType([*spark_schema(SUMMARIES_SCHEMA), *ends])
-        table = rows.first.mapInArrow(shipped(task), schema).toArrow()
+        table = rows.first.mapped(task, schema).toArrow()
         head, many = len(SUMMARIES_SCHEMA), len(kinds)
         summaries: list[_RangeSummary] = []
         for row in zip(*table.to_pydict().values(), strict=True):
@@ -282,9 +340,8 @@ class _Source:
             raise _first_error(rows.second, starts, self.order, error)
         task = TagRanges(starts, self.order, spark_arrow_schema(TAGGED_SCHEMA))
         places = (summaries[0].begins, summaries[-1].ends) if summaries else ((), ())
-        headers = rows.second.withColumn(PAYLOAD, _without_tuples())
-        ends = Ends(self.state, state, *places, untagged=Untagged(rows.second, headers, task))
-        return with_ends(rows.second.mapInArrow(shipped(task), spark_schema(TAGGED_SCHEMA)), ends)
+        ends = Ends(self.state, state, *places, untagged=Untagged(rows.second, rows.headers, task))
+        return with_ends(rows.second.mapped(task, spark_schema(TAGGED_SCHEMA)), ends)
 
     def _gap(self, before: str, first: str) -> bool:
         counted = len(self.order) == 1 and isinstance(self.df.schema[self.order[0]].dataType, IntegralType)
@@ -316,12 +373,12 @@ def _starts(
     return Starts(by_first_row, state.catalog.to_json()), state, problem
 
 
-def _first_error(rows: DataFrame, starts: Starts, order: tuple[str, ...], known: DecodeError) -> DecodeError:
+def _first_error(rows: Rows, starts: Starts, order: tuple[str, ...], known: DecodeError) -> DecodeError:
     """Returns the stream's first error.
 
     Summaries do not detect errors in changes, so an earlier error than `known` may exist.
     """
-    errors = rows.mapInArrow(shipped(FindErrors(starts, order)), spark_schema(ERRORS_SCHEMA)).collect()
+    errors = rows.mapped(FindErrors(starts, order), spark_schema(ERRORS_SCHEMA)).collect()
     if not errors:
         return known
     first = min(errors, key=lambda row: row["seq"])

@@ -123,7 +123,10 @@ class WriteTables:
         ) as files:
             for rows in payloads:
                 after: dict[int | None, pa.Table] = {}  # nearly always all tables have the same position
+                there = set(rows.column("relation").unique().to_pylist())
                 for table in self.tables:
+                    if there.isdisjoint(table.oids):
+                        continue
                     if table.after not in after:
                         after[table.after] = self._changes_after(rows, outcomes, table.after)
                     rejected = _write_table(files, table, after[table.after], catalogs[table.directory])
