@@ -81,7 +81,7 @@ def undisturbed(
         pytest.param("parquet", (_RUN, "Run.commit", 3), marks=SOAK),
         ("parquet", (_STORES, "_Directory.rename", -2)),
         pytest.param("parquet", (_RUN, "Run.end", 1), marks=SOAK),
-        ("delta", (_RUN, "Run.commit", -1)),
+        pytest.param("delta", (_RUN, "Run.commit", -1), marks=pytest.mark.slow),
         pytest.param("delta", (_RUN, "end_marker", -1), marks=SOAK),
     ],
     ids=str,

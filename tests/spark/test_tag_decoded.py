@@ -45,7 +45,7 @@ def _frame(spark: Any, payloads: list[bytes], way: str, place: Path) -> Any:
     return [str(place)] if way == "files" else spark.read.parquet(str(place))
 
 
-@pytest.fixture(scope="module", params=and_slow(["in order", "files"], ["shuffled"]))
+@pytest.fixture(scope="module", params=and_slow(["files"], ["in order", "shuffled"]))
 def frame(request: pytest.FixtureRequest, spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     return _frame(spark, PAYLOADS, request.param, tmp_path_factory.mktemp("dump"))
 
@@ -67,7 +67,7 @@ def _sorted(rows: Any) -> list[dict[str, Any]]:
     return sorted(found, key=str)
 
 
-@pytest.mark.parametrize("way", ["in order", "shuffled", "files"])
+@pytest.mark.parametrize("way", and_slow(["files"], ["in order", "shuffled"]))
 def test_the_catalog_and_the_outcomes_are_those_of_the_tagged_payloads(
     spark: Any, tmp_path: Path, way: str
 ) -> None:
