@@ -18,6 +18,7 @@ from support.forms import and_slow
 pytestmark = pytest.mark.few_servers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("through", and_slow(["walsender"], ["sql"]))
 def test_a_server_that_is_behind_the_segments(tmp_path: Path, through: Any) -> None:
     versions = sorted(pg.installations())

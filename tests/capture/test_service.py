@@ -38,6 +38,7 @@ from support.capturing import (
     streaming_dsn,
     wait_until,
 )
+from support.forms import and_slow
 
 pytestmark = pytest.mark.few_servers
 
@@ -335,7 +336,7 @@ def test_a_connection_that_is_cut(
 
 
 @pytest.mark.newest_server
-@pytest.mark.parametrize("prepares", [False, True], ids=["plain", "prepared"])
+@pytest.mark.parametrize("prepares", and_slow([False], [True]), ids=["plain", "prepared"])
 def test_killed_at_random_moments(database: pg.Database, slot: str, tmp_path: Path, prepares: bool) -> None:
     """The full form takes PGOUTPUT_FAST_KILLS=50."""
     if prepares:

@@ -251,6 +251,7 @@ def _expect_equal(place: Place, name: str) -> None:
     assert mirrored_rows(current_of(place.target, _named(name)), names) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LOADED)
 def test_what_needs_a_load(altered: Place, name: str) -> None:
     _expect_equal(altered, name)

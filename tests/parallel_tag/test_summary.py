@@ -267,7 +267,7 @@ class Churn:
         return Stream(self.out, [k % 3 * (1000 + k) for k in range(len(self.out))], sessions)
 
 
-@pytest.mark.parametrize("seed", and_exhaustive(and_slow(range(8), range(8, 20)), range(20, 50)))
+@pytest.mark.parametrize("seed", and_exhaustive(and_slow(range(4), range(4, 20)), range(20, 50)))
 def test_every_range_of_streams_of_few_xids(seed: int) -> None:
     check_all(Churn(seed).make(14), seed, every=1 if seed < 20 else 6, laws=60)
 
@@ -290,7 +290,7 @@ def test_streams_of_few_xids_are_what_they_should_be() -> None:
     assert sessions > 10
 
 
-@pytest.mark.parametrize("seed", and_exhaustive([*range(15), 1091], range(15, 40)))
+@pytest.mark.parametrize("seed", and_exhaustive(and_slow([*range(6), 1091], range(6, 15)), range(15, 40)))
 def test_ranges_behind_a_damaged_one(seed: int) -> None:
     """Decoders in quarantine go on from states that tagging alone never reaches: doubtful streams among them."""
     choices = RandomChoices(seed)
@@ -324,7 +324,7 @@ def test_a_doubtful_stream_stays_doubtful() -> None:
     assert after == values(tag(rest, decoder.state)[1])
 
 
-@pytest.mark.parametrize("seed", and_exhaustive(range(10), range(10, 30)))
+@pytest.mark.parametrize("seed", and_exhaustive(and_slow(range(4), range(4, 10)), range(10, 30)))
 def test_ranges_are_tagged_apart(seed: int) -> None:
     """Any number of cuts; some ranges are empty. No range but the first is ever applied to a whole prefix."""
     stream = Churn(seed).make(20) if seed % 2 else make_stream(RandomChoices(seed), 14)

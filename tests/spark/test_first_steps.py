@@ -60,7 +60,7 @@ def test_what_is_no_dataframe_is_refused(spark: Any) -> None:
     for ask in (
         lambda: pgspark.changes("segments/", "public.orders"),  # type: ignore[arg-type]
         lambda: pgspark.relations(["segments/"]),  # type: ignore[arg-type]
-        lambda: pgspark.tag(Path("dump/"), "place"),  # type: ignore[arg-type]
+        lambda: pgspark.tag(7, "place"),  # type: ignore[arg-type]
         lambda: pgspark.write_segments("dump/", "segments/"),  # type: ignore[arg-type]
     ):
         with pytest.raises(TypeError, match=r"a DataFrame of payloads, not .*spark\.read\.parquet"):

@@ -79,6 +79,7 @@ def _decoded(spark: Any, segments: Path, table: str) -> Any:
     return pgspark.changes(spark.read.parquet(str(segments)), table, transactions="committed")
 
 
+@pytest.mark.slow
 def test_rows_are_those_of_changes(spark: Any, segments: Path, lake: Path) -> None:
     for table in ("public.orders", ODD_NAME):
         rows = _rows(_read(spark, segments, lake, table))

@@ -77,7 +77,7 @@ def test_the_catalog_and_the_outcomes_are_those_of_the_tagged_payloads(
     assert _sorted(pgspark.outcomes(wal)) == _sorted(pgspark.outcomes(again)) != []
 
 
-@pytest.mark.parametrize("transactions", ["as_sent", "committed"])
+@pytest.mark.parametrize("transactions", and_slow(["committed"], ["as_sent"]))
 def test_changes_are_those_of_the_tagged_payloads(tagged: Any, transactions: Any) -> None:
     again, rows = tagged.select("*"), 0
     for name in NAMES:

@@ -274,6 +274,30 @@ def test_what_was_rejected_is_written_beside(spark: Any, tmp_path: Path) -> None
     assert [each["relation"] for each in rejects.to_pylist()] == ["public.t0"]
 
 
+@pytest.mark.parametrize(
+    ("exclude", "left"),
+    and_slow(
+        [(["public.t1", "a.*"], [0, 2])],
+        [
+            (["public.t?"], [3]),
+            (['"a.b"."o""dd é"', "public.none"], [0, 1, 2]),
+            (['"public"."t*"'], [0, 1, 2, 3]),
+        ],
+    ),
+)
+def test_tables_that_are_left_out(
+    spark: Any, stored: Path, tmp_path: Path, exclude: list[str], left: list[int]
+) -> None:
+    written = pgspark.write_tables(stored, tmp_path, exclude=exclude)
+    assert sorted(row.table for row in written) == sorted(DIRECTORIES[k] for k in left)
+    every = pgspark.write_tables(stored, tmp_path)  # and what was left out comes later
+    assert {row.table for row in every if row.rows} == {
+        each for k, each in enumerate(DIRECTORIES) if k not in left
+    }
+    with pytest.raises(KeyError, match="exclude= names all of them"):
+        pgspark.write_tables(stored, tmp_path, exclude=["*"])
+
+
 def test_wrong_arguments(spark: Any, stored: Path, tmp_path: Path) -> None:
     with pytest.raises(TypeError, match=r"tables must be a list of names"):
         pgspark.write_tables(stored, tmp_path, "public.t0")

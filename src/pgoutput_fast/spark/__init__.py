@@ -20,7 +20,7 @@ try:
     from pgoutput_fast.spark.dataframes.records import messages, rejects
     from pgoutput_fast.spark.dataframes.tagged import state_after
     from pgoutput_fast.spark.dataframes.transactions import transactions
-    from pgoutput_fast.spark.tables.raw import WrittenTables, write_raw
+    from pgoutput_fast.spark.tables.raw import write_raw
     from pgoutput_fast.spark.tables.write import table_sink, write_tables
     from pgoutput_fast.spark.tagging.batches import tag_batches
     from pgoutput_fast.spark.tagging.segments import write_segments
@@ -30,7 +30,6 @@ except ModuleNotFoundError as problem:
     raise _explained(problem) from None
 
 __all__ = [
-    "WrittenTables",
     "changes",
     "current_sink",
     "messages",

@@ -23,9 +23,9 @@ from support.forms import and_exhaustive, and_slow
                 # Keys are looked for in the same way in files of both kinds.
                 *(("delta", key) for key in [*KEYS, None] if key not in SLOW_KEYS),
                 ("iceberg", None),
-                ("duckdb", "text and int8"),
             ],
             [
+                ("duckdb", "text and int8"),
                 *(("delta", key) for key in SLOW_KEYS),
                 ("iceberg", "numeric"),
                 ("iceberg", "bool and int4"),

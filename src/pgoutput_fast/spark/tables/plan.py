@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 
 import pyarrow as pa
 
@@ -22,6 +23,7 @@ from pgoutput_fast.tables.table import Mode
 __all__ = [
     "PartitionBy",
     "described_tables",
+    "is_excluded",
     "partition_columns",
     "plan_tables",
 ]
@@ -48,6 +50,7 @@ class DescribedTable:
 def described_tables(
     known: Catalog,
     names: Sequence[str | int] | None,
+    exclude: Sequence[str],
     options: Options,
     partition_by: PartitionBy,
     *,
@@ -58,6 +61,7 @@ def described_tables(
     Args:
         known: all relation versions.
         names: qualified names, quoted as in SQL, or oids. None: all.
+        exclude: names, or patterns of names, of tables that are left out.
         options: how to decode.
         partition_by: the partition columns of all tables, or of some by name.
         more: whether the source may describe other tables later.
@@ -70,6 +74,8 @@ def described_tables(
         names = sorted({relation.qualified_name for relation in known.relations})
     found: dict[str, DescribedTable] = {}
     for name in names:
+        if exclude and is_excluded(known.named(name)[-1], exclude):
+            continue
         resolved = resolve(known, name, options, _pinned(known, name, options))
         if resolved.table in found:  # another spelling of its name, or its oid
             continue
@@ -78,11 +84,31 @@ def described_tables(
         columns = partition_columns(partition_by, resolved.table)
         check_partition_columns(bare, columns, resolved.table)
         found[resolved.table] = DescribedTable(resolved, bare, columns)
+    if not found and exclude and more:
+        return []
     if not found:
-        raise KeyError("the source describes no table")
+        left = ", or exclude= names all of them" if exclude else ""
+        raise KeyError(f"the source describes no table{left}")
     if not more and isinstance(partition_by, Mapping):
         _check_names(partition_by, list(found))
     return list(found.values())
+
+
+def is_excluded(relation: Relation, exclude: Sequence[str]) -> bool:
+    """Whether a relation has one of these names, quoted as in SQL, or matches one of these patterns.
+
+    `*` and `?` make a pattern of a name that is not quoted.
+    """
+    return any(
+        fnmatchcase(f"{relation.namespace}.{relation.name}", each)
+        if _is_pattern(each)
+        else parse_qualified_name(each) == (relation.namespace, relation.name)
+        for each in exclude
+    )
+
+
+def _is_pattern(name: str) -> bool:
+    return '"' not in name and ("*" in name or "?" in name)
 
 
 def plan_tables(tables: Sequence[DescribedTable], options: Options, run: Run, mode: Mode) -> list[TablePart]:

@@ -52,6 +52,7 @@ def write_raw(
     format: str = "parquet",
     transactions: Transactions = "committed",
     mode: Mode = "append",
+    exclude: Sequence[str] = (),
     options: Options | None = None,
     partition_by: PartitionBy = (),
     file_bytes: int = APPENDED_FILE_BYTES,
@@ -74,8 +75,8 @@ def write_raw(
         order_by, payload, lsn, session_starts, gaps, partitions: as for `tag`.
         state: the state before the first payload, if the source does not begin where the stream did: `state` of the
             result of an earlier call.
-        tables, format, transactions, mode, options, partition_by, file_bytes, compression, storage_options, catalog,
-            iceberg_catalog, spark: as for `write_tables`.
+        tables, format, transactions, mode, exclude, options, partition_by, file_bytes, compression, storage_options,
+            catalog, iceberg_catalog, spark: as for `write_tables`.
 
     Returns:
         The rows of `write_tables`; `state` of the list is the state after the last payload.
@@ -88,7 +89,7 @@ def write_raw(
         written = pgspark.write_raw("dump/*.parquet", "lake/", order_by="place", format="delta")
         Path("state.json").write_text(written.state.to_json())
     """
-    check_arguments(tables, format, mode, file_bytes, compression, partition_by)
+    check_arguments(tables, exclude, format, mode, file_bytes, compression, partition_by)
     wal = tag(
         source,
         order_by,
@@ -107,6 +108,7 @@ def write_raw(
         format,
         transactions,
         mode,
+        exclude=exclude,
         options=options,
         partition_by=partition_by,
         file_bytes=file_bytes,

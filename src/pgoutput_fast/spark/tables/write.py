@@ -46,6 +46,7 @@ def write_tables(
     transactions: Transactions = "committed",
     mode: Mode = "append",
     *,
+    exclude: Sequence[str] = (),
     options: Options | None = None,
     partition_by: PartitionBy = (),
     file_bytes: int = APPENDED_FILE_BYTES,
@@ -71,6 +72,8 @@ def write_tables(
         target: a directory or URI. Each table is a directory in it: the schema's name, a dot and the table's name,
             both percent-encoded (with `+` in place of `%` for Delta and Iceberg).
         tables: qualified names, quoted as in SQL. Default: all tables with changes in the source.
+        exclude: names of tables that are not written, quoted as in SQL, or patterns such as `audit.*`. `*` stands for
+            any text, `?` for a character. Their changes are skipped, even if their versions do not fit into one schema.
         format: `"parquet"`, `"delta"` (needs `pip install 'pgoutput_fast[delta]'`) or `"iceberg"` (needs
             `pip install 'pgoutput_fast[iceberg]'`).
         transactions: `"committed"` writes the rows of transactions whose commit is in the source. `"as_sent"` writes
@@ -107,7 +110,7 @@ def write_tables(
         RuntimeError: if there is no session, or if another process writes to the target.
     """
     table_options = TableOptions(storage_options, iceberg_catalog)
-    check_arguments(tables, format, mode, file_bytes, compression, partition_by)
+    check_arguments(tables, exclude, format, mode, file_bytes, compression, partition_by)
     _check_kinds(storage_options, catalog, iceberg_catalog, spark)
     if not isinstance(source, str | os.PathLike | Iterable | DataFrame):
         raise TypeError(
@@ -123,7 +126,7 @@ def write_tables(
     else:
         reader = SegmentSource(SegmentList(source), session_of(spark), which, catalog)
     run = partial(begin_run, place, format, table_options)
-    return _write(reader, run, place, tables, mode, decoding, partition_by, file_bytes, compression)
+    return _write(reader, run, place, tables, exclude, mode, decoding, partition_by, file_bytes, compression)
 
 
 def table_sink(
@@ -132,6 +135,7 @@ def table_sink(
     format: str = "parquet",
     transactions: Transactions = "committed",
     *,
+    exclude: Sequence[str] = (),
     options: Options | None = None,
     partition_by: PartitionBy = (),
     file_bytes: int = APPENDED_FILE_BYTES,
@@ -148,10 +152,10 @@ def table_sink(
     they are.
 
     Args:
-        target, tables, format, transactions, options, partition_by, file_bytes, compression, storage_options, catalog,
-            iceberg_catalog: as in `write_tables`. Without `tables`, a table is written once it has changes. A table
-            that is missing in the target at a later batch, because you added it to `tables` or because the target was
-            lost, also gets the changes of earlier batches.
+        target, tables, format, transactions, exclude, options, partition_by, file_bytes, compression, storage_options,
+            catalog, iceberg_catalog: as in `write_tables`. Without `tables`, a table is written once it has changes. A
+            table that is missing in the target at a later batch, because you added it to `tables` or because the target
+            was lost, also gets the changes of earlier batches.
 
     Raises:
         ValueError: for wrong arguments. The query fails for the reasons of `write_tables`, and if it reads rows instead
@@ -165,7 +169,7 @@ def table_sink(
         )
     """
     table_options = TableOptions(storage_options, iceberg_catalog)
-    check_arguments(tables, format, "append", file_bytes, compression, partition_by)
+    check_arguments(tables, exclude, format, "append", file_bytes, compression, partition_by)
     _check_kinds(storage_options, catalog, iceberg_catalog)
     place = _place(target)
     FORMATS[format].check(open_store(place), table_options, format)
@@ -183,7 +187,9 @@ def table_sink(
         source = SegmentSource(segments, batch.sparkSession, which, catalog, found)
         if source.catalog.relations:
             run = partial(begin_run, place, format, table_options)
-            _write(source, run, place, tables, "append", decoding, partition_by, file_bytes, compression)
+            _write(
+                source, run, place, tables, exclude, "append", decoding, partition_by, file_bytes, compression
+            )
 
     return write_batch
 
@@ -193,6 +199,7 @@ def _write(
     begin: Callable[[], AbstractContextManager[Run]],
     target: str,
     tables: Sequence[str] | None,
+    exclude: Sequence[str],
     mode: Mode,
     options: Options,
     partition_by: PartitionBy,
@@ -200,7 +207,9 @@ def _write(
     compression: Compression,
 ) -> list[Row]:
     # First, so that a run refused for its arguments creates no target.
-    described = described_tables(source.catalog, tables, options, partition_by, more=source.batch is not None)
+    described = described_tables(
+        source.catalog, tables, exclude, options, partition_by, more=source.batch is not None
+    )
     with begin() as run:
         parts = plan_tables(described, options, run, mode)
         if tables is None:
@@ -228,6 +237,7 @@ def _write(
 
 def check_arguments(
     tables: Sequence[str] | None,
+    exclude: Sequence[str],
     format: str,
     mode: str,
     file_bytes: int,
@@ -249,6 +259,7 @@ def check_arguments(
                 raise TypeError(
                     f"tables must be a list of qualified names such as public.orders, and has {kind_of(each)}"
                 )
+    expect_list("exclude", exclude)
     by_table = partition_by if isinstance(partition_by, Mapping) else {"": partition_by}
     for columns in by_table.values():
         expect_list("partition_by", columns)
