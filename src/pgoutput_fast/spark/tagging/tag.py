@@ -86,11 +86,12 @@ def tag(
 ) -> DataFrame:
     """Tags untagged payloads of any origin in parallel. The result equals that of `pgo.tag` for all payloads in order.
 
-    If each file, or each byte range of one, is in order and no two overlap, the payloads are tagged in place, and Spark
-    reads them twice. The first pass runs at once: it sends to the driver how each range changes the stream's state. The
-    second pass runs when the result is used. Otherwise the payloads are split into ranges, shuffled once, and sorted in
-    each pass; the shuffled data stay on the executors' disks while the result is in use. A sample of each partition's
-    rows decides between the two.
+    If each file, or each byte range of one, is in order and no two overlap, the payloads are tagged in place, and read
+    twice. The first pass runs at once: it sends to the driver how each range changes the stream's state. The second
+    pass runs when the result is used; `changes` and `write_tables` of the result decode in the same pass, after another
+    one over the headers of the payloads. Otherwise the payloads are split into ranges, shuffled once, and sorted in each
+    pass; the shuffled data stay on the executors' disks while the result is in use. A sample of each partition's rows
+    decides between the two, and for paths the statistics of the files.
 
     A DataFrame of Kafka's columns that is ordered only by these must come from one partition of one topic. An aggregate
     of its columns `topic` and `partition` checks that: one more read of these two columns, or of Kafka itself.
@@ -122,10 +123,10 @@ def tag(
     Raises:
         DecodeError: for a boundary, Relation, Type or Origin message that the state machine cannot accept, with its
             position in the order. An error in any other message fails the job that uses the result.
-        ValueError: for two rows at the same position, a gap, a null, or a wrong argument; if the column of payloads is
-            missing or ambiguous; for messages of several Kafka partitions ordered only by Kafka's columns; for a text
-            that is not a state, and for a state from which only a decoder can continue.
-        TypeError: for a column of another type; if `df` is not a DataFrame.
+        ValueError: for two rows at the same position, a gap, a null, or a wrong argument; for no path; if the column
+            of payloads is missing or ambiguous; for messages of several Kafka partitions ordered only by Kafka's
+            columns; for a text that is not a state, and for a state from which only a decoder can continue.
+        TypeError: for a column of another type; if `df` is neither a DataFrame nor paths.
         RuntimeError: if Spark's Python workers run another Python than this one.
     """
     if order_by is None:
@@ -166,6 +167,7 @@ def _read_files(source: DataFrame | Paths, spark: SparkSession | None) -> DataFr
     """The rows of a DataFrame, or of Parquet files.
 
     Raises:
+        ValueError: if there is no path.
         TypeError: for anything else.
         RuntimeError: if there is no session to read files.
     """
@@ -173,6 +175,8 @@ def _read_files(source: DataFrame | Paths, spark: SparkSession | None) -> DataFr
         isinstance(source, Sequence) and all(isinstance(each, str | os.PathLike) for each in source)
     ):
         paths = [source] if isinstance(source, str | os.PathLike) else source
+        if not len(paths):
+            raise ValueError("there is no path: name files, directories or globs of Parquet files")
         return session_of(spark).read.parquet(*(absolute(each) for each in paths))
     expect_dataframe(source)
     assert isinstance(source, DataFrame)

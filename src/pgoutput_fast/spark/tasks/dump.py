@@ -18,6 +18,8 @@ from pgoutput_fast.storage.paths import open_file, redacted_uri
 
 __all__ = ["FileRows", "ReadDump"]
 
+_BUFFER_BYTES = 4 << 20
+
 
 @dataclass(frozen=True)
 class FileRows:
@@ -73,7 +75,8 @@ def _read(part: FileRows, names: list[str]) -> Iterator[pa.RecordBatch]:
         OSError: if it cannot be read. The message names it.
     """
     try:
-        with pq.ParquetFile(open_file(part.path)) as file:
+        # Without a buffer size, a whole column of a row group would be in memory.
+        with pq.ParquetFile(open_file(part.path), buffer_size=_BUFFER_BYTES) as file:
             if part.row_groups[-1] >= file.num_row_groups:
                 raise ChangedInputError(f"{redacted_uri(part.path)} has changed since tag() read it")
             yield from file.iter_batches(SPARK_BATCH_ROWS, row_groups=part.row_groups, columns=names)
