@@ -89,9 +89,9 @@ def tag(
     If each file, or each byte range of one, is in order and no two overlap, the payloads are tagged in place, and read
     twice. The first pass runs at once: it sends to the driver how each range changes the stream's state. The second
     pass runs when the result is used; `changes` and `write_tables` of the result decode in the same pass, after another
-    one over the headers of the payloads. Otherwise the payloads are split into ranges, shuffled once, and sorted in each
-    pass; the shuffled data stay on the executors' disks while the result is in use. A sample of each partition's rows
-    decides between the two, and for paths the statistics of the files.
+    one over the headers of the payloads. Otherwise the payloads are split into ranges, shuffled once, and sorted in
+    each pass; the shuffled data stay on the executors' disks while the result is in use. A sample of each partition's
+    rows decides between the two, and for paths the statistics of the files.
 
     A DataFrame of Kafka's columns that is ordered only by these must come from one partition of one topic. An aggregate
     of its columns `topic` and `partition` checks that: one more read of these two columns, or of Kafka itself.
