@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -156,3 +157,29 @@ def test_wrong_arguments(spark: Any, tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="order_by must be the name of a column"):
         pgspark.write_raw(tmp_path, tmp_path / "lake", order_by=None)  # type: ignore[arg-type]
     assert not (tmp_path / "lake").exists()
+
+
+@pytest.mark.slow
+def test_a_query_that_writes_tables(spark: Any, wanted: dict[str, pa.Table], tmp_path: Path) -> None:
+    """Raw payloads in micro-batches, each with the state of the one before. A batch that runs again adds nothing."""
+    landing, lake = tmp_path / "landing", tmp_path / "lake"
+    # No transaction is open at these places.
+    begins = [k for k, payload in enumerate(PAYLOADS) if payload[:1] == b"B"]
+    places = [0, begins[1], CUT, len(PAYLOADS)]
+    landing.mkdir()
+
+    def write(wal: Any, batch: int) -> None:
+        assert untagged_of(wal) is not None
+        for _ in range(2):
+            pgspark.write_tables(wal, lake)
+
+    store = pgspark.tag_batches(tmp_path / "states", "place", write)
+    for number, (first, last) in enumerate(pairwise(places)):
+        table = pa.table(
+            {"place": range(first, last), "payload": pa.array(PAYLOADS[first:last], pa.binary())}
+        )
+        pq.write_table(table, landing / f"{number}.parquet")
+        raw = spark.readStream.schema("place bigint, payload binary").parquet(str(landing))
+        query = raw.writeStream.foreachBatch(store).option("checkpointLocation", str(tmp_path / "checkpoint"))
+        query.trigger(availableNow=True).start().awaitTermination()
+    _assert_written("parquet", lake, wanted)

@@ -314,6 +314,7 @@ def _commit(
         if reached == position.seq and (changed or _lacks_marks(run.ordinal(part.directory), position)):
             run.commit(part.directory, found, position, part.decode.target, mode, part.partitioning.columns)
         else:
+            run.lease.check()  # it may commit, too
             run.table(part.directory).fix_statistics()
         rows.append(_summary(part.directory, found, reached))
     return rows
