@@ -122,6 +122,18 @@ def test_the_next_payloads(spark: Any, wanted: dict[str, pa.Table], tmp_path: Pa
     _assert_written("parquet", tmp_path / "grown", wanted)
 
 
+def test_a_transaction_that_began_before(spark: Any, tmp_path: Path) -> None:
+    """It commits in the next payloads, and its first rows are not there: an error before anything is written."""
+    begun = next(k for k, payload in enumerate(PAYLOADS) if payload[:1] == b"S")
+    cut = next(k for k in range(begun, len(PAYLOADS)) if PAYLOADS[k][:1] == b"B")
+    first, then = _dump(tmp_path / "first", 0, cut), _dump(tmp_path / "then", cut, len(PAYLOADS))
+    state = pgspark.write_raw(first, tmp_path / "lake", order_by="place", spark=spark).state
+    with pytest.raises(ValueError, match="transaction that began at message"):
+        pgspark.write_raw(then, tmp_path / "lake", order_by="place", state=state, spark=spark)
+    written = pgspark.write_raw([first, then], tmp_path / "lake", order_by="place", spark=spark)
+    assert sum(row.rows for row in written) > 0
+
+
 def test_a_message_that_is_damaged(spark: Any, tmp_path: Path) -> None:
     """A change that is cut in its header fails the job that tags it, and one that is cut in a value the decoding."""
     change = next(k for k, payload in enumerate(PAYLOADS) if k > 200 and payload[:1] == b"I")
