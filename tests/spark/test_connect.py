@@ -214,6 +214,18 @@ def _write_tables(tagged: bool) -> Callable[..., list[str]]:
     return write
 
 
+def _write_raw(spark: Any, places: Path, place: Path) -> list[str]:
+    found = []
+    for name, source in (
+        ("paths", places / "ordered"),
+        ("rows", spark.read.parquet(str(places / "shuffled"))),
+    ):
+        written = pgspark.write_raw(source, place / name, order_by="place", spark=spark)
+        found += [*(f"{row.table} {row.rows} {row.position}" for row in written), written.state.to_json()]
+        found += _tables(place / name)
+    return found
+
+
 def _write_segments(spark: Any, places: Path, place: Path) -> list[str]:
     wal = pgspark.tag(spark.read.parquet(str(places / "shuffled")), "place")
     pgspark.write_segments(wal, place / "segments", segment_bytes=300)
@@ -248,6 +260,7 @@ CALLS: dict[str, Callable[[Any, Path, Path], list[str]]] = {
     "table_sink": _table_sink,
     "write_tables of segments": _write_tables(False),
     "write_tables of payloads": _write_tables(True),
+    "write_raw": _write_raw,
     "write_segments": _write_segments,
 }
 

@@ -203,8 +203,8 @@ def _check_begun(run: Run, part: TablePart, source: Source, *, is_new: bool) -> 
         raise ValueError(
             f"{run.store}/{part.directory} {'begins after' if is_new else 'goes up to'} message {after}. A "
             f"transaction that began at message {begun} commits only after it, and the source lacks messages "
-            f"{gap[0]} to {gap[1]}, where it may have rows. Pass the segments, or payloads, from message {begun} on, too. If they "
-            "are lost, mode='overwrite' replaces the table, with what is left of that transaction"
+            f"{gap[0]} to {gap[1]}, where it may have rows. Pass the segments from message {begun} on, too, or the "
+            "payloads. If they are lost, mode='overwrite' replaces the table, with what is left of that transaction"
         )
 
 
