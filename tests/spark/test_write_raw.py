@@ -13,6 +13,7 @@ from pyspark.errors import PySparkException
 
 from pgoutput_fast import spark as pgspark
 from pgoutput_fast.spark.dataframes.tagged import DumpRows, FrameRows, untagged_of
+from pgoutput_fast.spark.tagging.dump import ordered_row_groups
 from support.forms import and_slow
 from support.written_tables import DIRECTORIES, PAYLOADS, assert_same, read
 
@@ -92,6 +93,12 @@ def test_who_reads_the_payloads(spark: Any, dump: Path, tmp_path: Path) -> None:
     within.mkdir()
     pq.write_table(whole.take(pa.array(range(len(whole) - 1, -1, -1))), within / "all.parquet")
     assert reader(within) is FrameRows
+    kinds = tmp_path / "kinds"
+    kinds.mkdir()
+    for number, kind in enumerate((pa.int64(), pa.int32())):
+        some = whole.slice(number * 100, 100)
+        pq.write_table(some.set_column(0, "place", some["place"].cast(kind)), kinds / f"{number}.parquet")
+    assert ordered_row_groups(spark.read.parquet(str(kinds)), "place", ["payload", "place"]) == ()
     bare = tmp_path / "bare"
     bare.mkdir()
     pq.write_table(whole, bare / "all.parquet", write_statistics=False)
@@ -130,6 +137,8 @@ def test_a_transaction_that_began_before(spark: Any, tmp_path: Path) -> None:
     state = pgspark.write_raw(first, tmp_path / "lake", order_by="place", spark=spark).state
     with pytest.raises(ValueError, match="transaction that began at message"):
         pgspark.write_raw(then, tmp_path / "lake", order_by="place", state=state, spark=spark)
+    with pytest.raises(ValueError, match="transaction that began at message"):  # in another target, too
+        pgspark.write_raw(then, tmp_path / "new", order_by="place", state=state, spark=spark)
     written = pgspark.write_raw([first, then], tmp_path / "lake", order_by="place", spark=spark)
     assert sum(row.rows for row in written) > 0
 
@@ -164,6 +173,12 @@ def test_files_that_change_meanwhile(spark: Any, tmp_path: Path) -> None:
 def test_wrong_arguments(spark: Any, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="format must be one of"):
         pgspark.write_raw(tmp_path, tmp_path / "lake", order_by="place", format="csv")
+    with pytest.raises(TypeError, match="storage_options must be"):
+        pgspark.write_raw(tmp_path, tmp_path / "lake", order_by="place", storage_options=7)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="there is no path"):
+        pgspark.write_raw([], tmp_path / "lake", order_by="place")
+    with pytest.raises(TypeError, match="a DataFrame of payloads, or paths of Parquet files"):
+        pgspark.write_raw([7], tmp_path / "lake", order_by="place")  # type: ignore[list-item]
     with pytest.raises(TypeError, match="this takes a DataFrame of payloads, not"):
         pgspark.write_raw(7, tmp_path / "lake", order_by="place")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="order_by must be the name of a column"):

@@ -277,7 +277,7 @@ def test_what_was_rejected_is_written_beside(spark: Any, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("exclude", "left"),
     and_slow(
-        [(["public.t1", "a.*"], [0, 2])],
+        [(["public.t1", "A.*"], [0, 2])],
         [
             (["public.t?"], [3]),
             (['"a.b"."o""dd é"', "public.none"], [0, 1, 2]),
@@ -296,6 +296,9 @@ def test_tables_that_are_left_out(
     }
     with pytest.raises(KeyError, match="exclude= names all of them"):
         pgspark.write_tables(stored, tmp_path, exclude=["*"])
+    for wrong in ("t1", "public.Legacy Data", '"public".*'):
+        with pytest.raises(ValueError, match="which is no qualified name"):
+            pgspark.write_tables(stored, tmp_path, exclude=[wrong])
 
 
 def test_wrong_arguments(spark: Any, stored: Path, tmp_path: Path) -> None:

@@ -86,6 +86,9 @@ def changes(
     check_time(time)
     expect_tagged(wal)
     check_workers(wal)
+    untagged = untagged_of(wal)
+    if untagged is not None and which == "committed" and outcomes is None:
+        _ = untagged.full_survey  # it has the descriptions for the plan, too
     resolved = plan(wal, table, decoding, catalog, schema_mode, schema)
     resolved = with_metadata(resolved, chosen, decoding.metadata_prefix)
     if not resolved.schema.names:
@@ -100,7 +103,6 @@ def changes(
     )
     described = described_schema(resolved.schema, time, {"pg.catalog": resolved.fingerprint})
     rows = wal.where(rows_of(resolved)).select(*TAGGED_SCHEMA.names)
-    untagged = untagged_of(wal)
     ours = {"kinds": CHANGES, "relations": resolved.oids, "others": resolved.others}
     if which == "committed":
         rows, release = released(rows, wal, outcomes, decoding, task)

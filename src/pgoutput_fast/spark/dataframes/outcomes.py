@@ -60,7 +60,7 @@ def released(
 ) -> tuple[DataFrame, ReleaseRows]:
     """Returns the rows to send, and a task that releases those that are committed and passes them to `task`.
 
-    Two small Spark jobs count and read the outcomes. If there are very many, they are shuffled to the tasks instead.
+    Small Spark jobs count and read the outcomes. If there are very many, they are shuffled to the tasks instead.
 
     Args:
         rows: a part of `wal`, with TAGGED_SCHEMA.
@@ -69,19 +69,20 @@ def released(
         options: how to decode the outcomes if `ended` is not given.
         task: decodes the released rows.
     """
-    if ended is None:
-        ended = outcomes(wal, options=options)
-        untagged = untagged_of(wal)
-        if untagged is not None:
-            count = untagged.survey.outcomes.num_rows
-        else:
-            count = wal.where(F.col("kind").isin(*OUTCOMES)).count()
+    untagged = untagged_of(wal) if ended is None else None
+    if untagged is not None:
+        found = untagged.full_survey.outcomes
+        count = found.num_rows
     else:
-        count = ended.count()
+        count = (wal.where(F.col("kind").isin(*OUTCOMES)) if ended is None else ended).count()
+        found = None
+    ended = outcomes(wal, options=options) if ended is None else ended
     ended = ended.where("outcome = 'committed' or subxid is not null")
     if count > _MOST_SENT:
         return _shuffled(rows, ended), ReleaseRows(task, (), None)
-    known = TransactionOutcomes.of_batch(ended.select(*OUTCOMES_SCHEMA.names).toArrow())
+    known = TransactionOutcomes.of_batch(
+        ended.select(*OUTCOMES_SCHEMA.names).toArrow() if found is None else found
+    )
     if isinstance(task, DecodeRecords):
         return rows, ReleaseRows(task, (), known)
     # Outcomes are found by `txn`, and rollbacks to savepoints by `subxid`.

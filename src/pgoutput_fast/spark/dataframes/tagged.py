@@ -117,19 +117,32 @@ class Untagged:
         """The result of a task for the messages that end transactions."""
         return self.headers.mapped(TagThen(self.task, then, kinds=OUTCOMES), schema)
 
-    @cached_property
+    @property
     def survey(self) -> Survey:
-        """What a decoding needs to know of all payloads. The first use runs a job."""
-        rows = self.headers.mapped(TagThen(self.task, SurveyTags()), spark_schema(SURVEY_SCHEMA)).toArrow()
+        """What a decoding needs to know of all payloads, perhaps without outcomes. The first use runs a job."""
+        return self.full_survey if "full_survey" in vars(self) else self._bare_survey
+
+    @cached_property
+    def full_survey(self) -> Survey:
+        """The survey with the outcomes of transactions: some 50 bytes each in the driver."""
+        return self._surveyed(outcomes=True)
+
+    @cached_property
+    def _bare_survey(self) -> Survey:
+        return self._surveyed(outcomes=False)
+
+    def _surveyed(self, outcomes: bool) -> Survey:
+        task = TagThen(self.task, SurveyTags(outcomes))
+        rows = self.headers.mapped(task, spark_schema(SURVEY_SCHEMA)).toArrow()
         described: dict[tuple[int, bytes, int], dict[str, Any]] = {}
         for row in sorted(itertools.chain(*rows["descriptions"].to_pylist()), key=lambda row: row["seq"]):
             key = (row["kind"], row["body"], row["seq"] if row["kind"] == MSG_TYPE else 0)
             described.setdefault(key, row)
-        outcomes = [pa.ipc.open_stream(each).read_all() for each in rows["outcomes"].to_pylist()]
+        ended = [pa.ipc.open_stream(each).read_all() for each in rows["outcomes"].to_pylist()]
         return Survey(
             list(described.values()),
             frozenset(oid for oids in rows["relations"].to_pylist() for oid in oids),
-            pa.concat_tables([OUTCOMES_SCHEMA.empty_table(), *outcomes]),
+            pa.concat_tables([OUTCOMES_SCHEMA.empty_table(), *ended]),
         )
 
 

@@ -10,7 +10,7 @@ from pgoutput_fast.schema.options import Options
 from pgoutput_fast.spark.source.stream_files import Emitted
 from pgoutput_fast.spark.tables.plan import DescribedTable
 from pgoutput_fast.spark.tables.run import Run
-from pgoutput_fast.spark.tables.sources import SegmentSource, Source, TaggedSource
+from pgoutput_fast.spark.tables.sources import SegmentSource, Source
 from pgoutput_fast.spark.tasks.tables import TablePart, rejects_of
 from pgoutput_fast.tables.table import Mode
 
@@ -193,8 +193,9 @@ def _check_begun(run: Run, part: TablePart, source: Source, *, is_new: bool) -> 
         return
     after = part.after
     if after is None:
-        # A DataFrame may be a part of a stream. Segments begin with a whole transaction, unless some were removed.
-        if isinstance(source, TaggedSource) or not source.first_seq:
+        # Tagged payloads may be a part of a stream, unless their state before is known. Segments begin with a whole
+        # transaction, unless some were removed.
+        if not source.knows_begun or not source.first_seq:
             return
         after = source.first_seq - 1
     begun = source.begun_before(after)

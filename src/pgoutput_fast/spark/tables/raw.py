@@ -11,9 +11,10 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pgoutput_fast.catalog.relations import Catalog
 from pgoutput_fast.decoding.state import StreamState
 from pgoutput_fast.schema.options import Options, Transactions
+from pgoutput_fast.spark.dataframes.plan import task_options
 from pgoutput_fast.spark.dataframes.tagged import state_after
 from pgoutput_fast.spark.tables.plan import PartitionBy
-from pgoutput_fast.spark.tables.write import check_arguments, write_tables
+from pgoutput_fast.spark.tables.write import check_arguments, checked_target, write_tables
 from pgoutput_fast.spark.tagging.tag import tag
 from pgoutput_fast.storage.parquet import Compression
 from pgoutput_fast.storage.paths import Paths
@@ -90,6 +91,8 @@ def write_raw(
         Path("state.json").write_text(written.state.to_json())
     """
     check_arguments(tables, exclude, format, mode, file_bytes, compression, partition_by)
+    checked_target(target, format, storage_options, catalog, iceberg_catalog, spark)
+    task_options(options, transactions)
     wal = tag(
         source,
         order_by,

@@ -40,8 +40,10 @@ class SegmentSource:
 
     `batch` is the current batch of a query; None for all segments. `last_seq` is the ordinal of the last message to
     write, and `end_seq` that of the last existing one. `stream` is the resulting stream of tables, and `streams` checks
-    their previous one.
+    their previous one. `knows_begun` says whether it knows what was open before its first message.
     """
+
+    knows_begun = True
 
     def __init__(
         self,
@@ -148,18 +150,20 @@ class TaggedSource:
         check_workers(wal)
         self._wal = wal
         self._untagged = untagged_of(wal)
+        self.knows_begun = ends_of(wal) is not None
         # First: on Spark Connect each query lists the files again. Newer files are left for the next run.
         self.first_seq, self.last_seq = _ends(wal)
         self.end_seq = self.last_seq
-        self.catalog = _merged(catalog, read_catalog(wal, on_error=options.on_error))
         self.transactions = transactions
         self._outcomes: TransactionOutcomes | None = None
         if transactions == "committed":
             if self._untagged is not None:
-                known = self._untagged.survey.outcomes
+                known = self._untagged.full_survey.outcomes
             else:
                 known = decode_outcomes(wal, options=options).where(f"at_seq <= {self.last_seq}").toArrow()
             self._outcomes = TransactionOutcomes.of_batch(known) if known.num_rows else None
+        # After the outcomes, whose survey has the descriptions, too.
+        self.catalog = _merged(catalog, read_catalog(wal, on_error=options.on_error))
 
     def gap(self, after: int | None) -> tuple[int, int] | None:
         """As for segments. The rows may be a part of a stream, so only the beginning is checked."""

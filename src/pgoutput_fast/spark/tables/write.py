@@ -21,7 +21,7 @@ from pgoutput_fast.spark.dataframes.plan import expect_catalog, task_options
 from pgoutput_fast.spark.sessions import session_of
 from pgoutput_fast.spark.source.stream_files import read_emitted
 from pgoutput_fast.spark.tables.checks import begun_with_query, check_columns, checked_targets, with_rows
-from pgoutput_fast.spark.tables.plan import PartitionBy, described_tables, plan_tables
+from pgoutput_fast.spark.tables.plan import PartitionBy, check_exclude, described_tables, plan_tables
 from pgoutput_fast.spark.tables.run import Run, begin_run
 from pgoutput_fast.spark.tables.sources import SegmentSource, Source, TaggedSource
 from pgoutput_fast.spark.tasks.tables import TablePart, WriteTables, rejects_of
@@ -33,7 +33,7 @@ from pgoutput_fast.tables.formats import FORMATS, check_name
 from pgoutput_fast.tables.options import TableOptions
 from pgoutput_fast.tables.table import Mode, Ordinal
 
-__all__ = ["check_arguments", "table_sink", "write_tables"]
+__all__ = ["check_arguments", "checked_target", "table_sink", "write_tables"]
 
 _MODES = ("append", "overwrite", "error")
 
@@ -109,15 +109,13 @@ def write_tables(
             tasks are raised as Spark's errors, with the same text.
         RuntimeError: if there is no session, or if another process writes to the target.
     """
-    table_options = TableOptions(storage_options, iceberg_catalog)
     check_arguments(tables, exclude, format, mode, file_bytes, compression, partition_by)
-    _check_kinds(storage_options, catalog, iceberg_catalog, spark)
+    table_options = checked_target(target, format, storage_options, catalog, iceberg_catalog, spark)
     if not isinstance(source, str | os.PathLike | Iterable | DataFrame):
         raise TypeError(
             f"source must be paths of segments, or a DataFrame of tagged payloads, not {kind_of(source)}"
         )
     place = _place(target)
-    FORMATS[format].check(open_store(place), table_options, format)
     decoding, which = task_options(options, transactions)
     decoding = replace(decoding, batch_rows=SPARK_BATCH_ROWS, batch_bytes=SPARK_BATCH_BYTES)
     reader: Source
@@ -168,11 +166,9 @@ def table_sink(
             .option("checkpointLocation", "checkpoint/").start()
         )
     """
-    table_options = TableOptions(storage_options, iceberg_catalog)
     check_arguments(tables, exclude, format, "append", file_bytes, compression, partition_by)
-    _check_kinds(storage_options, catalog, iceberg_catalog)
+    table_options = checked_target(target, format, storage_options, catalog, iceberg_catalog)
     place = _place(target)
-    FORMATS[format].check(open_store(place), table_options, format)
     decoding, which = task_options(options, transactions)
     decoding = replace(decoding, batch_rows=SPARK_BATCH_ROWS, batch_bytes=SPARK_BATCH_BYTES)
 
@@ -259,7 +255,7 @@ def check_arguments(
                 raise TypeError(
                     f"tables must be a list of qualified names such as public.orders, and has {kind_of(each)}"
                 )
-    expect_list("exclude", exclude)
+    check_exclude(exclude)
     by_table = partition_by if isinstance(partition_by, Mapping) else {"": partition_by}
     for columns in by_table.values():
         expect_list("partition_by", columns)
@@ -273,12 +269,21 @@ def check_arguments(
         )
 
 
-def _check_kinds(
+def checked_target(
+    target: str | os.PathLike[str],
+    format: str,
     storage_options: Mapping[str, str] | None,
     catalog: Catalog | None,
     iceberg_catalog: Mapping[str, str] | None,
     spark: SparkSession | None = None,
-) -> None:
+) -> TableOptions:
+    """Returns the options of the tables, after checks of the arguments that say where they are.
+
+    Raises:
+        TypeError: for an argument of a wrong type.
+        ImportError: if the package of the format is missing.
+        ValueError: if the format cannot be there.
+    """
     expect_kind("storage_options", storage_options, Mapping, "a dict")
     expect_kind("iceberg_catalog", iceberg_catalog, Mapping, "a dict")
     expect_catalog(catalog)
@@ -286,6 +291,9 @@ def _check_kinds(
         spark, "range"
     ):  # the classes of the two kinds of sessions have no common base
         raise TypeError(f"spark must be a SparkSession or None, not {kind_of(spark)}")
+    table_options = TableOptions(storage_options, iceberg_catalog)
+    FORMATS[format].check(open_store(_place(target)), table_options, format)
+    return table_options
 
 
 def _place(target: str | os.PathLike[str]) -> str:

@@ -46,14 +46,12 @@ def ordered_row_groups(df: DataFrame, order: str, columns: Sequence[str]) -> tup
     try:
         paths = [_path(each) for each in df.inputFiles()]
         with ThreadPoolExecutor(_THREADS) as pool:
-            groups = sorted(
-                group
-                for found in pool.map(lambda p: _row_groups(p, order, columns), paths)
-                for group in found
-            )
+            files = list(pool.map(lambda path: _row_groups(path, order, columns), paths))
     except (OSError, ValueError, KeyError, pa.ArrowException):
         return ()
-    if any(a.last >= b.first for a, b in pairwise(groups)):
+    groups = sorted(group for _, found in files for group in found)
+    # Spark makes one type of several.
+    if len({kinds for kinds, _ in files}) > 1 or any(a.last >= b.first for a, b in pairwise(groups)):
         return ()
     return _ranges(groups, bytes_per_core(cores_of(df.sparkSession))(sum(each.nbytes for each in groups))[0])
 
@@ -64,8 +62,8 @@ def _path(uri: str) -> str:
     return unquote(parts.path) if parts.scheme == "file" else uri
 
 
-def _row_groups(path: str, order: str, columns: Sequence[str]) -> list[_RowGroup]:
-    """The row groups of a file.
+def _row_groups(path: str, order: str, columns: Sequence[str]) -> tuple[tuple[Any, ...], list[_RowGroup]]:
+    """The types of the columns in a file, and its row groups.
 
     Raises:
         ValueError: if it lacks statistics of the order column, or one of its columns has another type.
@@ -73,7 +71,7 @@ def _row_groups(path: str, order: str, columns: Sequence[str]) -> list[_RowGroup
     """
     with pq.ParquetFile(open_file(path)) as file:
         schema, metadata = file.schema_arrow, file.metadata
-    kinds = [schema.field(name).type for name in columns]
+    kinds = tuple(schema.field(name).type for name in columns)
     if not pa.types.is_integer(schema.field(order).type) or not all(map(_is_plain, kinds)):
         raise ValueError("a column of another type")
     (at,) = (k for k in range(metadata.num_columns) if metadata.schema.column(k).path == order)
@@ -86,7 +84,7 @@ def _row_groups(path: str, order: str, columns: Sequence[str]) -> list[_RowGroup
         if known is None or not known.has_min_max or not known.has_null_count or known.null_count:
             raise ValueError("a row group without statistics")
         found.append(_RowGroup(int(known.min), int(known.max), path, number, group.total_byte_size))
-    return found
+    return kinds, found
 
 
 def _is_plain(kind: Any) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Literal
@@ -101,8 +101,9 @@ def tag(
 
     Args:
         df: rows of payloads, in any order and partitioning, or paths of Parquet files with them (files, directories,
-            globs, URIs). If files are in order by one column of integers, the tasks read them themselves, so that no
-            payload crosses from the JVM into Python. Executors must reach the same paths then.
+            globs, URIs, as `spark.read.parquet` takes them). If files are in order by one column of integers, the tasks
+            read them themselves, so that no payload crosses from the JVM into Python. Executors must reach the same
+            paths then.
         order_by: the column, or the columns, that determine the order in which the payloads arrived; no two rows may
             have the same values.
         payload: the column of payloads, binary. Default: the only binary column named `payload` or `value`.
@@ -171,11 +172,11 @@ def _read_files(source: DataFrame | Paths, spark: SparkSession | None) -> DataFr
         TypeError: for anything else.
         RuntimeError: if there is no session to read files.
     """
-    if isinstance(source, str | os.PathLike) or (
-        isinstance(source, Sequence) and all(isinstance(each, str | os.PathLike) for each in source)
-    ):
-        paths = [source] if isinstance(source, str | os.PathLike) else source
-        if not len(paths):
+    if not isinstance(source, DataFrame) and isinstance(source, str | os.PathLike | Iterable):
+        paths = [source] if isinstance(source, str | os.PathLike) else list(source)
+        if not all(isinstance(each, str | os.PathLike) for each in paths):
+            raise TypeError("this takes a DataFrame of payloads, or paths of Parquet files with them")
+        if not paths:
             raise ValueError("there is no path: name files, directories or globs of Parquet files")
         return session_of(spark).read.parquet(*(absolute(each) for each in paths))
     expect_dataframe(source)

@@ -12,13 +12,16 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pgoutput_fast.protocol.limits import SPARK_BATCH_ROWS
+from pgoutput_fast.protocol.limits import SPARK_BATCH_BYTES, SPARK_BATCH_ROWS
 from pgoutput_fast.spark.tasks.tag import RANGE, ChangedInputError
 from pgoutput_fast.storage.paths import open_file, redacted_uri
 
 __all__ = ["FileRows", "ReadDump"]
 
 _BUFFER_BYTES = 4 << 20
+_OTHERWISE = (
+    "if executors cannot reach it so, pass spark.read.parquet(...) in place of paths, for Spark to read it"
+)
 
 
 @dataclass(frozen=True)
@@ -75,14 +78,18 @@ def _read(part: FileRows, names: list[str]) -> Iterator[pa.RecordBatch]:
         OSError: if it cannot be read. The message names it.
     """
     try:
-        # Without a buffer size, a whole column of a row group would be in memory.
-        with pq.ParquetFile(open_file(part.path), buffer_size=_BUFFER_BYTES) as file:
-            if part.row_groups[-1] >= file.num_row_groups:
+        # Otherwise a whole column of a row group would be in memory.
+        with pq.ParquetFile(open_file(part.path), buffer_size=_BUFFER_BYTES, pre_buffer=False) as file:
+            if max(part.row_groups) >= file.num_row_groups:
                 raise ChangedInputError(f"{redacted_uri(part.path)} has changed since tag() read it")
-            yield from file.iter_batches(SPARK_BATCH_ROWS, row_groups=part.row_groups, columns=names)
+            for number in part.row_groups:
+                group = file.metadata.row_group(number)
+                rows = SPARK_BATCH_BYTES * group.num_rows // max(group.total_byte_size, 1)
+                size = max(1, min(rows, SPARK_BATCH_ROWS))
+                yield from file.iter_batches(size, row_groups=[number], columns=names)
     except FileNotFoundError:
         raise ChangedInputError(
-            f"{redacted_uri(part.path)} was removed since tag() listed it, or is not on this machine"
+            f"{redacted_uri(part.path)} was removed since tag() listed it, or is not on this machine: {_OTHERWISE}"
         ) from None
     except (OSError, pa.ArrowException) as problem:
-        raise OSError(f"{redacted_uri(part.path)} cannot be read: {problem}") from None
+        raise OSError(f"{redacted_uri(part.path)} cannot be read: {problem}. {_OTHERWISE}") from None

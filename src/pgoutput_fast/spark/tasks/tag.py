@@ -400,7 +400,13 @@ class TagThen:
 
 @dataclass(frozen=True)
 class SurveyTags:
-    """Tagged payloads, with or without the tuples of changes -> SURVEY_SCHEMA."""
+    """Tagged payloads, with or without the tuples of changes -> SURVEY_SCHEMA.
+
+    Attributes:
+        outcomes: whether the outcomes of transactions are wanted.
+    """
+
+    outcomes: bool
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         described: dict[tuple[int, bytes, int], int] = {}
@@ -408,14 +414,20 @@ class SurveyTags:
         outcomes = [OUTCOMES_SCHEMA.empty_table()]
         for batch in batches:
             rows = pa.Table.from_batches([batch])
+            names: dict[bytes, bytes] = {}  # oid -> last Type message
             for row in rows_of_kinds(rows, DESCRIPTIONS).to_pylist():
                 body = row["payload"][5 if row["in_stream"] else 1 :]
                 # The first description of a relation counts, and of a type the last one before it.
-                key = (row["kind"], body, row["seq"] if row["kind"] == MSG_TYPE else 0)
+                is_type = row["kind"] == MSG_TYPE
+                if is_type and names.get(body[:4]) == body:
+                    continue
+                if is_type:
+                    names[body[:4]] = body
+                key = (row["kind"], body, row["seq"] if is_type else 0)
                 described[key] = min(row["seq"], described.get(key, row["seq"]))
             relations.update(rows_of_kinds(rows, CHANGES).column("relation").unique().to_pylist())
             ends = rows_of_kinds(rows, OUTCOMES)
-            if ends.num_rows:
+            if self.outcomes and ends.num_rows:
                 outcomes.append(pa.Table.from_batches([decode_tagged(ends, Catalog(), Options()).outcomes]))
         found = {
             "descriptions": [
