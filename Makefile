@@ -5,8 +5,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := pyproject.toml setup.py $(shell find src -name '*.py' -o -name '*.pyx' -o -name '*.pxd' -o -name '*.hpp' -o -name '*.pyi')
 TIME ?= 300
-# Processes that run tests. Many tests wait, for a server or another process, so two cores have work for four.
-PROCESSES ?= 4
+# Processes that run tests. Many tests wait, for a server or another process, so two cores have work for five.
+PROCESSES ?= 5
 # To rewrite the assertions of all tests takes each process ten seconds, unless the result is kept.
 PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 ROWS ?= 20000000
