@@ -96,7 +96,7 @@ class Untagged:
     Attributes:
         payloads: the rows that `tag` tags.
         headers: the same rows without the tuples of changes, enough to tag them.
-        task: tags either.
+        task: tags the rows of both.
     """
 
     payloads: Rows
@@ -104,7 +104,7 @@ class Untagged:
     task: TagRanges
 
     def decoded(self, then: Callable[..., Any], schema: StructType, **chosen: Any) -> DataFrame:
-        """The result of a task for the tagged payloads, of which each crosses into Python once, and none back.
+        """Runs a task on the tagged payloads. Each payload crosses into Python once, and none goes back.
 
         Args:
             then: the task.
@@ -119,7 +119,7 @@ class Untagged:
 
     @property
     def survey(self) -> Survey:
-        """What a decoding needs to know of all payloads, perhaps without outcomes. The first use runs a job."""
+        """What a decoding needs to know of all payloads; it may lack the outcomes. The first use runs a job."""
         return self.full_survey if "full_survey" in vars(self) else self._bare_survey
 
     @cached_property

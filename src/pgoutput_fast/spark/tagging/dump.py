@@ -35,8 +35,8 @@ class _RowGroup(NamedTuple):
 def ordered_row_groups(df: DataFrame, order: str, columns: Sequence[str]) -> tuple[tuple[FileRows, ...], ...]:
     """Returns the row groups of each range, in stream order; nothing if the tasks cannot read them themselves.
 
-    Statistics of the files decide: no two row groups may have values of the same range in the order column, an integer.
-    Whether the rows of a row group are in order appears only when they are read.
+    The statistics of the files decide: the ranges of the order column, an integer, may not overlap between row groups.
+    Whether the rows within a row group are in order is checked when they are read.
 
     Args:
         df: reads the files, and does nothing else.

@@ -19,9 +19,7 @@ from pgoutput_fast.storage.paths import open_file, redacted_uri
 __all__ = ["FileRows", "ReadDump"]
 
 _BUFFER_BYTES = 4 << 20
-_OTHERWISE = (
-    "if executors cannot reach it so, pass spark.read.parquet(...) in place of paths, for Spark to read it"
-)
+_OTHERWISE = "if the executors cannot reach it under this path, pass spark.read.parquet(...) instead of paths"
 
 
 @dataclass(frozen=True)
@@ -78,7 +76,7 @@ def _read(part: FileRows, names: list[str]) -> Iterator[pa.RecordBatch]:
         OSError: if it cannot be read. The message names it.
     """
     try:
-        # Otherwise a whole column of a row group would be in memory.
+        # With pre_buffer, a whole column of a row group would be in memory.
         with pq.ParquetFile(open_file(part.path), buffer_size=_BUFFER_BYTES, pre_buffer=False) as file:
             if max(part.row_groups) >= file.num_row_groups:
                 raise ChangedInputError(f"{redacted_uri(part.path)} has changed since tag() read it")
