@@ -92,6 +92,46 @@ def test_pressed_again_and_again(script: list[str], tmp_path: Path) -> None:
         assert ended == (130, STOPPED)
 
 
+# Modules that turn KeyboardInterrupt into another error, or swallow it.
+_CLASS = """
+class Meets:
+    def __set_name__(self, owner, name):
+        press()
+class Owner:
+    field = Meets()
+"""
+_SWALLOW = """
+try:
+    press()
+except BaseException:
+    pass
+"""
+_PROGRAM = """
+import builtins, os, signal, sys, time
+from pgoutput_fast.base.stopping import stop_at_once, stop_by_exception
+
+def press():
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(0.1)
+
+builtins.press = press
+stop_at_once()
+stop_by_exception()
+try:
+    import module
+    time.sleep(20)
+except KeyboardInterrupt:
+    sys.exit("module" not in sys.modules)
+"""
+
+
+@pytest.mark.parametrize("module", [_CLASS, _SWALLOW], ids=["class", "swallow"])
+def test_an_import_ends_before_the_exception(module: str, tmp_path: Path) -> None:
+    (tmp_path / "module.py").write_text(module)
+    done = subprocess.run([sys.executable, "-c", _PROGRAM], cwd=tmp_path, capture_output=True, timeout=50)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
 # Threads that use a library while the process ends. The interpreter takes its time to end, so that it meets them.
 _BUSY = """
 import builtins, runpy, sys, threading, time

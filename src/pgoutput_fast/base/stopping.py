@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
 from types import FrameType
@@ -24,6 +25,9 @@ _COMMAND = "pgoutput-fast"
 _MODULE = "pgoutput_fast"
 # Signals within this time count as one: `timeout -s INT` sends two.
 _SAME_SECONDS = 1.0
+# An import that takes longer is interrupted; until then its end is awaited by a signal every so often.
+_IMPORT_SECONDS = 10.0
+_AGAIN_SECONDS = 0.02
 
 
 def expect_program() -> None:
@@ -93,13 +97,40 @@ def _end(number: int, frame: FrameType | None) -> None:
 
 
 class _Raising:
-    """Raises KeyboardInterrupt, once for signals in quick succession."""
+    """Raises KeyboardInterrupt, once for signals in quick succession, and only after an import that is under way.
+
+    Within an import some module may swallow the exception, or Python may turn it into a RuntimeError.
+    """
 
     def __init__(self) -> None:
         self._at = -_SAME_SECONDS
+        self._awaits_import = False
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         now = time.monotonic()
-        if now - self._at >= _SAME_SECONDS:
-            self._at = now
-            raise KeyboardInterrupt
+        if self._awaits_import:
+            # The signals of `_again`, and others.
+            if _imports(frame) and now - self._at < _IMPORT_SECONDS:
+                return
+            self._awaits_import = False
+        elif now - self._at < _SAME_SECONDS:
+            return
+        elif _imports(frame):
+            self._at, self._awaits_import = now, True
+            threading.Thread(target=self._again, args=(threading.get_ident(),), daemon=True).start()
+            return
+        self._at = now
+        raise KeyboardInterrupt
+
+    def _again(self, main_thread: int) -> None:
+        while self._awaits_import:
+            time.sleep(_AGAIN_SECONDS)
+            signal.pthread_kill(main_thread, signal.SIGINT)
+
+
+def _imports(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+            return True
+        frame = frame.f_back
+    return False
