@@ -33,7 +33,7 @@ def _write(run: Run, directory: str) -> None:
 def _be_killed(target: Path, format: str) -> str:
     """A run is killed after its commit. Returns the directory of the table."""
     with begin_run(str(target), format, OPTIONS) as run:
-        directory = run.directory_of("public", "t")
+        directory = "public.t"
         _write(run, directory)
         raise _KilledError(directory)
 
@@ -55,7 +55,7 @@ def test_a_run_of_another_format_leaves_the_files_of_one_that_was_killed(
         if other != format:
             with pytest.raises(ValueError, match="is a table of another format"):
                 run.check_format(directory)
-        _write(run, run.directory_of("public", "u"))
+        _write(run, "public.u")
     assert (left_runs(store), unused.exists()) == (([name], True) if other != format else ([], False))
     # A run that can open the table removes what the table does not have, and only that.
     with begin_run(str(tmp_path), format, OPTIONS) as run:

@@ -316,6 +316,7 @@ def test_a_table_of_an_earlier_version_takes_the_kind_that_comes(
             ),
         )
         pgspark.write_tables(segments, lake, format=format)
+    (lake / "_progress.json").unlink()
 
     def kind() -> str | None:
         with begin_run(str(lake), format, TableOptions()) as run:

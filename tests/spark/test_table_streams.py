@@ -21,6 +21,7 @@ from pgoutput_fast.tables.options import TableOptions
 from pgoutput_fast.tables.parquet import ParquetTable
 from pgoutput_fast.tables.stream import Stream
 from pgoutput_fast.tables.table import Commit, Ordinal
+from support.appended import ordinal_of
 
 SOURCE = Source("7300000000000000001", "shop", "slot")
 ORDERS = RelationSpec(16401, "public", "orders", (ColumnSpec("id", 23, key=True), ColumnSpec("note", 25)))
@@ -51,7 +52,7 @@ def _check(directory: Path, there: Stream, place: Path) -> None:
     """Checks a table of a stream against segments."""
     table = ParquetTable(open_store(place), "t")
     table.commit(Commit(table.known, SCHEMA, Ordinal(there.seq, there)))
-    StreamCheck(list_segments(directory)).check(table)
+    StreamCheck(list_segments(directory)).check(table, ordinal_of(table))
 
 
 def test_segments_of_the_same_stream(tmp_path: Path) -> None:

@@ -81,7 +81,12 @@ def test_all_tables_equal_their_changes(
         assert (row.rows, row.first, row.last) == (wanted.num_rows, min(seqs), max(seqs))
         assert row.files == len(list((tmp_path / place_of(format, directory)).glob("*.parquet")))
     left = {each.name for each in tmp_path.iterdir() if each.name not in directories}
-    assert left - {"_catalog.db"} == {"_lock", "_runs", "_rejects"}  # infinity has no Arrow form
+    assert left - {"_catalog.db"} == {
+        "_lock",
+        "_progress.json",
+        "_runs",
+        "_rejects",
+    }  # infinity has no Arrow form
     assert not list((tmp_path / "_runs").iterdir())
 
 

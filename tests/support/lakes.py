@@ -139,7 +139,9 @@ def assert_whole(
     named = {name for directory in got for name in _named(format, target, directory, storage)}
     assert data_files(target) == named
     others = [each for each in _files(target) if each not in named and "/_delta_log/" not in each]
-    assert {each.rpartition("/")[2] for each in others} <= {"_lock", "_manifest.json"}, others
+    assert {each.rpartition("/")[2] for each in others} <= {"_lock", "_manifest.json", "_progress.json"}, (
+        others
+    )
 
 
 def wait_for(condition: Any, seconds: float = 240) -> Any:

@@ -8,6 +8,7 @@ import operator
 import struct
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import islice
 from typing import Any
 
@@ -332,13 +333,19 @@ class Catalog:
         Raises:
             KeyError: if there is none; the message names existing tables.
         """
-        if not isinstance(table, str):
-            found = tuple(r for r in self.relations if r.oid == operator.index(table))
-        else:
-            qualified = parse_qualified_name(table)
-            found = tuple(r for r in self.relations if (r.namespace, r.name) == qualified)
+        key = parse_qualified_name(table) if isinstance(table, str) else operator.index(table)
+        found = () if key is None else self._versions.get(key, ())
         if not found:
             raise KeyError(no_such_table(table, self.relations))
+        return tuple(found)
+
+    @cached_property
+    def _versions(self) -> dict[int | tuple[str, str], list[Relation]]:
+        """The versions with an oid, or with a schema and a name."""
+        found: dict[int | tuple[str, str], list[Relation]] = {}
+        for each in self.relations:
+            found.setdefault(each.oid, []).append(each)
+            found.setdefault((each.namespace, each.name), []).append(each)
         return found
 
     def merged(self, other: Catalog) -> Catalog:
@@ -359,6 +366,10 @@ class Catalog:
 
     def fingerprint(self) -> str:
         """A digest of the catalog, including types, which the version ids do not cover."""
+        return self._fingerprint
+
+    @cached_property
+    def _fingerprint(self) -> str:
         ordered: list[Any] = [r.to_dict() for r in sorted(self.relations, key=lambda each: each.version)]
         if self.types:
             ordered.append([self.types[oid].to_dict() for oid in sorted(self.types)])

@@ -31,6 +31,7 @@ The columns are the forms:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from typing import Literal
 
 import pyarrow as pa
@@ -91,17 +92,23 @@ def stored_type(kind: pa.DataType, form: Form) -> pa.DataType:
     >>> stored_type(pa.struct({"at": pa.time64("us"), "n": pa.int32()}), "spark")
     StructType(struct<at: string, n: int32>)
     """
-    column = _FORMS.index(form)
 
     def leaf(part: pa.DataType) -> pa.DataType:
         if isinstance(part, pa.BaseExtensionType):
             return {"parquet": part, "json": _STRING}.get(form) or stored_type(part.storage_type, form)
-        for rules, forms in _TABLE:
-            if any(applies(part) for applies in rules):
-                return forms[column] or part
-        return part
+        return _stored_leaf(part, form)
 
     return map_type(kind, leaf, bare=form in _BARE)
+
+
+# The columns of hundreds of tables have a few types.
+@lru_cache(1024)
+def _stored_leaf(kind: pa.DataType, form: Form) -> pa.DataType:
+    column = _FORMS.index(form)
+    for rules, forms in _TABLE:
+        if any(applies(kind) for applies in rules):
+            return forms[column] or kind
+    return kind
 
 
 def _is_current(kind: pa.DataType) -> bool:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import IO, Any, Self
 
@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from pgoutput_fast.base.display import error_text
 from pgoutput_fast.storage.parquet import Compression, rows_writer
 from pgoutput_fast.storage.stores import Store
 from pgoutput_fast.tables.advice import advised
@@ -103,6 +104,8 @@ class TableFiles:
         checked: whether the run has a marker, without which no file may stay.
         partitioning: directory -> partitioning of the table. Other tables are not partitioned.
         compression: how pages of the files are compressed.
+        failed: directory -> the error of a table whose rows cannot be written: it gets no files, and the others go on.
+            None: such an error is raised.
 
     Raises:
         RuntimeError: at the end of a file, if the run may no longer write.
@@ -120,7 +123,9 @@ class TableFiles:
         checked: bool = False,
         partitioning: Mapping[str, Partitioning] | None = None,
         compression: Compression = "zstd",
+        failed: dict[str, str] | None = None,
     ) -> None:
+        self._failed = failed
         self._store, self._file_bytes = store, file_bytes
         self._waiting_bytes = _MOST_WAITING if waiting_bytes is None else waiting_bytes
         self._run, self._checked = run, checked
@@ -159,10 +164,37 @@ class TableFiles:
             while sum(self._nbytes.values()) > self._waiting_bytes:
                 self._flush(max(self._nbytes, key=lambda each: self._nbytes[each]))
 
+    @contextmanager
+    def of_table(self, directory: str) -> Iterator[None]:
+        """Work whose ValueError concerns a table."""
+        try:
+            yield
+        except ValueError as problem:
+            if self._failed is None:
+                raise
+            self._failed.setdefault(directory, error_text(problem))
+            self._drop(directory)
+
+    def _drop(self, directory: str) -> None:
+        """Removes the files of a table."""
+        self._waiting.pop(directory, None)
+        self._nbytes.pop(directory, None)
+        for key in [each for each in self._open if each[0] == directory]:
+            self._open.pop(key).abandon(None)
+        for each in self.written:
+            if each.directory == directory:
+                with suppress(OSError):  # the driver does not commit it, and removes it
+                    self._store.remove(f"{directory}/{each.name}")
+        self.written = [each for each in self.written if each.directory != directory]
+
     def _flush(self, directory: str) -> None:
         """Writes the waiting rows of a table, a row group per partition. Closes files that are large enough."""
         rows = pa.Table.from_batches(self._waiting.pop(directory))
         del self._nbytes[directory]
+        with self.of_table(directory):
+            self._write(directory, rows)
+
+    def _write(self, directory: str, rows: pa.Table) -> None:
         for values, part in divide(rows, self._partitioning.get(directory), directory):
             file = self._open.get((directory, values))
             if file is None:

@@ -8,105 +8,116 @@ from dataclasses import replace
 from pgoutput_fast.schema.evolution import differ_in_case
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.spark.source.stream_files import Emitted
-from pgoutput_fast.spark.tables.plan import DescribedTable
+from pgoutput_fast.spark.tables.plan import DescribedTable, PlannedTable
+from pgoutput_fast.spark.tables.problems import TableProblems
 from pgoutput_fast.spark.tables.run import Run
 from pgoutput_fast.spark.tables.sources import SegmentSource, Source
 from pgoutput_fast.spark.tasks.tables import TablePart, rejects_of
 from pgoutput_fast.tables.table import Mode
 
-__all__ = ["begun_with_query", "check_columns", "checked_targets", "with_rows"]
+__all__ = ["begun_with_query", "checked_targets", "with_rows"]
 
 
-def with_rows(
-    run: Run, described: Sequence[DescribedTable], parts: Sequence[TablePart], source: Source
-) -> tuple[list[DescribedTable], list[TablePart]]:
+def with_rows(run: Run, planned: Sequence[PlannedTable], source: Source) -> list[PlannedTable]:
     """The tables that exist or have changes.
 
     A server also describes tables without changes: before a change of a table that is published via the root of its
     partitions, it describes the partition of the row, too.
     """
-    new = [part for part in parts if part.after is None]
-    oids = {oid for part in new for oid in part.oids}
+    oids = {oid for each in planned if each.part.after is None for oid in each.part.oids}
     changed = frozenset(source.changed(sorted(oids)) if oids else ())
-    kept = [
-        (table, part)
-        for table, part in zip(described, parts, strict=True)
-        if part.after is not None or not changed.isdisjoint(part.oids) or run.table(part.directory).known
+    return [
+        each
+        for each in planned
+        if each.part.after is not None
+        or not changed.isdisjoint(each.part.oids)
+        or run.table(each.part.directory).known
     ]
-    return [table for table, _ in kept], [part for _, part in kept]
 
 
-def checked_targets(run: Run, parts: Sequence[TablePart], mode: Mode, source: Source) -> list[TablePart]:
-    """Checks before any work that all tables can take the rows. Returns the parts with the types of the tables."""
+def checked_targets(
+    run: Run,
+    planned: Sequence[PlannedTable],
+    mode: Mode,
+    source: Source,
+    options: Options,
+    problems: TableProblems,
+) -> list[PlannedTable]:
+    """Checks before any work that all tables can take the rows. Returns them with the types of the target's tables."""
     checked = []
-    for part in parts:
-        table = run.table(part.directory)
-        known, position = table.known, run.ordinal(part.directory)
-        if table.folded:
-            _check_case(run, part)
-        if known is None:
-            run.check_format(part.directory)
-        if mode == "overwrite":
-            table.check_overwrite()
-        if mode == "error" and known is not None:
-            raise ValueError(f"{run.store}/{part.directory} exists: use mode='append' or mode='overwrite'")
-        if mode != "overwrite":
-            _check_stream(run, part.directory, source)
-            _check_transactions(run, part.directory, source)
-        if part.after is None or position is None:
-            if mode == "append" and known is not None:
-                run.check_format(part.directory)
-                raise ValueError(
-                    f"{run.store}/{part.directory} has no position: something else wrote it. Use another target, or "
-                    "mode='overwrite'"
-                )
-        elif part.after > source.end_seq:
-            raise ValueError(
-                f"{run.store}/{part.directory} goes up to message {part.after}, but the source ends at message "
-                f"{source.end_seq}: it is not the stream that the table was written from, or its last segments are "
-                "missing. Pass all segments, or write to another target"
-            )
-        _check_gap(run, part.directory, part.after, source)
-        if mode != "overwrite":
-            _check_begun(run, part, source, is_new=position is None)
-        if known is not None and known.partition_by != part.partitioning.columns:
-            raise ValueError(
-                f"{run.store}/{part.directory} is partitioned by {list(known.partition_by)}, not by "
-                f"{list(part.partitioning.columns)}: a table keeps its partition columns. Pass them as partition_by=, "
-                "or use another target"
-            )
-        target = part.decode.target if mode == "overwrite" else table.fitted(part.decode.target)
-        rejects = run.table(rejects_of(part.directory))
-        target, rejected = (
-            each.in_files(None if mode == "overwrite" else each.known, schema)
-            for each, schema in ((table, target), (rejects, part.rejects))
-        )
-        checked.append(replace(part, decode=replace(part.decode, target=target), rejects=rejected))
+    for each in planned:
+        with problems.of(each.part.directory):
+            part = _checked(run, each.part, mode, source)
+            if mode != "overwrite":
+                _check_columns(run, each.described, part, options)
+            checked.append(replace(each, part=part))
     return checked
 
 
-def check_columns(
-    run: Run, described: Sequence[DescribedTable], parts: Sequence[TablePart], options: Options
-) -> None:
+def _checked(run: Run, part: TablePart, mode: Mode, source: Source) -> TablePart:
+    table = run.table(part.directory)
+    known, position = table.known, run.ordinal(part.directory)
+    if table.folded:
+        _check_case(run, part)
+    if known is None:
+        run.check_format(part.directory)
+    if mode == "overwrite":
+        table.check_overwrite()
+    if mode == "error" and known is not None:
+        raise ValueError(f"{run.store}/{part.directory} exists: use mode='append' or mode='overwrite'")
+    if mode != "overwrite":
+        _check_stream(run, part.directory, source)
+        _check_transactions(run, part.directory, source)
+    if part.after is None or position is None:
+        if mode == "append" and known is not None:
+            run.check_format(part.directory)
+            raise ValueError(
+                f"{run.store}/{part.directory} has no position: something else wrote it. Use another target, or "
+                "mode='overwrite'"
+            )
+    elif part.after > source.end_seq:
+        raise ValueError(
+            f"{run.store}/{part.directory} goes up to message {part.after}, but the source ends at message "
+            f"{source.end_seq}: it is not the stream that the table was written from, or its last segments are "
+            "missing. Pass all segments, or write to another target"
+        )
+    _check_gap(run, part.directory, part.after, source)
+    if mode != "overwrite":
+        _check_begun(run, part, source, is_new=position is None)
+    if known is not None and known.partition_by != part.partitioning.columns:
+        raise ValueError(
+            f"{run.store}/{part.directory} is partitioned by {list(known.partition_by)}, not by "
+            f"{list(part.partitioning.columns)}: a table keeps its partition columns. Pass them as partition_by=, "
+            "or use another target"
+        )
+    target = part.decode.target if mode == "overwrite" else table.fitted(part.decode.target)
+    rejects = run.table(rejects_of(part.directory))
+    target, rejected = (
+        each.in_files(None if mode == "overwrite" else each.known, schema)
+        for each, schema in ((table, target), (rejects, part.rejects))
+    )
+    return replace(part, decode=replace(part.decode, target=target), rejects=rejected)
+
+
+def _check_columns(run: Run, described: DescribedTable, part: TablePart, options: Options) -> None:
     """Checks that options do not omit existing columns of a table, which would silently become null."""
-    for table, part in zip(described, parts, strict=True):
-        known = run.table(part.directory).known
-        there = [] if known is None else known.schema.names
-        place, seq = f"{run.store}/{part.directory}", f"{options.metadata_prefix}seq"
-        if there and seq not in there:
-            raise ValueError(
-                f"{place} has no column {seq}: it was written with another metadata_prefix. Pass that one, write "
-                "to another target, or replace the table with mode='overwrite'"
-            )
-        # A column missing in the newest version was dropped: an option may omit it.
-        sent = {column.name for column in table.resolved.versions[-1].columns}
-        left_out = [name for name in there if name in sent and name not in part.decode.target.names]
-        if left_out:
-            raise ValueError(
-                f"{place} has the column {left_out[0]}, which the options leave out: in new rows it would be null. "
-                "Pass the options that the table was written with, write to another target, or replace the table "
-                "with mode='overwrite'"
-            )
+    known = run.table(part.directory).known
+    there = [] if known is None else known.schema.names
+    place, seq = f"{run.store}/{part.directory}", f"{options.metadata_prefix}seq"
+    if there and seq not in there:
+        raise ValueError(
+            f"{place} has no column {seq}: it was written with another metadata_prefix. Pass that one, write "
+            "to another target, or replace the table with mode='overwrite'"
+        )
+    # A column missing in the newest version was dropped: an option may omit it.
+    sent = {column.name for column in described.resolved.versions[-1].columns}
+    left_out = [name for name in there if name in sent and name not in part.decode.target.names]
+    if left_out:
+        raise ValueError(
+            f"{place} has the column {left_out[0]}, which the options leave out: in new rows it would be null. "
+            "Pass the options that the table was written with, write to another target, or replace the table "
+            "with mode='overwrite'"
+        )
 
 
 def _check_case(run: Run, part: TablePart) -> None:
@@ -138,8 +149,15 @@ def _check_gap(run: Run, directory: str, after: int | None, source: Source) -> N
 
 
 def begun_with_query(
-    run: Run, parts: Sequence[TablePart], source: SegmentSource, batch: Emitted, *, named: bool
-) -> list[TablePart]:
+    run: Run,
+    planned: Sequence[PlannedTable],
+    source: SegmentSource,
+    batch: Emitted,
+    problems: TableProblems,
+    *,
+    named: bool,
+    others: bool,
+) -> list[PlannedTable]:
     """Determines where tables begin that a query has not written yet: at the beginning of the query.
 
     A table may be new on the server. It may also be new in `tables`, or its target was lost: then it needs the changes
@@ -147,44 +165,70 @@ def begun_with_query(
 
     Args:
         run: the run.
-        parts: the tables.
+        planned: the tables.
         source: the segments.
         batch: the current batch of the query.
+        problems: what becomes of the error of a table.
         named: whether the user named the tables.
+        others: whether the target has tables beside these.
 
     Raises:
         ValueError: if the segments lack these changes, unless the table may have been created on the server meanwhile.
     """
-    if all(each.after is not None for each in parts):
-        return list(parts)
+    if all(each.part.after is not None for each in planned):
+        return list(planned)
     first, began = batch.first, min(batch.began or 0, batch.first)
     gap = source.gap(began - 1, first) if began < first else None
+    no_others = not others and all(each.part.after is None for each in planned)
     found = []
-    for part in parts:
-        if part.after is not None:
-            found.append(part)
-            continue
-        # Rejects of earlier batches without their table: the table existed, and was lost.
-        had_rejects = part.rejects_after is not None and part.rejects_after < first
-        lost = had_rejects or all(each.after is None for each in parts)
-        if gap is not None and (named or lost):
-            raise ValueError(
-                f"{run.store}/{part.directory} is not there, and the query goes on at message {first}. It began at "
-                f"message {began}, but the segments lack messages {gap[0]} to {gap[1]}, where the table may have "
-                "changes. Bring them back. Or stop the query, and write the table from the segments that are there: "
-                "write_tables(..., tables=[...], mode='overwrite')"
-            )
-        if batch.began is None and (named or lost) and source.has_before(first, part.oids):
-            raise ValueError(
-                f"{run.store}/{part.directory} is not there, and the query goes on at message {first}. Its checkpoint "
-                "is of an earlier version, and does not say where the query began. Stop the query, and write the table "
-                "from the segments that are there: write_tables(..., tables=[...], mode='overwrite')"
-            )
-        # A table is often new on the server, without changes in earlier segments.
-        is_whole = batch.began is not None and gap is None
-        begin = began if is_whole and source.has_before(first, part.oids) else first
-        found.append(replace(part, after=begin - 1))
+    for each in planned:
+        part = each.part
+        if part.after is None:
+            # Rejects of earlier batches without their table: the table existed, and was lost.
+            had_rejects = part.rejects_after is not None and part.rejects_after < first
+            needed = named or had_rejects or no_others
+            with problems.of(part.directory):
+                begin = _begin(run, part, source, batch, began, gap, needed=needed)
+                found.append(replace(each, part=replace(part, after=begin - 1)))
+        else:
+            found.append(each)
     return found
+
+
+def _begin(
+    run: Run,
+    part: TablePart,
+    source: SegmentSource,
+    batch: Emitted,
+    began: int,
+    gap: tuple[int, int] | None,
+    *,
+    needed: bool,
+) -> int:
+    """The first message of a table that a query has not written yet.
+
+    Args:
+        began: where the query began.
+        gap: the first messages between there and the batch that are in no segment.
+        needed: whether the table needs the messages before the batch.
+    """
+    first = batch.first
+    if gap is not None and needed:
+        raise ValueError(
+            f"{run.store}/{part.directory} is not there, and the query goes on at message {first}. It began at "
+            f"message {began}, but the segments lack messages {gap[0]} to {gap[1]}, where the table may have "
+            "changes. Bring them back. Or stop the query, and write the table from the segments that are there: "
+            "write_tables(..., tables=[...], mode='overwrite')"
+        )
+    if batch.began is None and needed and source.has_before(first, part.oids):
+        raise ValueError(
+            f"{run.store}/{part.directory} is not there, and the query goes on at message {first}. Its checkpoint "
+            "is of an earlier version, and does not say where the query began. Stop the query, and write the table "
+            "from the segments that are there: write_tables(..., tables=[...], mode='overwrite')"
+        )
+    # A table is often new on the server, without changes in earlier segments.
+    is_whole = batch.began is not None and gap is None
+    return began if is_whole and source.has_before(first, part.oids) else first
 
 
 def _check_begun(run: Run, part: TablePart, source: Source, *, is_new: bool) -> None:
@@ -213,10 +257,11 @@ def _check_stream(run: Run, directory: str, source: Source) -> None:
     """Checks that a table does not get changes of a different stream."""
     if source.streams is None:
         return
-    source.streams.check(run.table(directory))
     position = run.ordinal(directory)
+    source.streams.check(run.table(directory), position)
     if position is None or position.stream is None:  # otherwise its rejects are of the same stream
-        source.streams.check(run.table(rejects_of(directory)))
+        rejects = rejects_of(directory)
+        source.streams.check(run.table(rejects), run.ordinal(rejects))
 
 
 def _check_transactions(run: Run, directory: str, source: Source) -> None:

@@ -14,15 +14,23 @@ from pgoutput_fast.catalog.relations import Catalog, Relation
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.schema.resolve import Resolved, resolve
 from pgoutput_fast.schema.types import stored_schema
+from pgoutput_fast.spark.tables.naming import Naming
+from pgoutput_fast.spark.tables.problems import TableProblems
 from pgoutput_fast.spark.tables.run import Run
 from pgoutput_fast.spark.tasks.changes import DecodeChanges
 from pgoutput_fast.spark.tasks.tables import TablePart, rejects_of
 from pgoutput_fast.spark.types import spark_arrow_schema
+from pgoutput_fast.storage.table_directories import table_directory
+from pgoutput_fast.tables.formats import FORMATS
 from pgoutput_fast.tables.partitions import Partitioning, check_partition_columns
 from pgoutput_fast.tables.table import Mode
+from pgoutput_fast.tables.target import FileTarget
 
 __all__ = [
+    "DescribedTable",
     "PartitionBy",
+    "PlannedTable",
+    "TargetNames",
     "check_exclude",
     "described_tables",
     "is_excluded",
@@ -49,44 +57,86 @@ class DescribedTable:
     partition_columns: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class PlannedTable:
+    """A table of a run.
+
+    Attributes:
+        described: the table as described by the source.
+        part: what the run adds to it.
+    """
+
+    described: DescribedTable
+    part: TablePart
+
+
+@dataclass(frozen=True)
+class TargetNames:
+    """Where the tables of a source are in a target.
+
+    Attributes:
+        catalog: all relation versions of the source.
+        format: the format of the tables.
+        naming: their names there.
+        database: the database of the source; None if it does not say it.
+    """
+
+    catalog: Catalog
+    format: str
+    naming: Naming
+    database: str | None
+
+    def directory(self, table: str | int) -> str:
+        """The directory of a table.
+
+        Raises:
+            KeyError: if the source does not describe it.
+        """
+        names = self.naming.of(self.database, self.catalog.named(table)[-1])
+        target = FORMATS[self.format]
+        assert issubclass(target, FileTarget)
+        return target.directory(table_directory(*names))
+
+
 def described_tables(
-    known: Catalog,
-    names: Sequence[str | int] | None,
+    names: TargetNames,
+    tables: Sequence[str | int],
     exclude: Sequence[str],
     options: Options,
     partition_by: PartitionBy,
+    problems: TableProblems,
     *,
     more: bool,
 ) -> list[DescribedTable]:
-    """The tables of the catalog, or those with these names, without duplicates. Does not access a target.
+    """The tables with these names, without duplicates. Does not access a target.
 
     Args:
-        known: all relation versions.
-        names: qualified names, quoted as in SQL, or oids. None: all.
+        names: the tables of the source.
+        tables: qualified names, quoted as in SQL, or oids.
         exclude: names, or patterns of names, of tables that are left out.
         options: how to decode.
         partition_by: the partition columns of all tables, or of some by name.
+        problems: what becomes of a ValueError.
         more: whether the source may describe other tables later.
 
     Raises:
         KeyError: if there is no such table.
         ValueError: if the versions of a table do not fit into a single schema, or if a table lacks a partition column.
     """
-    if names is None:
-        names = sorted({relation.qualified_name for relation in known.relations})
-    found: dict[str, DescribedTable] = {}
-    for name in names:
+    known, found = names.catalog, dict[str, DescribedTable]()
+    for name in tables:
         if exclude and is_excluded(known.named(name)[-1], exclude):
             continue
-        resolved = resolve(known, name, options, _pinned(known, name, options))
-        if resolved.table in found:  # another spelling of its name, or its oid
-            continue
-        schema = stored_schema(spark_arrow_schema(resolved.schema), "parquet")
-        bare = pa.schema([pa.field(field.name, field.type) for field in schema])
-        columns = partition_columns(partition_by, resolved.table)
-        check_partition_columns(bare, columns, resolved.table)
-        found[resolved.table] = DescribedTable(resolved, bare, columns)
-    if not found and exclude and more:
+        with problems.of(names.directory(name)):
+            resolved = resolve(known, name, options, _pinned(known, name, options))
+            if resolved.table in found:  # another spelling of its name, or its oid
+                continue
+            schema = stored_schema(spark_arrow_schema(resolved.schema), "parquet")
+            bare = pa.schema([pa.field(field.name, field.type) for field in schema])
+            columns = partition_columns(partition_by, resolved.table)
+            check_partition_columns(bare, columns, resolved.table)
+            found[resolved.table] = DescribedTable(resolved, bare, columns)
+    if not found and (more or problems.reasons):
         return []
     if not found:
         left = ", or exclude= names all of them" if exclude else ""
@@ -131,41 +181,64 @@ def _is_pattern(name: str) -> bool:
     return '"' not in name and ("*" in name or "?" in name)
 
 
-def plan_tables(tables: Sequence[DescribedTable], options: Options, run: Run, mode: Mode) -> list[TablePart]:
+def plan_tables(
+    tables: Sequence[DescribedTable],
+    options: Options,
+    names: TargetNames,
+    run: Run,
+    mode: Mode,
+    problems: TableProblems,
+) -> list[PlannedTable]:
     """Plans tables. A table without a position gets everything.
 
     Args:
         tables: the tables.
         options: how to decode.
-        run: its targets have the positions of their tables.
+        names: where they are.
+        run: its target has the positions of the tables.
         mode: with a mode other than `"append"`, everything is written, regardless of positions.
+        problems: what becomes of the error of a table.
+
+    Raises:
+        ValueError: if two tables would have the same directory, or if a table cannot be read.
     """
-    parts = []
+    planned, owners = list[PlannedTable](), dict[str, str]()
     for each in tables:
-        resolved, bare = each.resolved, each.schema
-        newest = resolved.versions[-1]
-        directory = run.directory_of(newest.namespace, newest.name)
-        decode = DecodeChanges(
-            resolved.catalog.to_json(), options, resolved.schema, bare, resolved.table, resolved.fingerprint
-        )
-        table = run.table(directory)
-        position = run.ordinal(directory) if mode == "append" else None
-        rejected = None if mode == "overwrite" else run.ordinal(rejects_of(directory))
-        partitioning = Partitioning(
-            each.partition_columns, table.partition_directories, table.partition_columns_stored
-        )
-        parts.append(
-            TablePart(
-                directory,
-                resolved.oids,
-                resolved.others,
-                decode,
-                None if position is None else position.seq,
-                None if rejected is None else rejected.seq,
-                partitioning,
+        directory = names.directory(each.resolved.table)
+        if (other := owners.setdefault(directory, each.resolved.table)) != each.resolved.table:
+            raise ValueError(
+                f"namespace= and table_name= give {other} and {each.resolved.table} the same name: {directory}"
             )
-        )
-    return parts
+        with problems.of(directory):
+            planned.append(PlannedTable(each, _part(each, options, directory, run, mode)))
+    return planned
+
+
+def _part(each: DescribedTable, options: Options, directory: str, run: Run, mode: Mode) -> TablePart:
+    resolved = each.resolved
+    decode = DecodeChanges(
+        resolved.catalog.to_json(),
+        options,
+        resolved.schema,
+        each.schema,
+        resolved.table,
+        resolved.fingerprint,
+    )
+    table = run.table(directory)
+    position = run.ordinal(directory) if mode == "append" else None
+    rejected = None if mode == "overwrite" else run.ordinal(rejects_of(directory))
+    partitioning = Partitioning(
+        each.partition_columns, table.partition_directories, table.partition_columns_stored
+    )
+    return TablePart(
+        directory,
+        resolved.oids,
+        resolved.others,
+        decode,
+        None if position is None else position.seq,
+        None if rejected is None else rejected.seq,
+        partitioning,
+    )
 
 
 def _pinned(known: Catalog, name: str | int, options: Options) -> pa.Schema | Relation | None:

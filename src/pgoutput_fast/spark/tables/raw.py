@@ -13,7 +13,9 @@ from pgoutput_fast.decoding.state import StreamState
 from pgoutput_fast.schema.options import Options, Transactions
 from pgoutput_fast.spark.dataframes.plan import task_options
 from pgoutput_fast.spark.dataframes.tagged import state_after
+from pgoutput_fast.spark.tables.naming import Rename
 from pgoutput_fast.spark.tables.plan import PartitionBy
+from pgoutput_fast.spark.tables.problems import OnTableError
 from pgoutput_fast.spark.tables.write import check_arguments, checked_target, write_tables
 from pgoutput_fast.spark.tagging.tag import tag
 from pgoutput_fast.storage.parquet import Compression
@@ -54,6 +56,9 @@ def write_raw(
     transactions: Transactions = "committed",
     mode: Mode = "append",
     exclude: Sequence[str] = (),
+    on_table_error: OnTableError = "stop",
+    namespace: Rename = "",
+    table_name: Rename = "",
     options: Options | None = None,
     partition_by: PartitionBy = (),
     file_bytes: int = APPENDED_FILE_BYTES,
@@ -76,8 +81,8 @@ def write_raw(
         order_by, payload, lsn, session_starts, gaps, partitions: as for `tag`.
         state: the state before the first payload, if the source does not begin where the stream did: `state` of the
             result of an earlier call.
-        tables, format, transactions, mode, exclude, options, partition_by, file_bytes, compression, storage_options,
-            catalog, iceberg_catalog, spark: as for `write_tables`.
+        tables, format, transactions, mode, exclude, on_table_error, namespace, table_name, options, partition_by,
+            file_bytes, compression, storage_options, catalog, iceberg_catalog, spark: as for `write_tables`.
 
     Returns:
         The rows of `write_tables`; `state` of the list is the state after the last payload.
@@ -90,7 +95,7 @@ def write_raw(
         written = pgspark.write_raw("dump/*.parquet", "lake/", order_by="place", format="delta")
         Path("state.json").write_text(written.state.to_json())
     """
-    check_arguments(tables, exclude, format, mode, file_bytes, compression, partition_by)
+    check_arguments(tables, exclude, on_table_error, format, mode, file_bytes, compression, partition_by)
     checked_target(target, format, storage_options, catalog, iceberg_catalog, spark)
     task_options(options, transactions)
     wal = tag(
@@ -112,6 +117,9 @@ def write_raw(
         transactions,
         mode,
         exclude=exclude,
+        on_table_error=on_table_error,
+        namespace=namespace,
+        table_name=table_name,
         options=options,
         partition_by=partition_by,
         file_bytes=file_bytes,

@@ -13,7 +13,6 @@ import pyarrow as pa
 
 from pgoutput_fast.storage.lease import Role, WriterLease
 from pgoutput_fast.storage.stores import Store, make_target, open_store
-from pgoutput_fast.storage.table_directories import table_directory
 from pgoutput_fast.tables import files as table_files
 from pgoutput_fast.tables.advice import advised
 from pgoutput_fast.tables.files import WrittenFile, file_prefix, visible_name
@@ -28,6 +27,7 @@ from pgoutput_fast.tables.marker import (
     remove_marker,
 )
 from pgoutput_fast.tables.options import TableOptions
+from pgoutput_fast.tables.progress import Progress
 from pgoutput_fast.tables.table import Commit, Mode, Ordinal, OutcomeUnknownError, Table
 from pgoutput_fast.tables.target import FileTarget
 
@@ -53,6 +53,7 @@ class Run:
         format: the name of the format of its tables.
         target: the tables.
         lease: the right to write to the target.
+        progress: how far the tables were read.
         added: the directories where the run may leave unused files, and the files there that it added to the table.
         opened: the tables that were opened.
     """
@@ -61,6 +62,7 @@ class Run:
     format: str
     target: FileTarget
     lease: WriterLease
+    progress: Progress
     added: dict[str, set[str]] = field(default_factory=dict)
     opened: dict[str, Table] = field(default_factory=dict)
 
@@ -74,20 +76,20 @@ class Run:
         """Whether files have hidden names until they are committed."""
         return self.target.hidden
 
-    def directory_of(self, namespace: str, name: str) -> str:
-        """The directory of a relation's table."""
-        return self.target.directory(table_directory(namespace, name))
-
     def table(self, directory: str) -> Table:
         """A table of the target."""
         if directory not in self.opened:
             self.opened[directory] = self.target.table(directory, "changes")
         return self.opened[directory]
 
-    def ordinal(self, directory: str) -> Ordinal | None:
-        """The position of a table."""
+    def own_ordinal(self, directory: str) -> Ordinal | None:
+        """The position of a table's newest commit."""
         known = self.table(directory).known
         return None if known is None else known.ordinal
+
+    def ordinal(self, directory: str) -> Ordinal | None:
+        """The position of a table: how far it was read."""
+        return self.progress.ordinal(directory, self.own_ordinal(directory))
 
     def commit(
         self,
@@ -133,9 +135,14 @@ class Run:
         except RuntimeError:
             return  # the tables are complete, and that process cleans up
         end_marker(self.store, self.name, self.format)
+        closed = False
         for directory, added in self.added.items():
-            _remove_orphans(self.name, self.table(directory), added)
-        remove_marker(self.store, self.name)
+            try:
+                _remove_orphans(self.name, self.table(directory), added)
+            except ValueError:  # the table cannot be read, and was skipped: a later run removes the files
+                closed = True
+        if not closed:
+            remove_marker(self.store, self.name)
 
 
 @contextmanager
@@ -151,7 +158,8 @@ def begin_run(target: str, format: str, options: TableOptions) -> Iterator[Run]:
     with advised(store):
         make_target(store)
         with WriterLease(store, _ROLE) as lease:
-            run = Run(secrets.token_hex(8), format, open_target(format, store, options), lease)
+            tables = open_target(format, store, options)
+            run = Run(secrets.token_hex(8), format, tables, lease, Progress.read(store, format))
             for name in left_runs(store):
                 _clean_up(run, name)
             put_marker(store, run.name, format)

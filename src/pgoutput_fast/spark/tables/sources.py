@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -25,7 +25,13 @@ from pgoutput_fast.spark.sessions import cores_of
 from pgoutput_fast.spark.shipping import shipped
 from pgoutput_fast.spark.source.stream_files import Emitted
 from pgoutput_fast.spark.tables.streams import StreamCheck, stream_at
-from pgoutput_fast.spark.tasks.tables import FILES_SCHEMA, TablePart, WriteSegmentTables, WriteTables
+from pgoutput_fast.spark.tasks.tables import (
+    FILES_SCHEMA,
+    TablePart,
+    WriteSegmentTables,
+    WriteTables,
+    rejects_of,
+)
 from pgoutput_fast.spark.types import spark_schema
 from pgoutput_fast.spark.workers import check_workers
 from pgoutput_fast.tables.files import WrittenFile
@@ -33,6 +39,18 @@ from pgoutput_fast.tables.stream import Stream
 from pgoutput_fast.transactions.outcomes import TransactionOutcomes
 
 __all__ = ["SegmentSource", "Source", "TaggedSource"]
+
+
+class Written(NamedTuple):
+    """What tasks wrote.
+
+    Attributes:
+        files: the files.
+        failed: directory -> why the rows of a table could not be written. Its files are left out.
+    """
+
+    files: list[WrittenFile]
+    failed: dict[str, str]
 
 
 class SegmentSource:
@@ -69,14 +87,14 @@ class SegmentSource:
         self.stream: Stream | None = stream_at(found, self.last_seq)
         self.streams: StreamCheck | None = StreamCheck(found)
 
-    def write(self, task: WriteTables) -> list[WrittenFile]:
+    def write(self, task: WriteTables) -> Written:
         specs = self._listed.read(lambda segments: self._specs(segments, task.tables))
         if not specs:
-            return []
+            return Written([], {})
         numbers = self._spark.range(0, len(specs), 1, len(specs))
         check_workers(numbers)
         job = shipped(WriteSegmentTables.of(task, specs))
-        return _files(numbers.mapInArrow(job, spark_schema(FILES_SCHEMA)))
+        return _written(numbers.mapInArrow(job, spark_schema(FILES_SCHEMA)))
 
     def gap(self, after: int | None, end: int | None = None) -> tuple[int, int] | None:
         """(first, last) ordinal of the first messages after a position that are in no segment; None if all are.
@@ -100,11 +118,12 @@ class SegmentSource:
         before = (each for each in self._found if each.first_seq < seq)
         return any(each.row_groups_of(oids) for each in before)
 
-    def changed(self, oids: Collection[int]) -> Collection[int]:
-        """The relations that have changes, up to the last message to write, or slightly beyond it."""
+    def changed(self, oids: Collection[int], first: int = 0) -> Collection[int]:
+        """The relations that have changes from a message on up to the last one to write, or slightly beyond them."""
 
         def look(segments: Sequence[Segment]) -> set[int]:
-            return self._listed.changed([each for each in segments if each.first_seq <= self.last_seq], oids)
+            inside = [each for each in segments if each.last_seq >= first and each.first_seq <= self.last_seq]
+            return self._listed.changed(inside, oids)
 
         return self._listed.read(look)
 
@@ -169,25 +188,27 @@ class TaggedSource:
         """As for segments. The rows may be a part of a stream, so only the beginning is checked."""
         return None if after is None or after + 1 >= self.first_seq else (after + 1, self.first_seq - 1)
 
-    def changed(self, oids: Collection[int]) -> Collection[int]:
+    def changed(self, oids: Collection[int], first: int = 0) -> Collection[int]:
         """As for segments."""
         if self._untagged is not None:
             return self._untagged.survey.relations.intersection(oids)
-        changes = self._wal.where(F.col("kind").isin(*CHANGES) & F.col("relation").isin(*oids))
+        changes = self._wal.where(
+            F.col("kind").isin(*CHANGES) & F.col("relation").isin(*oids) & (F.col("seq") >= first)
+        )
         return {row["relation"] for row in changes.select("relation").distinct().collect()}
 
     def begun_before(self, after: int) -> int | None:
         """As for segments."""
         return None if self._outcomes is None else _first_begun(self._outcomes, after, self.last_seq)
 
-    def write(self, task: WriteTables) -> list[WrittenFile]:
+    def write(self, task: WriteTables) -> Written:
         if self.transactions == "committed" and self._outcomes is None:
-            return []
+            return Written([], {})
         job = replace(task, outcomes=self._outcomes)
         if self._untagged is not None:
-            return _files(self._untagged.decoded(job, spark_schema(FILES_SCHEMA)))
+            return _written(self._untagged.decoded(job, spark_schema(FILES_SCHEMA)))
         rows = self._wal.select(*TAGGED_SCHEMA.names)
-        return _files(rows.mapInArrow(shipped(job), spark_schema(FILES_SCHEMA)))
+        return _written(rows.mapInArrow(shipped(job), spark_schema(FILES_SCHEMA)))
 
 
 Source = SegmentSource | TaggedSource
@@ -215,6 +236,15 @@ def _merged(given: Catalog | None, stored: Catalog) -> Catalog:
     return stored if given is None else given.merged(stored)
 
 
-def _files(written: DataFrame) -> list[WrittenFile]:
+def _written(written: DataFrame) -> Written:
     """Runs the job."""
-    return [WrittenFile(**row) for row in written.toArrow().to_pylist()]
+    files, failed = [], dict[str, str]()
+    for row in written.toArrow().to_pylist():
+        problem = row.pop("problem")
+        if problem is None:
+            files.append(WrittenFile(**row))
+        else:
+            failed[row["directory"].removeprefix(rejects_of(""))] = problem
+    # Another task may have written files of a table that failed.
+    left_out = failed.keys() | {rejects_of(directory) for directory in failed}
+    return Written([each for each in files if each.directory not in left_out], failed)

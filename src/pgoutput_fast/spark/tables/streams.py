@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pgoutput_fast.protocol.lsn import format_lsn
 from pgoutput_fast.segments.segment import Segment
 from pgoutput_fast.tables.stream import Stream
-from pgoutput_fast.tables.table import Table
+from pgoutput_fast.tables.table import Ordinal, Table
 
 __all__ = ["StreamCheck", "stream_at"]
 
@@ -50,16 +50,16 @@ class StreamCheck:
         self._stream = stream_at(segments, segments[-1].last_seq)
         self._checked: set[Stream] = set()
 
-    def check(self, table: Table) -> None:
+    def check(self, table: Table, position: Ordinal | None) -> None:
         """Checks a table. A table without a stream accepts any.
 
         Args:
             table: the table of changes.
+            position: its position.
 
         Raises:
             ValueError: if it has changes of another stream.
         """
-        position = None if table.known is None else table.known.ordinal
         there = None if position is None else position.stream
         if there is None or there in self._checked:
             return

@@ -4,34 +4,31 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
-from functools import partial
+from typing import get_args
 
-import pyarrow as pa
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from pgoutput_fast.base.arguments import expect_count, expect_kind, expect_list, kind_of
 from pgoutput_fast.catalog.relations import Catalog
 from pgoutput_fast.protocol.limits import SPARK_BATCH_BYTES, SPARK_BATCH_ROWS
 from pgoutput_fast.schema.options import Options, Transactions
-from pgoutput_fast.schema.tables import REJECTS_SCHEMA
 from pgoutput_fast.segments.listing import SegmentList
 from pgoutput_fast.spark.dataframes.plan import expect_catalog, task_options
 from pgoutput_fast.spark.sessions import session_of
 from pgoutput_fast.spark.source.stream_files import read_emitted
-from pgoutput_fast.spark.tables.checks import begun_with_query, check_columns, checked_targets, with_rows
-from pgoutput_fast.spark.tables.plan import PartitionBy, check_exclude, described_tables, plan_tables
-from pgoutput_fast.spark.tables.run import Run, begin_run
-from pgoutput_fast.spark.tables.sources import SegmentSource, Source, TaggedSource
-from pgoutput_fast.spark.tasks.tables import TablePart, WriteTables, rejects_of
+from pgoutput_fast.spark.tables.job import Remembered, TableJob
+from pgoutput_fast.spark.tables.naming import Naming, Rename
+from pgoutput_fast.spark.tables.plan import PartitionBy, check_exclude
+from pgoutput_fast.spark.tables.problems import OnTableError
+from pgoutput_fast.spark.tables.sources import SegmentSource, TaggedSource
 from pgoutput_fast.storage.parquet import COMPRESSIONS, Compression
 from pgoutput_fast.storage.paths import Paths, absolute
 from pgoutput_fast.storage.stores import open_store
-from pgoutput_fast.tables.files import APPENDED_FILE_BYTES, WrittenFile
+from pgoutput_fast.tables.files import APPENDED_FILE_BYTES
 from pgoutput_fast.tables.formats import FORMATS, check_name
 from pgoutput_fast.tables.options import TableOptions
-from pgoutput_fast.tables.table import Mode, Ordinal
+from pgoutput_fast.tables.table import Mode
 
 __all__ = ["check_arguments", "checked_target", "table_sink", "write_tables"]
 
@@ -47,6 +44,9 @@ def write_tables(
     mode: Mode = "append",
     *,
     exclude: Sequence[str] = (),
+    on_table_error: OnTableError = "stop",
+    namespace: Rename = "",
+    table_name: Rename = "",
     options: Options | None = None,
     partition_by: PartitionBy = (),
     file_bytes: int = APPENDED_FILE_BYTES,
@@ -58,10 +58,11 @@ def write_tables(
 ) -> list[Row]:
     """Writes the changes of tables as Parquet, Delta or Iceberg tables, all tables in one pass over the source.
 
-    The tasks decode and write the files. The driver then commits each table once: its rows become visible atomically. A
-    table records its position. So a repeated run adds nothing, and a run over a larger source adds only new rows. If a
-    run was killed, the next one completes its commit or removes its files. From segments, a table also records its
-    stream: server, database, slot, and the LSNs where it stops.
+    The tasks decode and write the files. The driver then commits each table that has new rows once: they become visible
+    atomically. A table records its position, and a file of the target how far tables without new rows were read. So a
+    repeated run adds nothing, and a run over a larger source adds only new rows. If a run was killed, the next one
+    completes its commit or removes its files. From segments, a table also records its stream: server, database, slot,
+    and the LSNs where it stops.
 
     The columns are those of `changes`: the metadata columns, then the columns of all versions of the relation, in
     Spark's types. Rows that `Options(on_error="quarantine")` rejects go to `<target>/_rejects/<table>`.
@@ -74,6 +75,13 @@ def write_tables(
         tables: qualified names, quoted as in SQL. Default: all tables with changes in the source.
         exclude: names of tables that are not written, quoted as in SQL, or patterns such as `audit.*`. `*` stands for
             any text, `?` for a character. Their changes are skipped, even if their versions do not fit into one schema.
+        on_table_error: what an error of a single table does, such as a type that cannot change, or a value that cannot
+            be decoded. `"stop"`: it is raised, and nothing is written. `"skip"`: the table is stopped, stays as it is,
+            and the others go on; `error` of its row and `table_status` have the reason. The next call tries it again,
+            from its position on. If no table can go on, the error is raised.
+        namespace: a prefix of the schemas' names in the target, or a function of database, schema and table that
+            returns the name. So the tables of several databases share a target. The database is None for a DataFrame.
+        table_name: the same of the tables' names.
         format: `"parquet"`, `"delta"` (needs `pip install 'pgoutput_fast[delta]'`) or `"iceberg"` (needs
             `pip install 'pgoutput_fast[iceberg]'`).
         transactions: `"committed"` writes the rows of transactions whose commit is in the source. `"as_sent"` writes
@@ -96,7 +104,8 @@ def write_tables(
 
     Returns:
         A row per table: `table` (its directory), `rows`, `files`, `bytes`, `first` and `last` (the smallest and the
-        largest `_seq` of the new rows, null if there are none), `position` (the table's new position).
+        largest `_seq` of the new rows, null if there are none), `position` (the table's new position), `error` (why it
+        is stopped, otherwise null).
 
     Raises:
         TypeError: for an argument of a wrong type.
@@ -109,22 +118,29 @@ def write_tables(
             tasks are raised as Spark's errors, with the same text.
         RuntimeError: if there is no session, or if another process writes to the target.
     """
-    check_arguments(tables, exclude, format, mode, file_bytes, compression, partition_by)
+    check_arguments(tables, exclude, on_table_error, format, mode, file_bytes, compression, partition_by)
     table_options = checked_target(target, format, storage_options, catalog, iceberg_catalog, spark)
     if not isinstance(source, str | os.PathLike | Iterable | DataFrame):
         raise TypeError(
             f"source must be paths of segments, or a DataFrame of tagged payloads, not {kind_of(source)}"
         )
-    place = _place(target)
     decoding, which = task_options(options, transactions)
-    decoding = replace(decoding, batch_rows=SPARK_BATCH_ROWS, batch_bytes=SPARK_BATCH_BYTES)
-    reader: Source
+    job = TableJob(
+        _place(target),
+        format,
+        table_options,
+        tables,
+        exclude,
+        replace(decoding, batch_rows=SPARK_BATCH_ROWS, batch_bytes=SPARK_BATCH_BYTES),
+        partition_by,
+        file_bytes,
+        compression,
+        on_table_error,
+        Naming(namespace, table_name),
+    )
     if isinstance(source, DataFrame):
-        reader = TaggedSource(source, decoding, which, catalog)
-    else:
-        reader = SegmentSource(SegmentList(source), session_of(spark), which, catalog)
-    run = partial(begin_run, place, format, table_options)
-    return _write(reader, run, place, tables, exclude, mode, decoding, partition_by, file_bytes, compression)
+        return job.run(TaggedSource(source, job.options, which, catalog), mode)
+    return job.run(SegmentSource(SegmentList(source), session_of(spark), which, catalog), mode)
 
 
 def table_sink(
@@ -134,6 +150,9 @@ def table_sink(
     transactions: Transactions = "committed",
     *,
     exclude: Sequence[str] = (),
+    on_table_error: OnTableError = "skip",
+    namespace: Rename = "",
+    table_name: Rename = "",
     options: Options | None = None,
     partition_by: PartitionBy = (),
     file_bytes: int = APPENDED_FILE_BYTES,
@@ -145,15 +164,17 @@ def table_sink(
     """Returns a function for `foreachBatch` that writes tables while a capture writes segments.
 
     The query names the segments of each batch (`format("pgoutput")` with the option `emit` set to `files`); the sink
-    writes their tables like `write_tables`. Each table is committed once per batch. If Spark runs a batch again, for
-    instance because the driver was killed between the commit and the checkpoint, tables that already have it stay as
-    they are.
+    writes their tables like `write_tables`. Each table with new rows is committed once per batch. If Spark runs a batch
+    again, for instance because the driver was killed between the commit and the checkpoint, tables that already have it
+    stay as they are.
 
     Args:
-        target, tables, format, transactions, exclude, options, partition_by, file_bytes, compression, storage_options,
-            catalog, iceberg_catalog: as in `write_tables`. Without `tables`, a table is written once it has changes. A
-            table that is missing in the target at a later batch, because you added it to `tables` or because the target
-            was lost, also gets the changes of earlier batches.
+        on_table_error: as in `write_tables`, but `"skip"` is the default. A table that was stopped is tried again when
+            the query starts again, and then gets the changes since its position.
+        target, tables, format, transactions, exclude, namespace, table_name, options, partition_by, file_bytes,
+            compression, storage_options, catalog, iceberg_catalog: as in `write_tables`. Without `tables`, a table is
+            written once it has changes. A table that is missing in the target at a later batch, because you added it to
+            `tables` or because the target was lost, also gets the changes of earlier batches.
 
     Raises:
         ValueError: for wrong arguments. The query fails for the reasons of `write_tables`, and if it reads rows instead
@@ -166,14 +187,26 @@ def table_sink(
             .option("checkpointLocation", "checkpoint/").start()
         )
     """
-    check_arguments(tables, exclude, format, "append", file_bytes, compression, partition_by)
+    check_arguments(tables, exclude, on_table_error, format, "append", file_bytes, compression, partition_by)
     table_options = checked_target(target, format, storage_options, catalog, iceberg_catalog)
-    place = _place(target)
     decoding, which = task_options(options, transactions)
-    decoding = replace(decoding, batch_rows=SPARK_BATCH_ROWS, batch_bytes=SPARK_BATCH_BYTES)
+    job = TableJob(
+        _place(target),
+        format,
+        table_options,
+        tables,
+        exclude,
+        replace(decoding, batch_rows=SPARK_BATCH_ROWS, batch_bytes=SPARK_BATCH_BYTES),
+        partition_by,
+        file_bytes,
+        compression,
+        on_table_error,
+        Naming(namespace, table_name),
+    )
 
     # Footers of earlier batches. A batch opens only new files of its directory.
     listed: dict[str, SegmentList] = {}
+    remembered: dict[str, Remembered] = {}
 
     def write_batch(batch: DataFrame, batch_id: int) -> None:
         found = read_emitted(batch, "table_sink")
@@ -182,58 +215,15 @@ def table_sink(
         segments = listed.setdefault(found.directory, SegmentList(found.directory))
         source = SegmentSource(segments, batch.sparkSession, which, catalog, found)
         if source.catalog.relations:
-            run = partial(begin_run, place, format, table_options)
-            _write(
-                source, run, place, tables, exclude, "append", decoding, partition_by, file_bytes, compression
-            )
+            job.run(source, "append", remembered.setdefault(found.directory, Remembered()))
 
     return write_batch
-
-
-def _write(
-    source: Source,
-    begin: Callable[[], AbstractContextManager[Run]],
-    target: str,
-    tables: Sequence[str] | None,
-    exclude: Sequence[str],
-    mode: Mode,
-    options: Options,
-    partition_by: PartitionBy,
-    file_bytes: int,
-    compression: Compression,
-) -> list[Row]:
-    # First, so that a run refused for its arguments creates no target.
-    described = described_tables(
-        source.catalog, tables, exclude, options, partition_by, more=source.batch is not None
-    )
-    with begin() as run:
-        parts = plan_tables(described, options, run, mode)
-        if tables is None:
-            described, parts = with_rows(run, described, parts, source)
-        if not parts:
-            return []
-        if isinstance(source, SegmentSource) and source.batch is not None:
-            parts = begun_with_query(run, parts, source, source.batch, named=tables is not None)
-        parts = checked_targets(run, parts, mode, source)
-        if mode != "overwrite":
-            check_columns(run, described, parts, options)
-        task = WriteTables(
-            target,
-            run.name,
-            tuple(parts),
-            run.hidden,
-            file_bytes,
-            compression,
-            options.metadata_prefix,
-            None,
-            source.last_seq,
-        )
-        return _commit(run, parts, source.write(task), source, mode)
 
 
 def check_arguments(
     tables: Sequence[str] | None,
     exclude: Sequence[str],
+    on_table_error: str,
     format: str,
     mode: str,
     file_bytes: int,
@@ -256,6 +246,8 @@ def check_arguments(
                     f"tables must be a list of qualified names such as public.orders, and has {kind_of(each)}"
                 )
     check_exclude(exclude)
+    if on_table_error not in get_args(OnTableError):
+        raise ValueError(f"on_table_error must be 'stop' or 'skip', not {on_table_error!r}")
     by_table = partition_by if isinstance(partition_by, Mapping) else {"": partition_by}
     for columns in by_table.values():
         expect_list("partition_by", columns)
@@ -300,63 +292,3 @@ def _place(target: str | os.PathLike[str]) -> str:
     """The target as an absolute path or URI, valid in any working directory."""
     open_store(target)  # an error for a URI that was converted to a Path
     return absolute(target)
-
-
-def _commit(
-    run: Run, parts: Sequence[TablePart], files: Iterable[WrittenFile], source: Source, mode: Mode
-) -> list[Row]:
-    position = Ordinal(source.last_seq, source.stream, source.transactions)
-    by_table: dict[str, list[WrittenFile]] = {}
-    for file in sorted(files, key=lambda each: (each.first or 0, each.name)):
-        by_table.setdefault(file.directory, []).append(file)
-    rows = []
-    for part in parts:
-        # Rejects are committed first: a repeated run writes only those of tables that were not committed.
-        _commit_rejects(run, part, by_table.get(rejects_of(part.directory), []), position, mode)
-        found = by_table.get(part.directory, [])
-        run.added.setdefault(part.directory, set())
-        # A query may lag behind `write_tables` calls in the meantime.
-        begins = mode == "overwrite" or part.after is None
-        reached = position.seq if begins else max(part.after or 0, position.seq)
-        changed = part.after != position.seq or mode == "overwrite"
-        if reached == position.seq and (changed or _lacks_marks(run.ordinal(part.directory), position)):
-            run.commit(part.directory, found, position, part.decode.target, mode, part.partitioning.columns)
-        else:
-            run.lease.check()  # it may commit, too
-            run.table(part.directory).fix_statistics()
-        rows.append(_summary(part.directory, found, reached))
-    return rows
-
-
-def _lacks_marks(before: Ordinal | None, position: Ordinal) -> bool:
-    """Whether an earlier version wrote a table: its stream or its kind of transactions is not recorded."""
-    if before is None or before.transactions is None:
-        return True
-    return position.stream is not None and before.stream is None
-
-
-def _commit_rejects(
-    run: Run, part: TablePart, files: Sequence[WrittenFile], position: Ordinal, mode: Mode
-) -> None:
-    if not files and mode != "overwrite":
-        return
-    directory = rejects_of(part.directory)
-    schema = pa.schema([pa.field(field.name, field.type) for field in REJECTS_SCHEMA])
-    before = run.ordinal(directory)
-    overwritten = mode == "overwrite" and (files or before is not None)
-    if overwritten or (mode != "overwrite" and (before is None or before.seq < position.seq)):
-        run.commit(directory, files, position, schema, mode)
-    else:
-        run.added.setdefault(directory, set())  # so that the files are removed
-
-
-def _summary(directory: str, files: Sequence[WrittenFile], position: int) -> Row:
-    return Row(
-        table=directory,
-        rows=sum(each.rows for each in files),
-        files=len(files),
-        bytes=sum(each.nbytes for each in files),
-        first=min((each.first for each in files if each.first is not None), default=None),
-        last=max((each.last for each in files if each.last is not None), default=None),
-        position=position,
-    )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pickle
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -42,6 +42,7 @@ FILES_SCHEMA = pa.schema(
         ("last", pa.int64()),
         ("statistics", pa.string()),
         ("partition", pa.string()),
+        ("problem", pa.string()),
     ]
 )
 
@@ -91,6 +92,7 @@ class WriteTables:
         prefix: the prefix of the metadata columns.
         outcomes: the outcomes of transactions, if only committed rows are requested, otherwise None.
         last: the ordinal of the last relevant message.
+        skip: whether the other tables go on if the rows of one cannot be written.
     """
 
     target: str
@@ -102,6 +104,7 @@ class WriteTables:
     prefix: str
     outcomes: TransactionOutcomes | None = field(repr=False)
     last: int
+    skip: bool = False
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Writes the payloads of a Spark partition."""
@@ -110,7 +113,8 @@ class WriteTables:
 
     def write(self, payloads: Iterable[pa.Table], outcomes: TransactionOutcomes | None) -> pa.RecordBatch:
         """Writes tagged payloads. Returns the files."""
-        catalogs = {each.directory: Catalog.from_json(each.decode.catalog) for each in self.tables}
+        catalogs: dict[str, Catalog] = {}
+        failed: dict[str, str] = {}
         with TableFiles(
             open_store(self.target),
             self.run,
@@ -120,24 +124,28 @@ class WriteTables:
             prefix=self.prefix,
             checked=True,
             partitioning={each.directory: each.partitioning for each in self.tables},
+            failed=failed if self.skip else None,
         ) as files:
             for rows in payloads:
                 after: dict[int | None, pa.Table] = {}  # nearly always all tables have the same position
                 there = set(rows.column("relation").unique().to_pylist())
                 for table in self.tables:
-                    if there.isdisjoint(table.oids):
+                    if there.isdisjoint(table.oids) or table.directory in failed:
                         continue
                     if table.after not in after:
                         after[table.after] = self._changes_after(rows, outcomes, table.after)
-                    rejected = _write_table(files, table, after[table.after], catalogs[table.directory])
-                    if rejected and _ahead(table.rejects_after, table.after):
-                        new = self._changes_after(rows, outcomes, table.rejects_after)["seq"]
-                        rejected = [each.filter(pc.is_in(each["seq"], new)) for each in rejected]
-                    for each in rejected:
-                        rejects = pa.RecordBatch.from_arrays(each.columns, schema=table.rejects)
-                        files.add(rejects_of(table.directory), rejects)
+                    if table.directory not in catalogs:
+                        catalogs[table.directory] = Catalog.from_json(table.decode.catalog)
+                    with files.of_table(table.directory):
+                        rejected = _write_table(files, table, after[table.after], catalogs[table.directory])
+                        if rejected and _ahead(table.rejects_after, table.after):
+                            new = self._changes_after(rows, outcomes, table.rejects_after)["seq"]
+                            rejected = [each.filter(pc.is_in(each["seq"], new)) for each in rejected]
+                        for each in rejected:
+                            rejects = pa.RecordBatch.from_arrays(each.columns, schema=table.rejects)
+                            files.add(rejects_of(table.directory), rejects)
                 pa.default_memory_pool().release_unused()
-        return _as_batch(files.written)
+        return _as_batch(files.written, failed)
 
     def _changes_after(
         self, rows: pa.Table, outcomes: TransactionOutcomes | None, position: int | None
@@ -166,8 +174,10 @@ def _write_table(
     return rejected
 
 
-def _as_batch(files: Iterable[WrittenFile]) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pylist([vars(each) for each in files], FILES_SCHEMA)
+def _as_batch(files: Iterable[WrittenFile], failed: Mapping[str, str]) -> pa.RecordBatch:
+    rows = [vars(each) for each in files]
+    rows += [{"directory": directory, "problem": problem} for directory, problem in failed.items()]
+    return pa.RecordBatch.from_pylist(rows, FILES_SCHEMA)
 
 
 @dataclass(frozen=True)

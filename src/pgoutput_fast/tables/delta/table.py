@@ -392,7 +392,7 @@ class DeltaTable(Table):
     # ---- upkeep --------------------------------------------------------------------------------------------------
 
     def fix_statistics(self) -> None:
-        version = self.version()
+        version = self.known
         if version is not None:
             self._is_known = not self._mended(self._opened, version, check=True)
 

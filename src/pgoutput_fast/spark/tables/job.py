@@ -1,0 +1,301 @@
+"""One run over a source: which tables it writes, the job on the executors, the commits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import pyarrow as pa
+from pyspark.sql import Row
+
+from pgoutput_fast.schema.options import Options
+from pgoutput_fast.schema.tables import REJECTS_SCHEMA
+from pgoutput_fast.spark.tables.checks import begun_with_query, checked_targets, with_rows
+from pgoutput_fast.spark.tables.naming import Naming
+from pgoutput_fast.spark.tables.plan import (
+    DescribedTable,
+    PartitionBy,
+    TargetNames,
+    described_tables,
+    plan_tables,
+)
+from pgoutput_fast.spark.tables.problems import OnTableError, TableProblems
+from pgoutput_fast.spark.tables.run import Run, begin_run
+from pgoutput_fast.spark.tables.sources import SegmentSource, Source
+from pgoutput_fast.spark.tasks.tables import TablePart, WriteTables, rejects_of
+from pgoutput_fast.storage.parquet import Compression
+from pgoutput_fast.tables.files import WrittenFile
+from pgoutput_fast.tables.options import TableOptions
+from pgoutput_fast.tables.table import Mode, Ordinal
+
+__all__ = ["Remembered", "TableJob"]
+
+# A commit waits for the disk or the store most of its time.
+_COMMITS_AT_A_TIME = 8
+
+_Item = TypeVar("_Item")
+_Done = TypeVar("_Done")
+
+
+@dataclass
+class Remembered:
+    """What a sink remembers between batches.
+
+    Attributes:
+        name: the name of the progress that the last batch wrote. If the target has another one, something else has
+            written tables meanwhile.
+        stopped: directories of the tables that were stopped in a batch: they are tried again by the next sink.
+    """
+
+    name: str = ""
+    stopped: set[str] = field(default_factory=set)
+
+
+@dataclass(frozen=True)
+class TableJob:
+    """What runs write, and how: the arguments of `write_tables`, checked."""
+
+    target: str
+    format: str
+    table_options: TableOptions
+    tables: Sequence[str] | None
+    exclude: Sequence[str]
+    options: Options
+    partition_by: PartitionBy
+    file_bytes: int
+    compression: Compression
+    on_table_error: OnTableError
+    naming: Naming
+
+    def run(self, source: Source, mode: Mode, remembered: Remembered | None = None) -> list[Row]:
+        """Writes what is new in the source.
+
+        Args:
+            source: the payloads.
+            mode: as for `write_tables`.
+            remembered: what the sink remembers, if the source is a batch of its query.
+
+        Returns:
+            A row per table that was looked at.
+        """
+        problems = TableProblems(self.on_table_error)
+        database = None if source.stream is None or source.stream.names is None else source.stream.names[1]
+        names = TargetNames(source.catalog, self.format, self.naming, database)
+        named = self._named(source)
+        # Before the target is made: a run that is refused for its arguments makes none.
+        described = self._described(source, names, named, problems) if remembered is None else []
+        with begin_run(self.target, self.format, self.table_options) as run:
+            quiet = 0
+            if remembered is not None:
+                named, quiet = _that_change(run, source, names, named, remembered)
+                described = self._described(source, names, named, problems)
+            rows = self._written(run, source, described, names, mode, problems, quiet)
+            problems.expect_others(quiet + sum(row["error"] is None for row in rows))
+            self._keep(run, source, problems)
+            if remembered is not None:
+                remembered.name = run.progress.name
+                remembered.stopped |= problems.reasons.keys()
+            return rows
+
+    def _named(self, source: Source) -> Sequence[str | int]:
+        """The tables of the source, or those that the user named."""
+        if self.tables is not None:
+            return self.tables
+        return sorted({relation.qualified_name for relation in source.catalog.relations})
+
+    def _described(
+        self, source: Source, names: TargetNames, named: Sequence[str | int], problems: TableProblems
+    ) -> list[DescribedTable]:
+        more = source.batch is not None
+        return described_tables(
+            names, named, self.exclude, self.options, self.partition_by, problems, more=more
+        )
+
+    def _written(
+        self,
+        run: Run,
+        source: Source,
+        described: Sequence[DescribedTable],
+        names: TargetNames,
+        mode: Mode,
+        problems: TableProblems,
+        quiet: int,
+    ) -> list[Row]:
+        planned = plan_tables(described, self.options, names, run, mode, problems)
+        if self.tables is None:
+            planned = with_rows(run, planned, source)
+        if isinstance(source, SegmentSource) and source.batch is not None:
+            named = self.tables is not None
+            planned = begun_with_query(
+                run, planned, source, source.batch, problems, named=named, others=quiet > 0
+            )
+        planned = checked_targets(run, planned, mode, source, self.options, problems)
+        parts = [each.part for each in planned]
+        if not parts:
+            return []
+        task = WriteTables(
+            self.target,
+            run.name,
+            tuple(parts),
+            run.hidden,
+            self.file_bytes,
+            self.compression,
+            self.options.metadata_prefix,
+            None,
+            source.last_seq,
+            problems.skip,
+        )
+        files, failed = source.write(task)
+        for directory, reason in failed.items():
+            problems.add(directory, ValueError(f"{run.store}/{directory}: {reason}"))
+        return _commit(run, parts, files, source, mode, problems)
+
+    def _keep(self, run: Run, source: Source, problems: TableProblems) -> None:
+        """Records how far the tables were read, and which are stopped."""
+        progress = run.progress
+        for directory, reason in problems.reasons.items():
+            progress.stop(directory, reason)
+        progress.end = max(progress.end, source.last_seq)
+        run.lease.check()
+        progress.save()
+
+
+def _that_change(
+    run: Run, source: Source, names: TargetNames, named: Sequence[str | int], remembered: Remembered
+) -> tuple[Sequence[str | int], int]:
+    """(the tables of a batch that must be looked at, how many others it advances). Stopped tables are neither.
+
+    A table stays out if the last batch left it at the beginning of this one and no row in between is for it.
+    """
+    assert isinstance(source, SegmentSource)
+    assert source.batch is not None
+    directories = {name: names.directory(name) for name in named}
+    named = [name for name in named if directories[name] not in remembered.stopped]
+    progress = run.progress
+    if not remembered.name or progress.name != remembered.name:
+        return named, 0
+    first = source.batch.first
+    at = {
+        name: known
+        for name in named
+        if (known := progress.tables.get(directories[name])) is not None
+        and known.stop is None
+        and known.reached.seq >= first - 1
+    }
+    begun = source.begun_before(first - 1) if source.transactions == "committed" else None
+    oids = {name: {each.oid for each in source.catalog.named(name)} for name in at}
+    changed = source.changed(set().union(*oids.values()), first if begun is None else begun)
+    reached = Ordinal(source.last_seq, source.stream, source.transactions)
+    quiet = {name for name in at if oids[name].isdisjoint(changed)}
+    for name in quiet:
+        progress.advance(directories[name], at[name].own, max(reached, at[name].reached, key=_seq))
+    return [name for name in named if name not in quiet], len(quiet)
+
+
+def _seq(position: Ordinal) -> int:
+    return position.seq
+
+
+def _commit(
+    run: Run,
+    parts: Sequence[TablePart],
+    files: Iterable[WrittenFile],
+    source: Source,
+    mode: Mode,
+    problems: TableProblems,
+) -> list[Row]:
+    position = Ordinal(source.last_seq, source.stream, source.transactions)
+    by_table: dict[str, list[WrittenFile]] = {}
+    for file in sorted(files, key=lambda each: (each.first or 0, each.name)):
+        by_table.setdefault(file.directory, []).append(file)
+
+    # Files there that no commit adds are removed at the end.
+    for directory in by_table.keys() | problems.reasons.keys():
+        run.added.setdefault(directory, set())
+
+    def commit(part: TablePart) -> Row:
+        directory = part.directory
+        own, rows, rejects = (
+            run.own_ordinal(directory),
+            by_table.get(directory, []),
+            by_table.get(rejects_of(directory), []),
+        )
+        if directory not in problems.reasons:
+            with problems.of(directory):
+                # Rejects are committed first: a repeated run writes only those of tables that were not committed.
+                _commit_rejects(run, part, rejects, position, mode)
+                return _commit_table(run, part, own, rows, position, mode)
+        return _summary(directory, [], part.after, problems.reasons[directory])
+
+    return _side_by_side(commit, parts, _COMMITS_AT_A_TIME if run.target.commits_side_by_side else 1)
+
+
+def _commit_table(
+    run: Run,
+    part: TablePart,
+    own: Ordinal | None,
+    files: Sequence[WrittenFile],
+    position: Ordinal,
+    mode: Mode,
+) -> Row:
+    begins = mode == "overwrite" or part.after is None
+    # A query may lag behind `write_tables` calls in the meantime.
+    reached = position.seq if begins else max(part.after or 0, position.seq)
+    if reached != position.seq:
+        return _summary(part.directory, files, reached)
+    if begins or files or own is None or _lacks_marks(own, position):
+        run.commit(part.directory, files, position, part.decode.target, mode, part.partitioning.columns)
+        own = position
+    else:
+        run.lease.check()  # it may commit, too
+        run.table(part.directory).fix_statistics()
+    run.progress.advance(part.directory, own.seq, position)
+    return _summary(part.directory, files, reached)
+
+
+def _lacks_marks(before: Ordinal, position: Ordinal) -> bool:
+    """Whether an earlier version wrote a table: its stream or its kind of transactions is not recorded."""
+    return before.transactions is None or (position.stream is not None and before.stream is None)
+
+
+def _commit_rejects(
+    run: Run, part: TablePart, files: Sequence[WrittenFile], position: Ordinal, mode: Mode
+) -> None:
+    if not files and mode != "overwrite":
+        return
+    directory = rejects_of(part.directory)
+    schema = pa.schema([pa.field(field.name, field.type) for field in REJECTS_SCHEMA])
+    before = run.own_ordinal(directory)
+    overwritten = mode == "overwrite" and (files or before is not None)
+    if overwritten or (mode != "overwrite" and (before is None or before.seq < position.seq)):
+        run.commit(directory, files, position, schema, mode)
+
+
+def _summary(
+    directory: str, files: Sequence[WrittenFile], position: int | None, error: str | None = None
+) -> Row:
+    return Row(
+        table=directory,
+        rows=sum(each.rows for each in files),
+        files=len(files),
+        bytes=sum(each.nbytes for each in files),
+        first=min((each.first for each in files if each.first is not None), default=None),
+        last=max((each.last for each in files if each.last is not None), default=None),
+        position=position,
+        error=error,
+    )
+
+
+def _side_by_side(do: Callable[[_Item], _Done], items: Sequence[_Item], at_a_time: int) -> list[_Done]:
+    """Calls a function for several items at a time. After an error, no other call begins."""
+    if at_a_time == 1 or len(items) < 2:
+        return [do(each) for each in items]
+    with ThreadPoolExecutor(at_a_time, "commits") as pool:
+        calls = [pool.submit(do, each) for each in items]
+        try:
+            return [call.result() for call in calls]
+        except BaseException:
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise

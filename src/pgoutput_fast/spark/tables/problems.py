@@ -1,0 +1,56 @@
+"""Errors of single tables: the first one ends the run, or each stops its table and the others go on."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal
+
+import pyarrow as pa
+
+from pgoutput_fast.base.display import error_text
+from pgoutput_fast.tables.table import ConflictError
+
+__all__ = ["OnTableError", "TableProblems"]
+
+OnTableError = Literal["stop", "skip"]
+
+# Other errors, such as those of a store, concern all tables.
+_OF_A_TABLE = (ValueError, ConflictError, pa.ArrowException)
+_log = logging.getLogger(__name__)
+
+
+class TableProblems:
+    """The errors of the tables of a run.
+
+    Args:
+        on_table_error: `"stop"` raises the first one.
+    """
+
+    def __init__(self, on_table_error: OnTableError) -> None:
+        self.skip = on_table_error == "skip"
+        self.reasons: dict[str, str] = {}
+        self._first: Exception | None = None
+
+    @contextmanager
+    def of(self, table: str) -> Iterator[None]:
+        """Work for a table, named by its directory."""
+        try:
+            yield
+        except _OF_A_TABLE as problem:
+            if not self.skip:
+                raise
+            self.add(table, problem)
+
+    def add(self, table: str, problem: Exception) -> None:
+        """Stops a table."""
+        if table not in self.reasons:
+            self.reasons[table] = error_text(problem)
+            self._first = self._first or problem
+            _log.warning("%s is stopped, and the other tables go on: %s", table, self.reasons[table])
+
+    def expect_others(self, others: int) -> None:
+        """Raises the first error if no table is left that goes on."""
+        if self._first is not None and not others:
+            raise self._first
