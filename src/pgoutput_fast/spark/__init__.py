@@ -21,6 +21,7 @@ try:
     from pgoutput_fast.spark.dataframes.tagged import state_after
     from pgoutput_fast.spark.dataframes.transactions import transactions
     from pgoutput_fast.spark.tables.raw import write_raw
+    from pgoutput_fast.spark.tables.status import table_status
     from pgoutput_fast.spark.tables.write import table_sink, write_tables
     from pgoutput_fast.spark.tagging.batches import tag_batches
     from pgoutput_fast.spark.tagging.segments import write_segments
@@ -41,6 +42,7 @@ __all__ = [
     "relations",
     "state_after",
     "table_sink",
+    "table_status",
     "tag",
     "tag_batches",
     "transactions",

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any, Self, get_args
+from typing import Any, NamedTuple, Self, get_args
 
 from pgoutput_fast.base.documents import parsed_json
 from pgoutput_fast.schema.options import Transactions
@@ -30,17 +30,11 @@ _VERSION = 1
 _DAMAGES = (ValueError, TypeError, LookupError, AttributeError, OverflowError)
 
 
-@dataclass(frozen=True)
-class Stop:
-    """Why a table is stopped while others go on, and since when (ISO 8601)."""
+class Stop(NamedTuple):
+    """Why a table is stopped while others go on, and since when."""
 
     reason: str
-    since: str
-
-    @classmethod
-    def now(cls, reason: str) -> Stop:
-        """A stop of now."""
-        return cls(reason, datetime.now(UTC).isoformat(timespec="seconds"))
+    at: datetime
 
 
 @dataclass(frozen=True)
@@ -117,12 +111,11 @@ class Progress:
             reached = reached._replace(stream=known.reached.stream)
         self.tables[directory] = TableProgress(own, reached)
 
-    def stop(self, directory: str, reason: str) -> Stop:
+    def stop(self, directory: str, reason: str) -> None:
         """Notes that a table is stopped. Its position stays. For the same reason, so does the time."""
         known = self.tables.get(directory, TableProgress(-1, Ordinal(-1)))
-        stop = known.stop if known.stop is not None and known.stop.reason == reason else Stop.now(reason)
-        self.tables[directory] = replace(known, stop=stop)
-        return stop
+        if known.stop is None or known.stop.reason != reason:
+            self.tables[directory] = replace(known, stop=Stop(reason, datetime.now(UTC)))
 
     def save(self) -> None:
         """Writes the file, if anything is new."""
@@ -134,7 +127,7 @@ class Progress:
         for directory, each in self.tables.items():
             tables[directory] = [each.own, positions.setdefault(each.reached, len(positions))]
             if each.stop is not None:
-                tables[directory] += [each.stop.reason, each.stop.since]
+                tables[directory] += [each.stop.reason, each.stop.at.isoformat()]
         values = {
             "version": _VERSION,
             "format": self.format,
@@ -162,5 +155,5 @@ def _ordinal(values: list[Any]) -> Ordinal:
 
 def _table(values: list[Any], known: list[Ordinal]) -> TableProgress:
     own, at, *stop = values
-    reason_and_time = Stop(str(stop[0]), str(stop[1])) if stop else None
+    reason_and_time = Stop(str(stop[0]), datetime.fromisoformat(stop[1])) if stop else None
     return TableProgress(int(own), known[int(at)], reason_and_time)

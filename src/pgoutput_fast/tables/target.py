@@ -104,8 +104,8 @@ class FileTarget(Target):
     sign: ClassVar[tuple[str, str]]
     #: Whether files must have hidden names until they are committed.
     hidden: ClassVar[bool] = False
-    #: Whether several threads may commit, each to a table of its own.
-    commits_side_by_side: ClassVar[bool] = True
+    #: Whether several threads may read and commit tables, each its own.
+    side_by_side: ClassVar[bool] = True
 
     @abstractmethod
     def table(self, directory: str, role: TableRole) -> Table:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -32,8 +33,8 @@ from pgoutput_fast.tables.table import Mode, Ordinal
 
 __all__ = ["Remembered", "TableJob"]
 
-# A commit waits for the disk or the store most of its time.
-_COMMITS_AT_A_TIME = 8
+# Tables are read and committed side by side: most of the time, this waits for the disk or the store.
+_AT_A_TIME = 8
 
 _Item = TypeVar("_Item")
 _Done = TypeVar("_Done")
@@ -123,6 +124,7 @@ class TableJob:
         problems: TableProblems,
         quiet: int,
     ) -> list[Row]:
+        _open(run, [names.directory(each.resolved.table) for each in described])
         planned = plan_tables(described, self.options, names, run, mode, problems)
         if self.tables is None:
             planned = with_rows(run, planned, source)
@@ -229,7 +231,7 @@ def _commit(
                 return _commit_table(run, part, own, rows, position, mode)
         return _summary(directory, [], part.after, problems.reasons[directory])
 
-    return _side_by_side(commit, parts, _COMMITS_AT_A_TIME if run.target.commits_side_by_side else 1)
+    return _side_by_side(run, commit, parts)
 
 
 def _commit_table(
@@ -288,11 +290,21 @@ def _summary(
     )
 
 
-def _side_by_side(do: Callable[[_Item], _Done], items: Sequence[_Item], at_a_time: int) -> list[_Done]:
-    """Calls a function for several items at a time. After an error, no other call begins."""
-    if at_a_time == 1 or len(items) < 2:
+def _open(run: Run, directories: Sequence[str]) -> None:
+    """Reads the newest versions of tables, which are used later, one by one."""
+
+    def read(directory: str) -> None:
+        with suppress(Exception):  # the use meets it again
+            run.own_ordinal(directory)
+
+    _side_by_side(run, read, directories)
+
+
+def _side_by_side(run: Run, do: Callable[[_Item], _Done], items: Sequence[_Item]) -> list[_Done]:
+    """Calls a function for several tables at a time. After an error, no other call begins."""
+    if not run.target.side_by_side or len(items) < 2:
         return [do(each) for each in items]
-    with ThreadPoolExecutor(at_a_time, "commits") as pool:
+    with ThreadPoolExecutor(_AT_A_TIME, "tables") as pool:
         calls = [pool.submit(do, each) for each in items]
         try:
             return [call.result() for call in calls]

@@ -61,7 +61,7 @@ class IcebergTarget(FileTarget):
     unfit = re.compile(r"[?#\x00-\x1f]")
     takes_catalog = True
     # The tables share a catalog, and pyiceberg does not say that threads may.
-    commits_side_by_side = False
+    side_by_side = False
     sign = "/metadata", ".metadata.json"
 
     def __init__(self, store: Store, options: TableOptions) -> None:

@@ -1,0 +1,91 @@
+"""How far the tables of a target are, and which are stopped."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from pgoutput_fast.base.display import error_text
+from pgoutput_fast.spark.sessions import session_of
+from pgoutput_fast.storage.paths import absolute
+from pgoutput_fast.storage.stores import open_store
+from pgoutput_fast.tables.formats import check_name, open_target
+from pgoutput_fast.tables.options import TableOptions
+from pgoutput_fast.tables.progress import Progress
+from pgoutput_fast.tables.target import FileTarget
+
+__all__ = ["table_status"]
+
+_SCHEMA = (
+    "table string, state string, reason string, since timestamp, position bigint, rows bigint, lag bigint"
+)
+
+
+def table_status(
+    target: str | os.PathLike[str],
+    *,
+    storage_options: Mapping[str, str] | None = None,
+    iceberg_catalog: Mapping[str, str] | None = None,
+    spark: SparkSession | None = None,
+) -> DataFrame:
+    """How far the tables of `write_tables`, `write_raw` and `table_sink` are, and which of them are stopped.
+
+    The driver reads the tables, without a job and without the right to write, so this works while a query runs.
+
+    Args:
+        target, storage_options, iceberg_catalog: as in `write_tables`.
+        spark: the session; default: the active one.
+
+    Returns:
+        A row per table, by name:
+        - `table`: its directory in the target
+        - `state`: `follow`, `stopped`, or `missing` if the table was removed
+        - `reason`, `since`: why and since when it is stopped, otherwise null
+        - `position`: ordinal of the last message whose effect it has; null before its first commit
+        - `rows`: how many rows it has
+        - `lag`: how many messages after its position runs have seen.
+
+    Raises:
+        FileNotFoundError: if the target has no tables.
+        OSError: if it is unavailable.
+
+    Example:
+        pgspark.table_status("lake/").where("state = 'stopped'").show(truncate=False)
+    """
+    store = open_store(absolute(target))
+    progress = Progress.read(store)
+    if not progress.tables:
+        raise FileNotFoundError(
+            f"{store} has no tables: the first call of write_tables or write_raw makes them"
+        )
+    check_name(progress.format, "changes")
+    tables = open_target(progress.format, store, TableOptions(storage_options, iceberg_catalog))
+    rows = [_row(tables, progress, directory) for directory in sorted(progress.tables)]
+    return session_of(spark).createDataFrame(rows, _SCHEMA)
+
+
+def _row(tables: FileTarget, progress: Progress, directory: str) -> tuple[Any, ...]:
+    stop = progress.tables[directory].stop
+    state, reason, since = ("follow", None, None) if stop is None else ("stopped", stop.reason, stop.at)
+    try:
+        known = tables.table(directory, "changes").known
+        own = None if known is None else known.ordinal
+        rows = None if known is None else sum(file.rows for file in known.files)
+    except ValueError as problem:
+        return directory, "stopped", reason or error_text(problem), since, None, None, None
+    if own is None and stop is None:
+        state = "missing"
+    found = progress.ordinal(directory, own)
+    position = None if found is None else found.seq
+    return (
+        directory,
+        state,
+        reason,
+        since,
+        position,
+        rows,
+        progress.end - (-1 if position is None else position),
+    )

@@ -1,0 +1,294 @@
+"""Tables of which few change: those without new rows get no commit, and those that cannot go on stop alone."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import pytest
+from pyspark.errors import StreamingQueryException
+
+from pgoutput_fast import Options
+from pgoutput_fast import spark as pgspark
+from pgoutput_fast.encode import ColumnSpec, RelationSpec
+from pgoutput_fast.tables.progress import Progress
+from support.lakes import tables_of
+from support.segment_streams import ORDERS, MadeSegments
+
+TABLES = [replace(ORDERS, oid=16401 + k, name=f"t{k}") for k in range(4)]
+NAMES = [f"public.{each.name}" for each in TABLES]
+# The same relation with another type, which cannot have the rows of the version before.
+ALTERED = replace(TABLES[1], columns=(ORDERS.columns[0], ColumnSpec("note", 1184)))
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> MadeSegments:
+    """Segments. The first one has a row of every table."""
+    (tmp_path / "segments").mkdir()
+    made = MadeSegments(tmp_path / "segments")
+    made.cut(*(made.commit(1, spec=each) for each in TABLES))
+    return made
+
+
+def _cut(made: MadeSegments, *parts: list[bytes]) -> int:
+    """Adds a segment. Returns the ordinal of its last message."""
+    made.cut(*parts)
+    assert made.state is not None
+    return made.state.next_seq - 1
+
+
+def _ids(lake: Path, format: str = "delta") -> dict[str, list[int]]:
+    """The rows of each table."""
+    tables = tables_of(format, lake).items()
+    return {name: rows["id"].to_pylist() for name, rows in tables if not name.startswith("_rejects/")}
+
+
+def _versions(lake: Path) -> list[int]:
+    return [deltalake.DeltaTable(str(lake / name)).version() for name in NAMES]
+
+
+class _Query:
+    """A query that is started for each batch, as a job that runs every hour."""
+
+    def __init__(self, spark: Any, place: Path, **options: Any) -> None:
+        pgspark.register(spark)
+        self._spark, self._place, self._options = spark, place, options
+        self.restart()
+
+    def restart(self) -> None:
+        """The next batches have a new sink, as after the end of the driver."""
+        self._sink = pgspark.table_sink(self._place / "lake", **self._options)
+
+    def run(self) -> None:
+        query = (
+            self._spark.readStream.format("pgoutput")
+            .option("emit", "files")
+            .load(str(self._place / "segments"))
+            .writeStream.foreachBatch(self._sink)
+            .option("checkpointLocation", str(self._place / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        try:
+            query.awaitTermination()
+        finally:
+            query.stop()
+
+
+def _status(spark: Any, lake: Path) -> dict[str, Any]:
+    return {row["table"]: row for row in pgspark.table_status(lake, spark=spark).collect()}
+
+
+def _by_calls(spark: Any, place: Path) -> Callable[[], object]:
+    return lambda: pgspark.write_tables(place / "segments", place / "lake", format="delta", spark=spark)
+
+
+def _by_query(spark: Any, place: Path) -> Callable[[], object]:
+    return _Query(spark, place, format="delta").run
+
+
+@pytest.mark.parametrize("way", [_by_calls, _by_query])
+def test_a_table_without_new_rows_gets_no_commit(
+    spark: Any, tmp_path: Path, made: MadeSegments, way: Any
+) -> None:
+    run, lake = way(spark, tmp_path), tmp_path / "lake"
+    run()
+    before = _versions(lake)
+    last = _cut(made, made.commit(2, spec=TABLES[2]))
+    run()
+    assert _versions(lake) == [before[0], before[1], before[2] + 1, before[3]]
+    status = _status(spark, lake)
+    assert {row["position"] for row in status.values()} == {last}
+    assert {(row["state"], row["lag"]) for row in status.values()} == {("follow", 0)}
+    assert [status[name]["rows"] for name in NAMES] == [1, 1, 2, 1]
+    run()
+    assert _versions(lake) == [before[0], before[1], before[2] + 1, before[3]]
+    assert _ids(lake) == {name: [1, 2] if name == NAMES[2] else [1] for name in NAMES}
+
+
+@pytest.mark.parametrize("way", [_by_calls, _by_query])
+def test_rows_whose_commit_comes_later(spark: Any, tmp_path: Path, made: MadeSegments, way: Any) -> None:
+    """A batch without a row of a table has the commit of rows that came before it."""
+    run, lake = way(spark, tmp_path), tmp_path / "lake"
+    made.cut(made.block(900, 7))
+    run()
+    made.cut(made.commit(2, spec=TABLES[2]))
+    run()
+    made.cut(made.stream_commit(900))
+    run()
+    assert _ids(lake)["public.orders"] == [7]
+
+
+@pytest.mark.parametrize("format", ["delta", "parquet", "iceberg"])
+def test_the_own_position_of_a_table_counts(
+    spark: Any, tmp_path: Path, made: MadeSegments, format: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a run that ended between the commits and the record of how far the others were read."""
+    segments, lake = tmp_path / "segments", tmp_path / "lake"
+    pgspark.write_tables(segments, lake, format=format)
+    made.cut(made.commit(2, spec=TABLES[2]))
+
+    def killed(progress: Progress) -> None:
+        raise OSError("no space left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Progress, "save", killed)
+        with pytest.raises(OSError, match="no space left"):
+            pgspark.write_tables(segments, lake, format=format)
+    made.cut(made.commit(3, spec=TABLES[3]))
+    rows = {row["table"]: row["rows"] for row in pgspark.write_tables(segments, lake, format=format)}
+    assert rows == {NAMES[0]: 0, NAMES[1]: 0, NAMES[2]: 0, NAMES[3]: 1}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"[]", b'{"version": 1}', b"[" * 100_000, b'{"version": 1, "positions": [3], "tables": []}', None],
+)
+def test_a_lost_or_damaged_record(
+    spark: Any, tmp_path: Path, made: MadeSegments, content: bytes | None
+) -> None:
+    """Then every table has its own position."""
+    segments, lake = tmp_path / "segments", tmp_path / "lake"
+    pgspark.write_tables(segments, lake, format="delta")
+    made.cut(made.commit(2, spec=TABLES[2]))
+    pgspark.write_tables(segments, lake, format="delta")
+    if content is None:
+        (lake / "_progress.json").unlink()
+    else:
+        (lake / "_progress.json").write_bytes(content)
+    assert not any(row["rows"] for row in pgspark.write_tables(segments, lake, format="delta"))
+    assert _ids(lake) == {name: [1, 2] if name == NAMES[2] else [1] for name in NAMES}
+
+
+def test_a_table_that_was_removed(spark: Any, tmp_path: Path, made: MadeSegments) -> None:
+    """It is written again as a whole, although it had no new rows for long."""
+    segments, lake = tmp_path / "segments", tmp_path / "lake"
+    pgspark.write_tables(segments, lake, format="delta")
+    made.cut(made.commit(2, spec=TABLES[2]))
+    pgspark.write_tables(segments, lake, format="delta")
+    shutil.rmtree(lake / NAMES[1])
+    assert _status(spark, lake)[NAMES[1]]["state"] == "missing"
+    pgspark.write_tables(segments, lake, format="delta")
+    assert _ids(lake)[NAMES[1]] == [1]
+
+
+def _damaged(made: MadeSegments, spec: RelationSpec) -> list[bytes]:
+    """A transaction with a value that cannot be decoded."""
+    made.lsn += 100
+    wal: list[bytes] = made.writer.begin(made.lsn, made.lsn, 0)
+    wal += made.writer.change(spec, "insert", new=["not a number", None])
+    return wal + made.writer.commit(made.lsn, made.lsn + 8, 0)
+
+
+@pytest.mark.parametrize("format", ["delta", "parquet"])
+@pytest.mark.parametrize("kind", ["type", "value"])
+def test_one_table_does_not_stop_the_others(
+    spark: Any, tmp_path: Path, made: MadeSegments, format: str, kind: str
+) -> None:
+    segments, lake = tmp_path / "segments", tmp_path / "lake"
+    first = _cut(made, made.commit(2))
+    pgspark.write_tables(segments, lake, format=format)
+    wrong = (
+        made.commit(3, spec=ALTERED)
+        if kind == "type"
+        else made.commit(3, spec=TABLES[1]) + _damaged(made, TABLES[1])
+    )
+    last = _cut(made, wrong, made.commit(3, spec=TABLES[2]))
+    before = _ids(lake, format)
+    # pyspark has the error of a task as its own
+    with pytest.raises(Exception, match="note" if kind == "type" else "column 'id'"):
+        pgspark.write_tables(segments, lake, format=format)
+    assert _ids(lake, format) == before
+    rows = {
+        row["table"]: row
+        for row in pgspark.write_tables(segments, lake, format=format, on_table_error="skip")
+    }
+    assert _ids(lake, format) == {**before, NAMES[2]: [1, 3]}
+    status = _status(spark, lake)
+    assert {name: row["state"] for name, row in status.items() if row["state"] != "follow"} == {
+        NAMES[1]: "stopped"
+    }
+    stopped = status[NAMES[1]]
+    assert (stopped["position"], stopped["rows"], stopped["lag"]) == (first, 1, last - first)
+    assert ("note" if kind == "type" else "column 'id'") in stopped["reason"]
+    assert "not a number" not in stopped["reason"]
+    if kind == "value":
+        assert (rows[NAMES[1]]["error"], rows[NAMES[1]]["position"]) == (stopped["reason"], first)
+    assert len([*(lake / NAMES[1]).glob("*.parquet")]) == 1
+    # A remedy: the table begins again, or the value goes to the rejects.
+    if kind == "value":
+        pgspark.write_tables(segments, lake, format=format, options=Options(on_error="quarantine"))
+        assert _ids(lake, format)[NAMES[1]] == [1, 3]
+        assert _status(spark, lake)[NAMES[1]]["state"] == "follow"
+
+
+def test_a_query_goes_on_without_a_table(spark: Any, tmp_path: Path, made: MadeSegments) -> None:
+    lake, query = tmp_path / "lake", _Query(spark, tmp_path, format="delta")
+    query.run()
+    made.cut(_damaged(made, TABLES[1]), made.commit(2, spec=TABLES[2]))
+    query.run()
+    made.cut(made.commit(3, spec=TABLES[1]) + made.commit(3, spec=TABLES[2]))
+    query.run()
+    assert _ids(lake) == {**{name: [1] for name in NAMES}, NAMES[2]: [1, 2, 3]}
+    first = _status(spark, lake)[NAMES[1]]
+    assert first["state"] == "stopped"
+    # The next sink tries the table again, from its position on. It keeps the time of the stop.
+    query.restart()
+    made.cut(made.commit(4, spec=TABLES[2]))
+    query.run()
+    again = _status(spark, lake)[NAMES[1]]
+    assert (again["state"], again["since"]) == ("stopped", first["since"])
+    assert again["lag"] > first["lag"]
+    pgspark.write_tables(tmp_path / "segments", lake, format="delta", tables=NAMES[2:3])
+    assert _ids(lake)[NAMES[2]] == [1, 2, 3, 4]
+
+
+def test_no_table_is_left(spark: Any, tmp_path: Path, made: MadeSegments) -> None:
+    query = _Query(spark, tmp_path, format="delta", tables=[NAMES[1]])
+    query.run()
+    made.cut(_damaged(made, TABLES[1]))
+    with pytest.raises(StreamingQueryException, match="column 'id'"):
+        query.run()
+
+
+@pytest.mark.parametrize("format", ["delta", "iceberg"])
+def test_databases_share_a_target(spark: Any, tmp_path: Path, made: MadeSegments, format: str) -> None:
+    segments, lake = tmp_path / "segments", tmp_path / "lake"
+    for namespace in ("north_", lambda database, schema, table: f"{database}.{schema}"):
+        rows = pgspark.write_tables(segments, lake, format=format, namespace=namespace)
+        assert [row["rows"] for row in rows] == [1, 1, 1, 1]
+    quoted = "shop+2Epublic"
+    assert {row["table"] for row in rows} == {f"{quoted}.t{k}" for k in range(4)}
+    found = {each.name for each in lake.iterdir() if not each.name.startswith("_")}
+    assert found == {f"{schema}.t{k}" for schema in ("north_public", quoted) for k in range(4)}
+    (row,) = pgspark.write_tables(
+        segments, lake, [NAMES[0]], format=format, namespace="south_", table_name="a_"
+    )
+    assert row["table"] == "south_public.a_t0"
+    with pytest.raises(ValueError, match=r"give public\.t0 and public\.t1 the same name: public\.t"):
+        pgspark.write_tables(segments, lake, format=format, table_name=lambda *names: "t")
+
+
+def test_wrong_arguments(spark: Any, tmp_path: Path, made: MadeSegments) -> None:
+    segments, lake = tmp_path / "segments", tmp_path / "lake"
+    with pytest.raises(ValueError, match="on_table_error must be 'stop' or 'skip', not 'ignore'"):
+        pgspark.write_tables(segments, lake, on_table_error="ignore")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="namespace must be a prefix, or a function"):
+        pgspark.write_tables(segments, lake, namespace=3)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"table_name returned an empty name for shop\.public\.t0"):
+        pgspark.write_tables(segments, lake, table_name=lambda *names: "")
+    with pytest.raises(FileNotFoundError, match="has no tables: the first call of write_tables"):
+        pgspark.table_status(lake)
+    assert not lake.exists()
+
+
+def test_the_record_is_small(spark: Any, tmp_path: Path, made: MadeSegments) -> None:
+    """The position of the tables is there once."""
+    pgspark.write_tables(tmp_path / "segments", tmp_path / "lake")
+    values = json.loads((tmp_path / "lake/_progress.json").read_text())
+    assert (values["format"], len(values["positions"]), len(values["tables"])) == ("parquet", 1, len(TABLES))
