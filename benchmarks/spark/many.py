@@ -43,7 +43,8 @@ class Stream:
         self._directory = directory
         directory.mkdir()
         self._specs = [RelationSpec(20_000 + k, "public", f"t{k:04}", _COLUMNS) for k in range(tables)]
-        self._writer, self._state, self._numbers = Writer(), None, count(1)
+        self._state: pgo.StreamState | None = None
+        self._writer, self._numbers = Writer(), count(1)
 
     def add(self, changing: int) -> None:
         """Adds a segment with a transaction of ten rows in each of some tables."""

@@ -19,6 +19,7 @@ from benchmarks.mirror.processes import ProcessTree
 from benchmarks.mirror.systems import DebeziumSystem
 from benchmarks.spark import columns as spark_columns
 from benchmarks.spark import curve as spark_curve
+from benchmarks.spark import many as spark_many
 from benchmarks.spark import planning as spark_planning
 from benchmarks.spark import raw as spark_raw
 from benchmarks.spark import tables as spark_tables
@@ -129,6 +130,18 @@ def test_tables_on_spark_at_a_tiny_scale(spark: Any, tmp_path: Path) -> None:
     assert len(spark_tables.ten_tables(spark, tmp_path / "tables", 1, 0.004, 1).rows) == 2
     scaled = spark_tables.scaling(spark, tmp_path / "more", 0.004, (1, 2))
     assert all(float(row[-1]) > 20 for row in scaled.rows)
+
+
+@pytest.mark.slow
+def test_many_tables_on_spark_at_a_tiny_scale(spark: Any, tmp_path: Path) -> None:
+    pgspark.register(spark)
+    found = spark_many.section(spark, tmp_path, 6, 1, ["delta"])
+    assert [row[:2] for row in found.rows] == [
+        ["delta, first batch", "6"],
+        ["delta, table_sink", "1"],
+        ["delta, table_sink", "5"],
+        ["delta, write_tables, nothing new", "0"],
+    ]
 
 
 @pytest.mark.exhaustive

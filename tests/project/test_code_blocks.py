@@ -127,7 +127,7 @@ BLOCKS: dict[str, dict[str, tuple[int | str, ...]]] = {
     },
     "spark-types.md": {"": (1, "spark/test_types.py::test_moments_beyond_those_of_python")},
     "spark.md": {
-        "": (14, _SEGMENTS),
+        "": (16, _SEGMENTS),
         "Errors": (2, _SEGMENTS, ERROR),
         "The data source": (4, "spark/test_source.py::test_the_page_says_what_is_so"),
         "Single payloads": (1, "spark/test_source.py::test_the_page_says_what_is_so"),

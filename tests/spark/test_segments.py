@@ -359,7 +359,16 @@ def test_the_page_does_what_it_says(spark: Any, tmp_path: Path) -> None:
     names: dict[str, Any] = {"spark": spark, "pgo": pgo, "directory": str(tmp_path)}
     names |= {
         name: str(tmp_path / name)
-        for name in ("elsewhere", "lake", "quick", "partitioned", "other", "iceberg_lake", "checkpoint")
+        for name in (
+            "elsewhere",
+            "lake",
+            "shared",
+            "quick",
+            "partitioned",
+            "other",
+            "iceberg_lake",
+            "checkpoint",
+        )
     }
     pgspark.register(spark)
     printed = re.findall(r"```\n(\+-.*?\n)```", page, re.DOTALL)
