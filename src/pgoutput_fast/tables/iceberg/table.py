@@ -18,6 +18,7 @@ from pgoutput_fast.storage.table_directories import table_of
 from pgoutput_fast.tables.errors import LOAD_ANY_AGAIN
 from pgoutput_fast.tables.iceberg.bounds import choose_bounds, with_bounds_or_without
 from pgoutput_fast.tables.iceberg.fields import can_widen, change_columns, check_iceberg_names, with_field_ids
+from pgoutput_fast.tables.iceberg.transaction import begin_transaction
 from pgoutput_fast.tables.options import TableOptions
 from pgoutput_fast.tables.stream import Stream
 from pgoutput_fast.tables.table import (
@@ -261,7 +262,7 @@ class IcebergTable(Table):
         if table is None:
             transaction = self._created(schema)
         else:
-            transaction = table.transaction()
+            transaction = begin_transaction(table)
             self._change_columns(transaction, table, schema, replaced=base is None)
         self._catalog.close()
         return with_field_ids(stored_schema(schema, "table"), transaction.table_metadata.schema())
@@ -318,7 +319,7 @@ class IcebergTable(Table):
             raise ConflictError(self)
         # pyiceberg would retry the same files on top of another commit. This changes only the copy in memory.
         self._opened.metadata.properties[_RETRIES] = "0"
-        transaction = self._opened.transaction()
+        transaction = begin_transaction(self._opened)
         self._change_columns(transaction, self._opened, commit.schema, replaced=commit.replaces)
         return transaction
 
