@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -55,9 +56,9 @@ def _versions(lake: Path) -> list[int]:
 class _Query:
     """A query that is started for each batch, as a job that runs every hour."""
 
-    def __init__(self, spark: Any, place: Path, **options: Any) -> None:
+    def __init__(self, spark: Any, place: Path, checkpoint: str = "checkpoint", **options: Any) -> None:
         pgspark.register(spark)
-        self._spark, self._place, self._options = spark, place, options
+        self._spark, self._place, self._checkpoint, self._options = spark, place, checkpoint, options
         self.restart()
 
     def restart(self) -> None:
@@ -70,7 +71,7 @@ class _Query:
             .option("emit", "files")
             .load(str(self._place / "segments"))
             .writeStream.foreachBatch(self._sink)
-            .option("checkpointLocation", str(self._place / "checkpoint"))
+            .option("checkpointLocation", str(self._place / self._checkpoint))
             .trigger(availableNow=True)
             .start()
         )
@@ -292,3 +293,20 @@ def test_the_record_is_small(spark: Any, tmp_path: Path, made: MadeSegments) -> 
     pgspark.write_tables(tmp_path / "segments", tmp_path / "lake")
     values = json.loads((tmp_path / "lake/_progress.json").read_text())
     assert (values["format"], len(values["positions"]), len(values["tables"])) == ("parquet", 1, len(TABLES))
+
+
+def test_queries_take_turns(spark: Any, tmp_path: Path, made: MadeSegments) -> None:
+    """Each one looks only at its own tables that change, although the other writes in between."""
+    lake = tmp_path / "lake"
+    north = _Query(spark, tmp_path, format="delta", namespace="north_")
+    south = _Query(spark, tmp_path, "south", format="delta", namespace="south_")
+    with ThreadPoolExecutor() as pool:
+        for n in range(2, 4):
+            for query in [pool.submit(north.run), pool.submit(south.run)]:
+                query.result()
+            made.cut(made.commit(n, spec=TABLES[2]))
+    expected = {name: [1, 2] if name == NAMES[2] else [1] for name in NAMES}
+    found = _ids(lake)
+    for schema in ("north_public", "south_public"):
+        assert {name: found[f"{schema}.{name.partition('.')[2]}"] for name in NAMES} == expected
+        assert deltalake.DeltaTable(str(lake / f"{schema}.t0")).version() == 0

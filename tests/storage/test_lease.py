@@ -168,6 +168,20 @@ def test_a_lock_file_that_its_holder_removed(tmp_path: Path) -> None:
         assert lock_file(path) is None
 
 
+def test_a_wait_for_the_writer(place: str) -> None:
+    with _holder(place, 1.0) as process:
+        with pytest.raises(BusyError), WriterLease(open_store(place), ROLE, wait_seconds=0.3):
+            pytest.fail("two writers")
+        assert process.stdin is not None
+        timer = threading.Timer(0.5, process.stdin.close)
+        timer.start()
+        try:
+            with WriterLease(open_store(place), ROLE, wait_seconds=60) as lease:
+                lease.check()
+        finally:
+            timer.join()
+
+
 def test_a_wait_for_the_lock(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     first, second = WriterLease(store, ROLE), WriterLease(store, ROLE)

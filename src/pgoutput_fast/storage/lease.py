@@ -80,16 +80,19 @@ class WriterLease:
         store: the store.
         role: what the process does there.
         seconds: the time without a heartbeat after which another process may write.
+        wait_seconds: how long the context manager waits for a process that has the right.
     """
 
-    def __init__(self, store: Store, role: Role, seconds: float = _LEASE_SECONDS) -> None:
-        self._store, self._role, self._seconds = store, role, seconds
+    def __init__(
+        self, store: Store, role: Role, seconds: float = _LEASE_SECONDS, wait_seconds: float = 0.0
+    ) -> None:
+        self._store, self._role, self._seconds, self._wait_seconds = store, role, seconds, wait_seconds
         self._token = secrets.token_hex(16)
         self._file: IO[str] | None = None
         self._heartbeat: _Heartbeat | None = None
 
     def __enter__(self) -> WriterLease:
-        self.acquire()
+        self.acquire(wait_seconds=self._wait_seconds)
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -101,7 +104,7 @@ class WriterLease:
         Args:
             takeover: in a store, whether to end the lease of a process that is alive. Only for a process with a proof
                 that the other one may not write any more.
-            wait_seconds: in a local directory, how long to wait for the lock.
+            wait_seconds: how long to wait for a process that has it.
 
         Raises:
             Exception: the role's error, if another process has the lease.
@@ -113,7 +116,7 @@ class WriterLease:
         elif takeover:
             self._put_mark()
         else:
-            self._ask()
+            self._ask(wait_seconds)
 
     def check(self) -> None:
         """Checks that no other process has taken the lease. Nobody can take a lock.
@@ -211,14 +214,15 @@ class WriterLease:
     def _put_mark(self) -> None:
         self._store.put(self._role.mark, _content(_this_process(self._token)))
 
-    def _ask(self) -> None:
+    def _ask(self, wait_seconds: float) -> None:
         """Announces this process, waits until no other one writes or asks with a lesser token, and puts the mark."""
         name = f"{self._role.heartbeats}/{self._token}"
         self._heartbeat = _Heartbeat(self._store, name, self._token, min(_BEAT_SECONDS, self._seconds / 4))
         watched: dict[str, tuple[bytes, float]] = {}
         try:
             self._heartbeat.begin()
-            while self._must_wait(self._heartbeat, watched):
+            until = time.monotonic() + wait_seconds
+            while self._must_wait(self._heartbeat, watched, until):
                 time.sleep(min(_POLL_SECONDS, self._seconds / 10))
             self._put_mark()
             self._heartbeat.asks = False
@@ -227,12 +231,13 @@ class WriterLease:
             self.release()
             raise
 
-    def _must_wait(self, own: _Heartbeat, watched: dict[str, tuple[bytes, float]]) -> bool:
+    def _must_wait(self, own: _Heartbeat, watched: dict[str, tuple[bytes, float]], patient: float) -> bool:
         """Whether another process that writes, or asks to, may be alive.
 
         Args:
             own: the heartbeat of this process.
             watched: token -> (heartbeat, the time when its process counts as dead), kept from call to call.
+            patient: until when to wait for a process that is alive.
 
         Raises:
             Exception: the role's error, if the writer is alive, or a process that asks and has a lesser token.
@@ -257,7 +262,7 @@ class WriterLease:
                 continue
             if before is None:
                 _log.info("waiting for the next heartbeat: %s", self._described(process))
-            elif content != before and (writes or token < self._token):
+            elif content != before and (writes or token < self._token) and time.monotonic() >= patient:
                 raise self._role.error(f"{self._described(process)}: {self._role.remedy}")
             if content != before:
                 watched[token] = content, time.monotonic() + self._seconds

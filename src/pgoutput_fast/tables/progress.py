@@ -9,7 +9,6 @@ for it.
 from __future__ import annotations
 
 import json
-import secrets
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -59,14 +58,12 @@ class Progress:
     Attributes:
         store: the target.
         format: the format of the tables.
-        name: a random name of what was written last. Another name means that another run has written it.
         end: the last message that a run has seen.
         tables: directory -> what the file has of the table.
     """
 
     store: Store
     format: str
-    name: str = ""
     end: int = -1
     tables: dict[str, TableProgress] = field(default_factory=dict)
     _saved: tuple[int, Mapping[str, TableProgress]] = (-1, field(default_factory=dict))
@@ -85,7 +82,7 @@ class Progress:
             if values["version"] == _VERSION:
                 known = [_ordinal(each) for each in values["positions"]]
                 tables = {str(name): _table(each, known) for name, each in values["tables"].items()}
-                found.name, found.end, found.tables = str(values["name"]), int(values["end"]), tables
+                found.end, found.tables = int(values["end"]), tables
                 found.format = format or str(values["format"])
         found._saved = found.end, dict(found.tables)
         return found
@@ -121,7 +118,6 @@ class Progress:
         """Writes the file, if anything is new."""
         if (self.end, self.tables) == self._saved:
             return
-        self.name = secrets.token_hex(8)
         positions: dict[Ordinal, int] = {}
         tables: dict[str, Any] = {}
         for directory, each in self.tables.items():
@@ -131,7 +127,6 @@ class Progress:
         values = {
             "version": _VERSION,
             "format": self.format,
-            "name": self.name,
             "end": self.end,
             "positions": [_values(each) for each in positions],
             "tables": tables,

@@ -29,12 +29,16 @@ from pgoutput_fast.spark.tasks.tables import TablePart, WriteTables, rejects_of
 from pgoutput_fast.storage.parquet import Compression
 from pgoutput_fast.tables.files import WrittenFile
 from pgoutput_fast.tables.options import TableOptions
+from pgoutput_fast.tables.progress import TableProgress
 from pgoutput_fast.tables.table import Mode, Ordinal
 
 __all__ = ["Remembered", "TableJob"]
 
 # Tables are read and committed side by side: most of the time, this waits for the disk or the store.
 _AT_A_TIME = 8
+
+# A batch of a query waits this long for another query that writes to the same target.
+_TURN_SECONDS = 600.0
 
 _Item = TypeVar("_Item")
 _Done = TypeVar("_Done")
@@ -45,12 +49,11 @@ class Remembered:
     """What a sink remembers between batches.
 
     Attributes:
-        name: the name of the progress that the last batch wrote. If the target has another one, something else has
-            written tables meanwhile.
+        tables: what the last batch recorded of the tables. With another record, something else has written the table.
         stopped: directories of the tables that were stopped in a batch: they are tried again by the next sink.
     """
 
-    name: str = ""
+    tables: dict[str, TableProgress] = field(default_factory=dict)
     stopped: set[str] = field(default_factory=set)
 
 
@@ -87,7 +90,8 @@ class TableJob:
         named = self._named(source)
         # Before the target is made: a run that is refused for its arguments makes none.
         described = self._described(source, names, named, problems) if remembered is None else []
-        with begin_run(self.target, self.format, self.table_options) as run:
+        wait_seconds = 0.0 if remembered is None else _TURN_SECONDS
+        with begin_run(self.target, self.format, self.table_options, wait_seconds) as run:
             quiet = 0
             if remembered is not None:
                 named, quiet = _that_change(run, source, names, named, remembered)
@@ -96,7 +100,7 @@ class TableJob:
             problems.expect_others(quiet + sum(row["error"] is None for row in rows))
             self._keep(run, source, problems)
             if remembered is not None:
-                remembered.name = run.progress.name
+                remembered.tables = dict(run.progress.tables)
                 remembered.stopped |= problems.reasons.keys()
             return rows
 
@@ -175,17 +179,17 @@ def _that_change(
     assert source.batch is not None
     directories = {name: names.directory(name) for name in named}
     named = [name for name in named if directories[name] not in remembered.stopped]
-    progress = run.progress
-    if not remembered.name or progress.name != remembered.name:
-        return named, 0
-    first = source.batch.first
+    progress, first = run.progress, source.batch.first
     at = {
         name: known
         for name in named
         if (known := progress.tables.get(directories[name])) is not None
+        and known == remembered.tables.get(directories[name])
         and known.stop is None
         and known.reached.seq >= first - 1
     }
+    if not at:
+        return named, 0
     begun = source.begun_before(first - 1) if source.transactions == "committed" else None
     oids = {name: {each.oid for each in source.catalog.named(name)} for name in at}
     changed = source.changed(set().union(*oids.values()), first if begun is None else begun)

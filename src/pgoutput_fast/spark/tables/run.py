@@ -146,8 +146,14 @@ class Run:
 
 
 @contextmanager
-def begin_run(target: str, format: str, options: TableOptions) -> Iterator[Run]:
+def begin_run(target: str, format: str, options: TableOptions, wait_seconds: float = 0.0) -> Iterator[Run]:
     """Begins a run, after cleaning up after an earlier run that was killed.
+
+    Args:
+        target: the target.
+        format: the name of the format of the tables.
+        options: how to reach the tables.
+        wait_seconds: how long to wait for another process that writes to the target.
 
     Raises:
         NotADirectoryError: if the target is a file.
@@ -157,7 +163,7 @@ def begin_run(target: str, format: str, options: TableOptions) -> Iterator[Run]:
     store = open_store(target)
     with advised(store):
         make_target(store)
-        with WriterLease(store, _ROLE) as lease:
+        with WriterLease(store, _ROLE, wait_seconds=wait_seconds) as lease:
             tables = open_target(format, store, options)
             run = Run(secrets.token_hex(8), format, tables, lease, Progress.read(store, format))
             for name in left_runs(store):
