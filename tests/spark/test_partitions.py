@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -211,3 +213,36 @@ def test_a_type_that_became_wider(spark: Any, tmp_path: Path, format: str) -> No
         assert_same(rows.toArrow(), wanted)
     else:
         assert_same(read(format, target, "public.grown"), wanted)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_partitions_by_the_day_of_the_commit(spark: Any, tmp_path: Path, format: str) -> None:
+    segments, lake, state = tmp_path / "segments", tmp_path / "lake", None
+    more = replace(SALES, columns=(*SALES.columns, ColumnSpec("more", 25)))
+    days = [date(2024, 2, 28), date(2024, 2, 29), date(1999, 12, 31)]
+    segments.mkdir()
+    writer = Writer()
+    for n, spec in enumerate((SALES, SALES, more)):
+        moment = datetime.combine(days[n], datetime.min.time(), UTC) + timedelta(hours=23, minutes=59)
+        wal = writer.begin(n + 1, 1000 * n + 1000, moment)
+        wal += writer.change(spec, "insert", new=[str(n), "DE", None, "1", *["x"] * (spec is more)])
+        tagged, state = pgo.tag(wal + writer.commit(1000 * n + 1000, 1000 * n + 1008, moment), state)
+        write_segment(segments, tagged, state, source=SOURCE)
+        if n != 1:
+            pgspark.write_tables(segments, lake, format=format, partition_by=["_commit_date"])
+    table = lake / "public.sales"
+    if format == "delta":
+        assert deltalake.DeltaTable(str(table)).metadata().partition_columns == ["_commit_date"]
+        rows = pa.table(deltalake.DeltaTable(str(table)).to_pyarrow_table())
+    elif format == "iceberg":
+        rows = read(format, lake, "public.sales")
+    else:
+        kinds = ds.partitioning(pa.schema([("_commit_date", pa.date32())]), flavor="hive")
+        names = [str(each) for each in table.rglob("*.parquet")]
+        rows = ds.dataset(names, partitioning=kinds, partition_base_dir=str(table)).to_table()
+    rows = rows.sort_by("_seq")
+    assert rows.column("id").to_pylist() == [0, 1, 2]
+    assert rows.column("_commit_date").to_pylist() == days
+    assert [each.date() for each in rows.column("_commit_timestamp").to_pylist()] == days
+    with pytest.raises(ValueError, match=r"is partitioned by \['_commit_date'\], not by \[\]"):
+        pgspark.write_tables(segments, lake, format=format)

@@ -364,6 +364,7 @@ def test_the_page_does_what_it_says(spark: Any, tmp_path: Path) -> None:
             "lake",
             "shared",
             "quick",
+            "daily",
             "partitioned",
             "other",
             "iceberg_lake",

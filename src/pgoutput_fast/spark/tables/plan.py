@@ -17,7 +17,7 @@ from pgoutput_fast.schema.types import stored_schema
 from pgoutput_fast.spark.tables.naming import Naming
 from pgoutput_fast.spark.tables.problems import TableProblems
 from pgoutput_fast.spark.tables.run import Run
-from pgoutput_fast.spark.tasks.changes import DecodeChanges
+from pgoutput_fast.spark.tasks.changes import DecodeChanges, with_commit_date
 from pgoutput_fast.spark.tasks.tables import TablePart, rejects_of
 from pgoutput_fast.spark.types import spark_arrow_schema
 from pgoutput_fast.storage.table_directories import table_directory
@@ -134,6 +134,7 @@ def described_tables(
             schema = stored_schema(spark_arrow_schema(resolved.schema), "parquet")
             bare = pa.schema([pa.field(field.name, field.type) for field in schema])
             columns = partition_columns(partition_by, resolved.table)
+            bare = with_commit_date(bare, columns, options.metadata_prefix)
             check_partition_columns(bare, columns, resolved.table)
             found[resolved.table] = DescribedTable(resolved, bare, columns)
     if not found and (more or problems.reasons):

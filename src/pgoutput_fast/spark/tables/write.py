@@ -90,8 +90,8 @@ def write_tables(
             refuses existing tables.
         options: how to decode; default `Options()`.
         partition_by: columns by whose values the files are partitioned: those of all tables, or
-            `{qualified name: columns}`. The columns are booleans, integers, texts or dates. A table keeps its
-            partition columns.
+            `{qualified name: columns}`. The columns are booleans, integers, texts or dates. `_commit_date`, the day of
+            the commit in UTC, is added to tables that it partitions. A table keeps its partition columns.
         file_bytes: approximate maximum size of a file.
         compression: `"zstd"` makes the smallest files. `"lz4"` and `"snappy"` take less time, and the files are 1.5 to
             2 times as large. `"none"` takes the least time, and the files are 2.3 to 3.3 times as large.

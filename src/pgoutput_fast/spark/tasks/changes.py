@@ -46,6 +46,7 @@ COMMITTED_MARK, ROLLED_BACK_MARK = -1, -2
 ORIGINS_SCHEMA = pa.schema(
     [("txn", pa.int64()), ("origin", pa.string()), ("origin_lsn", pa.int64()), ("seq", pa.int64())]
 )
+_COMMIT_DATE = "commit_date"
 
 
 def sent(unused: Collection[str]) -> list[str]:
@@ -76,7 +77,7 @@ class DecodeChanges:
         catalog: the relation versions, as JSON.
         options: how to decode.
         schema: the unified schema of the versions. It may lack metadata columns; they are then omitted.
-        target: the same schema in Spark's types.
+        target: the same schema in Spark's types. It may end with `with_commit_date`'s column.
         table: the relation's name, for errors.
         fingerprint: fingerprint of the catalog that planned the query.
     """
@@ -102,7 +103,8 @@ class DecodeChanges:
     def rows_of(self, decoded: Decoded) -> Iterator[pa.RecordBatch]:
         """Yields the changes with the columns and types of `target`."""
         names = self.schema.names
-        as_decoded = [(field.name, field.type) for field in self.target]
+        dated = len(self.target) > len(names)
+        as_decoded = [(field.name, field.type) for field in self.target][: len(names)]
         for each in decoded.changes:
             rows = each.batch
             if set(names) <= set(rows.schema.names):
@@ -111,6 +113,9 @@ class DecodeChanges:
             if not fits:
                 rows = fit(rows, self.schema)
             check_nulls(rows, self.schema, self.table)
+            if dated:
+                times = rows.column(f"{self.options.metadata_prefix}commit_timestamp")
+                rows = rows.append_column(_COMMIT_DATE, times.cast(pa.date32(), safe=False))
             if fits:
                 yield pa.RecordBatch.from_arrays(rows.columns, schema=self.target)
             else:
@@ -128,6 +133,17 @@ class DecodeChanges:
                     f"{self.fingerprint}): plan the query again, without catalog= or with the current catalog"
                 )
             raise _without_traceback(problem, reason, problem.relation or self.table) from None
+
+
+def with_commit_date(schema: pa.Schema, wanted: Collection[str], prefix: str) -> pa.Schema:
+    """The columns of a table, and at the end `commit_date` with the prefix, if that is wanted and the table lacks it.
+
+    It is the day of the commit in UTC, by which tables can be partitioned.
+    """
+    name = f"{prefix}{_COMMIT_DATE}"
+    if name not in wanted or name in schema.names:
+        return schema
+    return schema.append(pa.field(name, pa.date32()))
 
 
 def _whole(batch: pa.RecordBatch, unused: Collection[str]) -> pa.RecordBatch:
