@@ -310,3 +310,20 @@ def test_queries_take_turns(spark: Any, tmp_path: Path, made: MadeSegments) -> N
     for schema in ("north_public", "south_public"):
         assert {name: found[f"{schema}.{name.partition('.')[2]}"] for name in NAMES} == expected
         assert deltalake.DeltaTable(str(lake / f"{schema}.t0")).version() == 0
+
+
+def test_a_table_that_stopped_before_its_first_commit(spark: Any, tmp_path: Path, made: MadeSegments) -> None:
+    """It does not begin later, as a new table of the server would, if its changes until then are gone."""
+    lake, query = tmp_path / "lake", _Query(spark, tmp_path, format="delta")
+    query.run()
+    made.cut(_damaged(made, ORDERS), made.commit(2, spec=TABLES[2]))
+    query.run()
+    for name in (tmp_path / "segments").iterdir():
+        name.unlink()
+    made.cut(made.commit(3), made.commit(3, spec=TABLES[2]))
+    query.restart()
+    query.run()
+    assert _ids(lake) == {**{name: [1] for name in NAMES}, NAMES[2]: [1, 2, 3]}
+    found = _status(spark, lake)["public.orders"]
+    assert (found["state"], found["position"], found["rows"]) == ("stopped", None, None)
+    assert "public.orders is not there, and the query goes on" in found["reason"]

@@ -184,9 +184,10 @@ def begun_with_query(
     for each in planned:
         part = each.part
         if part.after is None:
-            # Rejects of earlier batches without their table: the table existed, and was lost.
+            # Rejects of earlier batches without their table, or a record of it: the table existed, and was lost, or was
+            # stopped before its first commit.
             had_rejects = part.rejects_after is not None and part.rejects_after < first
-            needed = named or had_rejects or no_others
+            needed = named or had_rejects or part.directory in run.progress.tables or no_others
             with problems.of(part.directory):
                 begin = _begin(run, part, source, batch, began, gap, needed=needed)
                 found.append(replace(each, part=replace(part, after=begin - 1)))
