@@ -67,6 +67,8 @@ class DefaultSource(DataSource):
             raise ValueError(f"spark.read has no option {', '.join(only_streams)}: use spark.readStream")
         # `schema` was not called if the user gave a schema.
         plan = self._plan if self._plan is not None else plan_source(self.options, schema)
+        if plan.starting == "latest":
+            raise ValueError("spark.read ends at latest: let startingOffsets be earliest or an ordinal")
         # Spark sends this instance to the tasks, too. They need no footers: there may be very many.
         footers, self._footers = self._footers, None
         return make_reader(plan, schema, footers)

@@ -12,6 +12,7 @@ from pyspark.sql.types import StructType
 
 from pgoutput_fast.segments.listing import SegmentList
 from pgoutput_fast.segments.planner import ReadSpec, Span, bytes_per_partition, plan_read
+from pgoutput_fast.segments.segment import Segment
 from pgoutput_fast.spark.source.plan import SourcePlan
 from pgoutput_fast.spark.source.read import RowsPartition, RowsReader
 from pgoutput_fast.transactions.outcomes import TransactionOutcomes
@@ -52,11 +53,28 @@ class SegmentReader(RowsReader, DataSourceReader):
             outcomes = TransactionOutcomes.of_batch(ended)
         else:
             segments = listed.segments()
-        span = Span(0, segments[-1].last_seq if segments else -1)
+        span = self._span(segments)
+        if outcomes is not None and (plan.starting, plan.ending) != ("earliest", "latest"):
+            outcomes = outcomes.between(*span)
         relations = dict.fromkeys(plan.oids, 0)
         task_bytes = bytes_per_partition(plan.partition_bytes)
         specs = plan_read(segments, span, relations, outcomes, self.bounds, task_bytes)
         return [RowsPartition(spec) for spec in specs or [ReadSpec(())]]
+
+    def _span(self, segments: Sequence[Segment]) -> Span:
+        """The messages that the options ask for."""
+        plan = self._plan
+        begin, end = (segments[0].first_seq, segments[-1].last_seq + 1) if segments else (0, 0)
+        first, stop = (
+            default if text == word else int(text)
+            for text, word, default in ((plan.starting, "earliest", 0), (plan.ending, "latest", end))
+        )
+        if (plan.starting != "earliest" and first < begin) or not first <= stop <= end:
+            raise ValueError(
+                f"options startingOffsets {plan.starting} and endingOffsets {plan.ending} do not fit the segments, "
+                f"which have messages {begin} to {end - 1}. endingOffsets is the first message that is not read"
+            )
+        return Span(first, stop - 1)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yields the record batches of a partition, with one row group in memory at a time."""

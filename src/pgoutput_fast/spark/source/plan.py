@@ -1,8 +1,9 @@
 """Plans a query of `format("pgoutput")`: its options, the catalog of the segments, tables and schema.
 
 Options: `path` (the argument of `load`), `table` (one name, or several separated by commas), `columns`, `metadata`,
-`transactions`, `schema_mode`, `catalog`, `time`, `partition_bytes`; and `on_error`, `unrepresentable`, `numeric`,
-`uuid`, `extra_columns`, `metadata_prefix` as in `pgoutput_fast.Options`.
+`transactions`, `schema_mode`, `catalog`, `time`, `partition_bytes`; `starting` (or `startingOffsets`) and
+`endingOffsets`; and `on_error`, `unrepresentable`, `numeric`, `uuid`, `extra_columns`, `metadata_prefix` as in
+`pgoutput_fast.Options`.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from pgoutput_fast.schema.resolve import (
     with_metadata,
 )
 from pgoutput_fast.segments.listing import SegmentList, catalog_of
+from pgoutput_fast.spark.source.options import SPARK_NAMES, byte_count, offset, option_of
 from pgoutput_fast.spark.tasks.changes import DecodeChanges
 from pgoutput_fast.spark.types import Time, check_time, spark_arrow_schema, spark_arrow_type, spark_schema
 
@@ -39,14 +41,15 @@ __all__ = ["STREAM_OPTIONS", "SourcePlan", "TablePlan", "arrow_schema", "plan_so
 _DECODING = ("on_error", "unrepresentable", "numeric", "uuid", "extra_columns", "metadata_prefix")
 _OPTIONS = (
     "path", "paths", "table", "columns", "metadata", "transactions", "schema_mode", "catalog", "time",
-    "partition_bytes", *_DECODING,
+    "partition_bytes", "starting", SPARK_NAMES["starting"], "endingOffsets", *_DECODING,
 )  # fmt: skip
 # Only streams have these options; `stream_plan` explains them.
 STREAM_OPTIONS = (
     "emit",
-    "starting",
     "max_segments",
+    SPARK_NAMES["max_segments"],
     "max_bytes",
+    SPARK_NAMES["max_bytes"],
     "consumer",
     "dsn",
     "slot",
@@ -54,6 +57,7 @@ STREAM_OPTIONS = (
     "capture",
 )
 _KNOWN = (*_OPTIONS, *STREAM_OPTIONS)
+_LOWER = frozenset(map(str.lower, _KNOWN))
 _LISTED = re.compile(r'\s*((?:"(?:[^"]|"")*"|[^",])+?)\s*(?:,|$)')
 
 
@@ -69,7 +73,12 @@ class TablePlan:
 
 @dataclass(frozen=True)
 class SourcePlan:
-    """The plan of a query on segments."""
+    """The plan of a query on segments.
+
+    Attributes:
+        starting, ending: the messages that a batch read reads: an ordinal, or `earliest` or `latest`; the one at
+            `ending` is not read. A stream has positions of its own.
+    """
 
     paths: tuple[str, ...]
     tables: tuple[TablePlan, ...]
@@ -78,6 +87,8 @@ class SourcePlan:
     committed: bool
     partition_bytes: int
     spark_schema: StructType
+    starting: str = "earliest"
+    ending: str = "latest"
 
     @property
     def oids(self) -> list[int]:
@@ -105,7 +116,7 @@ def plan_source(
             versions of a relation do not fit into a single schema, or into the pinned one.
     """
     given = {key.lower(): value for key, value in options.items()}
-    unknown = sorted(key for key in given if key not in _KNOWN and not key.startswith("__"))
+    unknown = sorted(key for key in given if key not in _LOWER and not key.startswith("__"))
     if unknown:
         raise ValueError(
             f"format pgoutput has no option {', '.join(map(repr, unknown))}; there is {', '.join(_KNOWN)}"
@@ -124,6 +135,8 @@ def plan_source(
     time: Any = given.get("time", "string")
     check_time(time)
     mode = mode_of(given.get("schema_mode"), schema is not None)
+    starting = option_of(given, "starting", offset) or "earliest"
+    ending = offset("endingOffsets", given.get("endingoffsets", "latest"), words=("latest",))
     if known is None:
         stored = _catalog_of_segments(given, paths, names, keep)
         known = _merge_given_catalog(stored, given.get("catalog"), mode)
@@ -145,8 +158,10 @@ def plan_source(
         planner.options.metadata_prefix,
         # Options validates the value, so the error is that of Options.
         Options(transactions=transactions).transactions == "committed",
-        _size(given.get("partition_bytes", str(SPARK_PARTITION_BYTES))),
+        byte_count("partition_bytes", given.get("partition_bytes", str(SPARK_PARTITION_BYTES))),
         whole,
+        starting,
+        ending,
     )
 
 
@@ -359,12 +374,6 @@ def _arrow_type(field: StructField) -> pa.DataType:
 def _name(kind: pa.DataType) -> str:
     (field,) = spark_schema(pa.schema([("c", kind)]))
     return str(field.dataType.simpleString())
-
-
-def _size(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise ValueError(f"partition_bytes must be a number of bytes, not {text!r}")
-    return int(text)
 
 
 def listed(option: str, text: str) -> list[str]:

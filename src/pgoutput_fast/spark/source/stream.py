@@ -15,6 +15,7 @@ from pgoutput_fast.segments.names import Named
 from pgoutput_fast.segments.planner import Span, bytes_per_partition, outcomes_of_span, plan_read
 from pgoutput_fast.segments.segment import Segment
 from pgoutput_fast.segments.tail import SegmentsGoneError, SegmentStream
+from pgoutput_fast.spark.source.options import name_given
 from pgoutput_fast.spark.source.plan import TablePlan
 from pgoutput_fast.spark.source.read import RowsPartition, RowsReader
 from pgoutput_fast.spark.source.stream_plan import StreamPlan, new_versions, plan_with_versions
@@ -90,9 +91,8 @@ class StreamReader(RowsReader, DataSourceStreamReader, SupportsTriggerAvailableN
             return end
         if begin <= int(starting) <= end:
             return int(starting)
-        raise ValueError(
-            f"option starting is {starting}, but the segments have messages {begin} to {end - 1}"
-        )
+        name = name_given(self._resolved.given, "starting")
+        raise ValueError(f"option {name} is {starting}, but the segments have messages {begin} to {end - 1}")
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802
         """Returns the end of the next batch."""
