@@ -11,14 +11,12 @@ import pyarrow as pa
 import pyspark.sql.types
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.sql import functions
 
 import pgoutput_fast as pgo
 from pgoutput_fast import spark as pgspark
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
 from pgoutput_fast.segments import Source, segment_catalog, write_segment
 from pgoutput_fast.segments import catalog as segment_catalogs
-from support.forms import and_slow
 from support.paths import DOCS
 from support.plans import count_partitions
 
@@ -236,23 +234,6 @@ def test_times_can_be_of_type_time(spark: Any, segments: Path) -> None:
         spark.conf.unset("spark.sql.timeType.enabled")
 
 
-@pytest.mark.parametrize("pushed", and_slow(["true"], ["false"]))
-def test_filters(spark: Any, segments: Path, pushed: str) -> None:
-    spark.conf.set("spark.sql.python.filterPushdown.enabled", pushed)
-    try:
-        frame = _read(spark, segments, table="public.orders")
-        chosen = frame.where("_seq > 200 and _seq <= 230 and id <> 170")
-        assert _rows(chosen) == [row for row in _rows(frame) if 200 < row["_seq"] <= 230 and row["id"] != 170]
-        assert 10 < chosen.count() < 30
-        # Segments without such ordinals are not read, since 4.1.
-        pushes = pushed == "true" and hasattr(functions, "arrow_udf")
-        fine = _read(spark, segments, table="public.orders", partition_bytes="1")
-        every, some = map(count_partitions, (fine, fine.where("_seq = 3")))
-        assert some < every if pushes else some == every
-    finally:
-        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -312,6 +293,7 @@ def test_the_page_says_what_is_so(spark: Any, tmp_path: Path) -> None:
             exec(compile(block, "spark.md", "exec"), names)
     assert [row["id"] for row in names["orders"].collect()] == [1]
     assert [tuple(row) for row in names["notes"].collect()] == [(2, 1, "first")]
+    assert [row["id"] for row in names["late"].collect()] == [1]
     assert [(row["_seq"], row["name"]) for row in names["customers"].collect()] == [(4, "Ada")]
     names["orders"] = state.catalog.named("public.orders")[-1]
     found = []

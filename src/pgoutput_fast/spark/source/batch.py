@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -11,18 +10,13 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from pgoutput_fast.segments.listing import SegmentList
-from pgoutput_fast.segments.planner import ReadSpec, Span, bytes_per_partition, plan_read
+from pgoutput_fast.segments.planner import ReadSpec, Span
 from pgoutput_fast.segments.segment import Segment
 from pgoutput_fast.spark.source.plan import SourcePlan
 from pgoutput_fast.spark.source.read import RowsPartition, RowsReader
 from pgoutput_fast.transactions.outcomes import TransactionOutcomes
 
-__all__ = ["SegmentReader", "make_reader"]
-
-# Spark's module that passes filters to a reader.
-_PUSHES = "pyspark.sql.worker.data_source_pushdown_filters"
-# Tagged columns that can filter changes before decoding.
-_PUSHED = ("seq", "lsn", "txn", "xid")
+__all__ = ["SegmentReader"]
 
 
 class SegmentReader(RowsReader, DataSourceReader):
@@ -36,7 +30,6 @@ class SegmentReader(RowsReader, DataSourceReader):
 
     def __init__(self, plan: SourcePlan, schema: StructType, footers: bytes | None = None) -> None:
         super().__init__(plan, schema)
-        self.bounds: dict[str, tuple[int, int]] = {}
         self._footers = footers
 
     def __getstate__(self) -> dict[str, Any]:
@@ -56,9 +49,7 @@ class SegmentReader(RowsReader, DataSourceReader):
         span = self._span(segments)
         if outcomes is not None and (plan.starting, plan.ending) != ("earliest", "latest"):
             outcomes = outcomes.between(*span)
-        relations = dict.fromkeys(plan.oids, 0)
-        task_bytes = bytes_per_partition(plan.partition_bytes)
-        specs = plan_read(segments, span, relations, outcomes, self.bounds, task_bytes)
+        specs = self.specs_of(segments, span, plan.oids, outcomes)
         return [RowsPartition(spec) for spec in specs or [ReadSpec(())]]
 
     def _span(self, segments: Sequence[Segment]) -> Span:
@@ -80,55 +71,3 @@ class SegmentReader(RowsReader, DataSourceReader):
         """Yields the record batches of a partition, with one row group in memory at a time."""
         assert isinstance(partition, RowsPartition)
         return self.rows_of(partition)
-
-
-class PushingReader(SegmentReader):
-    """A SegmentReader to which Spark passes filters.
-
-    Filters only skip rows: Spark applies them again to all rows.
-    """
-
-    def pushFilters(self, filters: list[Any]) -> Iterator[Any]:  # noqa: N802
-        names = {self._plan.prefix + name: name for name in _PUSHED}
-        for each in filters:
-            name = names.get(each.attribute[0]) if len(getattr(each, "attribute", ())) == 1 else None
-            limits = _range(each)
-            if name is not None and limits is not None:
-                first, last = self.bounds.get(name, limits)
-                self.bounds[name] = max(first, limits[0]), min(last, limits[1])
-            yield each
-
-
-def _range(condition: Any) -> tuple[int, int] | None:
-    """Returns the widest range (first, last) that a filter allows, or None if the filter does not limit a range."""
-    lowest, highest = -(1 << 63), (1 << 63) - 1
-    value = getattr(condition, "value", None)
-    if not isinstance(value, int) or isinstance(value, bool):
-        return None
-    kind = type(condition).__name__
-    if kind in ("EqualTo", "EqualNullSafe"):
-        return value, value
-    if kind in ("GreaterThan", "GreaterThanOrEqual"):
-        return value, highest
-    if kind in ("LessThan", "LessThanOrEqual"):
-        return lowest, value
-    return None
-
-
-def make_reader(plan: SourcePlan, schema: StructType, footers: bytes | None = None) -> SegmentReader:
-    """Returns the reader for the current phase of Spark.
-
-    Spark fails on a reader with pushFilters while pushdown is off. Pushdown is on if the caller is Spark's pushdown
-    module.
-    """
-    return (PushingReader if _is_pushing() else SegmentReader)(plan, schema, footers)
-
-
-def _is_pushing() -> bool:
-    frame = inspect.currentframe()
-    while frame is not None:
-        spec = frame.f_globals.get("__spec__")
-        if spec is not None and spec.name == _PUSHES:
-            return True
-        frame = frame.f_back
-    return False

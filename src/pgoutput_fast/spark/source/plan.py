@@ -1,7 +1,7 @@
 """Plans a query of `format("pgoutput")`: its options, the catalog of the segments, tables and schema.
 
 Options: `path` (the argument of `load`), `table` (one name, or several separated by commas), `columns`, `metadata`,
-`transactions`, `schema_mode`, `catalog`, `time`, `partition_bytes`; `starting` (or `startingOffsets`) and
+`transactions`, `schema_mode`, `catalog`, `time`, `partition_bytes`, `where`; `starting` (or `startingOffsets`) and
 `endingOffsets`; and `on_error`, `unrepresentable`, `numeric`, `uuid`, `extra_columns`, `metadata_prefix` as in
 `pgoutput_fast.Options`.
 """
@@ -33,6 +33,7 @@ from pgoutput_fast.schema.resolve import (
 )
 from pgoutput_fast.segments.listing import SegmentList, catalog_of
 from pgoutput_fast.spark.source.options import SPARK_NAMES, byte_count, offset, option_of
+from pgoutput_fast.spark.source.where import EVERY_ROW, Where, parse_where
 from pgoutput_fast.spark.tasks.changes import DecodeChanges
 from pgoutput_fast.spark.types import Time, check_time, spark_arrow_schema, spark_arrow_type, spark_schema
 
@@ -41,7 +42,7 @@ __all__ = ["STREAM_OPTIONS", "SourcePlan", "TablePlan", "arrow_schema", "plan_so
 _DECODING = ("on_error", "unrepresentable", "numeric", "uuid", "extra_columns", "metadata_prefix")
 _OPTIONS = (
     "path", "paths", "table", "columns", "metadata", "transactions", "schema_mode", "catalog", "time",
-    "partition_bytes", "starting", SPARK_NAMES["starting"], "endingOffsets", *_DECODING,
+    "partition_bytes", "where", "starting", SPARK_NAMES["starting"], "endingOffsets", *_DECODING,
 )  # fmt: skip
 # Only streams have these options; `stream_plan` explains them.
 STREAM_OPTIONS = (
@@ -76,6 +77,8 @@ class SourcePlan:
     """The plan of a query on segments.
 
     Attributes:
+        tables: the plans of the relations to read.
+        where: the rows to read.
         starting, ending: the messages that a batch read reads: an ordinal, or `earliest` or `latest`; the one at
             `ending` is not read. A stream has positions of its own.
     """
@@ -87,6 +90,7 @@ class SourcePlan:
     committed: bool
     partition_bytes: int
     spark_schema: StructType
+    where: Where = EVERY_ROW
     starting: str = "earliest"
     ending: str = "latest"
 
@@ -146,6 +150,8 @@ def plan_source(
         time,
         names,
     )
+    if "where" in given:
+        planner.choose(given["where"])
     if schema is not None:
         tables, whole = planner.pinned(schema), schema
     else:
@@ -153,13 +159,16 @@ def plan_source(
         tables, whole = planner.chosen(columns, planner.metadata(given.get("metadata")))
     return SourcePlan(
         paths,
-        tables,
+        tuple(
+            table for table in tables if planner.where.tables is None or table.name in planner.where.tables
+        ),
         planner.several,
         planner.options.metadata_prefix,
         # Options validates the value, so the error is that of Options.
         Options(transactions=transactions).transactions == "committed",
         byte_count("partition_bytes", given.get("partition_bytes", str(SPARK_PARTITION_BYTES))),
         whole,
+        planner.where,
         starting,
         ending,
     )
@@ -213,6 +222,15 @@ class _Planner:
         self._metadata = {field.name: field.type for field in metadata_fields(options.metadata_prefix)}
         self.several = len(names) > 1
         self._relation = f"{options.metadata_prefix}relation"
+        self.where = EVERY_ROW
+
+    def choose(self, text: str) -> None:
+        """Takes the option `where`.
+
+        Raises:
+            ValueError: as `parse_where`.
+        """
+        self.where = parse_where(text, self.options.metadata_prefix, self._names if self.several else None)
 
     def metadata(self, text: str | None) -> tuple[str, ...] | None:
         """Returns the metadata columns named by the option, None without the option."""
@@ -343,6 +361,8 @@ class _Planner:
         """Returns the tables' plans, with only those metadata columns that are in `names`."""
         metadata = [name for name in names if name in self._metadata]
         prefix = self.options.metadata_prefix
+        if self.where.change_types is not None and f"{prefix}change_type" not in metadata:
+            metadata.append(f"{prefix}change_type")  # rows are filtered by it, and the result leaves it out
         chosen = []
         for each in resolved:
             empty = not metadata and len(each.schema) == len(self._metadata)

@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 
 from pgoutput_fast.segments.listing import catalog_of
 from pgoutput_fast.segments.names import Named
-from pgoutput_fast.segments.planner import Span, bytes_per_partition, outcomes_of_span, plan_read
+from pgoutput_fast.segments.planner import Span, outcomes_of_span
 from pgoutput_fast.segments.segment import Segment
 from pgoutput_fast.segments.tail import SegmentsGoneError, SegmentStream
 from pgoutput_fast.spark.source.options import name_given
@@ -217,8 +217,7 @@ class StreamReader(RowsReader, DataSourceStreamReader, SupportsTriggerAvailableN
         segments = [*earlier, *inside]
         tables = self._tables(segments)
         oids = {oid for table in tables or plan.tables for oid in table.oids}
-        task_bytes = bytes_per_partition(plan.partition_bytes)
-        specs = plan_read(segments, span, dict.fromkeys(oids, 0), outcomes, {}, task_bytes)
+        specs = self.specs_of(segments, span, oids, outcomes)
         return [RowsPartition(spec, tables) for spec in specs]
 
     def _earlier(self, start: int, end: int) -> list[Segment]:
