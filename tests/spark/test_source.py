@@ -30,6 +30,7 @@ WIDER = RelationSpec(
 OTHER = RelationSpec(16402, "public", "Other, Table", (ColumnSpec("at", 1083), ColumnSpec("seen", 1184)))
 OTHER_NAME = 'public."Other, Table"'
 SOURCE = Source("1", "shop", "slot")
+AS_SENT = {"transactions": "as_sent"}
 
 
 def _stream() -> list[bytes]:
@@ -67,7 +68,7 @@ def segments(payloads: list[bytes], tmp_path_factory: pytest.TempPathFactory) ->
 
 
 def _read(spark: Any, path: Path, **options: str) -> Any:
-    frame = spark.read.format("pgoutput").options(**options).load(str(path))
+    frame = spark.read.format("pgoutput").options(**{**AS_SENT, **options}).load(str(path))
     frame.schema  # noqa: B018  # Spark Connect plans nothing before something is asked for
     return frame
 
@@ -87,7 +88,7 @@ def test_a_table_is_what_changes_give(spark: Any, segments: Path) -> None:
 
 
 def test_committed_transactions_only(spark: Any, segments: Path, payloads: list[bytes]) -> None:
-    frame = _read(spark, segments, table="public.orders", transactions="committed")
+    frame = spark.read.format("pgoutput").option("table", "public.orders").load(str(segments))  # the default
     expected = pgo.decode(payloads, options=pgo.Options(transactions="committed")).table("public.orders")
     assert _rows(frame) == sorted(expected.to_pylist(), key=lambda row: row["_seq"])
     assert len(_rows(frame)) == 201
@@ -139,7 +140,7 @@ def test_every_way_to_name_segments(spark: Any, segments: Path) -> None:
         files,
         [f"{segments}/0*", *files[:0]],
     ):
-        frame = spark.read.format("pgoutput").option("table", "public.orders").load(path)
+        frame = spark.read.format("pgoutput").options(**AS_SENT).option("table", "public.orders").load(path)
         assert _rows(frame) == whole
     one = spark.read.format("pgoutput").option("table", "public.orders").load(files[0])
     assert 0 < one.count() < len(whole)
@@ -169,7 +170,7 @@ def test_latest_holds_to_a_catalog_and_union_does_not(spark: Any, segments: Path
 
 def test_a_schema_that_is_given_is_pinned(spark: Any, segments: Path) -> None:
     known = pgo.Catalog(r for r in segment_catalog(segments).relations if "tags" not in str(r))
-    reader = spark.read.format("pgoutput").option("catalog", known.to_json())
+    reader = spark.read.format("pgoutput").options(**AS_SENT).option("catalog", known.to_json())
     orders = reader.schema("note string, _seq bigint, id bigint, more string").option(
         "table", "public.orders"
     )
@@ -186,8 +187,10 @@ def test_a_schema_that_is_given_is_pinned(spark: Any, segments: Path) -> None:
     )
     assert seen.first()["at"] == "12:34:56.500000"
     assert not seen.schema["seen"].nullable
-    several = spark.read.format("pgoutput").schema(
-        "_relation string, `public.orders` struct<note: string>, _seq bigint"
+    several = (
+        spark.read.format("pgoutput")
+        .options(**AS_SENT)
+        .schema("_relation string, `public.orders` struct<note: string>, _seq bigint")
     )
     rows = _rows(several.load(str(segments), table=f"{OTHER_NAME}, public.orders", extra_columns="drop"))
     assert {row["_relation"] for row in rows} == {"public.orders", OTHER_NAME}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,10 @@ def test_a_stream_with_the_names_of_spark(spark: Any, segments: Path, tmp_path: 
     batches = run("rows", maxFilesPerTrigger="2", startingOffsets=str(ends[0]))
     if NEW_SOURCES:
         assert len([each for each in batches if each["numInputRows"]]) == 2
+        of_source = batches[-1]["sources"][0]
+        assert [json.loads(of_source[name])["seq"] for name in ("latestOffset", "endOffset")] == [
+            ends[-1]
+        ] * 2
     rows = spark.read.parquet(str(tmp_path / "rows")).select("id").collect()
     assert sorted(row["id"] for row in rows) == [1, 2, 3, 4, 9]
     with pytest.raises(

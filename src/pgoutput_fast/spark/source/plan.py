@@ -134,7 +134,7 @@ def plan_source(
     both = [option for option in ("columns", "metadata") if schema is not None and option in given]
     if both:
         raise ValueError(f"option {both[0]} and a schema both choose columns: leave one out")
-    transactions: Any = given.get("transactions", "as_sent")
+    transactions: Any = given.get("transactions", "committed")
     decoding: dict[str, Any] = {key: given[key] for key in _DECODING if key in given}
     time: Any = given.get("time", "string")
     check_time(time)

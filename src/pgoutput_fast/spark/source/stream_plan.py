@@ -8,7 +8,7 @@ Options in addition to those of `plan.py`: `max_segments` (or `maxFilesPerTrigge
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import reduce
 
 from pyspark.sql.types import StructType
@@ -93,10 +93,8 @@ def plan_stream(options: Mapping[str, str], schema: StructType, planned: SourceP
     check_options(options)
     given = {key.lower(): value for key, value in options.items()}
     source = plan_source(options, schema) if planned is None else planned
-    # A stream cannot take rows back after a rollback, so the default is committed transactions.
-    committed = given.get("transactions", "committed") == "committed"
     return StreamPlan(
-        replace(source, committed=committed),
+        source,
         mode_of(given.get("schema_mode"), planned is None),
         given,
         source.paths[0],
