@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from pyspark import cloudpickle
 from pyspark.sql.datasource import CaseInsensitiveDict
+from pyspark.sql.types import StructType
 
 import pgoutput_fast as pgo
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
@@ -166,6 +167,11 @@ def test_a_condition_needs_no_column_of_the_result(segments: Path) -> None:
         }
         for row in _read(segments, where, transactions="committed")
     ]
+    given = {"path": str(segments), "table": "public.orders", "where": where, "extra_columns": "drop"}
+    pinned = DefaultSource(CaseInsensitiveDict(given)).reader(
+        StructType().add("note", "string").add("_seq", "long")
+    )
+    assert _rows_of(pinned, pinned.partitions()) == [{"note": "changed", "_seq": 16}]
     renamed = _read(segments, "pg_seq = 2", table="public.orders", metadata_prefix="pg_")
     assert [(row["pg_seq"], row["id"]) for row in renamed] == [(2, 0)]
 
