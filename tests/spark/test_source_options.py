@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.sql.datasource import CaseInsensitiveDict
 
 import pgoutput_fast as pgo
 from pgoutput_fast import spark as pgspark
@@ -15,6 +16,7 @@ from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
 from pgoutput_fast.segments import Source, list_segments, write_segment
 from pgoutput_fast.spark.source.options import byte_count
 from pgoutput_fast.spark.source.stream import NEW_SOURCES
+from pyspark_pgoutput import DefaultSource
 
 ORDERS = RelationSpec(16401, "public", "orders", (ColumnSpec("id", 23, key=True),))
 
@@ -37,24 +39,28 @@ def segments(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def _ids(spark: Any, path: Path, **options: str) -> list[int]:
-    reader = spark.read.format("pgoutput").option("table", "public.orders").options(**options)
-    return sorted(row["id"] for row in reader.load(str(path)).select("id").collect())
+def _ids(path: Path, **options: str) -> list[int]:
+    """What Spark gets from the process that plans, and from tasks."""
+    given = CaseInsensitiveDict({"path": str(path), "table": "public.orders", **options})
+    source = DefaultSource(given)
+    reader = source.reader(source.schema())
+    rows = (row for part in reader.partitions() for each in reader.read(part) for row in each.to_pylist())
+    return sorted(row["id"] for row in rows)
 
 
-def test_a_range_of_messages(spark: Any, segments: Path) -> None:
+def test_a_range_of_messages(segments: Path) -> None:
     """A batch read of two positions gives what a stream gives between them."""
     ends = [str(each.last_seq + 1) for each in list_segments(segments)]
     for transactions, first, second in (("committed", [2, 3, 9], [2]), ("as_sent", [2, 3], [2])):
         given = {"transactions": transactions, "startingOffsets": ends[1]}
-        assert _ids(spark, segments, **given, endingOffsets=ends[3]) == first
-        assert _ids(spark, segments, **given, endingOffsets=ends[2]) == second
+        assert _ids(segments, **given, endingOffsets=ends[3]) == first
+        assert _ids(segments, **given, endingOffsets=ends[2]) == second
     as_sent = {"transactions": "as_sent"}
-    assert _ids(spark, segments, **as_sent, endingOffsets=ends[1]) == [0, 1, 9]
-    assert _ids(spark, segments, transactions="committed", endingOffsets=ends[1]) == [0, 1]
-    assert _ids(spark, segments, **as_sent, starting=ends[3], endingOffsets="latest") == [4]
-    assert _ids(spark, segments, startingOffsets=ends[4], endingOffsets=ends[4]) == []
-    assert _ids(spark, segments, startingOffsets="earliest", endingOffsets="0", partition_bytes="1k") == []
+    assert _ids(segments, **as_sent, endingOffsets=ends[1]) == [0, 1, 9]
+    assert _ids(segments, transactions="committed", endingOffsets=ends[1]) == [0, 1]
+    assert _ids(segments, **as_sent, starting=ends[3], endingOffsets="latest") == [4]
+    assert _ids(segments, startingOffsets=ends[4], endingOffsets=ends[4]) == []
+    assert _ids(segments, startingOffsets="earliest", endingOffsets="0", partition_bytes="1k") == []
 
 
 @pytest.mark.parametrize(
@@ -69,11 +75,22 @@ def test_a_range_of_messages(spark: Any, segments: Path) -> None:
         ({"partition_bytes": "64x"}, "option partition_bytes must be a number of bytes, such as"),
     ],
 )
-def test_wrong_values_name_their_option(
-    spark: Any, segments: Path, options: dict[str, str], message: str
-) -> None:
-    with pytest.raises(PySparkException, match=message):
-        _ids(spark, segments, **options)
+def test_wrong_values_name_their_option(segments: Path, options: dict[str, str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        _ids(segments, **options)
+
+
+def test_a_batch_with_the_names_of_spark(spark: Any, segments: Path) -> None:
+    ends = [str(each.last_seq + 1) for each in list_segments(segments)]
+    reader = spark.read.format("pgoutput").option("table", "public.orders").option("startingOffsets", ends[1])
+    part = reader.option("endingOffsets", ends[3]).load(str(segments))
+    assert sorted(row["id"] for row in part.collect()) == [2, 3, 9]
+    with pytest.raises(
+        PySparkException, match=r"endingOffsets 1 do not fit the segments, which have messages 0"
+    ):
+        reader.option("endingOffsets", "1").load(str(segments)).collect()
+    with pytest.raises(PySparkException, match="option partition_bytes must be a number of bytes, such as"):
+        _ = reader.option("partition_bytes", "64x").load(str(segments)).schema
 
 
 def test_a_stream_with_the_names_of_spark(spark: Any, segments: Path, tmp_path: Path) -> None:
@@ -95,10 +112,9 @@ def test_a_stream_with_the_names_of_spark(spark: Any, segments: Path, tmp_path: 
     batches = run("rows", maxFilesPerTrigger="2", startingOffsets=str(ends[0]))
     if NEW_SOURCES:
         assert len([each for each in batches if each["numInputRows"]]) == 2
-        of_source = batches[-1]["sources"][0]
-        assert [json.loads(of_source[name])["seq"] for name in ("latestOffset", "endOffset")] == [
-            ends[-1]
-        ] * 2
+        latest = [json.loads(each["sources"][0]["latestOffset"]) for each in batches if each["numInputRows"]]
+        assert [each["seq"] for each in latest] == [ends[-1]] * 2
+        assert latest[0]["behind_bytes"] > latest[1]["behind_bytes"] > 0
     rows = spark.read.parquet(str(tmp_path / "rows")).select("id").collect()
     assert sorted(row["id"] for row in rows) == [1, 2, 3, 4, 9]
     with pytest.raises(

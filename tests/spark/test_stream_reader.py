@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import pickle
 import time
 from pathlib import Path
@@ -330,6 +331,24 @@ def test_how_far_a_batch_goes(directory: Directory) -> None:
     directory.add(ORDERS, ["9", "late"])
     assert walk(now) == [0, ends[-1]]
     assert _reader(directory).reportLatestOffset()["seq"] > ends[-1]
+
+
+def test_how_far_a_query_is_behind(directory: Directory) -> None:
+    reader = _reader(directory, max_segments="1")
+    start = reader.initialOffset()
+    end = directory.add(ORDERS, ["2", "more"])
+    paths = [Path(each.path) for each in list_segments(directory.path)]
+    first, second = (path.stat().st_size for path in paths)
+    os.utime(paths[0], (time.time() - 100,) * 2)
+    reader._segments.listed(fresh=True)
+    begun = reader.latestOffset(start)
+    latest = reader.reportLatestOffset()
+    assert (latest["seq"], latest["behind_bytes"]) == (end, first + second)
+    assert 100 <= latest["behind_seconds"] < 1000
+    assert reader.latestOffset(begun)["seq"] == end
+    assert reader.reportLatestOffset()["behind_bytes"] == second
+    reader.latestOffset({"seq": end})
+    assert reader.reportLatestOffset() == {"seq": end, "behind_bytes": 0, "behind_seconds": 0}
 
 
 def test_limits_of_spark(directory: Directory) -> None:

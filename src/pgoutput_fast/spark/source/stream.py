@@ -174,8 +174,11 @@ class StreamReader(RowsReader, DataSourceStreamReader, SupportsTriggerAvailableN
         return ReadAllAvailable()
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Returns the position of the capture, for the query's progress."""
-        return {"seq": self._segments.end()}
+        """Returns the position of the capture, for the query's progress, and how far the query is behind it."""
+        latest = {"seq": self._segments.end()}
+        if self._at is not None:
+            latest["behind_bytes"], latest["behind_seconds"] = self._segments.waiting(self._at["seq"])
+        return latest
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Sets the end of the query: all messages that exist now.
