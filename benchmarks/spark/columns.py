@@ -39,7 +39,11 @@ def queries(spark: Any, directory: Path) -> dict[str, Callable[[], Any]]:
     names = ", ".join(COLUMNS)
 
     def read(**options: str) -> Any:
-        return spark.read.format("pgoutput").options(table=TABLE, **options).load(str(directory))
+        return (
+            spark.read.format("pgoutput")
+            .options(table=TABLE, transactions="as_sent", **options)
+            .load(str(directory))
+        )
 
     rows = wal.where("kind in (73, 85, 68, 84)")
     return {

@@ -82,7 +82,7 @@ def queries(spark: Any, directory: Path) -> dict[str, Callable[[], Any]]:
     from pgoutput_fast import spark as pgspark
 
     wal = spark.read.parquet(str(directory))
-    source = spark.read.format("pgoutput").option("table", TABLE)
+    source = spark.read.format("pgoutput").option("table", TABLE).option("transactions", "as_sent")
     return {
         "changes()": lambda: pgspark.changes(wal, TABLE),
         'changes(transactions="committed")': lambda: pgspark.changes(wal, TABLE, transactions="committed"),

@@ -111,7 +111,7 @@ def queries(spark: Any, directory: Path) -> dict[str, Callable[[], Any]]:
     wal = spark.read.parquet(str(directory))
     rows = wal.where("kind in (73, 85, 68, 84)")
     payloads = rows.select("payload")
-    source = spark.read.format("pgoutput").option("table", TABLE)
+    source = spark.read.format("pgoutput").option("table", TABLE).option("transactions", "as_sent")
     return {
         PAYLOADS: lambda: payloads.mapInArrow(identity, payloads.schema),
         ROWS: lambda: rows.mapInArrow(identity, rows.schema),

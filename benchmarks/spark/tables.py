@@ -111,7 +111,7 @@ def ways(spark: Any, segments: Path) -> dict[str, Callable[[Path], Any]]:
     """{name: function that writes the rows below a directory}."""
     from pgoutput_fast import spark as pgspark
 
-    source = spark.read.format("pgoutput").option("table", TABLE)
+    source = spark.read.format("pgoutput").option("table", TABLE).option("transactions", "as_sent")
     wal = spark.read.parquet(str(segments))
     return {
         ONE: lambda target: _write_in_one_process(segments, target),

@@ -59,7 +59,7 @@ class DefaultSource(DataSource):
             from pgoutput_fast.spark.source.snapshot import make_snapshot_reader
 
             return make_snapshot_reader(self._plan, schema)
-        from pgoutput_fast.spark.source.batch import make_reader
+        from pgoutput_fast.spark.source.batch import SegmentReader
         from pgoutput_fast.spark.source.plan import STREAM_OPTIONS, plan_source
 
         only_streams = sorted(key for key in STREAM_OPTIONS if key in self.options)
@@ -67,9 +67,11 @@ class DefaultSource(DataSource):
             raise ValueError(f"spark.read has no option {', '.join(only_streams)}: use spark.readStream")
         # `schema` was not called if the user gave a schema.
         plan = self._plan if self._plan is not None else plan_source(self.options, schema)
+        if plan.starting == "latest":
+            raise ValueError("spark.read ends at latest: let startingOffsets be earliest or an ordinal")
         # Spark sends this instance to the tasks, too. They need no footers: there may be very many.
         footers, self._footers = self._footers, None
-        return make_reader(plan, schema, footers)
+        return SegmentReader(plan, schema, footers)
 
     def streamReader(self, schema: Any) -> Any:  # noqa: N802
         try:

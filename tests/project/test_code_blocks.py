@@ -127,9 +127,10 @@ BLOCKS: dict[str, dict[str, tuple[int | str, ...]]] = {
     },
     "spark-types.md": {"": (1, "spark/test_types.py::test_moments_beyond_those_of_python")},
     "spark.md": {
-        "": (16, _SEGMENTS),
+        "": (17, _SEGMENTS),
         "Errors": (2, _SEGMENTS, ERROR),
         "The data source": (4, "spark/test_source.py::test_the_page_says_what_is_so"),
+        "Filters": (1, "spark/test_source.py::test_the_page_says_what_is_so"),
         "Single payloads": (1, "spark/test_source.py::test_the_page_says_what_is_so"),
         "Untagged payloads": (3, "spark/test_tag.py::test_the_page_says_how"),
         "The next payloads": (1, "spark/test_tag.py::test_the_page_says_how"),

@@ -79,7 +79,7 @@ def wal(spark: Any, segments: Path) -> Any:
 
 
 def _read(spark: Any, path: Path, **options: str) -> Any:
-    return spark.read.format("pgoutput").options(**options).load(str(path))
+    return spark.read.format("pgoutput").options(**{"transactions": "as_sent", **options}).load(str(path))
 
 
 def _sorted(frame: Any, columns: list[str]) -> list[tuple[Any, ...]]:

@@ -377,6 +377,7 @@ def test_the_page_does_what_it_says(spark: Any, tmp_path: Path) -> None:
     with contextlib.redirect_stdout(out):
         for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
             exec(compile(block, "spark.md", "exec"), names)
+    assert [row["id"] for row in names["late"].collect()] == [2]
     names["outcomes"].unpersist()
     names["query"].awaitTermination()
     assert names["iceberg_rows"].num_rows == 2

@@ -11,14 +11,12 @@ import pyarrow as pa
 import pyspark.sql.types
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.sql import functions
 
 import pgoutput_fast as pgo
 from pgoutput_fast import spark as pgspark
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
 from pgoutput_fast.segments import Source, segment_catalog, write_segment
 from pgoutput_fast.segments import catalog as segment_catalogs
-from support.forms import and_slow
 from support.paths import DOCS
 from support.plans import count_partitions
 
@@ -32,6 +30,7 @@ WIDER = RelationSpec(
 OTHER = RelationSpec(16402, "public", "Other, Table", (ColumnSpec("at", 1083), ColumnSpec("seen", 1184)))
 OTHER_NAME = 'public."Other, Table"'
 SOURCE = Source("1", "shop", "slot")
+AS_SENT = {"transactions": "as_sent"}
 
 
 def _stream() -> list[bytes]:
@@ -69,7 +68,7 @@ def segments(payloads: list[bytes], tmp_path_factory: pytest.TempPathFactory) ->
 
 
 def _read(spark: Any, path: Path, **options: str) -> Any:
-    frame = spark.read.format("pgoutput").options(**options).load(str(path))
+    frame = spark.read.format("pgoutput").options(**{**AS_SENT, **options}).load(str(path))
     frame.schema  # noqa: B018  # Spark Connect plans nothing before something is asked for
     return frame
 
@@ -89,7 +88,7 @@ def test_a_table_is_what_changes_give(spark: Any, segments: Path) -> None:
 
 
 def test_committed_transactions_only(spark: Any, segments: Path, payloads: list[bytes]) -> None:
-    frame = _read(spark, segments, table="public.orders", transactions="committed")
+    frame = spark.read.format("pgoutput").option("table", "public.orders").load(str(segments))  # the default
     expected = pgo.decode(payloads, options=pgo.Options(transactions="committed")).table("public.orders")
     assert _rows(frame) == sorted(expected.to_pylist(), key=lambda row: row["_seq"])
     assert len(_rows(frame)) == 201
@@ -141,7 +140,7 @@ def test_every_way_to_name_segments(spark: Any, segments: Path) -> None:
         files,
         [f"{segments}/0*", *files[:0]],
     ):
-        frame = spark.read.format("pgoutput").option("table", "public.orders").load(path)
+        frame = spark.read.format("pgoutput").options(**AS_SENT).option("table", "public.orders").load(path)
         assert _rows(frame) == whole
     one = spark.read.format("pgoutput").option("table", "public.orders").load(files[0])
     assert 0 < one.count() < len(whole)
@@ -171,7 +170,7 @@ def test_latest_holds_to_a_catalog_and_union_does_not(spark: Any, segments: Path
 
 def test_a_schema_that_is_given_is_pinned(spark: Any, segments: Path) -> None:
     known = pgo.Catalog(r for r in segment_catalog(segments).relations if "tags" not in str(r))
-    reader = spark.read.format("pgoutput").option("catalog", known.to_json())
+    reader = spark.read.format("pgoutput").options(**AS_SENT).option("catalog", known.to_json())
     orders = reader.schema("note string, _seq bigint, id bigint, more string").option(
         "table", "public.orders"
     )
@@ -188,8 +187,10 @@ def test_a_schema_that_is_given_is_pinned(spark: Any, segments: Path) -> None:
     )
     assert seen.first()["at"] == "12:34:56.500000"
     assert not seen.schema["seen"].nullable
-    several = spark.read.format("pgoutput").schema(
-        "_relation string, `public.orders` struct<note: string>, _seq bigint"
+    several = (
+        spark.read.format("pgoutput")
+        .options(**AS_SENT)
+        .schema("_relation string, `public.orders` struct<note: string>, _seq bigint")
     )
     rows = _rows(several.load(str(segments), table=f"{OTHER_NAME}, public.orders", extra_columns="drop"))
     assert {row["_relation"] for row in rows} == {"public.orders", OTHER_NAME}
@@ -234,23 +235,6 @@ def test_times_can_be_of_type_time(spark: Any, segments: Path) -> None:
         assert frame.select("at").first()[0] == datetime.time(12, 34, 56, 500_000)
     finally:
         spark.conf.unset("spark.sql.timeType.enabled")
-
-
-@pytest.mark.parametrize("pushed", and_slow(["true"], ["false"]))
-def test_filters(spark: Any, segments: Path, pushed: str) -> None:
-    spark.conf.set("spark.sql.python.filterPushdown.enabled", pushed)
-    try:
-        frame = _read(spark, segments, table="public.orders")
-        chosen = frame.where("_seq > 200 and _seq <= 230 and id <> 170")
-        assert _rows(chosen) == [row for row in _rows(frame) if 200 < row["_seq"] <= 230 and row["id"] != 170]
-        assert 10 < chosen.count() < 30
-        # Segments without such ordinals are not read, since 4.1.
-        pushes = pushed == "true" and hasattr(functions, "arrow_udf")
-        fine = _read(spark, segments, table="public.orders", partition_bytes="1")
-        every, some = map(count_partitions, (fine, fine.where("_seq = 3")))
-        assert some < every if pushes else some == every
-    finally:
-        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
 
 
 @pytest.mark.parametrize(
@@ -312,6 +296,7 @@ def test_the_page_says_what_is_so(spark: Any, tmp_path: Path) -> None:
             exec(compile(block, "spark.md", "exec"), names)
     assert [row["id"] for row in names["orders"].collect()] == [1]
     assert [tuple(row) for row in names["notes"].collect()] == [(2, 1, "first")]
+    assert [row["id"] for row in names["late"].collect()] == [1]
     assert [(row["_seq"], row["name"]) for row in names["customers"].collect()] == [(4, "Ada")]
     names["orders"] = state.catalog.named("public.orders")[-1]
     found = []

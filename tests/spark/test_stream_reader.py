@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import pickle
 import time
 from pathlib import Path
@@ -296,6 +297,18 @@ def test_how_far_a_batch_goes(directory: Directory) -> None:
     assert walk(_reader(directory, max_bytes="1")) == [0, *ends]
     assert walk(_reader(directory, max_bytes=str(1 << 30))) == [0, ends[-1]]
     assert walk(_reader(directory, max_segments="3", max_bytes="1")) == [0, *ends]
+    # The names of Spark's own sources.
+    assert walk(_reader(directory, maxFilesPerTrigger="2")) == [0, ends[1], ends[3], ends[4]]
+    assert walk(_reader(directory, max_segments="2", maxFilesPerTrigger="2")) == [
+        0,
+        ends[1],
+        ends[3],
+        ends[4],
+    ]
+    assert walk(_reader(directory, maxBytesPerTrigger="1b")) == [0, *ends]
+    assert walk(_reader(directory, maxBytesPerTrigger="1g", max_bytes=str(1 << 30))) == [0, ends[-1]]
+    assert walk(_reader(directory, startingOffsets=str(ends[1]))) == [ends[1], ends[-1]]
+    assert walk(_reader(directory, startingOffsets="latest")) == [ends[-1]]
     assert walk(_reader(directory, max_segments="2", starting=str(ends[0] + 1))) == [
         ends[0] + 1,
         ends[2],
@@ -318,6 +331,24 @@ def test_how_far_a_batch_goes(directory: Directory) -> None:
     directory.add(ORDERS, ["9", "late"])
     assert walk(now) == [0, ends[-1]]
     assert _reader(directory).reportLatestOffset()["seq"] > ends[-1]
+
+
+def test_how_far_a_query_is_behind(directory: Directory) -> None:
+    reader = _reader(directory, max_segments="1")
+    start = reader.initialOffset()
+    end = directory.add(ORDERS, ["2", "more"])
+    paths = [Path(each.path) for each in list_segments(directory.path)]
+    first, second = (path.stat().st_size for path in paths)
+    os.utime(paths[0], (time.time() - 100,) * 2)
+    reader._segments.listed(fresh=True)
+    begun = reader.latestOffset(start)
+    latest = reader.reportLatestOffset()
+    assert (latest["seq"], latest["behind_bytes"]) == (end, first + second)
+    assert 100 <= latest["behind_seconds"] < 1000
+    assert reader.latestOffset(begun)["seq"] == end
+    assert reader.reportLatestOffset()["behind_bytes"] == second
+    reader.latestOffset({"seq": end})
+    assert reader.reportLatestOffset() == {"seq": end, "behind_bytes": 0, "behind_seconds": 0}
 
 
 def test_limits_of_spark(directory: Directory) -> None:
@@ -356,6 +387,7 @@ def test_segments_that_are_not_those(directory: Directory, tmp_path: Path) -> No
             "option capture must be a JSON",
         ),
         ({"starting": "1000"}, "option starting is 1000, but the segments have messages 0 to"),
+        ({"startingOffsets": "1000"}, "option startingOffsets is 1000, but the segments have messages 0 to"),
     ],
 )
 def test_options_that_are_wrong(directory: Directory, options: dict[str, str], message: str) -> None:
@@ -364,11 +396,13 @@ def test_options_that_are_wrong(directory: Directory, options: dict[str, str], m
 
 
 def test_options_of_one_side_only(directory: Directory) -> None:
-    source = DefaultSource(
-        CaseInsensitiveDict({"table": "public.orders", "path": str(directory.path), "Starting": "0"})
-    )
-    with pytest.raises(ValueError, match=r"spark\.read has no option starting: use spark\.readStream"):
-        source.reader(source.schema())
+    given = {"table": "public.orders", "path": str(directory.path)}
+    for option, word in (("max_segments", "max_segments"), ("MAXBYTESPERTRIGGER", "maxBytesPerTrigger")):
+        source = DefaultSource(CaseInsensitiveDict({**given, option: "1"}))
+        with pytest.raises(ValueError, match=rf"spark\.read has no option {word}: use spark\.readStream"):
+            source.reader(source.schema())
+    with pytest.raises(ValueError, match=r"has no option endingOffsets: use spark\.read"):
+        _refused({**given, "endingOffsets": "latest"}).initialOffset()
     with pytest.raises(ValueError, match=r"has no option mode: use spark\.read"):
         _refused({"mode": "snapshot"}).initialOffset()
     with pytest.raises(ValueError, match="a stream reads one directory"):
@@ -379,13 +413,22 @@ WRONG = [
     ({"Starting": "now"}, "option starting must be earliest, latest or"),
     ({"max_segments": "0"}, "option max_segments must be a number"),
     ({"max_bytes": "1 MB"}, "option max_bytes must be a number"),
+    ({"startingOffsets": "now"}, "option startingOffsets must be earliest, latest or"),
+    ({"maxFilesPerTrigger": "0"}, "option maxFilesPerTrigger must be a number"),
+    ({"maxFilesPerTrigger": "99999999999"}, "option maxFilesPerTrigger must be a number"),
+    ({"maxBytesPerTrigger": "many"}, "option maxBytesPerTrigger must be a number of bytes, such as"),
+    (
+        {"maxFilesPerTrigger": "2", "max_segments": "3"},
+        "options max_segments and maxFilesPerTrigger are one option with two values",
+    ),
+    ({"starting": "0", "StartingOffsets": "earliest"}, "options starting and startingOffsets are one option"),
     ({"publication": "p"}, "option publication needs the option dsn"),
     ({"dsn": "", "slot": "s"}, "needs the option publication"),
     (
-        {"starting": "0", "path": "/segments/*.parquet"},
+        {"max_segments": "1", "path": "/segments/*.parquet"},
         r"one directory, and /segments/\*\.parquet is a pattern",
     ),
-    ({"starting": "0", "path": "s3://k:v@b/[ab]"}, r"one directory, and s3://b/\[ab\] is a pattern"),
+    ({"max_segments": "1", "path": "s3://k:v@b/[ab]"}, r"one directory, and s3://b/\[ab\] is a pattern"),
 ]
 
 

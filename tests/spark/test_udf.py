@@ -278,9 +278,15 @@ def test_registered_for_sql(spark: Any, raw: Any, tagged: list[dict[str, Any]]) 
     for k, function in enumerate((pgspark.udf.message_kind, pgspark.udf.relation_oid, pgspark.udf.xid)):
         assert [row[k] for row in rows] == _values(raw, function("payload"))
     assert {row[1] for row in rows} >= {ORDERS.oid, OTHER.oid}
-    in_frames = pgspark.udf.decode_row(relation, arrow=False)
-    with pytest.raises(PySparkException, match="INVALID_UDF_EVAL_TYPE"):
-        spark.udf.register("pg_frames", in_frames)
+    named = spark.sql("SELECT pg_xid(in_stream => null, payload => payload) FROM registered ORDER BY seq")
+    assert [row[0] for row in named.collect()] == [row[2] for row in rows]
+    with pytest.raises(TypeError, match="can only be registered as an Arrow UDF: use Spark"):
+        spark.udf.register("pg_frames", pgspark.udf.decode_row(relation, arrow=False))
+    with pytest.raises(TypeError, match=r"decode_row\(relation\) makes the function to register"):
+        spark.udf.register("pg_row", pgspark.udf.decode_row)
+    spark.udf.register("pg_calls", lambda payload: pgspark.udf.message_kind(payload, malformed="null"))
+    with pytest.raises(PySparkException, match=r"takes a column or its name, not bytes\. For SQL, register"):
+        spark.sql("SELECT pg_calls(payload) FROM registered").collect()
     if FORMS[0]:
         decode = pgspark.udf.decode_row(relation)
         spark.udf.register("pg_row", decode)

@@ -111,6 +111,15 @@ class SegmentStream:
         first = bisect_left(found, start, key=lambda each: each.last_seq)
         return found[first : bisect_left(found, end, key=lambda each: each.first_seq)] if start < end else []
 
+    def waiting(self, start: int) -> tuple[int, int]:
+        """(bytes of the segments with the messages from `start` on, seconds since the oldest of them was written).
+
+        As of the last listing; the seconds are 0 if the store has no times.
+        """
+        waiting = [self._entries[each] for each in self._overlapping(start, self.end())]
+        written = min((each.modified for each in waiting), default=0.0)
+        return sum(each.nbytes for each in waiting), max(0, int(time.time() - written)) if written else 0
+
     def footers(self, start: int, end: int) -> list[Segment]:
         """The footers of the segments of `between`.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
@@ -204,6 +204,14 @@ class TransactionOutcomes:
         A rollback to a savepoint may be before the first message, and its transaction's commit after it.
         """
         return self._chosen(self.committed & (self.at_seq >= first) & (self.at_seq <= last), self.aborts)
+
+    def commits_within(self, bounds: Mapping[str, tuple[int, int]]) -> TransactionOutcomes:
+        """The commits whose `commit_lsn` and `commit_timestamp` are in these ranges."""
+        chosen = self.committed.copy()
+        for name, (first, last) in bounds.items():
+            values = getattr(self, name)
+            chosen &= (values >= first) & (values <= last)
+        return self._chosen(chosen, self.aborts)
 
     def of_transactions(self, first: int, last: int) -> TransactionOutcomes:
         """Only the outcomes of transactions with keys between two, inclusive."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -11,17 +10,13 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from pgoutput_fast.segments.listing import SegmentList
-from pgoutput_fast.segments.planner import ReadSpec, Span, bytes_per_partition, plan_read
+from pgoutput_fast.segments.planner import ReadSpec, Span
+from pgoutput_fast.segments.segment import Segment
 from pgoutput_fast.spark.source.plan import SourcePlan
 from pgoutput_fast.spark.source.read import RowsPartition, RowsReader
 from pgoutput_fast.transactions.outcomes import TransactionOutcomes
 
-__all__ = ["SegmentReader", "make_reader"]
-
-# Spark's module that passes filters to a reader.
-_PUSHES = "pyspark.sql.worker.data_source_pushdown_filters"
-# Tagged columns that can filter changes before decoding.
-_PUSHED = ("seq", "lsn", "txn", "xid")
+__all__ = ["SegmentReader"]
 
 
 class SegmentReader(RowsReader, DataSourceReader):
@@ -35,7 +30,6 @@ class SegmentReader(RowsReader, DataSourceReader):
 
     def __init__(self, plan: SourcePlan, schema: StructType, footers: bytes | None = None) -> None:
         super().__init__(plan, schema)
-        self.bounds: dict[str, tuple[int, int]] = {}
         self._footers = footers
 
     def __getstate__(self) -> dict[str, Any]:
@@ -52,65 +46,28 @@ class SegmentReader(RowsReader, DataSourceReader):
             outcomes = TransactionOutcomes.of_batch(ended)
         else:
             segments = listed.segments()
-        span = Span(0, segments[-1].last_seq if segments else -1)
-        relations = dict.fromkeys(plan.oids, 0)
-        task_bytes = bytes_per_partition(plan.partition_bytes)
-        specs = plan_read(segments, span, relations, outcomes, self.bounds, task_bytes)
+        span = self._span(segments)
+        if outcomes is not None and (plan.starting, plan.ending) != ("earliest", "latest"):
+            outcomes = outcomes.between(*span)
+        specs = self.specs_of(segments, span, plan.oids, outcomes)
         return [RowsPartition(spec) for spec in specs or [ReadSpec(())]]
+
+    def _span(self, segments: Sequence[Segment]) -> Span:
+        """The messages that the options ask for."""
+        plan = self._plan
+        begin, end = (segments[0].first_seq, segments[-1].last_seq + 1) if segments else (0, 0)
+        first, stop = (
+            default if text == word else int(text)
+            for text, word, default in ((plan.starting, "earliest", 0), (plan.ending, "latest", end))
+        )
+        if (plan.starting != "earliest" and first < begin) or not first <= stop <= end:
+            raise ValueError(
+                f"options startingOffsets {plan.starting} and endingOffsets {plan.ending} do not fit the segments, "
+                f"which have messages {begin} to {end - 1}. endingOffsets is the first message that is not read"
+            )
+        return Span(first, stop - 1)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yields the record batches of a partition, with one row group in memory at a time."""
         assert isinstance(partition, RowsPartition)
         return self.rows_of(partition)
-
-
-class PushingReader(SegmentReader):
-    """A SegmentReader to which Spark passes filters.
-
-    Filters only skip rows: Spark applies them again to all rows.
-    """
-
-    def pushFilters(self, filters: list[Any]) -> Iterator[Any]:  # noqa: N802
-        names = {self._plan.prefix + name: name for name in _PUSHED}
-        for each in filters:
-            name = names.get(each.attribute[0]) if len(getattr(each, "attribute", ())) == 1 else None
-            limits = _range(each)
-            if name is not None and limits is not None:
-                first, last = self.bounds.get(name, limits)
-                self.bounds[name] = max(first, limits[0]), min(last, limits[1])
-            yield each
-
-
-def _range(condition: Any) -> tuple[int, int] | None:
-    """Returns the widest range (first, last) that a filter allows, or None if the filter does not limit a range."""
-    lowest, highest = -(1 << 63), (1 << 63) - 1
-    value = getattr(condition, "value", None)
-    if not isinstance(value, int) or isinstance(value, bool):
-        return None
-    kind = type(condition).__name__
-    if kind in ("EqualTo", "EqualNullSafe"):
-        return value, value
-    if kind in ("GreaterThan", "GreaterThanOrEqual"):
-        return value, highest
-    if kind in ("LessThan", "LessThanOrEqual"):
-        return lowest, value
-    return None
-
-
-def make_reader(plan: SourcePlan, schema: StructType, footers: bytes | None = None) -> SegmentReader:
-    """Returns the reader for the current phase of Spark.
-
-    Spark fails on a reader with pushFilters while pushdown is off. Pushdown is on if the caller is Spark's pushdown
-    module.
-    """
-    return (PushingReader if _is_pushing() else SegmentReader)(plan, schema, footers)
-
-
-def _is_pushing() -> bool:
-    frame = inspect.currentframe()
-    while frame is not None:
-        spec = frame.f_globals.get("__spec__")
-        if spec is not None and spec.name == _PUSHES:
-            return True
-        frame = frame.f_back
-    return False

@@ -1,8 +1,9 @@
 """Plans a query of `format("pgoutput")`: its options, the catalog of the segments, tables and schema.
 
 Options: `path` (the argument of `load`), `table` (one name, or several separated by commas), `columns`, `metadata`,
-`transactions`, `schema_mode`, `catalog`, `time`, `partition_bytes`; and `on_error`, `unrepresentable`, `numeric`,
-`uuid`, `extra_columns`, `metadata_prefix` as in `pgoutput_fast.Options`.
+`transactions`, `schema_mode`, `catalog`, `time`, `partition_bytes`, `where`; `starting` (or `startingOffsets`) and
+`endingOffsets`; and `on_error`, `unrepresentable`, `numeric`, `uuid`, `extra_columns`, `metadata_prefix` as in
+`pgoutput_fast.Options`.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ from pgoutput_fast.schema.resolve import (
     with_metadata,
 )
 from pgoutput_fast.segments.listing import SegmentList, catalog_of
+from pgoutput_fast.spark.source.options import SPARK_NAMES, byte_count, offset, option_of
+from pgoutput_fast.spark.source.where import EVERY_ROW, Where, parse_where
 from pgoutput_fast.spark.tasks.changes import DecodeChanges
 from pgoutput_fast.spark.types import Time, check_time, spark_arrow_schema, spark_arrow_type, spark_schema
 
@@ -39,14 +42,15 @@ __all__ = ["STREAM_OPTIONS", "SourcePlan", "TablePlan", "arrow_schema", "plan_so
 _DECODING = ("on_error", "unrepresentable", "numeric", "uuid", "extra_columns", "metadata_prefix")
 _OPTIONS = (
     "path", "paths", "table", "columns", "metadata", "transactions", "schema_mode", "catalog", "time",
-    "partition_bytes", *_DECODING,
+    "partition_bytes", "where", "starting", SPARK_NAMES["starting"], "endingOffsets", *_DECODING,
 )  # fmt: skip
 # Only streams have these options; `stream_plan` explains them.
 STREAM_OPTIONS = (
     "emit",
-    "starting",
     "max_segments",
+    SPARK_NAMES["max_segments"],
     "max_bytes",
+    SPARK_NAMES["max_bytes"],
     "consumer",
     "dsn",
     "slot",
@@ -54,6 +58,7 @@ STREAM_OPTIONS = (
     "capture",
 )
 _KNOWN = (*_OPTIONS, *STREAM_OPTIONS)
+_LOWER = frozenset(map(str.lower, _KNOWN))
 _LISTED = re.compile(r'\s*((?:"(?:[^"]|"")*"|[^",])+?)\s*(?:,|$)')
 
 
@@ -69,7 +74,14 @@ class TablePlan:
 
 @dataclass(frozen=True)
 class SourcePlan:
-    """The plan of a query on segments."""
+    """The plan of a query on segments.
+
+    Attributes:
+        tables: the plans of the relations to read.
+        where: the rows to read.
+        starting, ending: the messages that a batch read reads: an ordinal, or `earliest` or `latest`; the one at
+            `ending` is not read. A stream has positions of its own.
+    """
 
     paths: tuple[str, ...]
     tables: tuple[TablePlan, ...]
@@ -78,6 +90,9 @@ class SourcePlan:
     committed: bool
     partition_bytes: int
     spark_schema: StructType
+    where: Where = EVERY_ROW
+    starting: str = "earliest"
+    ending: str = "latest"
 
     @property
     def oids(self) -> list[int]:
@@ -105,7 +120,7 @@ def plan_source(
             versions of a relation do not fit into a single schema, or into the pinned one.
     """
     given = {key.lower(): value for key, value in options.items()}
-    unknown = sorted(key for key in given if key not in _KNOWN and not key.startswith("__"))
+    unknown = sorted(key for key in given if key not in _LOWER and not key.startswith("__"))
     if unknown:
         raise ValueError(
             f"format pgoutput has no option {', '.join(map(repr, unknown))}; there is {', '.join(_KNOWN)}"
@@ -119,11 +134,13 @@ def plan_source(
     both = [option for option in ("columns", "metadata") if schema is not None and option in given]
     if both:
         raise ValueError(f"option {both[0]} and a schema both choose columns: leave one out")
-    transactions: Any = given.get("transactions", "as_sent")
+    transactions: Any = given.get("transactions", "committed")
     decoding: dict[str, Any] = {key: given[key] for key in _DECODING if key in given}
     time: Any = given.get("time", "string")
     check_time(time)
     mode = mode_of(given.get("schema_mode"), schema is not None)
+    starting = option_of(given, "starting", offset) or "earliest"
+    ending = offset("endingOffsets", given.get("endingoffsets", "latest"), words=("latest",))
     if known is None:
         stored = _catalog_of_segments(given, paths, names, keep)
         known = _merge_given_catalog(stored, given.get("catalog"), mode)
@@ -133,6 +150,8 @@ def plan_source(
         time,
         names,
     )
+    if "where" in given:
+        planner.choose(given["where"])
     if schema is not None:
         tables, whole = planner.pinned(schema), schema
     else:
@@ -140,13 +159,18 @@ def plan_source(
         tables, whole = planner.chosen(columns, planner.metadata(given.get("metadata")))
     return SourcePlan(
         paths,
-        tables,
+        tuple(
+            table for table in tables if planner.where.tables is None or table.name in planner.where.tables
+        ),
         planner.several,
         planner.options.metadata_prefix,
         # Options validates the value, so the error is that of Options.
         Options(transactions=transactions).transactions == "committed",
-        _size(given.get("partition_bytes", str(SPARK_PARTITION_BYTES))),
+        byte_count("partition_bytes", given.get("partition_bytes", str(SPARK_PARTITION_BYTES))),
         whole,
+        planner.where,
+        starting,
+        ending,
     )
 
 
@@ -198,6 +222,15 @@ class _Planner:
         self._metadata = {field.name: field.type for field in metadata_fields(options.metadata_prefix)}
         self.several = len(names) > 1
         self._relation = f"{options.metadata_prefix}relation"
+        self.where = EVERY_ROW
+
+    def choose(self, text: str) -> None:
+        """Takes the option `where`.
+
+        Raises:
+            ValueError: as `parse_where`.
+        """
+        self.where = parse_where(text, self.options.metadata_prefix, self._names if self.several else None)
 
     def metadata(self, text: str | None) -> tuple[str, ...] | None:
         """Returns the metadata columns named by the option, None without the option."""
@@ -328,6 +361,8 @@ class _Planner:
         """Returns the tables' plans, with only those metadata columns that are in `names`."""
         metadata = [name for name in names if name in self._metadata]
         prefix = self.options.metadata_prefix
+        if self.where.change_types is not None and f"{prefix}change_type" not in metadata:
+            metadata.append(f"{prefix}change_type")  # rows are filtered by it, and the result leaves it out
         chosen = []
         for each in resolved:
             empty = not metadata and len(each.schema) == len(self._metadata)
@@ -359,12 +394,6 @@ def _arrow_type(field: StructField) -> pa.DataType:
 def _name(kind: pa.DataType) -> str:
     (field,) = spark_schema(pa.schema([("c", kind)]))
     return str(field.dataType.simpleString())
-
-
-def _size(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise ValueError(f"partition_bytes must be a number of bytes, not {text!r}")
-    return int(text)
 
 
 def listed(option: str, text: str) -> list[str]:

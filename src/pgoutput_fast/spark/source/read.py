@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
 from pgoutput_fast.schema.metadata_columns import metadata_names
-from pgoutput_fast.segments.planner import ReadSpec
+from pgoutput_fast.segments.planner import ReadSpec, Span, bytes_per_partition, plan_read
+from pgoutput_fast.segments.segment import Segment
 from pgoutput_fast.spark.shipping import Shipped
 from pgoutput_fast.spark.source.plan import SourcePlan, TablePlan, arrow_schema
-from pgoutput_fast.spark.tasks.rows import changes_of, rows_of_relations
+from pgoutput_fast.spark.tasks.rows import changes_of, rows_among, rows_of_relations
+from pgoutput_fast.transactions.outcomes import TransactionOutcomes
 
 __all__ = ["RowsPartition", "RowsReader"]
+
+# The outcomes of transactions have these columns.
+_OF_COMMITS = ("commit_lsn", "commit_timestamp")
 
 
 @dataclass
@@ -44,15 +50,41 @@ class RowsReader(Shipped):
         self._plan = plan
         self._target = arrow_schema(schema)
 
+    def specs_of(
+        self,
+        segments: Sequence[Segment],
+        span: Span,
+        oids: Collection[int],
+        outcomes: TransactionOutcomes | None,
+    ) -> list[ReadSpec]:
+        """Plans the tasks that read some relations, as `plan_read`."""
+        bounds = self._plan.where.bounds
+        if outcomes is not None:
+            # Rows get these values when they are released.
+            commits = {name: limits for name, limits in bounds.items() if name in _OF_COMMITS}
+            bounds = {name: limits for name, limits in bounds.items() if name not in _OF_COMMITS}
+            outcomes = outcomes.commits_within(commits) if commits else outcomes
+        sizes = bytes_per_partition(self._plan.partition_bytes)
+        return plan_read(segments, span, dict.fromkeys(oids, 0), outcomes, bounds, sizes)
+
     def rows_of(self, partition: RowsPartition) -> Iterator[pa.RecordBatch]:
         """Yields the record batches of a partition, with one row group in memory at a time."""
         tables = self._plan.tables if partition.tables is None else partition.tables
         outcomes = partition.spec.outcomes
         for rows in changes_of(partition.spec):
             released = rows if outcomes is None else outcomes.released(rows)
+            released = rows_among(released, self._plan.where.members)
             for table in tables:
                 for batch in rows_of_relations(released, table.oids, table.others).to_batches():
-                    yield from map(self._finished(table), table.decode(iter([batch])))
+                    decoded = map(self._filtered, table.decode(iter([batch])))
+                    yield from map(self._finished(table), decoded)
+
+    def _filtered(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Leaves out the one image of updates if only the other one is requested."""
+        if self._plan.where.change_types is None:
+            return batch
+        types = batch.column(f"{self._plan.prefix}change_type")
+        return batch.filter(pc.is_in(types, pa.array(self._plan.where.change_types, types.type)))
 
     def _finished(self, table: TablePlan) -> Any:
         """Returns the function that converts a table's decoded rows to rows of the source."""

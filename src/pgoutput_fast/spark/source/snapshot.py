@@ -40,6 +40,7 @@ from pgoutput_fast.snapshot.load import run_readers, streamed
 from pgoutput_fast.snapshot.ranges import ReadRange, ranges_of
 from pgoutput_fast.snapshot.read import SnapshotReader, TableLostError, in_snapshot
 from pgoutput_fast.spark.shipping import Shipped
+from pgoutput_fast.spark.source.options import byte_count, positive
 from pgoutput_fast.spark.source.plan import arrow_schema, listed
 from pgoutput_fast.spark.types import check_time, spark_arrow_schema, spark_schema
 
@@ -148,8 +149,8 @@ def _parse_options(given: Mapping[str, str]) -> _Request:
         columns,
         options,
         given.get("time", "string"),
-        _number("snapshot_seconds", given.get("snapshot_seconds", str(_HELD_SECONDS))),
-        _number("partition_bytes", given.get("partition_bytes", str(SPARK_PARTITION_BYTES))),
+        positive("snapshot_seconds", given.get("snapshot_seconds", str(_HELD_SECONDS))),
+        byte_count("partition_bytes", given.get("partition_bytes", str(SPARK_PARTITION_BYTES))),
     )
 
 
@@ -228,12 +229,6 @@ def _lsn(text: str) -> int:
         return parse_lsn(int(text) if text.isdecimal() else text)
     except ValueError as problem:
         raise ValueError(f"option consistent_lsn: {problem}") from None
-
-
-def _number(option: str, text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise ValueError(f"option {option} must be a number of at least 1, not {text!r}")
-    return int(text)
 
 
 def _unquoted(name: str) -> str:

@@ -12,9 +12,10 @@ from pyspark.sql.types import StructType
 
 from pgoutput_fast.segments.listing import catalog_of
 from pgoutput_fast.segments.names import Named
-from pgoutput_fast.segments.planner import Span, bytes_per_partition, outcomes_of_span, plan_read
+from pgoutput_fast.segments.planner import Span, outcomes_of_span
 from pgoutput_fast.segments.segment import Segment
 from pgoutput_fast.segments.tail import SegmentsGoneError, SegmentStream
+from pgoutput_fast.spark.source.options import name_given
 from pgoutput_fast.spark.source.plan import TablePlan
 from pgoutput_fast.spark.source.read import RowsPartition, RowsReader
 from pgoutput_fast.spark.source.stream_plan import StreamPlan, new_versions, plan_with_versions
@@ -90,9 +91,8 @@ class StreamReader(RowsReader, DataSourceStreamReader, SupportsTriggerAvailableN
             return end
         if begin <= int(starting) <= end:
             return int(starting)
-        raise ValueError(
-            f"option starting is {starting}, but the segments have messages {begin} to {end - 1}"
-        )
+        name = name_given(self._resolved.given, "starting")
+        raise ValueError(f"option {name} is {starting}, but the segments have messages {begin} to {end - 1}")
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802
         """Returns the end of the next batch."""
@@ -174,8 +174,11 @@ class StreamReader(RowsReader, DataSourceStreamReader, SupportsTriggerAvailableN
         return ReadAllAvailable()
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Returns the position of the capture, for the query's progress."""
-        return {"seq": self._segments.end()}
+        """Returns the position of the capture, for the query's progress, and how far the query is behind it."""
+        latest = {"seq": self._segments.end()}
+        if self._at is not None:
+            latest["behind_bytes"], latest["behind_seconds"] = self._segments.waiting(self._at["seq"])
+        return latest
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Sets the end of the query: all messages that exist now.
@@ -217,8 +220,7 @@ class StreamReader(RowsReader, DataSourceStreamReader, SupportsTriggerAvailableN
         segments = [*earlier, *inside]
         tables = self._tables(segments)
         oids = {oid for table in tables or plan.tables for oid in table.oids}
-        task_bytes = bytes_per_partition(plan.partition_bytes)
-        specs = plan_read(segments, span, dict.fromkeys(oids, 0), outcomes, {}, task_bytes)
+        specs = self.specs_of(segments, span, oids, outcomes)
         return [RowsPartition(spec, tables) for spec in specs]
 
     def _earlier(self, start: int, end: int) -> list[Segment]:

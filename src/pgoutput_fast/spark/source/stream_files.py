@@ -12,6 +12,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
 from pgoutput_fast.protocol.limits import SPARK_PARTITION_BYTES
+from pgoutput_fast.spark.source.options import SPARK_NAMES
 from pgoutput_fast.spark.source.plan import STREAM_OPTIONS, SourcePlan
 from pgoutput_fast.spark.source.stream import NEW_SOURCES, StreamReader
 from pgoutput_fast.spark.source.stream_plan import check_options, plan_stream
@@ -33,7 +34,8 @@ _SCHEMA = pa.schema(
 )
 # Rows made by a user have only these: then the query began with the batch.
 _NEEDED = ("directory", "path", "first", "last")
-_OPTIONS = ("path", "emit", *STREAM_OPTIONS)
+_OPTIONS = ("path", "starting", SPARK_NAMES["starting"], *STREAM_OPTIONS)
+_LOWER = frozenset(map(str.lower, _OPTIONS))
 
 
 def emits_files(options: Mapping[str, str]) -> bool:
@@ -55,7 +57,7 @@ def files_schema(options: Mapping[str, str]) -> StructType:
         ValueError: for wrong options, or those that only a query of rows has.
     """
     given = {key.lower(): value for key, value in options.items()}
-    unknown = sorted(key for key in given if key not in _OPTIONS and not key.startswith("__"))
+    unknown = sorted(key for key in given if key not in _LOWER and not key.startswith("__"))
     if unknown:
         raise ValueError(
             f"with emit=files, format pgoutput has no option {', '.join(map(repr, unknown))}; there is "

@@ -1,19 +1,21 @@
 """Plans a streaming query, and replans it when a table changes during the query.
 
-Options in addition to those of `plan.py`: `starting`, `max_segments`, `max_bytes`, `consumer`; and for the query's
-own capture `dsn`, `slot`, `publication`, `capture`.
+Options in addition to those of `plan.py`: `max_segments` (or `maxFilesPerTrigger`), `max_bytes` (or
+`maxBytesPerTrigger`), `consumer`; and for the query's own capture `dsn`, `slot`, `publication`, `capture`.
+`starting` (or `startingOffsets`) is where a query without a checkpoint begins. A stream has no `endingOffsets`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import reduce
 
 from pyspark.sql.types import StructType
 
 from pgoutput_fast.catalog.relations import Catalog
 from pgoutput_fast.schema.resolve import SchemaMode, mode_of
+from pgoutput_fast.spark.source.options import byte_count, offset, option_of, positive
 from pgoutput_fast.spark.source.plan import SourcePlan, TablePlan, plan_source
 from pgoutput_fast.storage.paths import is_glob, redacted_uri
 
@@ -60,13 +62,11 @@ def check_options(options: Mapping[str, str]) -> None:
         raise ValueError(
             f"a stream reads one directory, and {redacted_uri(path)} is a pattern: pass the directory's path"
         )
-    starting = given.get("starting", "earliest")
-    if starting not in ("earliest", "latest") and not starting.isdecimal():
-        raise ValueError(
-            f"option starting must be earliest, latest or the ordinal of a message, not {starting!r}"
-        )
-    for name in ("max_segments", "max_bytes"):
-        _number(given, name)
+    if "endingoffsets" in given:
+        raise ValueError("spark.readStream has no option endingOffsets: use spark.read")
+    option_of(given, "starting", offset)
+    option_of(given, "max_segments", positive)
+    option_of(given, "max_bytes", byte_count)
     alone = sorted(
         name for name in ("slot", "publication", "capture") if name in given and "dsn" not in given
     )
@@ -93,25 +93,16 @@ def plan_stream(options: Mapping[str, str], schema: StructType, planned: SourceP
     check_options(options)
     given = {key.lower(): value for key, value in options.items()}
     source = plan_source(options, schema) if planned is None else planned
-    # A stream cannot take rows back after a rollback, so the default is committed transactions.
-    committed = given.get("transactions", "committed") == "committed"
     return StreamPlan(
-        replace(source, committed=committed),
+        source,
         mode_of(given.get("schema_mode"), planned is None),
         given,
         source.paths[0],
-        given.get("starting", "earliest"),
-        _number(given, "max_segments"),
-        _number(given, "max_bytes"),
+        option_of(given, "starting", offset) or "earliest",
+        option_of(given, "max_segments", positive),
+        option_of(given, "max_bytes", byte_count),
         given.get("consumer"),
     )
-
-
-def _number(given: Mapping[str, str], name: str) -> int | None:
-    text = given.get(name)
-    if text is not None and (not text.isdecimal() or int(text) < 1):
-        raise ValueError(f"option {name} must be a number of at least 1, not {text!r}")
-    return None if text is None else int(text)
 
 
 def new_versions(plan: StreamPlan, found: Catalog) -> list[str]:

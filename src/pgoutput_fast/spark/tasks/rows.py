@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -19,21 +20,29 @@ __all__ = [
     "changes_between",
     "changes_of",
     "changes_within",
+    "rows_among",
     "rows_of_kinds",
     "rows_of_relations",
     "rows_of_segment",
 ]
 
+_NO_BOUNDS: Bounds = MappingProxyType({})
+
 
 def changes_of(spec: ReadSpec) -> Iterator[pa.Table]:
     """Yields the changes of a task, row group by row group, still with those of uncommitted transactions."""
     for part in spec.parts:
-        for rows in rows_of_segment(part.path, part.row_groups):
+        for rows in rows_of_segment(part.path, part.row_groups, part.bounds):
             yield changes_within(rows, part.bounds)
 
 
-def rows_of_segment(path: str, row_groups: Iterable[int]) -> Iterator[pa.Table]:
+def rows_of_segment(path: str, row_groups: Iterable[int], bounds: Bounds = _NO_BOUNDS) -> Iterator[pa.Table]:
     """Yields the row groups of a segment, with TAGGED_SCHEMA, with one row group in memory at a time.
+
+    Args:
+        path: the segment.
+        row_groups: numbers of the row groups.
+        bounds: row groups whose statistics exclude such rows are not read.
 
     Raises:
         FileNotFoundError: if the segment does not exist; the message explains possible reasons.
@@ -42,6 +51,8 @@ def rows_of_segment(path: str, row_groups: Iterable[int]) -> Iterator[pa.Table]:
     try:
         with pq.ParquetFile(open_file(path), page_checksum_verification=True) as file:
             for k in row_groups:
+                if not _may_hold(file.metadata.row_group(k), bounds):
+                    continue
                 yield file.read_row_group(k, columns=TAGGED_SCHEMA.names).cast(TAGGED_SCHEMA)
     except FileNotFoundError:
         raise FileNotFoundError(
@@ -55,11 +66,22 @@ def rows_of_segment(path: str, row_groups: Iterable[int]) -> Iterator[pa.Table]:
         ) from None
 
 
+def _may_hold(group: pq.RowGroupMetaData, bounds: Bounds) -> bool:
+    for name, (first, last) in bounds.items():
+        column = group.column(TAGGED_SCHEMA.get_field_index(name))
+        statistics = column.statistics
+        if column.path_in_schema != name or statistics is None or not statistics.has_min_max:
+            continue
+        if statistics.max_raw < first or statistics.min_raw > last:
+            return False
+    return True
+
+
 def changes_within(rows: pa.Table, bounds: Bounds) -> pa.Table:
     """The changes within the bounds."""
     kept = np.isin(rows.column("kind").to_numpy(), CHANGES)
     for name, (first, last) in bounds.items():
-        values = rows.column(name)
+        values = rows.column(name).cast(pa.int64())
         numbers = values.fill_null(0).to_numpy()
         kept &= (numbers >= first) & (numbers <= last) & values.is_valid().to_numpy()
     return _filter_rows(rows, kept)
@@ -70,6 +92,15 @@ def changes_between(rows: pa.Table, outcomes: TransactionOutcomes | None, first:
     if outcomes is None:
         return changes_within(rows, {"seq": (first, last)})
     return outcomes.between(first, last).released(changes_within(rows, {}))
+
+
+def rows_among(rows: pa.Table, members: Mapping[str, Collection[int]]) -> pa.Table:
+    """The rows whose columns have one of these values; times in microseconds since 1970."""
+    kept = np.ones(rows.num_rows, np.bool_)
+    for name, wanted in members.items():
+        values = rows.column(name).cast(pa.int64())
+        kept &= np.isin(values.fill_null(0).to_numpy(), tuple(wanted)) & values.is_valid().to_numpy()
+    return _filter_rows(rows, kept)
 
 
 def rows_of_kinds(rows: pa.Table, kinds: Collection[int]) -> pa.Table:

@@ -202,6 +202,13 @@ def _call(
     as_arrow = _HAS_ARROW_UDF if arrow is None else arrow
     make = _arrow_function if as_arrow else _pandas_function
     arguments = [payload] if in_stream is None else [payload, in_stream]
+    for each in arguments:
+        # A worker gets values: somebody registered a function that calls this one.
+        if not isinstance(each, Column | str):
+            raise TypeError(
+                f"this function takes a column or its name, not {type(each).__name__}. For SQL, register the function "
+                'itself, as in spark.udf.register("message_kind", udf.message_kind), and no other one that calls it'
+            )
     column: Column = make(task, kind, len(arguments))(*arguments)
     if isinstance(kind, StructType) and not as_arrow:
         # A row of a pandas DataFrame cannot be null as a whole, so null is set here.
@@ -251,9 +258,10 @@ def _pandas_function(task: Any, kind: DataType, count: int) -> Any:
 
 
 def _on_pandas(task: Any, kind: DataType) -> Callable[..., Any]:
-    def run(payload: pd.Series, *more: pd.Series) -> Any:
+    # SQL can name the arguments.
+    def run(payload: pd.Series, in_stream: pd.Series | None = None) -> Any:
         payloads = pa.array(payload, pa.large_binary(), from_pandas=True)
-        flags = [pa.array(each, pa.bool_(), from_pandas=True) for each in more]
+        flags = [] if in_stream is None else [pa.array(in_stream, pa.bool_(), from_pandas=True)]
         return _to_pandas(task(payloads, *flags), kind)
 
     return run
@@ -262,8 +270,8 @@ def _on_pandas(task: Any, kind: DataType) -> Callable[..., Any]:
 def _on_arrow(task: Any) -> Callable[..., pa.Array]:
     task = shipped(task)
 
-    def run(payload: pa.Array, *more: pa.Array) -> pa.Array:
-        return task(payload, *more)
+    def run(payload: pa.Array, in_stream: pa.Array | None = None) -> pa.Array:
+        return task(payload) if in_stream is None else task(payload, in_stream)
 
     return run
 
@@ -277,14 +285,42 @@ def _let_register(function: Any, task: Any, kind: DataType, arrow: bool | None =
     if as_arrow:
         function.func, function.evalType = _on_arrow(task), PythonEvalType.SQL_SCALAR_ARROW_UDF
     elif isinstance(kind, StructType):
-        # The null of a whole row is set outside of the function: see `_call`. Spark refuses this kind.
-        function.func, function.evalType = None, PythonEvalType.NON_UDF
+        # The null of a whole row is set outside of the function: see `_call`.
+        _refuse_register(
+            function,
+            "a pandas UDF cannot return null for a whole row, so decode_row can only be registered as an Arrow UDF: "
+            "use Spark 4.1 or later, without arrow=False; or use the function in DataFrames",
+        )
     else:
         function.func, function.evalType = _on_pandas(task, kind), PythonEvalType.SQL_SCALAR_PANDAS_UDF
     function.returnType, function.deterministic = kind, True
     function.asNondeterministic = None  # Spark only checks that it exists
 
 
+class _Refusal:
+    """Stands in for the kind of a function that cannot be registered.
+
+    Spark compares the kind with those that it knows, and so raises the reason.
+    """
+
+    def __init__(self, reason: str) -> None:
+        self._reason = reason
+
+    def __eq__(self, other: object) -> bool:
+        raise TypeError(self._reason)
+
+    __hash__ = object.__hash__
+
+
+def _refuse_register(function: Any, reason: str) -> None:
+    function.evalType, function.asNondeterministic = _Refusal(reason), None
+
+
+_refuse_register(
+    decode_row,
+    "decode_row(relation) makes the function to register: "
+    'spark.udf.register("decode_orders", udf.decode_row(relation))',
+)
 _let_register(message_kind, MessageKind("raise"), StringType())
 _let_register(relation_oid, RelationOid("raise"), LongType())
 _let_register(xid, Xid("raise"), LongType())
