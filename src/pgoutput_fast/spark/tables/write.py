@@ -24,7 +24,13 @@ from pgoutput_fast.spark.tables.checks import begun_with_query, check_columns, c
 from pgoutput_fast.spark.tables.plan import PartitionBy, check_exclude, described_tables, plan_tables
 from pgoutput_fast.spark.tables.run import Run, begin_run
 from pgoutput_fast.spark.tables.sources import SegmentSource, Source, TaggedSource
-from pgoutput_fast.spark.tasks.tables import TablePart, WriteTables, rejects_of
+from pgoutput_fast.spark.tasks.tables import (
+    OTHER_REJECTS,
+    RejectedPart,
+    TablePart,
+    WriteTables,
+    rejects_of,
+)
 from pgoutput_fast.storage.parquet import COMPRESSIONS, Compression
 from pgoutput_fast.storage.paths import Paths, absolute
 from pgoutput_fast.storage.stores import open_store
@@ -64,7 +70,9 @@ def write_tables(
     stream: server, database, slot, and the LSNs where it stops.
 
     The columns are those of `changes`: the metadata columns, then the columns of all versions of the relation, in
-    Spark's types. Rows that `Options(on_error="quarantine")` rejects go to `<target>/_rejects/<table>`.
+    Spark's types. Rows that `Options(on_error="quarantine")` rejects go to `<target>/_rejects/<table>`. So do messages
+    that `tag` rejected, if the source is a DataFrame; those that belong to no table that is written go to
+    `<target>/_rejects/_other`.
 
     Args:
         source: paths of segments (files, directories, globs, URIs), or a DataFrame of tagged payloads. A DataFrame does
@@ -101,6 +109,8 @@ def write_tables(
     Raises:
         TypeError: for an argument of a wrong type.
         KeyError: if there is no such table; the message lists those that exist.
+        DecodeError: as Spark's error of a task, for a damaged message, unless the options say quarantine. Also for a
+            message that `tag` rejected.
         ValueError: if arguments are wrong, if the versions of a table do not fit into a single schema, if a table in
             the target has another schema, other partition columns or other `transactions`, or belongs to another
             stream, or if segments that it needs are missing, including those in which a transaction began that was open
@@ -210,7 +220,7 @@ def _write(
         parts = plan_tables(described, options, run, mode)
         if tables is None:
             described, parts = with_rows(run, described, parts, source)
-        if not parts:
+        if not parts and not source.rejected:
             return []
         if isinstance(source, SegmentSource) and source.batch is not None:
             parts = begun_with_query(run, parts, source, source.batch, named=tables is not None)
@@ -227,8 +237,17 @@ def _write(
             options.metadata_prefix,
             None,
             source.last_seq,
+            _rejected_part(source, run, mode, options),
         )
         return _commit(run, parts, source.write(task), source, mode)
+
+
+def _rejected_part(source: Source, run: Run, mode: Mode, options: Options) -> RejectedPart | None:
+    if not source.rejected:
+        return None
+    written = run.ordinal(OTHER_REJECTS) if mode == "append" else None
+    after = None if written is None else written.seq
+    return RejectedPart(source.catalog.to_json(), after, options.on_error == "raise")
 
 
 def check_arguments(
@@ -310,9 +329,12 @@ def _commit(
     for file in sorted(files, key=lambda each: (each.first or 0, each.name)):
         by_table.setdefault(file.directory, []).append(file)
     rows = []
+    if source.rejected:
+        _commit_rejects(run, OTHER_REJECTS, by_table.get(OTHER_REJECTS, []), position, mode)
     for part in parts:
         # Rejects are committed first: a repeated run writes only those of tables that were not committed.
-        _commit_rejects(run, part, by_table.get(rejects_of(part.directory), []), position, mode)
+        directory = rejects_of(part.directory)
+        _commit_rejects(run, directory, by_table.get(directory, []), position, mode)
         found = by_table.get(part.directory, [])
         run.added.setdefault(part.directory, set())
         # A query may lag behind `write_tables` calls in the meantime.
@@ -336,11 +358,10 @@ def _lacks_marks(before: Ordinal | None, position: Ordinal) -> bool:
 
 
 def _commit_rejects(
-    run: Run, part: TablePart, files: Sequence[WrittenFile], position: Ordinal, mode: Mode
+    run: Run, directory: str, files: Sequence[WrittenFile], position: Ordinal, mode: Mode
 ) -> None:
     if not files and mode != "overwrite":
         return
-    directory = rejects_of(part.directory)
     schema = pa.schema([pa.field(field.name, field.type) for field in REJECTS_SCHEMA])
     before = run.ordinal(directory)
     overwritten = mode == "overwrite" and (files or before is not None)
