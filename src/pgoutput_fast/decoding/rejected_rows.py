@@ -146,8 +146,8 @@ def whole_messages(rows: pa.Table) -> pa.Table:
     )
 
 
-def without_rejected(batch: pa.RecordBatch, names: Collection[str]) -> pa.RecordBatch:
-    """The rows without those of rejected messages, except those of some relations."""
+def without_rejected(batch: pa.RecordBatch, names: Collection[str | None]) -> pa.RecordBatch:
+    """The rows without those of rejected messages, except those of some relations; None for unknown ones."""
     expect_list("names", names)
     rows = batch.select(["seq", "kind", "payload"]).to_pylist() if has_marks(batch) else []
     left_out = [

@@ -58,10 +58,11 @@ KIND_NAMES = {kind: name.lower().replace(" ", "_") for kind, name in MESSAGE_KIN
 SESSION_MARK = 0
 """The kind of a tagged row that marks the start of a session."""
 
-REJECTED = 1
+# These kinds are above those of all messages, so the statistics of a Parquet file tell whether it has them.
+REJECTED = 126
 """The kind of a tagged row of a message that tagging rejected. Its payload says why, and has the message."""
 
-OUTCOME_UNKNOWN = 2
+OUTCOME_UNKNOWN = 127
 """The kind of a tagged row that says from where on it is unknown whether a transaction committed."""
 
 # A tuple's first byte.

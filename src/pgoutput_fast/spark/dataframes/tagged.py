@@ -32,6 +32,7 @@ __all__ = [
     "expect_dataframe",
     "expect_tagged",
     "has_rejected",
+    "may_have_rejected",
     "state_after",
     "untagged_of",
     "with_ends",
@@ -185,6 +186,12 @@ def untagged_of(tagged: DataFrame) -> Untagged | None:
     ends = ends_of(tagged)
     level = tagged.storageLevel if ends is not None else None
     return None if ends is None or level is None or level.useMemory or level.useDisk else ends.untagged
+
+
+def may_have_rejected(tagged: DataFrame) -> bool:
+    """Whether tagged payloads may have rows of rejected messages. Runs no job."""
+    ends = ends_of(tagged)
+    return ends is None or ends.rejected
 
 
 def has_rejected(tagged: DataFrame) -> bool:

@@ -55,7 +55,7 @@ class SegmentReader(RowsReader, DataSourceReader):
         span = Span(0, segments[-1].last_seq if segments else -1)
         relations = dict.fromkeys(plan.oids, 0)
         task_bytes = bytes_per_partition(plan.partition_bytes)
-        specs = plan_read(segments, span, relations, outcomes, self.bounds, task_bytes)
+        specs = plan_read(segments, span, relations, outcomes, self.bounds, task_bytes, plan.on_error)
         return [RowsPartition(spec) for spec in specs or [ReadSpec(())]]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

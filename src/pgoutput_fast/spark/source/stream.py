@@ -218,7 +218,8 @@ class StreamReader(RowsReader, DataSourceStreamReader, SupportsTriggerAvailableN
         tables = self._tables(segments)
         oids = {oid for table in tables or plan.tables for oid in table.oids}
         task_bytes = bytes_per_partition(plan.partition_bytes)
-        specs = plan_read(segments, span, dict.fromkeys(oids, 0), outcomes, {}, task_bytes)
+        relations = dict.fromkeys(oids, 0)
+        specs = plan_read(segments, span, relations, outcomes, {}, task_bytes, plan.on_error)
         return [RowsPartition(spec, tables) for spec in specs]
 
     def _earlier(self, start: int, end: int) -> list[Segment]:

@@ -134,7 +134,9 @@ class SegmentSource:
         if self.transactions == "committed":
             inside = [each for each in found if each.last_seq >= span.first and each.first_seq <= span.last]
             _, outcomes = outcomes_of_span(inside, span, self._listed.outcomes, partial(between, found))
-        return plan_read(found, span, relations, outcomes, {}, bytes_per_core(cores_of(self._spark)))
+        task_bytes = bytes_per_core(cores_of(self._spark))
+        on_error = tables[0].decode.options.on_error
+        return plan_read(found, span, relations, outcomes, {}, task_bytes, on_error)
 
 
 class TaggedSource:

@@ -14,7 +14,13 @@ import pyarrow.compute as pc
 from pgoutput_fast.base.errors import DecodeError, reason_text
 from pgoutput_fast.catalog.relations import Catalog
 from pgoutput_fast.decoding.decoder import decode_tagged
-from pgoutput_fast.decoding.rejected_rows import rows_of, without_rejected
+from pgoutput_fast.decoding.rejected_rows import (
+    error_of,
+    has_marks,
+    rejects_of,
+    rows_of,
+    without_rejected,
+)
 from pgoutput_fast.decoding.result import Decoded, fit
 from pgoutput_fast.protocol.reasons import Reason
 from pgoutput_fast.schema.evolution import check_nulls
@@ -120,9 +126,20 @@ class DecodeChanges:
                 yield from to_types(rows, self.target).to_batches()
 
     def decoded(self, batch: pa.RecordBatch, catalog: Catalog) -> Decoded:
-        """Decodes tagged payloads. `catalog` is the catalog of the task."""
+        """Decodes tagged payloads. `catalog` is the catalog of the task.
+
+        Raises:
+            DecodeError: for a malformed payload, and for a rejected message that may be of this relation.
+        """
+        rows = _whole(batch, self.unused)
+        if has_marks(rows):
+            names = {each.qualified_name for each in catalog.relations}
+            rows = without_rejected(rows, {*names, None})
+            rejects = rejects_of(pa.Table.from_batches([rows]))
+            if rejects.num_rows and self.options.on_error == "raise":
+                raise error_of(rejects)
         try:
-            return decode_tagged(_whole(batch, self.unused), catalog, self.options)
+            return decode_tagged(rows, catalog, self.options)
         except DecodeError as problem:
             reason = problem.reason
             if reason == reason_text(Reason.UNKNOWN_VERSION):

@@ -467,6 +467,7 @@ class TagThen:
         task: gets the tagged payloads, batch by batch.
         kinds: the messages that `task` gets; None for all.
         relations, others: the relations, and the versions of them that it does not get; None for all relations.
+        rejected: whether it gets the rejected messages, too.
     """
 
     tag: TagRanges
@@ -474,6 +475,7 @@ class TagThen:
     kinds: tuple[int, ...] | None = None
     relations: tuple[int, ...] | None = None
     others: tuple[int, ...] = ()
+    rejected: bool = False
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return self.task(self._chosen(self.tag(batches)))
@@ -481,10 +483,13 @@ class TagThen:
     def _chosen(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             rows = pa.Table.from_batches([batch]).cast(TAGGED_SCHEMA)
+            rejected = rows_of_kinds(rows, (REJECTED,)) if self.rejected else None
             if self.kinds is not None:
                 rows = rows_of_kinds(rows, self.kinds)
             if self.relations is not None:
                 rows = rows_of_relations(rows, self.relations, self.others)
+            if rejected is not None and rejected.num_rows:
+                rows = pa.concat_tables([rows, rejected])
             if rows.num_rows:
                 yield from rows.to_batches()
 
