@@ -378,6 +378,23 @@ def test_segments_that_are_continued(spark: Any, tmp_path: Path) -> None:
     assert sorted(read("parquet", tmp_path / "lake", DIRECTORIES[0])["_seq"].to_pylist()) == got
 
 
+@pytest.mark.slow
+def test_batches_of_a_query(spark: Any, tmp_path: Path) -> None:
+    """Each continues with the state of the one before, also right after a damaged message."""
+    payloads, found = _damaged(), []
+    bad = [k for k, (now, was) in enumerate(zip(payloads, PAYLOADS, strict=True)) if now != was]
+
+    def take(wal: Any, batch: int) -> None:
+        found.extend(pgspark.rejects(wal, transactions="as_sent").toArrow().to_batches())
+
+    tag = pgspark.tag_batches(tmp_path / "states", "place", take, payload="data", on_error="quarantine")
+    for batch, (begin, end) in enumerate(pairwise([0, bad[0] + 1, bad[3] + 1, len(payloads)])):
+        rows = pa.table({"place": range(begin, end), "data": pa.array(payloads[begin:end], pa.binary())})
+        tag(spark.createDataFrame(rows), batch)
+    expected = _decoded(payloads, "as_sent").rejects
+    assert _sorted(pa.Table.from_batches(found)) == _sorted(pa.Table.from_batches([expected]))
+
+
 def test_wrong_argument(spark: Any) -> None:
     df = spark.createDataFrame([(1, b"B")], "place long, payload binary")
     with pytest.raises(ValueError, match="on_error must be 'raise' or 'quarantine', not 'skip'"):
