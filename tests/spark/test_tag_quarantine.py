@@ -66,6 +66,7 @@ class LocalRange:
     count: int
     first: str
     last: str
+    damaged: bool
     summary: bytes
 
 
@@ -109,7 +110,7 @@ def in_ranges(stream: Stream, chance: random.Random) -> tuple[pa.Table, StreamSt
         (row,) = first_pass(iter(batches(begin, end, _first_pass)))
         values = row.to_pylist()[0]
         assert values["problem"] is None
-        found.append(LocalRange(*(values[name] for name in ("count", "first", "last", "summary"))))
+        found.append(LocalRange(*(values[name] for name in ("count", "first", "last", "damaged", "summary"))))
     second, whole = (
         [[each.drop_columns([RANGE]) for each in batches(*cut, length_of)] for cut in ranges]
         for length_of in (_header, len)

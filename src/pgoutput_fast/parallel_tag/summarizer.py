@@ -210,9 +210,13 @@ class Summarizer:
     Args:
         lenient: leave out messages that are an error in any state, instead of ending the summary with the first one.
             Then `Summary.apply` gives only an estimate of the state after a range with such a message.
+
+    Attributes:
+        left_out: whether such a message was left out.
     """
 
     def __init__(self, *, lenient: bool = False) -> None:
+        self.left_out = False
         self._lenient = lenient
         self._count = 0
         self._failed = False
@@ -342,6 +346,7 @@ class Summarizer:
     def _fail(self, message: StateMessage) -> None:
         """Records an error, after which messages are ignored."""
         if self._lenient:
+            self.left_out = True
             if message.payload[:1] and message.payload[0] in kinds.BOUNDARIES:
                 self._effects.leave()
             return

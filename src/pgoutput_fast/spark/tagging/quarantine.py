@@ -34,6 +34,8 @@ class SummarizedRange(Protocol):
     @property
     def last(self) -> str: ...
     @property
+    def damaged(self) -> bool: ...
+    @property
     def summary(self) -> bytes: ...
 
 
@@ -136,7 +138,7 @@ class _Ranges:
             self.unchecked[each.first] = replace(start, state=None) if is_checked else start
             self._keys[each.first] = key
             has_new = has_new or not is_checked
-            state = self._after(applied, key, end)
+            state = self._after(each, applied, key, end)
         self.state = state
         return has_new
 
@@ -146,15 +148,18 @@ class _Ranges:
         values = None if row["state"] is None else parsed_json(zlib.decompress(row["state"]))
         self.ends[row["first"]] = _End(self._keys[row["first"]], row["rejected"], values, new)
 
-    def _after(self, applied: StreamState, key: tuple[Any, ...], end: _End | None) -> StreamState:
+    def _after(
+        self, each: SummarizedRange, applied: StreamState, key: tuple[Any, ...], end: _End | None
+    ) -> StreamState:
         """The state after a range. It is an estimate if the range was not checked with this start.
 
         Args:
+            each: the range.
             applied: the state by its summary.
             key: identifies its start.
             end: its last known end.
         """
-        if end is not None and (end.key == key or self._suits(end)):
+        if end is not None and (end.key == key or (each.damaged and self._suits(end))):
             self._learn(end.new)
             if end.values is not None:
                 return StreamState(end.values, self.catalog)

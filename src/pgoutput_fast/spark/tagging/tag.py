@@ -119,8 +119,8 @@ def tag(
             on it, exactly as a `Decoder` with `Options(on_error="quarantine")` does that. A null counts as an empty
             message. Rejected messages have rows of their own, with a kind that is no message's, so the result can be
             stored: `rejects` gives them from its rows, and all other functions leave them out, or raise an error if
-            their options do not say quarantine. This costs one more pass over the headers of the payloads, and two or
-            more if there is damage.
+            their options do not say quarantine. This costs one more pass over the headers of the payloads, and mostly
+            two more if there is damage.
         partitions: the number of ranges; the rows are then always shuffled. Default: ordered rows stay in place, and
             others are split into `spark.sql.shuffle.partitions` ranges, or fewer if there are few rows.
         spark: the session that reads paths. Default: the active one.
@@ -204,6 +204,7 @@ class _RangeSummary:
     first: str
     last: str
     problem: str | None
+    damaged: bool
     summary: bytes
     begins: tuple[Any, ...]
     ends: tuple[Any, ...]

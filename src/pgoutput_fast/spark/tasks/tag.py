@@ -76,6 +76,7 @@ SUMMARIES_SCHEMA = pa.schema(
         ("first", pa.string()),  # its position in the order, as text
         ("last", pa.string()),
         ("problem", pa.string()),  # an error in the order; then there is no summary
+        ("damaged", pa.bool_()),  # whether messages are left out of the summary
         ("summary", pa.binary()),
     ]
 )
@@ -190,6 +191,7 @@ class Summarize:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for number, parts in runs_of(batches):
             summarizer, count, problem = Summarizer(lenient=self.quarantine), 0, None
+            damaged = False
             first: pa.RecordBatch | None = None
             last: pa.RecordBatch | None = None
             is_ascending = True
@@ -202,7 +204,10 @@ class Summarize:
                     if starts:
                         summarizer.start_session()
                     payloads = some.column(PAYLOAD)
-                    summarizer.add(_readable(payloads) if self.quarantine else payloads, _lsns(some))
+                    if self.quarantine:
+                        payloads, unreadable = _readable(payloads)
+                        damaged = damaged or unreadable
+                    summarizer.add(payloads, _lsns(some))
                 first = part.slice(0, 1) if first is None else first
                 last, count = part.slice(part.num_rows - 1), count + part.num_rows
                 if not is_ascending:
@@ -211,7 +216,9 @@ class Summarize:
             assert last is not None
             ends = [_order_of(first), _order_of(last)]
             summary = summarizer.summary().to_bytes() if problem is None and is_ascending else None
-            row = [number, count, is_ascending, *(text_at(end, 0) for end in ends), problem, summary]
+            damaged = damaged or summarizer.left_out
+            places = [text_at(end, 0) for end in ends]
+            row = [number, count, is_ascending, *places, problem, damaged, summary]
             head = [pa.array([value], field.type) for value, field in zip(row, SUMMARIES_SCHEMA, strict=True)]
             yield pa.RecordBatch.from_arrays(
                 [*head, *ends[0], *ends[1]],
@@ -251,10 +258,12 @@ class Summarize:
 _KINDS = pa.array([bytes([kind]) for kind in MESSAGE_KINDS], pa.binary())
 
 
-def _readable(payloads: pa.Array) -> pa.Array:
-    """Replaces payloads whose kind is unknown by a change, which has no effect in a summary."""
+def _readable(payloads: pa.Array) -> tuple[pa.Array, bool]:
+    """Replaces payloads whose kind is unknown by a change, which has no effect in a summary. Whether there is one."""
     known = pc.is_in(pc.binary_slice(payloads, 0, 1), _KINDS)
-    return pc.if_else(known, payloads, bytes([MSG_INSERT]))
+    if pc.all(known, min_count=0).as_py():
+        return payloads, False
+    return pc.if_else(known, payloads, bytes([MSG_INSERT])), True
 
 
 def _equal(left: pa.Array, right: pa.Array) -> pa.Array:
