@@ -396,6 +396,39 @@ def test_batches_of_a_query(spark: Any, tmp_path: Path) -> None:
     assert _sorted(pa.Table.from_batches(found)) == _sorted(pa.Table.from_batches([expected]))
 
 
+@pytest.mark.slow
+def test_all_changes_are_rejected(spark: Any, tmp_path: Path) -> None:
+    """The table is described, and has no row: the rejects are written nevertheless."""
+    payloads: list[bytes | None] = list(_orders(1))
+    payloads[2:2] = [b""]
+    dump = _source(spark, payloads, "files", tmp_path / "dump")
+    written = pgspark.write_raw(
+        dump, tmp_path / "lake", order_by="place", payload="data", on_error="quarantine", spark=spark
+    )
+    assert sum(row.rows for row in written) == 0
+    expected = _decoded(payloads, "committed").rejects
+    got = pq.read_table(tmp_path / "lake" / "_rejects" / "_other").select(expected.schema.names)
+    assert _sorted(got) == _sorted(pa.Table.from_batches([expected]))
+    assert len(got) == 2
+
+
+@pytest.mark.slow
+def test_a_type_is_damaged(spark: Any, tmp_path: Path) -> None:
+    """The Relation after it describes no version: the catalog is that of one decoder."""
+    stream = next(
+        made
+        for made in (make_stream(RandomChoices(seed), 20) for seed in range(100))
+        if not made.sessions and sum(payload[:1] == b"Y" for payload in made.payloads) > 2
+    )
+    for at in [k for k, payload in enumerate(stream.payloads) if payload[:1] == b"Y"][:2]:
+        payloads = [*stream.payloads[:at], stream.payloads[at][:-2], *stream.payloads[at + 1 :]]
+        wal = _tagged(spark, payloads, "files", tmp_path / f"dump{at}")
+        _, last = one_decoder(Stream(payloads, [0] * len(payloads), set()))
+        expected = {each.version for each in last.catalog.relations}
+        for each in (wal, wal.select("*")):
+            assert {each.version for each in pgspark.read_catalog(each).relations} == expected
+
+
 def test_wrong_argument(spark: Any) -> None:
     df = spark.createDataFrame([(1, b"B")], "place long, payload binary")
     with pytest.raises(ValueError, match="on_error must be 'raise' or 'quarantine', not 'skip'"):

@@ -75,6 +75,8 @@ def changes(
             columns that later steps need: `_seq` to sort by it, and those used in filters.
 
     Raises:
+        DecodeError: when the query runs, as Spark's error, for a malformed message, and for one that `tag` rejected and
+            that may have been a change of the relation, unless the options say quarantine.
         KeyError: if the catalog has no such relation, or there is no such metadata column; the message lists those that
             exist.
         TypeError: if `wal` is not a DataFrame; if `metadata` is a text other than `"all"`.

@@ -27,7 +27,7 @@ from pgoutput_fast.spark.dataframes.plan import (
     rows_of,
     task_options,
 )
-from pgoutput_fast.spark.dataframes.tagged import expect_tagged
+from pgoutput_fast.spark.dataframes.tagged import expect_tagged, may_have_rejected
 from pgoutput_fast.spark.shipping import shipped
 from pgoutput_fast.spark.tasks.changes import DecodeRecords
 from pgoutput_fast.spark.types import spark_arrow_schema, spark_schema
@@ -54,12 +54,18 @@ def messages(
         TypeError: if `wal` is not a DataFrame.
         ValueError: if `wal` is not tagged.
         RuntimeError: if Spark's Python workers run another Python than this one.
+
+    The query fails for a malformed message, and for one that `tag` rejected and that may have been a logical one,
+    unless the options say quarantine.
     """
     expect_tagged(wal)
     check_workers(wal)
     decoding, which = task_options(options, transactions)
-    rows = wal.where(F.col("kind") == MSG_MESSAGE).select(*TAGGED_SCHEMA.names)
-    task = DecodeRecords("messages", decoding, spark_arrow_schema(MESSAGES_SCHEMA))
+    # Not in quarantine: a rejected message may have been a logical one.
+    rejected = decoding.on_error == "raise" and may_have_rejected(wal)
+    rows = wal.where(F.col("kind").isin(MSG_MESSAGE, *([REJECTED] if rejected else [])))
+    rows = rows.select(*TAGGED_SCHEMA.names)
+    task = DecodeRecords("messages", decoding, spark_arrow_schema(MESSAGES_SCHEMA), names=(None,))
     return _decoded(rows, wal, outcomes, which, task, MESSAGES_SCHEMA)
 
 

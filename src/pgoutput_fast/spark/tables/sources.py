@@ -155,9 +155,9 @@ class TaggedSource:
         self._wal = wal
         self._untagged = untagged_of(wal)
         self.knows_begun = ends_of(wal) is not None
-        self.rejected = has_rejected(wal)
         # First: on Spark Connect each query lists the files again. Newer files are left for the next run.
         self.first_seq, self.last_seq = _ends(wal)
+        self.rejected = has_rejected(wal)
         self.end_seq = self.last_seq
         self.transactions = transactions
         self._outcomes: TransactionOutcomes | None = None

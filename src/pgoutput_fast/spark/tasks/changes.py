@@ -195,14 +195,15 @@ class DecodeRecords:
         options: how to decode.
         target: the table's schema in Spark's types.
         catalog: the relation versions, as JSON; only `rejects` need them.
-        names: names of the relations whose rejected messages are requested; None for all of them.
+        names: names of the relations whose rejected messages are requested, and None for unknown relations; None for
+            all of them.
     """
 
     what: Literal["transactions", "outcomes", "messages", "rejects"]
     options: Options
     target: pa.Schema
     catalog: str | None = None
-    names: tuple[str, ...] | None = None
+    names: tuple[str | None, ...] | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         catalog = Catalog.from_json(self.catalog) if self.catalog is not None else Catalog()

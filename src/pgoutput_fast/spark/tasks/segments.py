@@ -62,9 +62,8 @@ class _Writer:
         self._log = CatalogLog(open_store(directory))
         self._native = native_decoder(Options(on_error="quarantine" if quarantine else "raise"), state)
         self._quarantine = quarantine
-        self._held = (
-            TAGGED_SCHEMA.empty_table()
-        )  # in quarantine: the rows of a message that may have more rows
+        # In quarantine: the rows of a message that may have more rows.
+        self._held = TAGGED_SCHEMA.empty_table()
         if new_session:
             self._native.start_session()
         self._segment_bytes = segment_bytes

@@ -216,6 +216,8 @@ class WriteTables:
         if outcomes is None or not outcomes.lost.any():
             return found
         lost = outcomes.lost_between(first, self.last).lost_rows(rows)
+        if not lost.num_rows:
+            return found
         return pa.concat_tables([found, rejected(lost, Catalog.from_json(part.catalog))])
 
     def _changes_after(

@@ -524,6 +524,8 @@ class SurveyTags:
                 body = row["payload"][5 if row["in_stream"] else 1 :]
                 # The first description of a relation counts, and of a type the last one before it.
                 is_type = row["kind"] == MSG_TYPE
+                if not is_type and row["version"] is None:
+                    continue  # it follows a rejected Type, so the types of its columns are unknown
                 if is_type and names.get(body[:4]) == body:
                     continue
                 if is_type:
