@@ -133,6 +133,7 @@ BLOCKS: dict[str, dict[str, tuple[int | str, ...]]] = {
         "Filters": (1, "spark/test_source.py::test_the_page_says_what_is_so"),
         "Single payloads": (1, "spark/test_source.py::test_the_page_says_what_is_so"),
         "Untagged payloads": (3, "spark/test_tag.py::test_the_page_says_how"),
+        "Damaged payloads": (1, "spark/test_tag.py::test_the_page_says_how"),
         "The next payloads": (1, "spark/test_tag.py::test_the_page_says_how"),
         "Into segments": (1, "spark/test_tag.py::test_the_page_says_how"),
         "Spark Connect": (2, SHELL),

@@ -192,7 +192,7 @@ def test_what_is_tagged_can_be_decoded(spark: Any) -> None:
 def test_the_page_says_how(spark: Any, tmp_path: Path) -> None:
     page = (DOCS / "spark.md").read_text()
     section = page.split("## Untagged payloads\n")[1].split("\n## ")[0]
-    how, into_tables, then, into_segments = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    how, into_tables, damaged, then, into_segments = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
     spec = encode.RelationSpec(16401, "public", "orders", (encode.ColumnSpec("id", 23),))
     writer, payloads = encode.Writer(), []
     for n in range(30):
@@ -207,7 +207,8 @@ def test_the_page_says_how(spark: Any, tmp_path: Path) -> None:
         for name in ("monday", "tuesday", "tagged", "state_file", "segments", "lake")
     }
     names: dict[str, Any] = {"spark": spark, "pgspark": pgspark, "path": str(tmp_path / "dump"), **places}
-    for block in (how, then):
+    names["pgo"] = pgo
+    for block in (how, damaged, then):
         exec(compile(block, "spark.md", "exec"), names)
         assert [row["id"] for row in names["orders"].orderBy("_seq").collect()] == list(range(30))
     late = pgspark.changes(names["tomorrow"], "public.orders").orderBy("_seq").toArrow()

@@ -13,6 +13,7 @@ from pgoutput_fast.base.display import html_table
 from pgoutput_fast.catalog.relations import Catalog
 from pgoutput_fast.decoding.inputs import as_binary_arrays, as_int64, as_lsns
 from pgoutput_fast.decoding.position import Position
+from pgoutput_fast.decoding.rejected_rows import has_marks
 from pgoutput_fast.decoding.result import Decoded, RelationBatch
 from pgoutput_fast.decoding.state import StreamState, native_decoder, state_of, without_changes
 from pgoutput_fast.protocol.limits import LAST_INT64
@@ -21,6 +22,7 @@ from pgoutput_fast.schema.options import Options
 from pgoutput_fast.schema.tables import OUTCOMES_SCHEMA, TAGGED_SCHEMA
 
 if TYPE_CHECKING:
+    from pgoutput_fast.transactions.marks import Marks
     from pgoutput_fast.transactions.view import CommittedView
 
 __all__ = ["Decoder", "decode", "decode_tagged", "tag"]
@@ -333,8 +335,12 @@ def decode_tagged(
             `outcomes` are decoded.
         outcomes: the stream's `Decoded.outcomes`. Only the committed mode needs them.
 
+    Rows of messages that were rejected when a stream was tagged in quarantine are `rejects` again. So are, in committed
+    mode, the rows of transactions whose outcome is unknown.
+
     Raises:
-        DecodeError: for a malformed payload, and for a relation version that the catalog lacks.
+        DecodeError: for a malformed payload, and for a relation version that the catalog lacks. With
+            `on_error="raise"` also for a message that was rejected when it was tagged.
         TypeError: for tables with other columns.
         ValueError: in committed mode without outcomes, and for Arrow data that is damaged.
 
@@ -352,6 +358,10 @@ def decode_tagged(
     if not isinstance(catalog, Catalog):
         raise TypeError(f"catalog must be a Catalog, such as state.catalog; not {type(catalog).__name__}")
     batch = _one_batch("tagged payloads", batch, TAGGED_SCHEMA)
+    marks = None
+    if has_marks(batch):
+        batch = _as_schema("tagged payloads", batch, TAGGED_SCHEMA, ("seq", "kind", "in_stream", "payload"))
+        marks, batch = _marks().of(batch, catalog, options, outcomes)
     if options.transactions == "committed":
         if outcomes is None:
             raise ValueError(
@@ -363,7 +373,8 @@ def decode_tagged(
         outcomes = _as_schema("outcomes", outcomes, OUTCOMES_SCHEMA, ("txn", "outcome", "at_seq"))
         batch = _committed_view().released(batch, outcomes)
     changes, records = native_decoder(options, None, catalog).decode_tagged(batch)
-    return Decoded([RelationBatch(*each) for each in changes], records, options)
+    tables = records if marks is None else marks.added_to(records)
+    return Decoded([RelationBatch(*each) for each in changes], tables, options)
 
 
 def _expect(name: str, value: object, kind: type) -> None:
@@ -376,6 +387,13 @@ def _committed_view() -> type[CommittedView]:
     from pgoutput_fast.transactions.view import CommittedView
 
     return CommittedView
+
+
+def _marks() -> type[Marks]:
+    # Imported lazily, as the view.
+    from pgoutput_fast.transactions.marks import Marks
+
+    return Marks
 
 
 def _one_batch(what: str, table: pa.RecordBatch | pa.Table, schema: pa.Schema) -> pa.RecordBatch:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from pgoutput_fast.schema.options import Options
 
-__all__ = ["Decoded", "RelationBatch"]
+__all__ = ["Decoded", "RecordTables", "RelationBatch"]
 
 # Tables shown in a notebook.
 _SHOWN = 20
@@ -146,7 +146,7 @@ class Decoded:
             position = replace(position, slot_lsn=self._slot())
         return {
             **vars(self),
-            "_records": _RecordTables.of(self._records),
+            "_records": RecordTables.of(self._records),
             "_position": position,
             "_slot": None,
         }
@@ -330,7 +330,7 @@ class Decoded:
 
 
 @dataclass(frozen=True)
-class _RecordTables:
+class RecordTables:
     """A picklable copy of all that a Decoded has in addition to its changes."""
 
     transactions: pa.RecordBatch
@@ -342,7 +342,7 @@ class _RecordTables:
     types: UserTypes
 
     @classmethod
-    def of(cls, records: Any) -> _RecordTables:
+    def of(cls, records: Any) -> RecordTables:
         return cls(*(getattr(records, each.name) for each in fields(cls)))
 
 

@@ -135,6 +135,10 @@ class _ControlEffects:
             return kind == kinds.MSG_STREAM_ABORT  # no stream from before the range is open
         return True
 
+    def leave(self) -> None:
+        """Forgets the open transaction or block."""
+        self._open(_OUTSIDE, None)
+
     def _open(self, context: int, message: StateMessage | None, block: StreamBlock | None = None) -> None:
         self.context, self._opening, self._origin, self._block = context, message, None, block
 
@@ -201,9 +205,19 @@ class _ControlEffects:
 
 
 class Summarizer:
-    """Builds a summary, batch by batch."""
+    """Builds a summary, batch by batch.
 
-    def __init__(self) -> None:
+    Args:
+        lenient: leave out messages that are an error in any state, instead of ending the summary with the first one.
+            Then `Summary.apply` gives only an estimate of the state after a range with such a message.
+
+    Attributes:
+        left_out: whether such a message was left out.
+    """
+
+    def __init__(self, *, lenient: bool = False) -> None:
+        self.left_out = False
+        self._lenient = lenient
         self._count = 0
         self._failed = False
         self._error: StateMessage | None = None
@@ -331,6 +345,11 @@ class Summarizer:
 
     def _fail(self, message: StateMessage) -> None:
         """Records an error, after which messages are ignored."""
+        if self._lenient:
+            self.left_out = True
+            if message.payload[:1] and message.payload[0] in kinds.BOUNDARIES:
+                self._effects.leave()
+            return
         self._failed = True
         self._error = message
 

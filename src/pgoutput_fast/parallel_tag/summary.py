@@ -95,10 +95,15 @@ class Summary:
     lsns: tuple[int, ...] = ()
     streamed_xids: tuple[int, ...] = ()
 
-    def apply(self, state: StreamState) -> StreamState:
+    def apply(self, state: StreamState, *, lenient: bool = False) -> StreamState:
         """The state after the range, from the state before it.
 
         Its catalog has the relation versions that the new state refers to, not all versions of the range.
+
+        Args:
+            state: the state before the range.
+            lenient: leave out messages that are an error. If the range has one, or if the state lacks a boundary or a
+                Type, the result is only an estimate.
 
         Raises:
             DecodeError: as for tagging the range, if a boundary, Relation, Type or Origin message is an error. An
@@ -108,12 +113,13 @@ class Summary:
         """
         if self.count == 0:
             return state
-        native, base = native_decoder(Options(), state), state.next_seq
+        options = Options(on_error="quarantine" if lenient else "raise")
+        native, base = native_decoder(options, state), state.next_seq
         before = _values(native)
         if before["session_starts"] or self.prefix[:1] == (StateMessage(0, 0, SESSION_STARTS),):
             _replay(native, [StateMessage(0, 0, SESSION_STARTS)], base)
             before = _values(native)
-        if before["lost"] or before["bad_type"]:
+        if not lenient and (before["lost"] or before["bad_type"]):
             raise ValueError("a message of the stream could not be read: tag the next ones in one piece")
         # The order of these two groups of LSNs does not matter.
         in_stream = before["context"] == "streaming"

@@ -58,6 +58,13 @@ KIND_NAMES = {kind: name.lower().replace(" ", "_") for kind, name in MESSAGE_KIN
 SESSION_MARK = 0
 """The kind of a tagged row that marks the start of a session."""
 
+# These kinds are above those of all messages, so the statistics of a Parquet file tell whether it has them.
+REJECTED = 126
+"""The kind of a tagged row of a message that tagging rejected. Its payload says why, and has the message."""
+
+OUTCOME_UNKNOWN = 127
+"""The kind of a tagged row that says from where on it is unknown whether a transaction committed."""
+
 # A tuple's first byte.
 TUPLE_NEW = ord("N")
 TUPLE_KEY = ord("K")
@@ -98,5 +105,7 @@ COMMITS = (MSG_COMMIT, MSG_STREAM_COMMIT, MSG_COMMIT_PREPARED)
 ROLLBACKS = (MSG_STREAM_ABORT, MSG_ROLLBACK_PREPARED)
 # These give the outcome of a transaction.
 OUTCOMES = (*COMMITS, *ROLLBACKS)
+# The kinds of rows that say how a transaction ended, if that is known.
+OUTCOME_ROWS = (*OUTCOMES, OUTCOME_UNKNOWN)
 # After one of these, the server need not send the transaction again: it is committed, rolled back or prepared.
 SENT_IN_FULL = (*COMMITS, MSG_ROLLBACK_PREPARED, MSG_PREPARE, MSG_STREAM_PREPARE)

@@ -49,6 +49,9 @@ TAGGED_SCHEMA = pa.schema(
 There is one row per message, except that a Truncate has one row per relation: the first row has the original message,
 further rows a Truncate of their relation alone. So every row is complete, and a Truncate costs only some bytes per
 relation.
+
+The kind 0 marks the start of a session. Quarantine on Spark makes rows with two more kinds: 126 for a message that was
+rejected, and 127 for a transaction whose outcome is unknown from there on.
 """
 
 TRANSACTIONS_SCHEMA = pa.schema(

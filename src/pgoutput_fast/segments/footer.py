@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from pgoutput_fast._core.files.crc32 import crc32
 from pgoutput_fast.base.documents import parsed_json
+from pgoutput_fast.protocol.kinds import REJECTED
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 from pgoutput_fast.segments.catalog import FooterContent, Part, SegmentCatalog
 from pgoutput_fast.segments.joined import Joined
@@ -36,7 +37,7 @@ WRITER, OUTCOMES = _PREFIX + "writer", _PREFIX + "outcomes"
 _CHECKSUM = "checksum"
 # These texts of a footer are parsed separately: most segments of a directory share them, or few readers need them.
 _APART = ("source", "catalog", "state", "outcomes")
-_RELATION, _TXN = (TAGGED_SCHEMA.get_field_index(name) for name in ("relation", "txn"))
+_KIND, _RELATION, _TXN = (TAGGED_SCHEMA.get_field_index(name) for name in ("kind", "relation", "txn"))
 
 
 def footer_texts(
@@ -155,7 +156,9 @@ def _row_group(group: pq.RowGroupMetaData) -> RowGroup:
     nbytes = _start(last) + last.total_compressed_size - _start(group.column(0))
     of_txns = group.column(_TXN).statistics
     txns = (of_txns.min, of_txns.max) if of_txns is not None and of_txns.has_min_max else None
-    return RowGroup(group.num_rows, nbytes, relations, statistics.null_count, txns)
+    of_kinds = group.column(_KIND).statistics
+    rejected = of_kinds is not None and of_kinds.has_min_max and of_kinds.max >= REJECTED
+    return RowGroup(group.num_rows, nbytes, relations, statistics.null_count, txns, rejected)
 
 
 def _start(column: pq.ColumnChunkMetaData) -> int:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from pgoutput_fast.protocol.limits import SPARK_PARTITION_BYTES
 from pgoutput_fast.segments.segment import RowGroup, Segment
-from pgoutput_fast.storage.paths import absolute
+from pgoutput_fast.storage.paths import absolute, redacted_uri
 from pgoutput_fast.transactions.outcomes import TransactionOutcomes
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "bytes_per_partition",
     "outcomes_of_span",
     "plan_read",
+    "rejected_in",
 ]
 
 # Tagged columns -> the smallest and the largest requested value.
@@ -94,6 +95,7 @@ def plan_read(
     outcomes: TransactionOutcomes | None,
     bounds: Bounds,
     task_bytes: TaskBytes,
+    on_error: Literal["raise", "quarantine"] = "raise",
 ) -> list[ReadSpec]:
     """Divides the row groups that can have requested rows among tasks, in stream order.
 
@@ -107,7 +109,18 @@ def plan_read(
         outcomes: the outcomes of transactions (`outcomes_of_span`), if only committed rows are requested.
         bounds: limits of tagged columns that all rows must meet.
         task_bytes: the size of a task, in bytes of the files. A larger row group is its own task.
+        on_error: whether rejected messages in the span are an error.
+
+    Raises:
+        ValueError: for segments in the span with rejected messages, with `on_error="raise"`.
     """
+    damaged = rejected_in(segments, span) if on_error == "raise" else None
+    if damaged is not None:
+        raise ValueError(
+            f"{redacted_uri(damaged.path)} has messages that were rejected when they were tagged, and changes may be "
+            "among them: read on with on_error='quarantine', which leaves them out. "
+            "rejects(spark.read.parquet(...)) gives them"
+        )
     chosen = list(_chosen(segments, span, relations, outcomes, bounds))
     most, joined = task_bytes(sum(segment.row_groups[k].nbytes for segment, groups in chosen for k in groups))
     tasks: list[list[tuple[Segment, tuple[int, ...]]]] = []
@@ -130,6 +143,15 @@ def plan_read(
         )
         for task in tasks
     ]
+
+
+def rejected_in(segments: Sequence[Segment], span: Span) -> Segment | None:
+    """The first segment of the span that has messages that were rejected when they were tagged; None without any."""
+    for each in segments:
+        inside = each.first_seq <= span.last and each.last_seq >= span.first
+        if inside and any(group.rejected for group in each.row_groups):
+            return each
+    return None
 
 
 def outcomes_of_span(

@@ -105,6 +105,7 @@ class RowGroup:
         bare: number of rows without a relation: boundaries, logical messages, types and origins.
         txns: smallest and largest transaction key in it; None if no row belongs to a transaction, or if the file has no
             statistics for them.
+        rejected: whether it has messages that were rejected when they were tagged.
     """
 
     rows: int
@@ -112,6 +113,7 @@ class RowGroup:
     relations: tuple[int, int] | None
     bare: int
     txns: tuple[int, int] | None = None
+    rejected: bool = False
 
     def may_hold(self, relations: Collection[int]) -> bool:
         """Whether this row group can have a row of one of these relations (oids)."""

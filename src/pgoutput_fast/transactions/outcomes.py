@@ -135,8 +135,11 @@ class TransactionOutcomes:
 
     @classmethod
     def of_batch(cls, outcomes: pa.RecordBatch | pa.Table) -> TransactionOutcomes:
-        """The outcomes of rows with OUTCOMES_SCHEMA."""
+        """The outcomes of rows with OUTCOMES_SCHEMA. Those of transactions with an `unknown` outcome are lost."""
         table = outcomes if isinstance(outcomes, pa.Table) else pa.Table.from_batches([outcomes])
+        lost = pc.fill_null(pc.equal(table.column("outcome"), "unknown"), False).to_numpy()
+        unknown = table.filter(pa.array(lost)) if lost.any() else table.slice(0, 0)
+        table = table.filter(pa.array(~lost)) if lost.any() else table
         whole = table.column("subxid").is_null().to_numpy()
         committed = pc.equal(table.column("outcome"), "committed").to_numpy()
         parts = table.filter(pa.array(~whole & ~committed))
@@ -145,7 +148,9 @@ class TransactionOutcomes:
         )
         columns = [values_of(table, name, 0)[whole] for name in ("txn", "at_seq", "commit_lsn")]
         times = table.column("commit_timestamp").cast(pa.int64()).fill_null(0).to_numpy()
-        return cls._from([*columns, times[whole], committed[whole]], (), rolled_back)
+        lost_txns = unknown.column("txn").to_pylist()
+        lost_at = unknown.column("at_seq").to_pylist()
+        return cls._from([*columns, times[whole], committed[whole]], lost_txns, rolled_back, lost_at)
 
     @classmethod
     def of_due(cls, due: Iterable[Due]) -> TransactionOutcomes:
@@ -161,14 +166,18 @@ class TransactionOutcomes:
         columns: Sequence[np.ndarray[Any, Any]],
         lost: Sequence[int],
         rolled_back: Iterable[tuple[int, int, int]],
+        lost_at: Sequence[int] | None = None,
     ) -> TransactionOutcomes:
-        """`columns` are txn, at_seq, commit_lsn, commit_timestamp, committed of transactions with a known outcome."""
+        """`columns` are txn, at_seq, commit_lsn, commit_timestamp, committed of transactions with a known outcome.
+
+        `lost_at` are the ordinals of the messages from which on the outcomes of `lost` are unknown, by default 0.
+        """
         is_lost = np.zeros(len(columns[0]), np.bool_)
         if lost:
             nothing = np.zeros(len(lost), np.int64)
-            columns = [np.concatenate([columns[0], np.array(lost, np.int64)])] + [
-                np.concatenate([each, nothing]) for each in columns[1:]
-            ]
+            ends = nothing if lost_at is None else np.array(lost_at, np.int64)
+            of_lost = (np.array(lost, np.int64), ends, nothing, nothing, nothing)
+            columns = [np.concatenate(pair) for pair in zip(columns, of_lost, strict=True)]
             is_lost = np.concatenate([is_lost, nothing == 0])
         txns, at_seq, lsn, timestamp, committed = columns
         if len(txns) > 1:
@@ -230,6 +239,17 @@ class TransactionOutcomes:
         waiting = chosen_rows(rows, waits)
         committed = committed_rows(without_rolled_back(waiting, self._rolled_back_in(waiting)), self)
         return committed if waits.all() else pa.concat_tables([committed, rows.filter(pa.array(~waits))])
+
+    def lost_rows(self, rows: pa.Table) -> pa.Table:
+        """The changes, truncates and messages of transactions whose outcome is unknown."""
+        lost = np.isin(values_of(rows, "txn", -1), self.txns[self.lost])
+        lost &= _WAITS[values_of(rows, "kind", 0).astype(np.uint8)]
+        found = rows.filter(pa.array(lost))
+        return without_rolled_back(found, self._rolled_back_in(found))
+
+    def lost_between(self, first: int, last: int) -> TransactionOutcomes:
+        """The unknown outcomes that became so between two messages, inclusive, and all rolled-back subtransactions."""
+        return self._chosen(self.lost & (self.at_seq >= first) & (self.at_seq <= last), self.aborts)
 
     def _rolled_back_in(self, rows: pa.Table) -> list[tuple[int, int, int]]:
         """`rolled_back`, without transactions whose keys are not between those of the rows."""

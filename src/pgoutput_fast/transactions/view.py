@@ -8,21 +8,16 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from pgoutput_fast._core.rows.decode import NativeDecoder
 from pgoutput_fast._core.tagging.complete_transactions import complete_ranges
 from pgoutput_fast._core.tagging.waiting import WaitingRows
-from pgoutput_fast.base.errors import reason_text
 from pgoutput_fast.catalog.relations import Catalog, Relation
 from pgoutput_fast.catalog.user_types import NO_TYPES, UserTypes
 from pgoutput_fast.decoding.position import Position
 from pgoutput_fast.decoding.result import Decoded, RelationBatch
-from pgoutput_fast.protocol.kinds import MSG_TRUNCATE
 from pgoutput_fast.protocol.limits import PIECE_BYTES
-from pgoutput_fast.protocol.reasons import Reason
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.schema.tables import (
     MESSAGES_SCHEMA,
@@ -32,6 +27,7 @@ from pgoutput_fast.schema.tables import (
     TRANSACTIONS_SCHEMA,
     TRUNCATES_SCHEMA,
 )
+from pgoutput_fast.transactions.lost import rejected
 from pgoutput_fast.transactions.outcomes import TransactionOutcomes, chosen_rows, values_of
 from pgoutput_fast.transactions.release import Piece, Releaser
 from pgoutput_fast.transactions.remainder import Remainder, count_changes, last_message_lsn
@@ -389,7 +385,7 @@ class _Records:
 
     def reject(self, rows: pa.Table, catalog: Catalog) -> None:
         """Adds tagged rows of transactions with an unknown outcome."""
-        self._lost.append(_rejected(rows, catalog))
+        self._lost.append(rejected(rows, catalog))
 
     def set_known(self, relations: tuple[list[Relation], int], types: UserTypes) -> None:
         """Sets the relation versions known after the call (a prefix of a list that may grow) and the user types."""
@@ -437,27 +433,6 @@ def _together(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.Record
 def _single(table: pa.Table) -> pa.RecordBatch:
     batches = table.combine_chunks().to_batches()
     return batches[0] if batches else pa.RecordBatch.from_pylist([], table.schema)
-
-
-def _rejected(rows: pa.Table, catalog: Catalog) -> pa.Table:
-    """Reject rows for whole messages: it is unknown whether they were committed.
-
-    A Truncate has one row, with the original message.
-    """
-    seqs, lengths = values_of(rows, "seq"), pc.binary_length(rows.column("payload")).to_numpy()
-    longest_first = np.lexsort((-lengths, seqs))
-    _, first = np.unique(seqs[longest_first], return_index=True)
-    rows = rows.take(pa.array(longest_first[first]))
-    columns = {"seq": rows.column("seq"), "lsn": rows.column("lsn"), "raw": rows.column("payload")}
-    names = {relation.version: relation.qualified_name for relation in catalog.relations}
-    changed = zip(values_of(rows, "kind").tolist(), rows.column("version").to_pylist(), strict=True)
-    relations = [names.get(version) if kind != MSG_TRUNCATE else None for kind, version in changed]
-    columns["relation"] = pa.array(relations, pa.string())
-    columns["reason"] = pa.array([reason_text(Reason.OUTCOME_UNKNOWN)] * rows.num_rows, pa.string())
-    return pa.Table.from_arrays(
-        [columns.get(field.name, pa.nulls(rows.num_rows, field.type)) for field in REJECTS_SCHEMA],
-        schema=REJECTS_SCHEMA,
-    )
 
 
 def _one_batch(table: pa.Table) -> pa.RecordBatch:

@@ -19,7 +19,13 @@ from pgoutput_fast.protocol.limits import SPARK_BATCH_BYTES, SPARK_BATCH_ROWS
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.segments.listing import SegmentList, catalog_of
 from pgoutput_fast.segments.names import named_segments
-from pgoutput_fast.segments.planner import Span, bytes_per_core, outcomes_of_span, plan_read
+from pgoutput_fast.segments.planner import (
+    Span,
+    bytes_per_core,
+    outcomes_of_span,
+    plan_read,
+    rejected_in,
+)
 from pgoutput_fast.segments.segment import Segment
 from pgoutput_fast.segments.tail import between, first_gap
 from pgoutput_fast.spark.current.jobs import run_jobs
@@ -348,6 +354,12 @@ class _Sink:
             if self._settings.catalog is not None:
                 catalog = self._settings.catalog.merged(sent)
             inside = [each for each in segments if each.last_seq >= first]
+            damaged = rejected_in(inside, Span(first, last))
+            if damaged is not None:
+                raise ValueError(
+                    f"{redacted_uri(damaged.path)} has messages that were rejected when they were tagged, and changes "
+                    "may be among them: a current table cannot leave changes out. Let a Mirror load the tables"
+                )
             earlier = partial(between, segments)
             _, outcomes = outcomes_of_span(inside, Span(first, last), listed.outcomes, earlier)
             return _Batch(spark, segments, outcomes, catalog, sent, first - 1, last)

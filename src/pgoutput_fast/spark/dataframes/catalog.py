@@ -64,9 +64,12 @@ def _descriptions(wal: DataFrame) -> list[Row]:
     body = F.when(F.col("in_stream"), F.substring("payload", 6, 1 << 30)).otherwise(
         F.substring("payload", 2, 1 << 30)
     )
+    rows = wal.where(F.col("kind").isin(*DESCRIPTIONS))
+    if "version" in wal.columns:
+        # In quarantine, a Relation after a rejected Type has no version: the types of its columns are unknown.
+        rows = rows.where((F.col("kind") == MSG_TYPE) | F.col("version").isNotNull())
     return (
-        wal.where(F.col("kind").isin(*DESCRIPTIONS))
-        .select("seq", "kind", body.alias("body"))
+        rows.select("seq", "kind", body.alias("body"))
         .groupBy("kind", "body")
         .agg(F.min("seq").alias("seq"))
         .orderBy("seq")

@@ -8,16 +8,17 @@ from typing import Literal
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 from pgoutput_fast.catalog.relations import Catalog, Relation
-from pgoutput_fast.protocol.kinds import CHANGES
+from pgoutput_fast.protocol.kinds import CHANGES, REJECTED
 from pgoutput_fast.schema.metadata_columns import choose_metadata
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.schema.resolve import with_metadata
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 from pgoutput_fast.spark.dataframes.outcomes import released
 from pgoutput_fast.spark.dataframes.plan import SchemaMode, Transactions, plan, rows_of, task_options
-from pgoutput_fast.spark.dataframes.tagged import expect_tagged, untagged_of
+from pgoutput_fast.spark.dataframes.tagged import expect_tagged, may_have_rejected, untagged_of
 from pgoutput_fast.spark.shipping import shipped
 from pgoutput_fast.spark.tasks.changes import DecodeChanges, sent
 from pgoutput_fast.spark.types import Time, check_time, described_schema, spark_arrow_schema
@@ -74,6 +75,8 @@ def changes(
             columns that later steps need: `_seq` to sort by it, and those used in filters.
 
     Raises:
+        DecodeError: when the query runs, as Spark's error, for a malformed message, and for one that `tag` rejected and
+            that may have been a change of the relation, unless the options say quarantine.
         KeyError: if the catalog has no such relation, or there is no such metadata column; the message lists those that
             exist.
         TypeError: if `wal` is not a DataFrame; if `metadata` is a text other than `"all"`.
@@ -102,8 +105,13 @@ def changes(
         resolved.fingerprint,
     )
     described = described_schema(resolved.schema, time, {"pg.catalog": resolved.fingerprint})
-    rows = wal.where(rows_of(resolved)).select(*TAGGED_SCHEMA.names)
-    ours = {"kinds": CHANGES, "relations": resolved.oids, "others": resolved.others}
+    # Not in quarantine: a rejected message may have been a change of this relation.
+    rejected = decoding.on_error == "raise" and may_have_rejected(wal)
+    wanted = rows_of(resolved) | (F.col("kind") == REJECTED) if rejected else rows_of(resolved)
+    rows = wal.where(wanted).select(*TAGGED_SCHEMA.names)
+    ours = {
+        "kinds": CHANGES, "relations": resolved.oids, "others": resolved.others, "rejected": rejected
+    }  # fmt: skip
     if which == "committed":
         rows, release = released(rows, wal, outcomes, decoding, task)
         if untagged is not None and release.outcomes is not None:

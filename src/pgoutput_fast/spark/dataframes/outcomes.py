@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from pgoutput_fast.protocol.kinds import OUTCOMES
+from pgoutput_fast.protocol.kinds import OUTCOME_ROWS
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.schema.tables import OUTCOMES_SCHEMA, TAGGED_SCHEMA
 from pgoutput_fast.spark.dataframes.plan import task_options
@@ -14,6 +14,7 @@ from pgoutput_fast.spark.shipping import shipped
 from pgoutput_fast.spark.tasks.changes import (
     COMMITTED_MARK,
     ROLLED_BACK_MARK,
+    UNKNOWN_MARK,
     DecodeChanges,
     DecodeRecords,
     ReleaseRows,
@@ -32,6 +33,8 @@ _MOST_SENT = 1 << 21
 def outcomes(wal: DataFrame, *, options: Options | None = None) -> DataFrame:
     """Returns a row per transaction or subtransaction whose outcome is in the tagged payloads, as `Decoded.outcomes`.
 
+    If `tag` rejected a message that may have ended a transaction, the outcome of that transaction is `unknown`.
+
     Args:
         wal: tagged payloads (TAGGED_SCHEMA).
         options: how to decode; only `on_error` matters here.
@@ -47,7 +50,7 @@ def outcomes(wal: DataFrame, *, options: Options | None = None) -> DataFrame:
     task = DecodeRecords("outcomes", decoding, spark_arrow_schema(OUTCOMES_SCHEMA))
     if (untagged := untagged_of(wal)) is not None:
         return untagged.outcomes(task, spark_schema(OUTCOMES_SCHEMA))
-    rows = wal.where(F.col("kind").isin(*OUTCOMES)).select(*TAGGED_SCHEMA.names)
+    rows = wal.where(F.col("kind").isin(*OUTCOME_ROWS)).select(*TAGGED_SCHEMA.names)
     return rows.mapInArrow(shipped(task), spark_schema(OUTCOMES_SCHEMA))
 
 
@@ -74,10 +77,10 @@ def released(
         found = untagged.full_survey.outcomes
         count = found.num_rows
     else:
-        count = (wal.where(F.col("kind").isin(*OUTCOMES)) if ended is None else ended).count()
+        count = (wal.where(F.col("kind").isin(*OUTCOME_ROWS)) if ended is None else ended).count()
         found = None
     ended = outcomes(wal, options=options) if ended is None else ended
-    ended = ended.where("outcome = 'committed' or subxid is not null")
+    ended = ended.where("outcome in ('committed', 'unknown') or subxid is not null")
     if count > _MOST_SENT:
         return _shuffled(rows, ended), ReleaseRows(task, (), None)
     known = TransactionOutcomes.of_batch(
@@ -92,7 +95,9 @@ def released(
 
 def _shuffled(rows: DataFrame, ended: DataFrame) -> DataFrame:
     """The rows, with the outcomes of their transactions at the beginning of each partition."""
-    mark = F.when(F.col("outcome") == "committed", COMMITTED_MARK).otherwise(ROLLED_BACK_MARK)
+    outcome = F.col("outcome")
+    mark = F.when(outcome == "committed", COMMITTED_MARK).when(outcome == "unknown", UNKNOWN_MARK)
+    mark = mark.otherwise(ROLLED_BACK_MARK)
     marks = ended.select(
         "txn",
         "subxid",

@@ -9,7 +9,13 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from pgoutput_fast.catalog.relations import Catalog
-from pgoutput_fast.protocol.kinds import DESCRIPTIONS, MSG_MESSAGE, SESSION_MARK
+from pgoutput_fast.protocol.kinds import (
+    DESCRIPTIONS,
+    MSG_MESSAGE,
+    OUTCOME_UNKNOWN,
+    REJECTED,
+    SESSION_MARK,
+)
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.schema.tables import MESSAGES_SCHEMA, REJECTS_SCHEMA, TAGGED_SCHEMA
 from pgoutput_fast.spark.dataframes.outcomes import released
@@ -21,7 +27,7 @@ from pgoutput_fast.spark.dataframes.plan import (
     rows_of,
     task_options,
 )
-from pgoutput_fast.spark.dataframes.tagged import expect_tagged
+from pgoutput_fast.spark.dataframes.tagged import expect_tagged, may_have_rejected
 from pgoutput_fast.spark.shipping import shipped
 from pgoutput_fast.spark.tasks.changes import DecodeRecords
 from pgoutput_fast.spark.types import spark_arrow_schema, spark_schema
@@ -48,12 +54,18 @@ def messages(
         TypeError: if `wal` is not a DataFrame.
         ValueError: if `wal` is not tagged.
         RuntimeError: if Spark's Python workers run another Python than this one.
+
+    The query fails for a malformed message, and for one that `tag` rejected and that may have been a logical one,
+    unless the options say quarantine.
     """
     expect_tagged(wal)
     check_workers(wal)
     decoding, which = task_options(options, transactions)
-    rows = wal.where(F.col("kind") == MSG_MESSAGE).select(*TAGGED_SCHEMA.names)
-    task = DecodeRecords("messages", decoding, spark_arrow_schema(MESSAGES_SCHEMA))
+    # Not in quarantine: a rejected message may have been a logical one.
+    rejected = decoding.on_error == "raise" and may_have_rejected(wal)
+    rows = wal.where(F.col("kind").isin(MSG_MESSAGE, *([REJECTED] if rejected else [])))
+    rows = rows.select(*TAGGED_SCHEMA.names)
+    task = DecodeRecords("messages", decoding, spark_arrow_schema(MESSAGES_SCHEMA), names=(None,))
     return _decoded(rows, wal, outcomes, which, task, MESSAGES_SCHEMA)
 
 
@@ -74,7 +86,8 @@ def rejects(
 
     Args:
         wal: tagged payloads (TAGGED_SCHEMA).
-        table: one relation, as for `changes`; default: all relations.
+        table: one relation, as for `changes`; default: all relations. Messages that `tag` rejected are included if
+            their relation is known; with the default all of them are.
         options: as for `changes`; `on_error` and `unrepresentable` have no effect.
         transactions, outcomes: as for `changes`.
         schema_mode, catalog: as for `changes`. Mode latest uses only the given catalog.
@@ -83,14 +96,16 @@ def rejects(
     check_workers(wal)
     decoding, which = task_options(options, transactions)
     decoding = replace(decoding, on_error="quarantine", unrepresentable="null", schemas=None)
+    names = None
     if table is None:
-        chosen = ~F.col("kind").isin(*DESCRIPTIONS, SESSION_MARK)
+        chosen = ~F.col("kind").isin(*DESCRIPTIONS, SESSION_MARK, OUTCOME_UNKNOWN)
         known = known_catalog(wal, catalog, schema_mode or "latest", decoding)
     else:
         resolved = plan(wal, table, decoding, catalog, schema_mode, None)
-        chosen, known = rows_of(resolved), resolved.catalog
+        chosen, known = rows_of(resolved) | (F.col("kind") == REJECTED), resolved.catalog
+        names = tuple({each.qualified_name for each in resolved.versions})
     rows = wal.where(chosen).select(*TAGGED_SCHEMA.names)
-    task = DecodeRecords("rejects", decoding, spark_arrow_schema(REJECTS_SCHEMA), known.to_json())
+    task = DecodeRecords("rejects", decoding, spark_arrow_schema(REJECTS_SCHEMA), known.to_json(), names)
     return _decoded(rows, wal, outcomes, which, task, REJECTS_SCHEMA)
 
 

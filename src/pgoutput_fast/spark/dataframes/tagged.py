@@ -10,11 +10,12 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, StructType
 
 from pgoutput_fast.base.arguments import kind_of
 from pgoutput_fast.decoding.state import StreamState
-from pgoutput_fast.protocol.kinds import MSG_TYPE, OUTCOMES
+from pgoutput_fast.protocol.kinds import MSG_TYPE, OUTCOME_ROWS, OUTCOME_UNKNOWN, REJECTED
 from pgoutput_fast.schema.tables import OUTCOMES_SCHEMA, TAGGED_SCHEMA
 from pgoutput_fast.spark.shipping import shipped
 from pgoutput_fast.spark.tasks.dump import FileRows, ReadDump
@@ -30,6 +31,8 @@ __all__ = [
     "ends_of",
     "expect_dataframe",
     "expect_tagged",
+    "has_rejected",
+    "may_have_rejected",
     "state_after",
     "untagged_of",
     "with_ends",
@@ -115,7 +118,7 @@ class Untagged:
 
     def outcomes(self, then: Callable[..., Any], schema: StructType) -> DataFrame:
         """The result of a task for the messages that end transactions."""
-        return self.headers.mapped(TagThen(self.task, then, kinds=OUTCOMES), schema)
+        return self.headers.mapped(TagThen(self.task, then, kinds=OUTCOME_ROWS), schema)
 
     @property
     def survey(self) -> Survey:
@@ -155,6 +158,7 @@ class Ends:
         after: the state after the last payload.
         first, last: the order columns of the first and the last payload; empty without payloads.
         untagged: the payloads before they were tagged.
+        rejected: whether some of them were rejected.
     """
 
     before: StreamState
@@ -162,6 +166,7 @@ class Ends:
     first: tuple[Any, ...] = ()
     last: tuple[Any, ...] = ()
     untagged: Untagged | None = None
+    rejected: bool = False
 
 
 def with_ends(tagged: DataFrame, ends: Ends) -> DataFrame:
@@ -181,6 +186,23 @@ def untagged_of(tagged: DataFrame) -> Untagged | None:
     ends = ends_of(tagged)
     level = tagged.storageLevel if ends is not None else None
     return None if ends is None or level is None or level.useMemory or level.useDisk else ends.untagged
+
+
+def may_have_rejected(tagged: DataFrame) -> bool:
+    """Whether tagged payloads may have rows of rejected messages. Runs no job."""
+    ends = ends_of(tagged)
+    return ends is None or ends.rejected
+
+
+def has_rejected(tagged: DataFrame) -> bool:
+    """Whether tagged payloads have rows of rejected messages, or of unknown outcomes.
+
+    Runs a job, unless `tag` returned this DataFrame.
+    """
+    ends = ends_of(tagged)
+    if ends is not None:
+        return ends.rejected
+    return bool(tagged.where(F.col("kind").isin(REJECTED, OUTCOME_UNKNOWN)).limit(1).collect())
 
 
 def state_after(tagged: DataFrame) -> StreamState:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -98,6 +98,11 @@ class SourcePlan:
     def oids(self) -> list[int]:
         """The oids of all its relations, ascending."""
         return sorted({oid for table in self.tables for oid in table.oids})
+
+    @property
+    def on_error(self) -> Literal["raise", "quarantine"]:
+        """What happens at a damaged message."""
+        return self.tables[0].decode.options.on_error
 
 
 def plan_source(

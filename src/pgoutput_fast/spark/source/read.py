@@ -65,7 +65,8 @@ class RowsReader(Shipped):
             bounds = {name: limits for name, limits in bounds.items() if name not in _OF_COMMITS}
             outcomes = outcomes.commits_within(commits) if commits else outcomes
         sizes = bytes_per_partition(self._plan.partition_bytes)
-        return plan_read(segments, span, dict.fromkeys(oids, 0), outcomes, bounds, sizes)
+        relations = dict.fromkeys(oids, 0)
+        return plan_read(segments, span, relations, outcomes, bounds, sizes, self._plan.on_error)
 
     def rows_of(self, partition: RowsPartition) -> Iterator[pa.RecordBatch]:
         """Yields the record batches of a partition, with one row group in memory at a time."""

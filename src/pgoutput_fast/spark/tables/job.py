@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -25,7 +25,7 @@ from pgoutput_fast.spark.tables.plan import (
 from pgoutput_fast.spark.tables.problems import OnTableError, TableProblems
 from pgoutput_fast.spark.tables.run import Run, begin_run
 from pgoutput_fast.spark.tables.sources import SegmentSource, Source
-from pgoutput_fast.spark.tasks.tables import TablePart, WriteTables, rejects_of
+from pgoutput_fast.spark.tasks.tables import OTHER_REJECTS, RejectedPart, TablePart, WriteTables, rejects_of
 from pgoutput_fast.storage.parquet import Compression
 from pgoutput_fast.tables.files import WrittenFile
 from pgoutput_fast.tables.options import TableOptions
@@ -96,7 +96,8 @@ class TableJob:
             if remembered is not None:
                 named, quiet = _that_change(run, source, names, named, remembered)
                 described = self._described(source, names, named, problems)
-            rows = self._written(run, source, described, names, mode, problems, quiet)
+            stopped = frozenset() if remembered is None else frozenset(remembered.stopped)
+            rows = self._written(run, source, described, names, mode, problems, quiet, stopped)
             problems.expect_others(quiet + sum(row["error"] is None for row in rows))
             self._keep(run, source, problems)
             if remembered is not None:
@@ -127,6 +128,7 @@ class TableJob:
         mode: Mode,
         problems: TableProblems,
         quiet: int,
+        stopped: Collection[str],
     ) -> list[Row]:
         _open(run, [names.directory(each.resolved.table) for each in described])
         planned = plan_tables(described, self.options, names, run, mode, problems)
@@ -139,7 +141,7 @@ class TableJob:
             )
         planned = checked_targets(run, planned, mode, source, self.options, problems)
         parts = [each.part for each in planned]
-        if not parts:
+        if not parts and not source.rejected:
             return []
         task = WriteTables(
             self.target,
@@ -152,11 +154,23 @@ class TableJob:
             None,
             source.last_seq,
             problems.skip,
+            self._rejected_part(run, source, names, mode, {*stopped, *problems.reasons}),
         )
         files, failed = source.write(task)
         for directory, reason in failed.items():
             problems.add(directory, ValueError(f"{run.store}/{directory}: {reason}"))
         return _commit(run, parts, files, source, mode, problems)
+
+    def _rejected_part(
+        self, run: Run, source: Source, names: TargetNames, mode: Mode, stopped: Collection[str]
+    ) -> RejectedPart | None:
+        if not source.rejected:
+            return None
+        written = run.own_ordinal(OTHER_REJECTS) if mode == "append" else None
+        after = None if written is None else written.seq
+        known = {relation.qualified_name for relation in source.catalog.relations}
+        left_out = frozenset(name for name in known if names.directory(name) in stopped)
+        return RejectedPart(source.catalog.to_json(), after, self.options.on_error == "raise", left_out)
 
     def _keep(self, run: Run, source: Source, problems: TableProblems) -> None:
         """Records how far the tables were read, and which are stopped."""
@@ -188,7 +202,8 @@ def _that_change(
         and known.stop is None
         and known.reached.seq >= first - 1
     }
-    if not at:
+    # A message that was set aside may be of any table.
+    if not at or source.rejected:
         return named, 0
     begun = source.begun_before(first - 1) if source.transactions == "committed" else None
     oids = {name: {each.oid for each in source.catalog.named(name)} for name in at}
@@ -221,6 +236,9 @@ def _commit(
     for directory in by_table.keys() | problems.reasons.keys():
         run.added.setdefault(directory, set())
 
+    if source.rejected:
+        _commit_rejects(run, OTHER_REJECTS, by_table.get(OTHER_REJECTS, []), position, mode)
+
     def commit(part: TablePart) -> Row:
         directory = part.directory
         own, rows, rejects = (
@@ -231,7 +249,7 @@ def _commit(
         if directory not in problems.reasons:
             with problems.of(directory):
                 # Rejects are committed first: a repeated run writes only those of tables that were not committed.
-                _commit_rejects(run, part, rejects, position, mode)
+                _commit_rejects(run, rejects_of(directory), rejects, position, mode)
                 return _commit_table(run, part, own, rows, position, mode)
         return _summary(directory, [], part.after, problems.reasons[directory])
 
@@ -267,11 +285,10 @@ def _lacks_marks(before: Ordinal, position: Ordinal) -> bool:
 
 
 def _commit_rejects(
-    run: Run, part: TablePart, files: Sequence[WrittenFile], position: Ordinal, mode: Mode
+    run: Run, directory: str, files: Sequence[WrittenFile], position: Ordinal, mode: Mode
 ) -> None:
     if not files and mode != "overwrite":
         return
-    directory = rejects_of(part.directory)
     schema = pa.schema([pa.field(field.name, field.type) for field in REJECTS_SCHEMA])
     before = run.own_ordinal(directory)
     overwritten = mode == "overwrite" and (files or before is not None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Literal
 
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -49,6 +50,7 @@ def write_raw(
     lsn: str | None = None,
     session_starts: str | None = None,
     gaps: Literal["error", "allow"] = "error",
+    on_error: Literal["raise", "quarantine"] = "raise",
     partitions: int | None = None,
     state: StreamState | str | None = None,
     tables: Sequence[str] | None = None,
@@ -79,6 +81,10 @@ def write_raw(
         source: a DataFrame of payloads, or paths of Parquet files with them, as for `tag`.
         target: as for `write_tables`.
         order_by, payload, lsn, session_starts, gaps, partitions: as for `tag`.
+        on_error: `"raise"`: a damaged message is an error, as for `tag`. `"quarantine"`: it goes to the rejects, with
+            everything that depends on it, and so does a malformed value, whatever the options say. Rejects are in
+            `<target>/_rejects/<table>`, or in `<target>/_rejects/_other` if they belong to no table that is written,
+            such as an empty payload.
         state: the state before the first payload, if the source does not begin where the stream did: `state` of the
             result of an earlier call.
         tables, format, transactions, mode, exclude, on_table_error, namespace, table_name, options, partition_by,
@@ -98,6 +104,8 @@ def write_raw(
     check_arguments(tables, exclude, on_table_error, format, mode, file_bytes, compression, partition_by)
     checked_target(target, format, storage_options, catalog, iceberg_catalog, spark)
     task_options(options, transactions)
+    if on_error == "quarantine":
+        options = replace(Options() if options is None else options, on_error=on_error)
     wal = tag(
         source,
         order_by,
@@ -106,6 +114,7 @@ def write_raw(
         lsn=lsn,
         session_starts=session_starts,
         gaps=gaps,
+        on_error=on_error,
         partitions=partitions,
         spark=spark,
     )

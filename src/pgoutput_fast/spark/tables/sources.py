@@ -20,7 +20,7 @@ from pgoutput_fast.segments.segment import Segment
 from pgoutput_fast.segments.tail import between, check_whole, first_gap
 from pgoutput_fast.spark.dataframes.catalog import read_catalog
 from pgoutput_fast.spark.dataframes.outcomes import outcomes as decode_outcomes
-from pgoutput_fast.spark.dataframes.tagged import ends_of, expect_tagged, untagged_of
+from pgoutput_fast.spark.dataframes.tagged import ends_of, expect_tagged, has_rejected, untagged_of
 from pgoutput_fast.spark.sessions import cores_of
 from pgoutput_fast.spark.shipping import shipped
 from pgoutput_fast.spark.source.stream_files import Emitted
@@ -36,7 +36,7 @@ from pgoutput_fast.spark.types import spark_schema
 from pgoutput_fast.spark.workers import check_workers
 from pgoutput_fast.tables.files import WrittenFile
 from pgoutput_fast.tables.stream import Stream
-from pgoutput_fast.transactions.outcomes import TransactionOutcomes
+from pgoutput_fast.transactions.outcomes import NO_OUTCOMES, TransactionOutcomes
 
 __all__ = ["SegmentSource", "Source", "TaggedSource"]
 
@@ -58,10 +58,12 @@ class SegmentSource:
 
     `batch` is the current batch of a query; None for all segments. `last_seq` is the ordinal of the last message to
     write, and `end_seq` that of the last existing one. `stream` is the resulting stream of tables, and `streams` checks
-    their previous one. `knows_begun` says whether it knows what was open before its first message.
+    their previous one. `knows_begun` says whether it knows what was open before its first message, and `rejected`
+    whether it has rejected messages.
     """
 
     knows_begun = True
+    rejected = False
 
     def __init__(
         self,
@@ -151,7 +153,9 @@ class SegmentSource:
         if self.transactions == "committed":
             inside = [each for each in found if each.last_seq >= span.first and each.first_seq <= span.last]
             _, outcomes = outcomes_of_span(inside, span, self._listed.outcomes, partial(between, found))
-        return plan_read(found, span, relations, outcomes, {}, bytes_per_core(cores_of(self._spark)))
+        task_bytes = bytes_per_core(cores_of(self._spark))
+        on_error = tables[0].decode.options.on_error
+        return plan_read(found, span, relations, outcomes, {}, task_bytes, on_error)
 
 
 class TaggedSource:
@@ -172,6 +176,7 @@ class TaggedSource:
         self.knows_begun = ends_of(wal) is not None
         # First: on Spark Connect each query lists the files again. Newer files are left for the next run.
         self.first_seq, self.last_seq = _ends(wal)
+        self.rejected = has_rejected(wal)
         self.end_seq = self.last_seq
         self.transactions = transactions
         self._outcomes: TransactionOutcomes | None = None
@@ -202,9 +207,12 @@ class TaggedSource:
         return None if self._outcomes is None else _first_begun(self._outcomes, after, self.last_seq)
 
     def write(self, task: WriteTables) -> Written:
-        if self.transactions == "committed" and self._outcomes is None:
-            return Written([], {})
-        job = replace(task, outcomes=self._outcomes)
+        outcomes = self._outcomes
+        if self.transactions == "committed" and outcomes is None:
+            if not self.rejected:
+                return Written([], {})
+            outcomes = NO_OUTCOMES
+        job = replace(task, outcomes=outcomes)
         if self._untagged is not None:
             return _written(self._untagged.decoded(job, spark_schema(FILES_SCHEMA)))
         rows = self._wal.select(*TAGGED_SCHEMA.names)

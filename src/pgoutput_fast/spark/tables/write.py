@@ -65,7 +65,9 @@ def write_tables(
     and the LSNs where it stops.
 
     The columns are those of `changes`: the metadata columns, then the columns of all versions of the relation, in
-    Spark's types. Rows that `Options(on_error="quarantine")` rejects go to `<target>/_rejects/<table>`.
+    Spark's types. Rows that `Options(on_error="quarantine")` rejects go to `<target>/_rejects/<table>`. So do messages
+    that `tag` rejected, if the source is a DataFrame; those that belong to no table that is written go to
+    `<target>/_rejects/_other`.
 
     Args:
         source: paths of segments (files, directories, globs, URIs), or a DataFrame of tagged payloads. A DataFrame does
@@ -110,6 +112,8 @@ def write_tables(
     Raises:
         TypeError: for an argument of a wrong type.
         KeyError: if there is no such table; the message lists those that exist.
+        DecodeError: as Spark's error of a task, for a damaged message, unless the options say quarantine. Also for a
+            message that `tag` rejected.
         ValueError: if arguments are wrong, if the versions of a table do not fit into a single schema, if a table in
             the target has another schema, other partition columns or other `transactions`, or belongs to another
             stream, or if segments that it needs are missing, including those in which a transaction began that was open

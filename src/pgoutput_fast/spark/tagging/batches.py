@@ -35,6 +35,7 @@ def tag_batches(
     lsn: str | None = None,
     session_starts: str | None = None,
     gaps: Literal["error", "allow"] = "error",
+    on_error: Literal["raise", "quarantine"] = "raise",
 ) -> Callable[[DataFrame, int], None]:
     """Returns a function for `foreachBatch` that tags each micro-batch of raw payloads and passes it to `sink`.
 
@@ -50,8 +51,8 @@ def tag_batches(
         directory: a path, or a URI that `pyarrow.fs` knows, used only by this query. Keep it beside the checkpoint, and
             remove both or none. It is created if it does not exist, and keeps the states of as many batches as Spark's
             checkpoint does (`spark.sql.streaming.minBatchesToRetain`).
-        order_by, payload, lsn, session_starts, gaps: as for `tag`. If `order_by` is one column of integers, a batch
-            must also continue where the previous one ended: by one, or with `gaps="allow"` anywhere after it.
+        order_by, payload, lsn, session_starts, gaps, on_error: as for `tag`. If `order_by` is one column of integers, a
+            batch must also continue where the previous one ended: by one, or with `gaps="allow"` anywhere after it.
         sink: a function of the tagged payloads and the batch number.
         state: the state before the first batch, or its JSON text. Default: the beginning of a stream. Stored states
             take precedence.
@@ -68,7 +69,13 @@ def tag_batches(
         tag_and_store = pgspark.tag_batches("states", "offset", store)
         messages.writeStream.foreachBatch(tag_and_store).option("checkpointLocation", "checkpoint").start()
     """
-    options = {"payload": payload, "lsn": lsn, "session_starts": session_starts, "gaps": gaps}
+    options = {
+        "payload": payload,
+        "lsn": lsn,
+        "session_starts": session_starts,
+        "gaps": gaps,
+        "on_error": on_error,
+    }
     first = None if state is None else given_state(state)
     open_store(directory)  # an error for a URI that was converted to a Path
     # With Spark Connect the function runs in another process.

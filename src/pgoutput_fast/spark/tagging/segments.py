@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow.compute as pc
@@ -20,7 +20,7 @@ from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 from pgoutput_fast.segments.names import named_segments
 from pgoutput_fast.segments.read import newest_segment, read_segment
 from pgoutput_fast.segments.segment import Segment
-from pgoutput_fast.spark.dataframes.tagged import ends_of, expect_tagged
+from pgoutput_fast.spark.dataframes.tagged import ends_of, expect_tagged, has_rejected
 from pgoutput_fast.spark.shipping import shipped
 from pgoutput_fast.spark.tagging.states import given_state
 from pgoutput_fast.spark.tasks.segments import WRITTEN_SCHEMA, WriteSegments
@@ -55,6 +55,9 @@ def write_segments(
     logical messages repeated by a new session, are not a gap: pass the result of `tag`, because the rows alone do not
     show this. If a result has only such messages, the file `_next.json` records where the stream continues. No capture
     continues these segments, because they do not name a server and a slot.
+
+    Messages that `tag` rejected are in the segments, too. `format("pgoutput")` leaves them out, and so does
+    `write_tables` of the segments; `rejects(spark.read.parquet(directory))` gives them.
 
     Args:
         tagged: all rows of a result of `tag` (or of several consecutive ones), in any order.
@@ -93,6 +96,7 @@ def write_segments(
     )
     next_seq = None if ends is None else ends.after.next_seq
     task = _continued(store, place, known, next_seq, segment_bytes)
+    task = replace(task, quarantine=has_rejected(tagged))
     last_seq = task.last_seq
     rows = tagged.select(*TAGGED_SCHEMA.names).repartition(1)
     rows = rows.sortWithinPartitions("seq", "kind", F.length("payload").desc())

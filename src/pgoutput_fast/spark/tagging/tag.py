@@ -39,6 +39,7 @@ from pgoutput_fast.spark.tagging.order import (
     slice_column,
     survey,
 )
+from pgoutput_fast.spark.tagging.quarantine import checked_starts
 from pgoutput_fast.spark.tagging.shuffled import shuffled_once
 from pgoutput_fast.spark.tagging.states import given_state
 from pgoutput_fast.spark.tasks.dump import FileRows
@@ -65,8 +66,8 @@ __all__ = ["tag"]
 
 # The first pass needs only the tag of messages that do not change the state, and the LSN of logical messages.
 _LOGICAL_HEADER = 14  # with an xid
-# To tag a change of a row, the xid, the relation and the kind of the first tuple are enough.
-_ROW_HEADER = 10
+# To tag a change of a row, the xid, the relation, and the first tuple up to the kind of its first value are enough.
+_ROW_HEADER = 13
 # A range has at least this many rows, unless the caller sets the number of ranges. Even a task with few rows takes some
 # 50 ms.
 _LEAST_ROWS = 10_000
@@ -81,6 +82,7 @@ def tag(
     lsn: str | None = None,
     session_starts: str | None = None,
     gaps: Literal["error", "allow"] = "error",
+    on_error: Literal["raise", "quarantine"] = "raise",
     partitions: int | None = None,
     spark: SparkSession | None = None,
 ) -> DataFrame:
@@ -113,6 +115,12 @@ def tag(
         session_starts: a boolean column, true for the first message of each decoding session (a connection, or a peek),
             if any.
         gaps: `"error"`: a single order column of integers must count up by one. `"allow"`: it may skip values.
+        on_error: `"raise"`: a damaged message is an error. `"quarantine"`: it is rejected, with everything that depends
+            on it, exactly as a `Decoder` with `Options(on_error="quarantine")` does that. A null counts as an empty
+            message. Rejected messages have rows of their own, with a kind that is no message's, so the result can be
+            stored: `rejects` gives them from its rows, and all other functions leave them out, or raise an error if
+            their options do not say quarantine. This costs one more pass over the headers of the payloads, and mostly
+            two more if there is damage.
         partitions: the number of ranges; the rows are then always shuffled. Default: ordered rows stay in place, and
             others are split into `spark.sql.shuffle.partitions` ranges, or fewer if there are few rows.
         spark: the session that reads paths. Default: the active one.
@@ -123,10 +131,11 @@ def tag(
 
     Raises:
         DecodeError: for a boundary, Relation, Type or Origin message that the state machine cannot accept, with its
-            position in the order. An error in any other message fails the job that uses the result.
-        ValueError: for two rows at the same position, a gap, a null, or a wrong argument; for no path; if the column
-            of payloads is missing or ambiguous; for messages of several Kafka partitions ordered only by Kafka's
-            columns; for a text that is not a state, and for a state from which only a decoder can continue.
+            position in the order. An error in any other message fails the job that uses the result. Not in quarantine.
+        ValueError: for two rows at the same position, a gap, a null in the order, or a wrong argument; without
+            quarantine also for a null payload, and for a state after a damaged boundary or Type message; for no path;
+            if the column of payloads is missing or ambiguous; for messages of several Kafka partitions ordered only by
+            Kafka's columns; for a text that is not a state, and for a state from which only a decoder can continue.
         TypeError: for a column of another type; if `df` is neither a DataFrame nor paths.
         RuntimeError: if Spark's Python workers run another Python than this one.
     """
@@ -137,12 +146,13 @@ def tag(
     is_dump = not isinstance(df, DataFrame)
     df = _read_files(df, spark)
     order = (order_by,) if isinstance(order_by, str) else tuple(order_by)
-    _check_arguments(order, gaps, partitions)
+    _check_arguments(order, gaps, partitions, on_error)
     payload = find_payload(df) if payload is None else payload
     check_columns(df, order, payload, lsn, session_starts)
     check_workers(df)
     check_one_order(df, order)
-    source = _Source(df, order, payload, lsn, session_starts, gaps, given_state(state))
+    quarantine = on_error == "quarantine"
+    source = _Source(df, order, payload, lsn, session_starts, gaps, given_state(state), quarantine)
     if is_dump and partitions is None and len(order) == 1 and lsn is None:
         columns = [payload, order[0], *([] if session_starts is None else [session_starts])]
         ranges = ordered_row_groups(df, order[0], columns)
@@ -194,6 +204,7 @@ class _RangeSummary:
     first: str
     last: str
     problem: str | None
+    damaged: bool
     summary: bytes
     begins: tuple[Any, ...]
     ends: tuple[Any, ...]
@@ -266,6 +277,7 @@ class _Source:
     session_starts: str | None
     gaps: str
     state: StreamState
+    quarantine: bool
 
     def _bare(self) -> DataFrame:
         """Returns only the columns that tasks need."""
@@ -313,7 +325,7 @@ class _Source:
 
     def summaries(self, rows: _Rows, *, in_order: bool = False) -> list[_RangeSummary]:
         """Runs the first pass. Returns the result for each range, in stream order."""
-        task = Summarize(self.gaps == "allow", (self.payload, *self.order), in_order)
+        task = Summarize(self.gaps == "allow", (self.payload, *self.order), in_order, self.quarantine)
         kinds = [self.df.schema[name].dataType for name in self.order]
         ends = [StructField(name, kind) for name, kind in zip(ends_names(len(kinds)), kinds * 2, strict=True)]
         schema = StructType([*spark_schema(SUMMARIES_SCHEMA), *ends])
@@ -340,12 +352,18 @@ class _Source:
             if before is not None and self._gap(before, each.first):
                 raise ValueError(gap(self.order[0], int(before), int(each.first)))
             before = each.last
-        starts, state, error = _starts(summaries, self.state)
-        if error is not None:
-            raise _first_error(rows.second, starts, self.order, error)
-        task = TagRanges(starts, self.order, spark_arrow_schema(TAGGED_SCHEMA))
+        rejected = False
+        if self.quarantine:
+            checked = checked_starts(rows.headers, summaries, self.order, self.state)
+            starts, state, rejected = checked.starts, checked.state, checked.rejected
+        else:
+            starts, state, error = _starts(summaries, self.state)
+            if error is not None:
+                raise _first_error(rows.second, starts, self.order, error)
+        task = TagRanges(starts, self.order, spark_arrow_schema(TAGGED_SCHEMA), self.quarantine)
         places = (summaries[0].begins, summaries[-1].ends) if summaries else ((), ())
-        ends = Ends(self.state, state, *places, untagged=Untagged(rows.second, rows.headers, task))
+        untagged = Untagged(rows.second, rows.headers, task)
+        ends = Ends(self.state, state, *places, untagged=untagged, rejected=rejected)
         return with_ends(rows.second.mapped(task, spark_schema(TAGGED_SCHEMA)), ends)
 
     def _gap(self, before: str, first: str) -> bool:
@@ -353,11 +371,13 @@ class _Source:
         return self.gaps == "error" and counted and int(before) + 1 != int(first)
 
 
-def _check_arguments(order: tuple[str, ...], gaps: str, partitions: int | None) -> None:
+def _check_arguments(order: tuple[str, ...], gaps: str, partitions: int | None, on_error: str) -> None:
     if not order:
         raise ValueError("order_by must name a column")
     if gaps not in ("error", "allow"):
         raise ValueError(f"gaps must be 'error' or 'allow', not {gaps!r}")
+    if on_error not in ("raise", "quarantine"):
+        raise ValueError(f"on_error must be 'raise' or 'quarantine', not {on_error!r}")
     if partitions is not None and partitions < 1:
         raise ValueError(f"partitions must be positive, not {partitions}")
 

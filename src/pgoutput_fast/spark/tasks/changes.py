@@ -14,18 +14,27 @@ import pyarrow.compute as pc
 from pgoutput_fast.base.errors import DecodeError, reason_text
 from pgoutput_fast.catalog.relations import Catalog
 from pgoutput_fast.decoding.decoder import decode_tagged
+from pgoutput_fast.decoding.rejected_rows import (
+    error_of,
+    has_marks,
+    rejects_of,
+    rows_of,
+    without_rejected,
+)
 from pgoutput_fast.decoding.result import Decoded, fit
 from pgoutput_fast.protocol.reasons import Reason
 from pgoutput_fast.schema.evolution import check_nulls
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.schema.plain import to_types
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
+from pgoutput_fast.transactions.lost import rejected
 from pgoutput_fast.transactions.outcomes import TransactionOutcomes
 
 __all__ = [
     "COMMITTED_MARK",
     "ORIGINS_SCHEMA",
     "ROLLED_BACK_MARK",
+    "UNKNOWN_MARK",
     "DecodeChanges",
     "DecodeOrigins",
     "DecodeRecords",
@@ -41,7 +50,7 @@ _FOLLOWING = ("kind", "relation", "xid", "in_stream")
 _FOR_METADATA = ("txn", "xid", "subxid", "commit_lsn", "commit_timestamp")
 
 # Kinds of rows that are outcomes of transactions, not messages: they are shuffled with the payloads.
-COMMITTED_MARK, ROLLED_BACK_MARK = -1, -2
+COMMITTED_MARK, ROLLED_BACK_MARK, UNKNOWN_MARK = -1, -2, -3
 
 ORIGINS_SCHEMA = pa.schema(
     [("txn", pa.int64()), ("origin", pa.string()), ("origin_lsn", pa.int64()), ("seq", pa.int64())]
@@ -122,9 +131,20 @@ class DecodeChanges:
                 yield from to_types(rows, self.target).to_batches()
 
     def decoded(self, batch: pa.RecordBatch, catalog: Catalog) -> Decoded:
-        """Decodes tagged payloads. `catalog` is the catalog of the task."""
+        """Decodes tagged payloads. `catalog` is the catalog of the task.
+
+        Raises:
+            DecodeError: for a malformed payload, and for a rejected message that may be of this relation.
+        """
+        rows = _whole(batch, self.unused)
+        if has_marks(rows):
+            names = {each.qualified_name for each in catalog.relations}
+            rows = without_rejected(rows, {*names, None})
+            rejects = rejects_of(pa.Table.from_batches([rows]))
+            if rejects.num_rows and self.options.on_error == "raise":
+                raise error_of(rejects)
         try:
-            return decode_tagged(_whole(batch, self.unused), catalog, self.options)
+            return decode_tagged(rows, catalog, self.options)
         except DecodeError as problem:
             reason = problem.reason
             if reason == reason_text(Reason.UNKNOWN_VERSION):
@@ -191,16 +211,21 @@ class DecodeRecords:
         options: how to decode.
         target: the table's schema in Spark's types.
         catalog: the relation versions, as JSON; only `rejects` need them.
+        names: names of the relations whose rejected messages are requested, and None for unknown relations; None for
+            all of them.
     """
 
     what: Literal["transactions", "outcomes", "messages", "rejects"]
     options: Options
     target: pa.Schema
     catalog: str | None = None
+    names: tuple[str | None, ...] | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         catalog = Catalog.from_json(self.catalog) if self.catalog is not None else Catalog()
         for batch in batches:
+            if self.names is not None:
+                batch = without_rejected(batch, self.names)
             try:
                 decoded = decode_tagged(batch, catalog, self.options)
             except DecodeError as problem:
@@ -216,6 +241,8 @@ class ReleaseRows:
         task: the other task.
         left_out: tags that were not sent.
         outcomes: the outcomes of all transactions. None: each partition begins with the outcomes of its transactions.
+
+    The task for `rejects` also gets the rows of transactions whose outcome is unknown, as rejected ones.
     """
 
     task: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
@@ -227,6 +254,8 @@ class ReleaseRows:
 
     def _released(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         outcomes, marks = self.outcomes, [TAGGED_SCHEMA.empty_table()]
+        given = self.task.catalog if isinstance(self.task, DecodeRecords) else None
+        catalog = None if given is None else Catalog.from_json(given)
         for batch in batches:
             rows = pa.Table.from_batches([_whole(batch, self.left_out)]).cast(TAGGED_SCHEMA)
             if outcomes is None:
@@ -237,15 +266,17 @@ class ReleaseRows:
                     outcomes = _of_marks(pa.concat_tables(marks))
             if outcomes is not None and rows.num_rows:
                 yield from outcomes.released(rows).to_batches()
+                if catalog is not None and outcomes.lost.any():
+                    yield from rows_of(rejected(outcomes.lost_rows(rows), catalog)).to_batches()
 
 
 def _of_marks(marks: pa.Table) -> TransactionOutcomes:
-    committed = pc.equal(marks["kind"], COMMITTED_MARK)
+    kinds = marks["kind"]
+    outcome = pc.if_else(pc.equal(kinds, UNKNOWN_MARK), "unknown", "aborted")
+    outcome = pc.if_else(pc.equal(kinds, COMMITTED_MARK), "committed", outcome)
     ended = marks.select(["txn", "subxid", "seq", "commit_lsn", "commit_timestamp"])
     ended = ended.rename_columns(["txn", "subxid", "at_seq", "commit_lsn", "commit_timestamp"])
-    return TransactionOutcomes.of_batch(
-        ended.append_column("outcome", pc.if_else(committed, "committed", "aborted"))
-    )
+    return TransactionOutcomes.of_batch(ended.append_column("outcome", outcome))
 
 
 @dataclass(frozen=True)

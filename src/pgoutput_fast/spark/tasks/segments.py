@@ -11,8 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pgoutput_fast.decoding.rejected_rows import tag_in_quarantine, whole_messages
 from pgoutput_fast.decoding.state import StreamState, native_decoder, state_of
-from pgoutput_fast.protocol.kinds import SESSION_MARK
+from pgoutput_fast.protocol.kinds import OUTCOME_UNKNOWN, SESSION_MARK
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 from pgoutput_fast.segments.catalog import CatalogLog
@@ -43,6 +44,7 @@ class _Writer:
         segment_bytes: minimum bytes of payloads at which a segment is written.
         last_seq: the last ordinal in the directory; None if it has no segments, or if rows may be missing after it.
         new_session: whether a session began after the state.
+        quarantine: whether some messages were rejected.
     """
 
     def __init__(
@@ -53,11 +55,15 @@ class _Writer:
         last_seq: int | None,
         *,
         new_session: bool,
+        quarantine: bool,
     ) -> None:
         self._directory = directory
         self._written = last_seq  # no row is between it and the first one here
         self._log = CatalogLog(open_store(directory))
-        self._native = native_decoder(Options(), state)
+        self._native = native_decoder(Options(on_error="quarantine" if quarantine else "raise"), state)
+        self._quarantine = quarantine
+        # In quarantine: the rows of a message that may have more rows.
+        self._held = TAGGED_SCHEMA.empty_table()
         if new_session:
             self._native.start_session()
         self._segment_bytes = segment_bytes
@@ -72,6 +78,29 @@ class _Writer:
             DecodeError: for a message that cannot be tagged.
             ValueError: if the tags are not those of the message at this position of the stream.
         """
+        if self._quarantine:
+            table = pa.concat_tables([self._held, pa.Table.from_batches([rows])])
+            last = pc.equal(table.column("seq"), table.column("seq")[-1]) if table.num_rows else None
+            if last is not None:
+                table, self._held = table.filter(pc.invert(last)), table.filter(last)
+            yield from self._add_whole(table)
+        else:
+            yield from self._add(rows)
+
+    def finish(self, next_seq: int | None) -> Iterator[int]:
+        """Writes the last segment. Yields as `add`.
+
+        Args:
+            next_seq: as for `write`.
+        """
+        yield from self._add_whole(self._held)
+        yield from self.write(next_seq)
+
+    def _add_whole(self, rows: pa.Table) -> Iterator[int]:
+        for batch in whole_messages(rows).combine_chunks().to_batches():
+            yield from self._add(batch)
+
+    def _add(self, rows: pa.RecordBatch) -> Iterator[int]:
         while rows.num_rows:
             lengths = pc.binary_length(rows.column("payload")).to_numpy()
             fits = int(np.searchsorted(np.cumsum(lengths), self._segment_bytes - self._nbytes, "right"))
@@ -114,8 +143,12 @@ class _Writer:
         if not rows.num_rows:
             return
         lsns = rows.column("lsn").fill_null(0)
-        tagged, _ = self._native.tag([rows.column("payload")], lsns, rows.column("seq"))
-        again = tagged.filter(pc.not_equal(tagged.column("kind"), SESSION_MARK))
+        payloads, seqs = rows.column("payload"), rows.column("seq")
+        if self._quarantine:
+            tagged = tag_in_quarantine(self._native, payloads, lsns, seqs)
+        else:
+            tagged, _ = self._native.tag([payloads], lsns, seqs)
+        again = tagged.filter(pc.invert(_is_mark(tagged)))
         again = again.filter(_first_of_each(again, self._seq))
         if again.select(_TAGS) != rows.select(_TAGS):
             raise ValueError(
@@ -126,6 +159,11 @@ class _Writer:
         self._seq = rows.column("seq")[-1].as_py()
         self._tagged.append(tagged)
         self._rows += tagged.num_rows
+
+
+def _is_mark(rows: pa.RecordBatch) -> pa.Array:
+    """Whether rows have no message."""
+    return pa.array(np.isin(rows.column("kind").to_numpy(), (SESSION_MARK, OUTCOME_UNKNOWN)))
 
 
 def _first_of_each(rows: pa.RecordBatch, before: int) -> pa.Array:
@@ -151,6 +189,7 @@ class WriteSegments:
         last_payload: the payload in the directory, if the first rows may already be there.
         next_seq: the ordinal with which the stream continues; None for the one after the last row.
         segment_bytes: minimum bytes of payloads at which a segment is written.
+        quarantine: whether some messages were rejected.
     """
 
     directory: str
@@ -162,6 +201,7 @@ class WriteSegments:
     last_payload: bytes | None
     next_seq: int | None
     segment_bytes: int
+    quarantine: bool = False
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         if open_store(self.directory).local and not os.path.isdir(self.directory):
@@ -181,6 +221,7 @@ class WriteSegments:
             self.segment_bytes,
             newest.last_seq if newest is not None and (self.follows or is_again) else None,
             new_session=self.new_session and not is_again,
+            quarantine=self.quarantine,
         )
         is_first, is_same = True, self.last_payload is None or is_again
         for batch in batches:
@@ -197,7 +238,7 @@ class WriteSegments:
             yield from map(_written, writer.add(rows))
         if not is_same:
             raise self._other()
-        yield from map(_written, writer.write(self.next_seq))
+        yield from map(_written, writer.finish(self.next_seq))
 
     def _is_same(self, rows: pa.RecordBatch) -> bool:
         """Whether the rows have the directory's last message."""

@@ -7,25 +7,31 @@ from __future__ import annotations
 
 import pickle
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pgoutput_fast.catalog.relations import Catalog
+from pgoutput_fast.decoding.rejected_rows import error_of
+from pgoutput_fast.decoding.rejected_rows import rejects_of as rejects_of_rows
+from pgoutput_fast.protocol.kinds import REJECTED
 from pgoutput_fast.schema.tables import REJECTS_SCHEMA, TAGGED_SCHEMA
 from pgoutput_fast.segments.planner import ReadSpec
 from pgoutput_fast.spark.tasks.changes import DecodeChanges
-from pgoutput_fast.spark.tasks.rows import changes_between, changes_of, rows_of_relations
+from pgoutput_fast.spark.tasks.rows import changes_between, changes_of, rows_of_kinds, rows_of_relations
 from pgoutput_fast.storage.parquet import Compression
 from pgoutput_fast.storage.stores import open_store
 from pgoutput_fast.tables.files import TableFiles, WrittenFile
 from pgoutput_fast.tables.partitions import Partitioning
+from pgoutput_fast.transactions.lost import rejected
 from pgoutput_fast.transactions.outcomes import TransactionOutcomes
 
 __all__ = [
     "FILES_SCHEMA",
+    "OTHER_REJECTS",
+    "RejectedPart",
     "TablePart",
     "WriteSegmentTables",
     "WriteTables",
@@ -50,6 +56,27 @@ FILES_SCHEMA = pa.schema(
 def rejects_of(directory: str) -> str:
     """The directory of a table's rejects, which have their own position."""
     return f"_rejects/{directory}"
+
+
+# The directory of the rejects that belong to no table of the run. Directories of tables have a dot.
+OTHER_REJECTS = rejects_of("_other")
+
+
+@dataclass(frozen=True)
+class RejectedPart:
+    """The additions of a run for messages that tagging rejected, and for transactions with an unknown outcome.
+
+    Attributes:
+        catalog: all relation versions of the source, as JSON.
+        after: the position of OTHER_REJECTS, as in TablePart.
+        raises: whether the first one is an error instead.
+        left_out: qualified names of stopped tables, which get their rejects when they are taken up again.
+    """
+
+    catalog: str
+    after: int | None
+    raises: bool
+    left_out: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -78,6 +105,17 @@ class TablePart:
     rejects: pa.Schema = REJECTS_SCHEMA
 
 
+class _Catalogs(dict[str, Catalog]):
+    """directory -> relation versions of the table, which are parsed when they are first used."""
+
+    def __init__(self, tables: Iterable[TablePart]) -> None:
+        self._texts = {each.directory: each.decode.catalog for each in tables}
+
+    def __missing__(self, directory: str) -> Catalog:
+        found = self[directory] = Catalog.from_json(self._texts[directory])
+        return found
+
+
 @dataclass(frozen=True)
 class WriteTables:
     """Tagged payloads, in any order -> files of all tables, in one pass.
@@ -93,6 +131,7 @@ class WriteTables:
         outcomes: the outcomes of transactions, if only committed rows are requested, otherwise None.
         last: the ordinal of the last relevant message.
         skip: whether the other tables go on if the rows of one cannot be written.
+        rejected: what to write of rejected messages; None if there is none.
     """
 
     target: str
@@ -105,6 +144,7 @@ class WriteTables:
     outcomes: TransactionOutcomes | None = field(repr=False)
     last: int
     skip: bool = False
+    rejected: RejectedPart | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Writes the payloads of a Spark partition."""
@@ -113,7 +153,7 @@ class WriteTables:
 
     def write(self, payloads: Iterable[pa.Table], outcomes: TransactionOutcomes | None) -> pa.RecordBatch:
         """Writes tagged payloads. Returns the files."""
-        catalogs: dict[str, Catalog] = {}
+        catalogs = _Catalogs(self.tables)
         failed: dict[str, str] = {}
         with TableFiles(
             open_store(self.target),
@@ -127,6 +167,8 @@ class WriteTables:
             failed=failed if self.skip else None,
         ) as files:
             for rows in payloads:
+                if self.rejected is not None:
+                    self._write_rejected(files, self.rejected, rows, outcomes, catalogs)
                 after: dict[int | None, pa.Table] = {}  # nearly always all tables have the same position
                 there = set(rows.column("relation").unique().to_pylist())
                 for table in self.tables:
@@ -134,8 +176,6 @@ class WriteTables:
                         continue
                     if table.after not in after:
                         after[table.after] = self._changes_after(rows, outcomes, table.after)
-                    if table.directory not in catalogs:
-                        catalogs[table.directory] = Catalog.from_json(table.decode.catalog)
                     with files.of_table(table.directory):
                         rejected = _write_table(files, table, after[table.after], catalogs[table.directory])
                         if rejected and _ahead(table.rejects_after, table.after):
@@ -146,6 +186,59 @@ class WriteTables:
                             files.add(rejects_of(table.directory), rejects)
                 pa.default_memory_pool().release_unused()
         return _as_batch(files.written, failed)
+
+    def _write_rejected(
+        self,
+        files: TableFiles,
+        part: RejectedPart,
+        rows: pa.Table,
+        outcomes: TransactionOutcomes | None,
+        catalogs: Mapping[str, Catalog],
+    ) -> None:
+        """Writes the rejected messages of all tables, and those of no table.
+
+        Raises:
+            DecodeError: for the first of them, if the options do not say quarantine.
+        """
+        schema = pa.schema([pa.field(field.name, field.type) for field in REJECTS_SCHEMA])
+        after: dict[int | None, pa.Table] = {}
+
+        def add(directory: str, position: int | None, names: Collection[str], *, others: bool) -> None:
+            if position not in after:
+                after[position] = self._rejected_after(part, rows, outcomes, position)
+            chosen = pc.is_in(after[position]["relation"], pa.array(sorted(names), pa.string()))
+            found = after[position].filter(pc.invert(chosen) if others else chosen)
+            if found.num_rows and part.raises:
+                raise error_of(found)
+            for each in found.to_batches():
+                if each.num_rows:
+                    files.add(directory, pa.RecordBatch.from_arrays(each.columns, schema=schema))
+
+        every = set(part.left_out)
+        for table in self.tables:
+            names = {each.qualified_name for each in catalogs[table.directory].relations}
+            every |= names
+            is_ahead = _ahead(table.rejects_after, table.after)
+            position = table.rejects_after if is_ahead else table.after
+            with files.of_table(table.directory):
+                add(rejects_of(table.directory), position, names, others=False)
+        add(OTHER_REJECTS, part.after, every, others=True)
+
+    def _rejected_after(
+        self, part: RejectedPart, rows: pa.Table, outcomes: TransactionOutcomes | None, position: int | None
+    ) -> pa.Table:
+        """The rejects of messages after a position, and of transactions whose outcome became unknown after it."""
+        first = 0 if position is None else position + 1
+        marked = rows_of_kinds(rows, (REJECTED,))
+        seqs = marked.column("seq")
+        kept = pc.and_(pc.greater_equal(seqs, first), pc.less_equal(seqs, self.last))
+        found = rejects_of_rows(marked.filter(kept))
+        if outcomes is None or not outcomes.lost.any():
+            return found
+        lost = outcomes.lost_between(first, self.last).lost_rows(rows)
+        if not lost.num_rows:
+            return found
+        return pa.concat_tables([found, rejected(lost, Catalog.from_json(part.catalog))])
 
     def _changes_after(
         self, rows: pa.Table, outcomes: TransactionOutcomes | None, position: int | None

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -21,15 +22,26 @@ from pgoutput_fast.base.documents import parsed_json
 from pgoutput_fast.base.errors import DecodeError
 from pgoutput_fast.catalog.relations import Catalog
 from pgoutput_fast.decoding.decoder import decode_tagged
-from pgoutput_fast.decoding.state import StreamState, native_decoder
+from pgoutput_fast.decoding.rejected_rows import tag_in_quarantine
+from pgoutput_fast.decoding.state import StreamState, native_decoder, state_of
 from pgoutput_fast.parallel_tag.summarizer import Summarizer
-from pgoutput_fast.protocol.kinds import CHANGES, DESCRIPTIONS, MSG_TYPE, OUTCOMES
+from pgoutput_fast.protocol.kinds import (
+    CHANGES,
+    DESCRIPTIONS,
+    MESSAGE_KINDS,
+    MSG_INSERT,
+    MSG_TYPE,
+    OUTCOME_ROWS,
+    OUTCOME_UNKNOWN,
+    REJECTED,
+)
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.schema.tables import OUTCOMES_SCHEMA, TAGGED_SCHEMA
 from pgoutput_fast.spark.tasks.order import ascending, runs_of, text_at
 from pgoutput_fast.spark.tasks.rows import rows_of_kinds, rows_of_relations
 
 __all__ = [
+    "CHECKED_SCHEMA",
     "ERRORS_SCHEMA",
     "LSN",
     "PAYLOAD",
@@ -38,6 +50,7 @@ __all__ = [
     "SUMMARIES_SCHEMA",
     "SURVEY_SCHEMA",
     "ChangedInputError",
+    "CheckRanges",
     "FindErrors",
     "Start",
     "Starts",
@@ -47,6 +60,7 @@ __all__ = [
     "TagThen",
     "ends_names",
     "gap",
+    "packed",
 ]
 
 # The columns sent to these tasks, in order: the number of the range (first pass only), the payload, the order columns,
@@ -62,6 +76,7 @@ SUMMARIES_SCHEMA = pa.schema(
         ("first", pa.string()),  # its position in the order, as text
         ("last", pa.string()),
         ("problem", pa.string()),  # an error in the order; then there is no summary
+        ("damaged", pa.bool_()),  # whether messages are left out of the summary
         ("summary", pa.binary()),
     ]
 )
@@ -76,6 +91,18 @@ ERRORS_SCHEMA = pa.schema(
     ]
 )
 
+# A row per range that was tagged in quarantine.
+CHECKED_SCHEMA = pa.schema(
+    [
+        ("first", pa.string()),  # the position of its first row in the order, as text
+        ("rejected", pa.bool_()),  # whether it has rejected messages, or unknown outcomes
+        (
+            "state",
+            pa.binary(),
+        ),  # values of the state after it, as compressed JSON; null if the summary suffices
+        ("catalog", pa.string()),  # its new relation versions, as JSON; null if there is none
+    ]
+)
 
 # One row per task.
 SURVEY_SCHEMA = pa.schema(
@@ -98,17 +125,26 @@ class Start:
     Attributes:
         state: values of the stream's state before the range, as compressed JSON; None after the stream's first error.
         count, first, last: the number of rows and the positions of the first and last row in the first pass.
+        versions: how many relation versions are known before the range, the first ones of the catalog; None for all.
+        reports: whether the state after the range is to be reported in any case.
     """
 
     state: bytes | None
     count: int
     first: str
     last: str
+    versions: int | None = None
+    reports: bool = False
 
     @classmethod
     def of(cls, state: StreamState | None, count: int, first: str, last: str) -> Start:
-        values = None if state is None else zlib.compress(json.dumps(state.values).encode(), 1)
+        values = None if state is None else packed(state.values)
         return cls(values, count, first, last)
+
+
+def packed(values: Any) -> bytes:
+    """Compressed JSON of the values of a state: equal values give equal bytes."""
+    return zlib.compress(json.dumps(values, sort_keys=True).encode(), 1)
 
 
 @dataclass(frozen=True)
@@ -144,15 +180,18 @@ class Summarize:
         gaps: whether values may be missing in a single integer order column.
         names: names of the payload column and the order columns, for errors.
         in_order: whether the rows must be in order; then the task ends after the first range that is not.
+        quarantine: whether damaged payloads are left out of the summary, which is then an estimate.
     """
 
     gaps: bool
     names: tuple[str, ...]
     in_order: bool
+    quarantine: bool = False
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for number, parts in runs_of(batches):
-            summarizer, count, problem = Summarizer(), 0, None
+            summarizer, count, problem = Summarizer(lenient=self.quarantine), 0, None
+            damaged = False
             first: pa.RecordBatch | None = None
             last: pa.RecordBatch | None = None
             is_ascending = True
@@ -164,7 +203,11 @@ class Summarize:
                 for starts, some in _sessions(part) if problem is None else ():
                     if starts:
                         summarizer.start_session()
-                    summarizer.add(some.column(PAYLOAD), _lsns(some))
+                    payloads = some.column(PAYLOAD)
+                    if self.quarantine:
+                        payloads, unreadable = _readable(payloads)
+                        damaged = damaged or unreadable
+                    summarizer.add(payloads, _lsns(some))
                 first = part.slice(0, 1) if first is None else first
                 last, count = part.slice(part.num_rows - 1), count + part.num_rows
                 if not is_ascending:
@@ -173,7 +216,9 @@ class Summarize:
             assert last is not None
             ends = [_order_of(first), _order_of(last)]
             summary = summarizer.summary().to_bytes() if problem is None and is_ascending else None
-            row = [number, count, is_ascending, *(text_at(end, 0) for end in ends), problem, summary]
+            damaged = damaged or summarizer.left_out
+            places = [text_at(end, 0) for end in ends]
+            row = [number, count, is_ascending, *places, problem, damaged, summary]
             head = [pa.array([value], field.type) for value, field in zip(row, SUMMARIES_SCHEMA, strict=True)]
             yield pa.RecordBatch.from_arrays(
                 [*head, *ends[0], *ends[1]],
@@ -185,7 +230,7 @@ class Summarize:
     def _problem(self, part: pa.RecordBatch, columns: list[pa.Array]) -> str | None:
         """Returns a problem in a part's payloads or its order, also relative to the previous row, or None."""
         payload = part.column(PAYLOAD)
-        if payload.null_count:
+        if payload.null_count and not self.quarantine:
             row = pc.index(payload.is_null(), True).as_py()
             return f"column {self.names[0]} is null where {_describe_row(self.names[1:], part, row)}"
         for name, column in zip(self.names[1:], columns, strict=True):
@@ -208,6 +253,17 @@ class Summarize:
             if row >= 0:
                 return gap(self.names[1], columns[0][row].as_py(), columns[0][row + 1].as_py())
         return None
+
+
+_KINDS = pa.array([bytes([kind]) for kind in MESSAGE_KINDS], pa.binary())
+
+
+def _readable(payloads: pa.Array) -> tuple[pa.Array, bool]:
+    """Replaces payloads whose kind is unknown by a change, which has no effect in a summary. Whether there is one."""
+    known = pc.is_in(pc.binary_slice(payloads, 0, 1), _KINDS)
+    if pc.all(known, min_count=0).as_py():
+        return payloads, False
+    return pc.if_else(known, payloads, bytes([MSG_INSERT])), True
 
 
 def _equal(left: pa.Array, right: pa.Array) -> pa.Array:
@@ -257,9 +313,17 @@ class ChangedInputError(RuntimeError):
 
 
 class _RangeTagger:
-    """Splits arriving rows into ranges and tags them."""
+    """Splits arriving rows into ranges and tags them.
 
-    def __init__(self, starts: Starts, names: tuple[str, ...]) -> None:
+    Attributes:
+        ends: in quarantine, the complete ranges since the caller last cleared this list, with CHECKED_SCHEMA.
+    """
+
+    def __init__(self, starts: Starts, names: tuple[str, ...], *, quarantine: bool = False) -> None:
+        self.ends: list[dict[str, Any]] = []
+        self._options = Options(on_error="quarantine" if quarantine else "raise")
+        self._rejected = False
+        self._known = 0  # the number of relation versions at the start of the range
         self._starts = starts.by_first_row
         self._catalog = Catalog.from_json(starts.catalog)
         self._names = names
@@ -297,6 +361,8 @@ class _RangeTagger:
                 if text_at(order, at - 1) != start.last:
                     raise _changed_input_error()
                 self._start = None
+                if self._quarantine and self._native is not None:
+                    self.ends.append(self._end(self._native, start))
 
     def finish(self) -> None:
         """Checks that the last range is complete. Call it after the last row.
@@ -311,11 +377,31 @@ class _RangeTagger:
         start = self._starts.get(first)
         if start is None:
             raise _changed_input_error()
-        self._count, self._native = 0, None
+        self._count, self._native, self._rejected = 0, None, False
         if start.state is not None:
-            state = StreamState(parsed_json(zlib.decompress(start.state)), self._catalog)
-            self._native = native_decoder(Options(), state)
+            catalog = self._catalog
+            if start.versions is not None:
+                catalog = Catalog(catalog.relations[: start.versions], catalog.types)
+            self._known = len(catalog.relations)
+            state = StreamState(parsed_json(zlib.decompress(start.state)), catalog)
+            self._native = native_decoder(self._options, state)
         return start
+
+    @property
+    def _quarantine(self) -> bool:
+        return self._options.on_error == "quarantine"
+
+    def _end(self, native: NativeDecoder, start: Start) -> dict[str, Any]:
+        """The range that has ended, with CHECKED_SCHEMA."""
+        relations, count = native.relations
+        new = relations[self._known : count]
+        reports = self._rejected or start.reports
+        return {
+            "first": start.first,
+            "rejected": self._rejected,
+            "state": packed(state_of(native).values) if reports else None,
+            "catalog": Catalog(new).to_json() if new else None,
+        }
 
     def _tagged(self, part: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         native = self._native
@@ -323,6 +409,9 @@ class _RangeTagger:
             assert native is not None
             if starts:
                 native.start_session()
+            if self._quarantine:
+                yield self._in_quarantine(native, some)
+                continue
             seq = native.next_seq
             try:
                 yield native.tag([some.column(PAYLOAD)], _lsns(some), None)[0]
@@ -335,6 +424,15 @@ class _RangeTagger:
                     byte_offset=error.byte_offset,
                     kind=error.kind,
                 ) from None
+
+    def _in_quarantine(self, native: NativeDecoder, rows: pa.RecordBatch) -> pa.RecordBatch:
+        payloads = rows.column(PAYLOAD)
+        if payloads.null_count:
+            payloads = payloads.fill_null(b"")
+        tagged = tag_in_quarantine(native, payloads, _lsns(rows))
+        kinds = tagged.column("kind").to_numpy()
+        self._rejected = self._rejected or bool(np.isin(kinds, (REJECTED, OUTCOME_UNKNOWN)).any())
+        return tagged
 
 
 def _changed_input_error() -> ChangedInputError:
@@ -353,14 +451,16 @@ class TagRanges:
         starts: the starts of all ranges.
         names: names of the order columns, for errors.
         target: the schema of the result.
+        quarantine: whether damaged messages are rejected, instead of an error.
     """
 
     starts: Starts
     names: tuple[str, ...]
     target: pa.Schema
+    quarantine: bool = False
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        tagger = _RangeTagger(self.starts, self.names)
+        tagger = _RangeTagger(self.starts, self.names, quarantine=self.quarantine)
         for batch in batches:
             for tagged in tagger.tagged(batch):
                 yield pa.RecordBatch.from_arrays(tagged.columns, schema=self.target)
@@ -376,6 +476,7 @@ class TagThen:
         task: gets the tagged payloads, batch by batch.
         kinds: the messages that `task` gets; None for all.
         relations, others: the relations, and the versions of them that it does not get; None for all relations.
+        rejected: whether it gets the rejected messages, too.
     """
 
     tag: TagRanges
@@ -383,6 +484,7 @@ class TagThen:
     kinds: tuple[int, ...] | None = None
     relations: tuple[int, ...] | None = None
     others: tuple[int, ...] = ()
+    rejected: bool = False
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return self.task(self._chosen(self.tag(batches)))
@@ -390,10 +492,13 @@ class TagThen:
     def _chosen(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             rows = pa.Table.from_batches([batch]).cast(TAGGED_SCHEMA)
+            rejected = rows_of_kinds(rows, (REJECTED,)) if self.rejected else None
             if self.kinds is not None:
                 rows = rows_of_kinds(rows, self.kinds)
             if self.relations is not None:
                 rows = rows_of_relations(rows, self.relations, self.others)
+            if rejected is not None and rejected.num_rows:
+                rows = pa.concat_tables([rows, rejected])
             if rows.num_rows:
                 yield from rows.to_batches()
 
@@ -419,6 +524,8 @@ class SurveyTags:
                 body = row["payload"][5 if row["in_stream"] else 1 :]
                 # The first description of a relation counts, and of a type the last one before it.
                 is_type = row["kind"] == MSG_TYPE
+                if not is_type and row["version"] is None:
+                    continue  # it follows a rejected Type, so the types of its columns are unknown
                 if is_type and names.get(body[:4]) == body:
                     continue
                 if is_type:
@@ -426,7 +533,7 @@ class SurveyTags:
                 key = (row["kind"], body, row["seq"] if is_type else 0)
                 described[key] = min(row["seq"], described.get(key, row["seq"]))
             relations.update(rows_of_kinds(rows, CHANGES).column("relation").unique().to_pylist())
-            ends = rows_of_kinds(rows, OUTCOMES)
+            ends = rows_of_kinds(rows, OUTCOME_ROWS)
             if self.outcomes and ends.num_rows:
                 outcomes.append(pa.Table.from_batches([decode_tagged(ends, Catalog(), Options()).outcomes]))
         found = {
@@ -467,4 +574,27 @@ class FindErrors:
             rows = [{name: getattr(error, name) for name in ERRORS_SCHEMA.names} for error in errors]
             if rows:
                 yield pa.RecordBatch.from_pylist(rows, ERRORS_SCHEMA)
+        tagger.finish()
+
+
+@dataclass(frozen=True)
+class CheckRanges:
+    """Ranges -> how they end if they are tagged in quarantine, as rows with CHECKED_SCHEMA.
+
+    Ranges without a state are skipped.
+
+    The attributes are those of TagRanges.
+    """
+
+    starts: Starts
+    names: tuple[str, ...]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        tagger = _RangeTagger(self.starts, self.names, quarantine=True)
+        for batch in batches:
+            for _ in tagger.tagged(batch):
+                pass
+            if tagger.ends:
+                yield pa.RecordBatch.from_pylist(tagger.ends, CHECKED_SCHEMA)
+                tagger.ends.clear()
         tagger.finish()

@@ -1,0 +1,74 @@
+"""What the rows of rejected messages and of unknown outcomes add to decoded rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from pgoutput_fast.catalog.relations import Catalog
+from pgoutput_fast.decoding.rejected_rows import error_of, outcomes_of, rejects_of
+from pgoutput_fast.decoding.result import RecordTables
+from pgoutput_fast.protocol.kinds import OUTCOME_UNKNOWN, REJECTED
+from pgoutput_fast.schema.options import Options
+from pgoutput_fast.transactions.lost import rejected
+from pgoutput_fast.transactions.outcomes import TransactionOutcomes, values_of
+
+__all__ = ["Marks"]
+
+
+@dataclass(frozen=True)
+class Marks:
+    """The rejects of tagged rows, and the transactions whose outcome they do not know.
+
+    Attributes:
+        rejects: of messages that tagging rejected, and of those of lost transactions; with REJECTS_SCHEMA.
+        outcomes: the unknown outcomes, with OUTCOMES_SCHEMA.
+    """
+
+    rejects: pa.Table
+    outcomes: pa.RecordBatch
+
+    @classmethod
+    def of(
+        cls,
+        batch: pa.RecordBatch,
+        catalog: Catalog,
+        options: Options,
+        outcomes: pa.RecordBatch | pa.Table | None,
+    ) -> tuple[Marks, pa.RecordBatch]:
+        """Returns the marks of a batch with TAGGED_SCHEMA, and its other rows.
+
+        Raises:
+            DecodeError: if there are rejects, and the options raise errors.
+        """
+        rows = pa.Table.from_batches([batch])
+        unknown = outcomes_of(rows)
+        rejects = rejects_of(rows)
+        if options.transactions == "committed" and unknown.num_rows and outcomes is not None:
+            known = pa.Table.from_batches([unknown])
+            lost = TransactionOutcomes.of_batch(_with(known, outcomes)).lost_rows(rows)
+            rejects = pa.concat_tables([rejects, rejected(lost, catalog)])
+        if options.on_error == "raise" and rejects.num_rows:
+            raise error_of(rejects)
+        kept = ~np.isin(values_of(rows, "kind"), (REJECTED, OUTCOME_UNKNOWN))
+        return cls(rejects, unknown), batch.filter(pa.array(kept))
+
+    def added_to(self, records: Any) -> RecordTables:
+        """The records of the other rows, with these."""
+        tables = RecordTables.of(records)
+        rejects = pa.concat_tables([pa.Table.from_batches([tables.rejects]), self.rejects]).sort_by("seq")
+        outcomes = pa.Table.from_batches([tables.outcomes, self.outcomes])
+        return replace(tables, rejects=_one_batch(rejects), outcomes=_one_batch(outcomes))
+
+
+def _with(unknown: pa.Table, outcomes: pa.RecordBatch | pa.Table) -> pa.Table:
+    given = outcomes if isinstance(outcomes, pa.Table) else pa.Table.from_batches([outcomes])
+    return pa.concat_tables([given.cast(unknown.schema), unknown])
+
+
+def _one_batch(table: pa.Table) -> pa.RecordBatch:
+    batches = table.combine_chunks().to_batches()
+    return batches[0] if batches else pa.RecordBatch.from_pylist([], table.schema)
