@@ -283,7 +283,7 @@ def test_wrong_arguments(spark: Any, tmp_path: Path, made: MadeSegments) -> None
         pgspark.write_tables(segments, lake, namespace=3)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"table_name returned an empty name for shop\.public\.t0"):
         pgspark.write_tables(segments, lake, table_name=lambda *names: "")
-    with pytest.raises(FileNotFoundError, match="has no tables: the first call of write_tables"):
+    with pytest.raises(FileNotFoundError, match="has no record of tables: the next call of write_tables"):
         pgspark.table_status(lake)
     assert not lake.exists()
 
@@ -292,7 +292,7 @@ def test_the_record_is_small(spark: Any, tmp_path: Path, made: MadeSegments) -> 
     """The position of the tables is there once."""
     pgspark.write_tables(tmp_path / "segments", tmp_path / "lake")
     values = json.loads((tmp_path / "lake/_progress.json").read_text())
-    assert (values["format"], len(values["positions"]), len(values["tables"])) == ("parquet", 1, len(TABLES))
+    assert (len(values["positions"]), len(values["tables"]), len(values["ends"])) == (1, len(TABLES), 1)
 
 
 def test_queries_take_turns(spark: Any, tmp_path: Path, made: MadeSegments) -> None:

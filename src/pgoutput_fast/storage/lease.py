@@ -116,7 +116,7 @@ class WriterLease:
         elif takeover:
             self._put_mark()
         else:
-            self._ask(wait_seconds)
+            self._ask_again(wait_seconds)
 
     def check(self) -> None:
         """Checks that no other process has taken the lease. Nobody can take a lock.
@@ -214,15 +214,28 @@ class WriterLease:
     def _put_mark(self) -> None:
         self._store.put(self._role.mark, _content(_this_process(self._token)))
 
-    def _ask(self, wait_seconds: float) -> None:
+    def _ask_again(self, wait_seconds: float) -> None:
+        """Asks until no other process has the lease or asks for it.
+
+        Two processes that would go on asking would wait for each other. So each asks from the beginning.
+        """
+        until = time.monotonic() + wait_seconds
+        while True:
+            try:
+                return self._ask()
+            except self._role.error:
+                if time.monotonic() >= until:
+                    raise
+            time.sleep(_POLL_SECONDS * (1 + secrets.randbelow(1000) / 1000))
+
+    def _ask(self) -> None:
         """Announces this process, waits until no other one writes or asks with a lesser token, and puts the mark."""
         name = f"{self._role.heartbeats}/{self._token}"
         self._heartbeat = _Heartbeat(self._store, name, self._token, min(_BEAT_SECONDS, self._seconds / 4))
         watched: dict[str, tuple[bytes, float]] = {}
         try:
             self._heartbeat.begin()
-            until = time.monotonic() + wait_seconds
-            while self._must_wait(self._heartbeat, watched, until):
+            while self._must_wait(self._heartbeat, watched):
                 time.sleep(min(_POLL_SECONDS, self._seconds / 10))
             self._put_mark()
             self._heartbeat.asks = False
@@ -231,13 +244,12 @@ class WriterLease:
             self.release()
             raise
 
-    def _must_wait(self, own: _Heartbeat, watched: dict[str, tuple[bytes, float]], patient: float) -> bool:
+    def _must_wait(self, own: _Heartbeat, watched: dict[str, tuple[bytes, float]]) -> bool:
         """Whether another process that writes, or asks to, may be alive.
 
         Args:
             own: the heartbeat of this process.
             watched: token -> (heartbeat, the time when its process counts as dead), kept from call to call.
-            patient: until when to wait for a process that is alive.
 
         Raises:
             Exception: the role's error, if the writer is alive, or a process that asks and has a lesser token.
@@ -262,7 +274,7 @@ class WriterLease:
                 continue
             if before is None:
                 _log.info("waiting for the next heartbeat: %s", self._described(process))
-            elif content != before and (writes or token < self._token) and time.monotonic() >= patient:
+            elif content != before and (writes or token < self._token):
                 raise self._role.error(f"{self._described(process)}: {self._role.remedy}")
             if content != before:
                 watched[token] = content, time.monotonic() + self._seconds

@@ -173,14 +173,14 @@ class TableFiles:
             if self._failed is None:
                 raise
             self._failed.setdefault(directory, error_text(problem))
-            self._drop(directory)
+            self._drop(directory, problem)
 
-    def _drop(self, directory: str) -> None:
+    def _drop(self, directory: str, problem: Exception) -> None:
         """Removes the files of a table."""
         self._waiting.pop(directory, None)
         self._nbytes.pop(directory, None)
         for key in [each for each in self._open if each[0] == directory]:
-            self._open.pop(key).abandon(None)
+            self._open.pop(key).abandon(problem)
         for each in self.written:
             if each.directory == directory:
                 with suppress(OSError):  # the driver does not commit it, and removes it

@@ -25,6 +25,8 @@ __all__ = ["Progress", "Stop", "TableProgress"]
 
 _FILE = "_progress.json"
 _VERSION = 1
+_LAST = 2**63 - 1
+_FIRST = datetime(2000, 1, 1, tzinfo=UTC)
 # What values of another form raise.
 _DAMAGES = (ValueError, TypeError, LookupError, AttributeError, OverflowError)
 
@@ -41,11 +43,13 @@ class TableProgress:
     """What the file has of a table.
 
     Attributes:
-        own: the position of the table's newest commit; -1 if it stopped before its first one.
+        format: the format of the table.
+        own: the position of its newest commit; -1 if it stopped before its first one.
         reached: how far it was read.
         stop: why it is stopped; None if it is not.
     """
 
+    format: str
     own: int
     reached: Ordinal
     stop: Stop | None = None
@@ -57,34 +61,27 @@ class Progress:
 
     Attributes:
         store: the target.
-        format: the format of the tables.
-        end: the last message that a run has seen.
         tables: directory -> what the file has of the table.
+        ends: the digest of a stream, as text -> the last message of it that a run has seen. "" for unknown streams.
     """
 
     store: Store
-    format: str
-    end: int = -1
     tables: dict[str, TableProgress] = field(default_factory=dict)
-    _saved: tuple[int, Mapping[str, TableProgress]] = (-1, field(default_factory=dict))
+    ends: dict[str, int] = field(default_factory=dict)
+    _saved: tuple[Mapping[str, TableProgress], Mapping[str, int]] = field(default=({}, {}), repr=False)
 
     @classmethod
-    def read(cls, store: Store, format: str = "") -> Self:
-        """Reads the file. Without a valid file, no table has more than its own position.
-
-        Args:
-            store: the target.
-            format: the format of a target without a valid file.
-        """
-        found = cls(store, format)
+    def read(cls, store: Store) -> Self:
+        """Reads the file. Without a valid file, no table has more than its own position."""
+        found = cls(store)
         with suppress(FileNotFoundError, NotADirectoryError, *_DAMAGES):
             values = parsed_json(store.read(_FILE))
             if values["version"] == _VERSION:
                 known = [_ordinal(each) for each in values["positions"]]
                 tables = {str(name): _table(each, known) for name, each in values["tables"].items()}
-                found.end, found.tables = int(values["end"]), tables
-                found.format = format or str(values["format"])
-        found._saved = found.end, dict(found.tables)
+                ends = {str(digest): _number(end) for digest, end in values["ends"].items()}
+                found.tables, found.ends = tables, ends
+        found._saved = dict(found.tables), dict(found.ends)
         return found
 
     def ordinal(self, directory: str, own: Ordinal | None) -> Ordinal | None:
@@ -95,44 +92,70 @@ class Progress:
         reached = known.reached
         return Ordinal(reached.seq, reached.stream or own.stream, reached.transactions or own.transactions)
 
-    def advance(self, directory: str, own: int, reached: Ordinal) -> None:
+    def end_of(self, stream: Stream | None) -> int:
+        """The last message of a stream that a run has seen."""
+        return self.ends.get(_key(stream), -1)
+
+    def see(self, position: Ordinal) -> None:
+        """Notes that a run has seen the messages up to a position."""
+        self.ends[_key(position.stream)] = max(position.seq, self.end_of(position.stream))
+
+    def advance(self, directory: str, format: str, own: int, reached: Ordinal) -> None:
         """Notes how far a table was read. It is not stopped any more.
 
         Args:
             directory: the table's directory.
+            format: its format.
             own: the position of its newest commit.
             reached: how far it was read.
         """
         known = self.tables.get(directory)
         if reached.stream is None and known is not None:
             reached = reached._replace(stream=known.reached.stream)
-        self.tables[directory] = TableProgress(own, reached)
+        self.tables[directory] = TableProgress(format, own, reached)
 
-    def stop(self, directory: str, reason: str) -> None:
-        """Notes that a table is stopped. Its position stays. For the same reason, so does the time."""
-        known = self.tables.get(directory, TableProgress(-1, Ordinal(-1)))
-        if known.stop is None or known.stop.reason != reason:
-            self.tables[directory] = replace(known, stop=Stop(reason, datetime.now(UTC)))
+    def stop(self, directory: str, format: str, reason: str, stream: Stream | None) -> None:
+        """Notes that a table is stopped. Its position stays. If it is stopped already, so does the time.
+
+        The table of another stream is not stopped by payloads that it cannot take.
+        """
+        known = self.tables.get(directory, TableProgress(format, -1, Ordinal(-1, stream)))
+        before = known.reached.stream
+        if before is not None and stream is not None and before.digest != stream.digest:
+            return
+        since = datetime.now(UTC) if known.stop is None else known.stop.at
+        self.tables[directory] = replace(known, stop=Stop(reason, since))
 
     def save(self) -> None:
         """Writes the file, if anything is new."""
-        if (self.end, self.tables) == self._saved:
+        if (self.tables, self.ends) == self._saved:
             return
         positions: dict[Ordinal, int] = {}
         tables: dict[str, Any] = {}
         for directory, each in self.tables.items():
-            tables[directory] = [each.own, positions.setdefault(each.reached, len(positions))]
+            at = positions.setdefault(each.reached, len(positions))
+            tables[directory] = [each.format, each.own, at]
             if each.stop is not None:
                 tables[directory] += [each.stop.reason, each.stop.at.isoformat()]
         values = {
             "version": _VERSION,
-            "format": self.format,
-            "end": self.end,
+            "ends": self.ends,
             "positions": [_values(each) for each in positions],
             "tables": tables,
         }
         self.store.put(_FILE, json.dumps(values).encode())
-        self._saved = self.end, dict(self.tables)
+        self._saved = dict(self.tables), dict(self.ends)
+
+
+def _key(stream: Stream | None) -> str:
+    return "" if stream is None else str(stream.digest)
+
+
+def _number(value: Any) -> int:
+    number = int(value)
+    if not -1 <= number <= _LAST:
+        raise ValueError
+    return number
 
 
 def _values(reached: Ordinal) -> list[Any]:
@@ -145,10 +168,12 @@ def _ordinal(values: list[Any]) -> Ordinal:
     seq, stream, transactions = values
     if transactions not in (None, *get_args(Transactions)):
         raise ValueError
-    return Ordinal(int(seq), None if stream is None else Stream.from_json(stream), transactions)
+    return Ordinal(_number(seq), None if stream is None else Stream.from_json(stream), transactions)
 
 
 def _table(values: list[Any], known: list[Ordinal]) -> TableProgress:
-    own, at, *stop = values
+    format, own, at, *stop = values
     reason_and_time = Stop(str(stop[0]), datetime.fromisoformat(stop[1])) if stop else None
-    return TableProgress(int(own), known[int(at)], reason_and_time)
+    if reason_and_time is not None and not _FIRST <= reason_and_time.at <= datetime.now(UTC):
+        raise ValueError
+    return TableProgress(str(format), _number(own), known[int(at)], reason_and_time)

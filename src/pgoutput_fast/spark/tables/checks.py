@@ -46,7 +46,10 @@ def checked_targets(
     """Checks before any work that all tables can take the rows. Returns them with the types of the target's tables."""
     checked = []
     for each in planned:
-        with problems.of(each.part.directory):
+        directory = each.part.directory
+        if mode == "error" and run.table(directory).known is not None:
+            raise ValueError(f"{run.store}/{directory} exists: use mode='append' or mode='overwrite'")
+        with problems.of(directory):
             part = _checked(run, each.part, mode, source)
             if mode != "overwrite":
                 _check_columns(run, each.described, part, options)
@@ -63,8 +66,6 @@ def _checked(run: Run, part: TablePart, mode: Mode, source: Source) -> TablePart
         run.check_format(part.directory)
     if mode == "overwrite":
         table.check_overwrite()
-    if mode == "error" and known is not None:
-        raise ValueError(f"{run.store}/{part.directory} exists: use mode='append' or mode='overwrite'")
     if mode != "overwrite":
         _check_stream(run, part.directory, source)
         _check_transactions(run, part.directory, source)

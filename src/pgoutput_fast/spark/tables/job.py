@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -20,6 +20,7 @@ from pgoutput_fast.spark.tables.plan import (
     PartitionBy,
     TargetNames,
     described_tables,
+    is_excluded,
     plan_tables,
 )
 from pgoutput_fast.spark.tables.problems import OnTableError, TableProblems
@@ -30,7 +31,7 @@ from pgoutput_fast.storage.parquet import Compression
 from pgoutput_fast.tables.files import WrittenFile
 from pgoutput_fast.tables.options import TableOptions
 from pgoutput_fast.tables.progress import TableProgress
-from pgoutput_fast.tables.table import Mode, Ordinal
+from pgoutput_fast.tables.table import Mode, Ordinal, OutcomeUnknownError
 
 __all__ = ["Remembered", "TableJob"]
 
@@ -50,11 +51,19 @@ class Remembered:
 
     Attributes:
         tables: what the last batch recorded of the tables. With another record, something else has written the table.
-        stopped: directories of the tables that were stopped in a batch: they are tried again by the next sink.
+        stopped: directories of the tables that were stopped in a batch: they are tried again when the query starts
+            again.
+        query: names the start of the query; None if that is not known.
     """
 
     tables: dict[str, TableProgress] = field(default_factory=dict)
     stopped: set[str] = field(default_factory=set)
+    query: str | None = None
+
+    def begin(self, query: str | None) -> None:
+        """Begins a batch."""
+        if query != self.query:
+            self.query, self.stopped = query, set()
 
 
 @dataclass(frozen=True)
@@ -92,32 +101,38 @@ class TableJob:
         described = self._described(source, names, named, problems) if remembered is None else []
         wait_seconds = 0.0 if remembered is None else _TURN_SECONDS
         with begin_run(self.target, self.format, self.table_options, wait_seconds) as run:
-            quiet = 0
+            others: Collection[str] = ()
             if remembered is not None:
-                named, quiet = _that_change(run, source, names, named, remembered)
+                named, others = _that_change(run, source, names, named, remembered)
                 described = self._described(source, names, named, problems)
-            stopped = frozenset() if remembered is None else frozenset(remembered.stopped)
-            rows = self._written(run, source, described, names, mode, problems, quiet, stopped)
-            problems.expect_others(quiet + sum(row["error"] is None for row in rows))
+            rows = self._written(run, source, described, names, mode, problems, others)
+            known = {row["table"] for row in rows}
+            rows += [
+                _summary(directory, [], _position(run, directory), reason)
+                for directory, reason in problems.reasons.items()
+                if directory not in known
+            ]
+            going = [each for each in others if remembered is None or each not in remembered.stopped]
+            problems.expect_others(len(going) + sum(row["error"] is None for row in rows))
             self._keep(run, source, problems)
             if remembered is not None:
                 remembered.tables = dict(run.progress.tables)
-                remembered.stopped |= problems.reasons.keys()
+                remembered.stopped |= problems.reasons.keys() - problems.passing
             return rows
 
     def _named(self, source: Source) -> Sequence[str | int]:
-        """The tables of the source, or those that the user named."""
+        """The tables of the source, or those that the user named, without those that are left out."""
+        known = source.catalog
+        named: Iterable[str | int] = sorted({relation.qualified_name for relation in known.relations})
         if self.tables is not None:
-            return self.tables
-        return sorted({relation.qualified_name for relation in source.catalog.relations})
+            named = self.tables
+        return [name for name in named if not is_excluded(known.named(name)[-1], self.exclude)]
 
     def _described(
         self, source: Source, names: TargetNames, named: Sequence[str | int], problems: TableProblems
     ) -> list[DescribedTable]:
         more = source.batch is not None
-        return described_tables(
-            names, named, self.exclude, self.options, self.partition_by, problems, more=more
-        )
+        return described_tables(names, named, self.options, self.partition_by, problems, more=more)
 
     def _written(
         self,
@@ -127,8 +142,7 @@ class TableJob:
         names: TargetNames,
         mode: Mode,
         problems: TableProblems,
-        quiet: int,
-        stopped: Collection[str],
+        others: Collection[str],
     ) -> list[Row]:
         _open(run, [names.directory(each.resolved.table) for each in described])
         planned = plan_tables(described, self.options, names, run, mode, problems)
@@ -137,7 +151,7 @@ class TableJob:
         if isinstance(source, SegmentSource) and source.batch is not None:
             named = self.tables is not None
             planned = begun_with_query(
-                run, planned, source, source.batch, problems, named=named, others=quiet > 0
+                run, planned, source, source.batch, problems, named=named, others=bool(others)
             )
         planned = checked_targets(run, planned, mode, source, self.options, problems)
         parts = [each.part for each in planned]
@@ -154,7 +168,7 @@ class TableJob:
             None,
             source.last_seq,
             problems.skip,
-            self._rejected_part(run, source, names, mode, {*stopped, *problems.reasons}),
+            self._rejected_part(run, source, names, mode, {*others, *problems.reasons}),
         )
         files, failed = source.write(task)
         for directory, reason in failed.items():
@@ -162,57 +176,82 @@ class TableJob:
         return _commit(run, parts, files, source, mode, problems)
 
     def _rejected_part(
-        self, run: Run, source: Source, names: TargetNames, mode: Mode, stopped: Collection[str]
+        self, run: Run, source: Source, names: TargetNames, mode: Mode, left: Collection[str]
     ) -> RejectedPart | None:
         if not source.rejected:
             return None
         written = run.own_ordinal(OTHER_REJECTS) if mode == "append" else None
         after = None if written is None else written.seq
-        known = {relation.qualified_name for relation in source.catalog.relations}
-        left_out = frozenset(name for name in known if names.directory(name) in stopped)
+        left_out = frozenset(
+            source.catalog.named(name)[-1].qualified_name
+            for name in self._named(source)
+            if names.directory(name) in left
+        )
         return RejectedPart(source.catalog.to_json(), after, self.options.on_error == "raise", left_out)
 
     def _keep(self, run: Run, source: Source, problems: TableProblems) -> None:
         """Records how far the tables were read, and which are stopped."""
         progress = run.progress
         for directory, reason in problems.reasons.items():
-            progress.stop(directory, reason)
-        progress.end = max(progress.end, source.last_seq)
+            progress.stop(directory, self.format, reason, source.stream)
+        progress.see(Ordinal(source.last_seq, source.stream))
         run.lease.check()
         progress.save()
 
 
 def _that_change(
     run: Run, source: Source, names: TargetNames, named: Sequence[str | int], remembered: Remembered
-) -> tuple[Sequence[str | int], int]:
-    """(the tables of a batch that must be looked at, how many others it advances). Stopped tables are neither.
+) -> tuple[Sequence[str | int], Collection[str]]:
+    """(the tables of a batch that must be looked at, the directories of the others, which it advances, or are stopped).
 
     A table stays out if the last batch left it at the beginning of this one and no row in between is for it.
     """
     assert isinstance(source, SegmentSource)
     assert source.batch is not None
-    directories = {name: names.directory(name) for name in named}
-    named = [name for name in named if directories[name] not in remembered.stopped]
-    progress, first = run.progress, source.batch.first
+    directories, tables = names.directories(named), run.progress.tables
+    # Somebody may have taken up a table meanwhile.
+    remembered.stopped = {each for each in remembered.stopped if each in tables and tables[each].stop}
+    stopped = remembered.stopped & set(directories.values())
+    first = source.batch.first
     at = {
-        name: known
-        for name in named
-        if (known := progress.tables.get(directories[name])) is not None
-        and known == remembered.tables.get(directories[name])
+        directory: known
+        for directory in directories.values()
+        if (known := tables.get(directory)) is not None
+        and known == remembered.tables.get(directory)
         and known.stop is None
         and known.reached.seq >= first - 1
     }
-    # A message that was set aside may be of any table.
-    if not at or source.rejected:
-        return named, 0
-    begun = source.begun_before(first - 1) if source.transactions == "committed" else None
-    oids = {name: {each.oid for each in source.catalog.named(name)} for name in at}
-    changed = source.changed(set().union(*oids.values()), first if begun is None else begun)
+    oids: dict[str, set[int]] = {}
+    for name, directory in directories.items():
+        oids.setdefault(directory, set()).update(each.oid for each in source.catalog.named(name))
+    changed = _changed(source, first, [oids[each] for each in at]) if at else ()
+    quiet = {each for each in at if oids[each].isdisjoint(changed)}
     reached = Ordinal(source.last_seq, source.stream, source.transactions)
-    quiet = {name for name in at if oids[name].isdisjoint(changed)}
-    for name in quiet:
-        progress.advance(directories[name], at[name].own, max(reached, at[name].reached, key=_seq))
-    return [name for name in named if name not in quiet], len(quiet)
+    for directory in quiet:
+        known = at[directory]
+        run.progress.advance(directory, known.format, known.own, max(reached, known.reached, key=_seq))
+    left = stopped | quiet
+    return [name for name, directory in directories.items() if directory not in left], left
+
+
+def _changed(source: SegmentSource, first: int, oids: Iterable[Collection[int]]) -> Collection[int]:
+    """Those of the relations that have rows for the tables in a batch. All of them, if that is not known."""
+    every = {each for some in oids for each in some}
+    # A message that was set aside may be of any table. Where segments are missing, each table has its own check.
+    if source.rejected or source.gap(first - 1) is not None:
+        return every
+    begun = source.begun_before(first - 1) if source.transactions == "committed" else None
+    if begun is not None and source.gap(begun - 1) is not None:
+        return every
+    return source.changed(every, first if begun is None else begun)
+
+
+def _position(run: Run, directory: str) -> int | None:
+    """The position of a table; None if it has none, or cannot be read."""
+    with suppress(ValueError):
+        found = run.ordinal(directory)
+        return None if found is None else found.seq
+    return None
 
 
 def _seq(position: Ordinal) -> int:
@@ -235,6 +274,8 @@ def _commit(
     # Files there that no commit adds are removed at the end.
     for directory in by_table.keys() | problems.reasons.keys():
         run.added.setdefault(directory, set())
+    for directory in problems.reasons:
+        run.added.setdefault(rejects_of(directory), set())
 
     if source.rejected:
         _commit_rejects(run, OTHER_REJECTS, by_table.get(OTHER_REJECTS, []), position, mode)
@@ -275,7 +316,7 @@ def _commit_table(
     else:
         run.lease.check()  # it may commit, too
         run.table(part.directory).fix_statistics()
-    run.progress.advance(part.directory, own.seq, position)
+    run.progress.advance(part.directory, run.format, own.seq, position)
     return _summary(part.directory, files, reached)
 
 
@@ -328,7 +369,11 @@ def _side_by_side(run: Run, do: Callable[[_Item], _Done], items: Sequence[_Item]
     with ThreadPoolExecutor(_AT_A_TIME, "tables") as pool:
         calls = [pool.submit(do, each) for each in items]
         try:
-            return [call.result() for call in calls]
-        except BaseException:
+            wait(calls, return_when=FIRST_EXCEPTION)
+        finally:
             pool.shutdown(wait=True, cancel_futures=True)
-            raise
+    errors = [problem for call in calls if not call.cancelled() and (problem := call.exception()) is not None]
+    # The files of a commit that may still be made must stay, whatever else failed.
+    for problem in sorted(errors, key=lambda each: not isinstance(each, OutcomeUnknownError)):
+        raise problem
+    return [call.result() for call in calls]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
@@ -97,11 +97,26 @@ class TargetNames:
         assert issubclass(target, FileTarget)
         return target.directory(table_directory(*names))
 
+    def directories(self, tables: Iterable[str | int]) -> dict[str | int, str]:
+        """The directories of tables.
+
+        Raises:
+            ValueError: if two tables would have the same one.
+        """
+        found, owners = dict[str | int, str](), dict[str, str]()
+        for each in tables:
+            name, directory = self.catalog.named(each)[-1].qualified_name, self.directory(each)
+            if (other := owners.setdefault(directory, name)) != name:
+                raise ValueError(
+                    f"namespace= and table_name= give {other} and {name} the same name: {directory}"
+                )
+            found[each] = directory
+        return found
+
 
 def described_tables(
     names: TargetNames,
     tables: Sequence[str | int],
-    exclude: Sequence[str],
     options: Options,
     partition_by: PartitionBy,
     problems: TableProblems,
@@ -113,7 +128,6 @@ def described_tables(
     Args:
         names: the tables of the source.
         tables: qualified names, quoted as in SQL, or oids.
-        exclude: names, or patterns of names, of tables that are left out.
         options: how to decode.
         partition_by: the partition columns of all tables, or of some by name.
         problems: what becomes of a ValueError.
@@ -121,13 +135,12 @@ def described_tables(
 
     Raises:
         KeyError: if there is no such table.
-        ValueError: if the versions of a table do not fit into a single schema, or if a table lacks a partition column.
+        ValueError: if the versions of a table do not fit into a single schema, if a table lacks a partition column, or
+            if two tables have the same directory.
     """
     known, found = names.catalog, dict[str, DescribedTable]()
-    for name in tables:
-        if exclude and is_excluded(known.named(name)[-1], exclude):
-            continue
-        with problems.of(names.directory(name)):
+    for name, directory in names.directories(tables).items():
+        with problems.of(directory):
             resolved = resolve(known, name, options, _pinned(known, name, options))
             if resolved.table in found:  # another spelling of its name, or its oid
                 continue
@@ -137,13 +150,10 @@ def described_tables(
             bare = with_commit_date(bare, columns, options.metadata_prefix)
             check_partition_columns(bare, columns, resolved.table)
             found[resolved.table] = DescribedTable(resolved, bare, columns)
-    if not found and (more or problems.reasons):
-        return []
-    if not found:
-        left = ", or exclude= names all of them" if exclude else ""
-        raise KeyError(f"the source describes no table{left}")
+    if not found and not more and not problems.reasons:
+        raise KeyError("the source describes no table, or exclude= names all of them")
     if not more and isinstance(partition_by, Mapping):
-        _check_names(partition_by, list(found))
+        _check_names(partition_by, [known.named(name)[-1].qualified_name for name in tables])
     return list(found.values())
 
 
@@ -201,15 +211,11 @@ def plan_tables(
         problems: what becomes of the error of a table.
 
     Raises:
-        ValueError: if two tables would have the same directory, or if a table cannot be read.
+        ValueError: if a table cannot be read.
     """
-    planned, owners = list[PlannedTable](), dict[str, str]()
+    planned = []
     for each in tables:
         directory = names.directory(each.resolved.table)
-        if (other := owners.setdefault(directory, each.resolved.table)) != each.resolved.table:
-            raise ValueError(
-                f"namespace= and table_name= give {other} and {each.resolved.table} the same name: {directory}"
-            )
         with problems.of(directory):
             planned.append(PlannedTable(each, _part(each, options, directory, run, mode)))
     return planned

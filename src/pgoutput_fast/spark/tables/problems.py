@@ -31,6 +31,8 @@ class TableProblems:
     def __init__(self, on_table_error: OnTableError) -> None:
         self.skip = on_table_error == "skip"
         self.reasons: dict[str, str] = {}
+        #: The tables whose error may be gone at the next try: something else changed them meanwhile.
+        self.passing: set[str] = set()
         self._first: Exception | None = None
 
     @contextmanager
@@ -48,6 +50,8 @@ class TableProblems:
         if table not in self.reasons:
             self.reasons[table] = error_text(problem)
             self._first = self._first or problem
+            if isinstance(problem, ConflictError):
+                self.passing.add(table)
             _log.warning("%s is stopped, and the other tables go on: %s", table, self.reasons[table])
 
     def expect_others(self, others: int) -> None:

@@ -114,7 +114,11 @@ class Run:
             removed = "all"
         else:
             schema = table.fitted(schema)
-        table.commit(Commit(table.known, schema, position, files, removed, partition_by))
+        try:
+            table.commit(Commit(table.known, schema, position, files, removed, partition_by))
+        except Exception:
+            self.added[directory] = set()  # the end of the run finds out which of them the table has
+            raise
 
     def check_format(self, directory: str) -> None:
         """Checks that a directory in which this format has no table has no table of another format.
@@ -165,7 +169,7 @@ def begin_run(target: str, format: str, options: TableOptions, wait_seconds: flo
         make_target(store)
         with WriterLease(store, _ROLE, wait_seconds=wait_seconds) as lease:
             tables = open_target(format, store, options)
-            run = Run(secrets.token_hex(8), format, tables, lease, Progress.read(store, format))
+            run = Run(secrets.token_hex(8), format, tables, lease, Progress.read(store))
             for name in left_runs(store):
                 _clean_up(run, name)
             put_marker(store, run.name, format)
@@ -212,7 +216,10 @@ def _can_open(run: Run, directory: str) -> bool:
     formats = formats_of(run.store, directory)
     if not formats:
         return True
-    return formats == [run.format] and run.target.table(directory, "changes").version() is not None
+    try:
+        return formats == [run.format] and run.target.table(directory, "changes").version() is not None
+    except ValueError:  # it is damaged
+        return False
 
 
 def _remove_orphans(run: str, table: Table, added: Collection[str] = ()) -> None:

@@ -17,7 +17,7 @@ from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 from pgoutput_fast.segments.listing import SegmentList, catalog_of
 from pgoutput_fast.segments.planner import ReadSpec, Span, bytes_per_core, outcomes_of_span, plan_read
 from pgoutput_fast.segments.segment import Segment
-from pgoutput_fast.segments.tail import between, check_whole, first_gap
+from pgoutput_fast.segments.tail import SegmentsGoneError, between, check_whole, first_gap
 from pgoutput_fast.spark.dataframes.catalog import read_catalog
 from pgoutput_fast.spark.dataframes.outcomes import outcomes as decode_outcomes
 from pgoutput_fast.spark.dataframes.tagged import ends_of, expect_tagged, has_rejected, untagged_of
@@ -120,11 +120,18 @@ class SegmentSource:
         before = (each for each in self._found if each.first_seq < seq)
         return any(each.row_groups_of(oids) for each in before)
 
-    def changed(self, oids: Collection[int], first: int = 0) -> Collection[int]:
-        """The relations that have changes from a message on up to the last one to write, or slightly beyond them."""
+    def changed(self, oids: Collection[int], first: int | None = None) -> Collection[int]:
+        """The relations that have changes from a message on up to the last one to write, or slightly beyond them.
+
+        Args:
+            oids: the relations.
+            first: ordinal of the message, which is in a segment; None: from the first segment on.
+        """
 
         def look(segments: Sequence[Segment]) -> set[int]:
-            inside = [each for each in segments if each.last_seq >= first and each.first_seq <= self.last_seq]
+            inside = self._inside(segments, first or 0)
+            if first is not None:
+                self._expect_whole(inside, first)
             return self._listed.changed(inside, oids)
 
         return self._listed.read(look)
@@ -139,8 +146,22 @@ class SegmentSource:
         return self._begun[after]
 
     def _oldest(self, segments: Sequence[Segment], after: int) -> int | None:
-        inside = [each for each in segments if each.last_seq > after and each.first_seq <= self.last_seq]
+        inside = self._inside(segments, after + 1)
+        self._expect_whole(inside, after + 1)
         return _first_begun(self._listed.outcomes(inside), after, self.last_seq)
+
+    def _inside(self, segments: Sequence[Segment], first: int) -> list[Segment]:
+        return [each for each in segments if each.last_seq >= first and each.first_seq <= self.last_seq]
+
+    def _expect_whole(self, inside: Sequence[Segment], first: int) -> None:
+        """Checks that a listing has all messages: while segments are joined, one may lack the parts and the whole.
+
+        Raises:
+            SegmentsGoneError: if it has not, so that the directory is listed again.
+        """
+        gap = first_gap(inside, first, self.last_seq + 1)
+        if gap is not None:
+            raise SegmentsGoneError(f"the segments lack messages {gap[0]} to {gap[1]}")
 
     def _specs(self, found: Sequence[Segment], tables: Sequence[TablePart]) -> list[ReadSpec]:
         relations: dict[int, int] = {}
@@ -193,12 +214,12 @@ class TaggedSource:
         """As for segments. The rows may be a part of a stream, so only the beginning is checked."""
         return None if after is None or after + 1 >= self.first_seq else (after + 1, self.first_seq - 1)
 
-    def changed(self, oids: Collection[int], first: int = 0) -> Collection[int]:
+    def changed(self, oids: Collection[int], first: int | None = None) -> Collection[int]:
         """As for segments."""
         if self._untagged is not None:
             return self._untagged.survey.relations.intersection(oids)
         changes = self._wal.where(
-            F.col("kind").isin(*CHANGES) & F.col("relation").isin(*oids) & (F.col("seq") >= first)
+            F.col("kind").isin(*CHANGES) & F.col("relation").isin(*oids) & (F.col("seq") >= (first or 0))
         )
         return {row["relation"] for row in changes.select("relation").distinct().collect()}
 

@@ -12,7 +12,7 @@ from pgoutput_fast.base.display import error_text
 from pgoutput_fast.spark.sessions import session_of
 from pgoutput_fast.storage.paths import absolute
 from pgoutput_fast.storage.stores import open_store
-from pgoutput_fast.tables.formats import check_name, open_target
+from pgoutput_fast.tables.formats import FORMATS, open_target
 from pgoutput_fast.tables.options import TableOptions
 from pgoutput_fast.tables.progress import Progress
 from pgoutput_fast.tables.target import FileTarget
@@ -49,7 +49,7 @@ def table_status(
         - `lag`: how many messages after its position runs have seen.
 
     Raises:
-        FileNotFoundError: if the target has no tables.
+        FileNotFoundError: if the target has no record of tables.
         OSError: if it is unavailable.
 
     Example:
@@ -59,19 +59,26 @@ def table_status(
     progress = Progress.read(store)
     if not progress.tables:
         raise FileNotFoundError(
-            f"{store} has no tables: the first call of write_tables or write_raw makes them"
+            f"{store} has no record of tables: the next call of write_tables, write_raw or table_sink makes it"
         )
-    check_name(progress.format, "changes")
-    tables = open_target(progress.format, store, TableOptions(storage_options, iceberg_catalog))
-    rows = [_row(tables, progress, directory) for directory in sorted(progress.tables)]
+    options = TableOptions(storage_options, iceberg_catalog)
+    targets = {
+        format: open_target(format, store, options)
+        for format in {each.format for each in progress.tables.values()}
+        if format in FORMATS and "changes" in FORMATS[format].roles
+    }
+    rows = [_row(targets, progress, directory) for directory in sorted(progress.tables)]
     return session_of(spark).createDataFrame(rows, _SCHEMA)
 
 
-def _row(tables: FileTarget, progress: Progress, directory: str) -> tuple[Any, ...]:
-    stop = progress.tables[directory].stop
+def _row(targets: Mapping[str, FileTarget], progress: Progress, directory: str) -> tuple[Any, ...]:
+    record = progress.tables[directory]
+    stop = record.stop
     state, reason, since = ("follow", None, None) if stop is None else ("stopped", stop.reason, stop.at)
     try:
-        known = tables.table(directory, "changes").known
+        if record.format not in targets:
+            raise ValueError(f"this version has no tables of changes of the format {record.format!r}")
+        known = targets[record.format].table(directory, "changes").known
         own = None if known is None else known.ordinal
         rows = None if known is None else sum(file.rows for file in known.files)
     except ValueError as problem:
@@ -80,12 +87,5 @@ def _row(tables: FileTarget, progress: Progress, directory: str) -> tuple[Any, .
         state = "missing"
     found = progress.ordinal(directory, own)
     position = None if found is None else found.seq
-    return (
-        directory,
-        state,
-        reason,
-        since,
-        position,
-        rows,
-        progress.end - (-1 if position is None else position),
-    )
+    lag = progress.end_of(record.reached.stream) - (-1 if position is None else position)
+    return directory, state, reason, since, position, rows, max(lag, 0)

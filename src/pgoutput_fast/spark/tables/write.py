@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import get_args
 
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from pgoutput_fast.base.arguments import expect_count, expect_kind, expect_list, kind_of
@@ -219,9 +220,19 @@ def table_sink(
         segments = listed.setdefault(found.directory, SegmentList(found.directory))
         source = SegmentSource(segments, batch.sparkSession, which, catalog, found)
         if source.catalog.relations:
-            job.run(source, "append", remembered.setdefault(found.directory, Remembered()))
+            now = remembered.setdefault(found.directory, Remembered())
+            now.begin(_start_of(batch.sparkSession))
+            job.run(source, "append", now)
 
     return write_batch
+
+
+def _start_of(spark: SparkSession) -> str | None:
+    """Names the start of the query whose batch this thread runs. None on Spark Connect."""
+    try:
+        return spark.sparkContext.getLocalProperty("spark.jobGroup.id")
+    except (AttributeError, PySparkException):
+        return None
 
 
 def check_arguments(
