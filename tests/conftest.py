@@ -61,7 +61,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if runs_tests and "libasan" in os.environ.get("LD_PRELOAD", ""):
         del os.environ["LD_PRELOAD"]
     # To make a database copies a thousand files. That takes 0.03 s of CPU time in memory, and 0.06 to 0.2 s on a disk.
-    # All servers of five processes had less than a GB at once.
+    # All servers of five processes need more than a GB.
     with contextlib.suppress(OSError):
         if shutil.disk_usage("/dev/shm").free > 8 << 30:
             os.environ.setdefault("PGOUTPUT_FAST_SERVER_FILES", "/dev/shm")
