@@ -21,6 +21,7 @@ import pytest
 
 from pgoutput_fast.capture import Capture, CaptureError, Limits, Snapshot, create_slot, drop_slot, find_slot
 from pgoutput_fast.capture.process import CaptureProcess, Settings
+from pgoutput_fast.cli.main import main
 from pgoutput_fast.segments import list_segments
 from support import pg
 from support.capturing import committed
@@ -240,21 +241,19 @@ def test_a_command_that_is_stopped_before_its_position(base: pg.Database, slot: 
         (["--slot", "s", "--path", "x", "--publication", "p", "--file-mode", "755"], "such as 0o640"),
     ],
 )
-def test_commands_that_are_wrong(given: list[str], message: str, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [*COMMAND, *given], cwd=tmp_path, env=_with_source(), capture_output=True, text=True
-    )
-    assert (done.returncode, done.stdout) == (2, "")
-    assert message in done.stderr
+def test_commands_that_are_wrong(
+    given: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["capture", *given]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert message in said.err
     assert not list(tmp_path.iterdir())
-
-
-def _with_source() -> dict[str, str]:
-    """The environment, for another working directory."""
-    paths = [
-        str(Path(path).absolute()) for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path
-    ]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
 
 def _messages(port: int) -> float:

@@ -132,6 +132,7 @@ def test_a_slot_that_sends_to_somebody_else(database: pg.Database, slot: str, tm
         thread.join()
 
 
+@pytest.mark.newest_server
 @pytest.mark.unsanitized
 def test_inspect_reads_nothing_from_a_slot(database: pg.Database, slot: str, tmp_path: Path) -> None:
     """So a capture may begin behind it, and the changes come again."""

@@ -14,6 +14,7 @@ import pytest
 from pgoutput_fast.capture import find_slot, list_slots
 from pgoutput_fast.cli.main import main
 from support.capturing import wait_until
+from support.forms import and_slow
 from support.mirrors import Place, place
 
 __all__ = ["place"]
@@ -95,7 +96,7 @@ sys.exit(main(sys.argv[2:]))
 
 
 @pytest.mark.unsanitized
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "status"), and_slow([(signal.SIGINT, 130)], [(signal.SIGTERM, 143)]))
 def test_a_signal_leaves_no_slot(shop: Place, tmp_path: Path, number: signal.Signals, status: int) -> None:
     words = [
         "snapshot",

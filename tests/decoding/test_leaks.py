@@ -120,7 +120,7 @@ CALLS_OF: dict[str, Callable[[], object]] = {
 }
 
 
-SHORT = ("as sent", "committed", "an error", "threads", "tagged")
+SHORT = ("committed", "an error", "threads")
 
 
 @pytest.mark.unsanitized

@@ -16,7 +16,7 @@ import pytest
 import pgoutput_fast as pgo
 from pgoutput_fast.capture import CaptureError, create_slot, drop_slot, find_slot
 from pgoutput_fast.demo.servers import Server
-from pgoutput_fast.live.reader import Reader
+from pgoutput_fast.live import reader
 from support import pg
 from support.capturing import (
     Writers,
@@ -115,16 +115,16 @@ def test_the_garbage_collector_ends_a_forgotten_loop(
 ) -> None:
     """It may run in the thread that reads. pytest makes an error of what is raised there."""
     collected = threading.Event()
-    confirm = Reader._confirm
+    confirm = reader.confirm
 
-    def collect_and_confirm(reader: Reader, sender: Any) -> None:
+    def collect_and_confirm(*arguments: Any) -> None:
         if forgotten.is_set():
             gc.collect()
             collected.set()
-        confirm(reader, sender)
+        confirm(*arguments)
 
     forgotten = threading.Event()
-    monkeypatch.setattr(Reader, "_confirm", collect_and_confirm)
+    monkeypatch.setattr(reader, "confirm", collect_and_confirm)
     _insert(database, 1, 1)
     gc.disable()
     try:

@@ -19,6 +19,7 @@ from pgoutput_fast.encode import UNCHANGED, Binary, ColumnSpec, RelationSpec
 from pgoutput_fast.protocol import kinds
 from pgoutput_fast.protocol.reasons import Reason
 from support import fixtures, pg
+from support.forms import and_slow
 from support.paths import DOCS
 from support.strategies import streams
 from support.streams import RandomChoices, make_stream
@@ -333,7 +334,7 @@ def error_of(state: pgo.StreamState, payload: bytes) -> pgo.DecodeError | None:
     return None
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", and_slow(range(2), range(2, 6)))
 def test_damage_is_where_the_decoder_finds_it(seed: int) -> None:
     choices = RandomChoices(100 + seed)
     decoder = pgo.Decoder()

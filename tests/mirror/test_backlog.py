@@ -13,7 +13,8 @@ from pgoutput_fast.capture import find_slot
 from pgoutput_fast.capture.segment_directory import SegmentDirectory
 from pgoutput_fast.demo.servers import Server
 from pgoutput_fast.mirror import Mirror, status_of
-from pgoutput_fast.mirror.follow.follow import Follower
+from pgoutput_fast.mirror.follow import follow
+from pgoutput_fast.mirror.follow.history import HistoryFiles
 from pgoutput_fast.segments.names import bytes_after
 from pgoutput_fast.storage.stores import open_store
 from support import pg
@@ -53,14 +54,14 @@ def test_the_capture_waits(
     if not pg.installations():
         pytest.skip(f"no PostgreSQL found: {pg.HOW_TO_GET_SERVERS}")
     caplog.set_level("INFO", "pgoutput_fast.mirror")
-    gate, take = threading.Event(), Follower._take
+    gate, files = threading.Event(), follow.HistoryFiles
     gate.set()
 
-    def slowly(*arguments: Any) -> None:
+    def slowly(*arguments: Any) -> HistoryFiles:
         gate.wait()
-        take(*arguments)
+        return files(*arguments)
 
-    monkeypatch.setattr(Follower, "_take", slowly)
+    monkeypatch.setattr(follow, "HistoryFiles", slowly)  # made for each segment
     newest = pg.installations()[max(pg.installations())]
     settings = {"wal_sender_timeout": f"{_TIMEOUT}s"}
     with Server(newest, settings) as server, opened(server, tmp_path) as place:

@@ -29,6 +29,7 @@ from pgoutput_fast.postgres.walsender import Walsender
 from pgoutput_fast.storage.stores import open_store
 from support import pg
 from support.capturing import wait_until
+from support.forms import and_slow
 from support.mirrors import Following, Place, expect_equal, opened, place, recorded
 
 __all__ = ["place"]
@@ -207,7 +208,7 @@ def test_a_slot_of_another_plugin(servers: pg.Servers, tmp_path: Path, adopt: bo
     pytest.skip("no server has the plugin test_decoding")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", and_slow([signal.SIGTERM], [signal.SIGINT]))
 def test_a_first_load_that_is_stopped_names_its_slot(place: Place, number: int) -> None:
     """The slot stays on the server, and keeps WAL. The exit status says that the work is not done."""
     tables = [f"t{n}" for n in range(40)]

@@ -20,6 +20,7 @@ from pgoutput_fast.demo.servers import Installation, Server
 from pgoutput_fast.mirror import Mirror, SlotLostError
 from support import pg
 from support.capturing import drop_when_free, wait_until
+from support.forms import and_slow
 from support.mirrors import Following, current_of
 from support.paths import DOCS
 
@@ -188,7 +189,7 @@ def test_a_standby_takes_over(pair: Pair, tmp_path: Path) -> None:
     assert ids() == [2, 3]
 
 
-@pytest.mark.parametrize("version", [16, 18])
+@pytest.mark.parametrize("version", and_slow([18], [16]))
 def test_a_slot_of_a_standby_that_conflicts_with_recovery(tmp_path: Path, version: int) -> None:
     """The reason is not lost WAL: the primary removed catalog rows that the slot needs. 16 does not say it in words."""
     installation = pg.installations().get(version)

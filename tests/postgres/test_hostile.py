@@ -31,9 +31,8 @@ from pgoutput_fast.segments import list_segments, read_segment
 from pgoutput_fast.snapshot.holder import hold_snapshot
 from support import pg
 from support.capturing import drop_when_free
+from support.forms import and_slow
 from support.sql import FILES, statements
-
-VERSIONS = (10, 14, 18)
 
 # A copy of what pg_catalog has under the words of the source's SQL, and of all its operators, in a schema that is
 # looked into before. Every call of a function or an operator
@@ -141,7 +140,9 @@ def hostile(request: pytest.FixtureRequest, servers: pg.Servers) -> Iterator[Hos
     database.drop()
 
 
-on_each = pytest.mark.parametrize("hostile", VERSIONS, indirect=True, ids=lambda version: f"pg{version}")
+on_each = pytest.mark.parametrize(
+    "hostile", and_slow([10, 18], [14]), indirect=True, ids=lambda version: f"pg{version}"
+)
 
 
 @pytest.fixture

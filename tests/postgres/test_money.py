@@ -46,6 +46,7 @@ def test_two_digits_are_decoded(database: pg.Database) -> None:
     assert (row["m"], row["p"], row["l"]) == (Decimal("12.34"), Decimal("5.60"), [Decimal("7.00")])
 
 
+@pytest.mark.newest_server
 def test_other_digits_are_refused(
     database: pg.Database, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -205,15 +206,17 @@ def test_retention_waits_until_a_joined_segment_has_its_name(
         made.cut(made.commit(n))
     removed: list[Any] = []
     thread = threading.Thread(target=lambda: removed.append(retain(tmp_path, older_than=0)))
-    real = compaction._expect_members
+    real = compaction.removal_lock
 
-    def check(*arguments: Any) -> None:
-        real(*arguments)
-        thread.start()
-        thread.join(0.5)
-        assert thread.is_alive()
+    @contextlib.contextmanager
+    def held(store: Any) -> Iterator[None]:
+        with real(store):
+            thread.start()
+            thread.join(0.5)
+            assert thread.is_alive()
+            yield
 
-    monkeypatch.setattr(compaction, "_expect_members", check)
+    monkeypatch.setattr(compaction, "removal_lock", held)
     assert compact(tmp_path, keep=1).joined == 5
     thread.join()
     assert [len(each) for each in removed] == [1]

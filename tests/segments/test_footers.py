@@ -116,14 +116,14 @@ def test_threads_are_for_what_waits(
 ) -> None:
     """A disk that lets wait is read on several threads, any other on one."""
     directory, decoded = many
-    small, readers = footers._small, set()
+    opened, readers = footers.pq.ParquetFile, set()
 
-    def slowly(path: str) -> Any:
+    def slowly(*arguments: Any, **more: Any) -> Any:
         time.sleep(seconds)
         readers.add(threading.current_thread().name)
-        return small(path)
+        return opened(*arguments, **more)
 
-    monkeypatch.setattr(footers, "_small", slowly)
+    monkeypatch.setattr(footers.pq, "ParquetFile", slowly)
     assert segment_outcomes(directory) == decoded.outcomes
     if seconds:
         assert len(readers) > 1

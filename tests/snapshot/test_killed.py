@@ -78,6 +78,7 @@ def _check_what_is_there(directory: Path) -> set[str]:
     return found
 
 
+@pytest.mark.newest_server
 def test_killed_at_random_moments(database: pg.Database, slot: str, tmp_path: Path) -> None:
     """The full form takes PGOUTPUT_FAST_KILLS=50."""
     kills = int(os.environ.get("PGOUTPUT_FAST_KILLS", "2"))

@@ -17,6 +17,7 @@ import pgoutput_fast as pgo
 from pgoutput_fast import spark as pgspark
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
 from pgoutput_fast.segments import Source, write_segment
+from support.forms import and_slow
 
 ORDERS = RelationSpec(16401, "public", "orders", (ColumnSpec("id", 23, key=True), ColumnSpec("note", 25)))
 
@@ -94,12 +95,16 @@ def test_another_thread_finds_the_session(spark: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "lsns"),
-    [
-        ("string", ["0/5", None, "7FFFFFFF/ffffffff", "16/B374D848"]),
-        ("decimal(38,18)", [Decimal(5), None, Decimal((1 << 63) - 1), Decimal(0x16B374D848)]),
-        ("decimal(20,0)", [Decimal(5), None, Decimal((1 << 63) - 1), Decimal(0x16B374D848)]),
-        ("int", [5, None, (1 << 31) - 1, 7]),
-    ],
+    and_slow(
+        [
+            ("string", ["0/5", None, "7FFFFFFF/ffffffff", "16/B374D848"]),
+            ("decimal(38,18)", [Decimal(5), None, Decimal((1 << 63) - 1), Decimal(0x16B374D848)]),
+        ],
+        [
+            ("decimal(20,0)", [Decimal(5), None, Decimal((1 << 63) - 1), Decimal(0x16B374D848)]),
+            ("int", [5, None, (1 << 31) - 1, 7]),
+        ],
+    ),
 )
 def test_a_column_of_positions(spark: Any, kind: str, lsns: list[Any]) -> None:
     rows = list(zip(range(4), _wal(), lsns, strict=True))
@@ -111,13 +116,10 @@ def test_a_column_of_positions(spark: Any, kind: str, lsns: list[Any]) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "lsn"),
-    [
-        ("string", "0/5\n"),
-        ("string", "80000000/0"),
-        ("string", "5"),
-        ("decimal(10,1)", Decimal("0.5")),
-        ("decimal(10,0)", Decimal(-1)),
-    ],
+    and_slow(
+        [("string", "80000000/0"), ("decimal(10,1)", Decimal("0.5"))],
+        [("string", "0/5\n"), ("string", "5"), ("decimal(10,0)", Decimal(-1))],
+    ),
 )
 def test_a_column_of_what_are_no_positions(spark: Any, kind: str, lsn: Any) -> None:
     frame = spark.createDataFrame([(0, _wal()[0], lsn)], f"place long, payload binary, at {kind}")

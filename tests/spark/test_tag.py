@@ -81,7 +81,7 @@ def wal() -> list[bytes]:
     return payloads
 
 
-@pytest.mark.parametrize("partitions", and_exhaustive([1, 7], [2]))
+@pytest.mark.parametrize("partitions", and_exhaustive(and_slow([7], [1]), [2]))
 def test_equals_tagging_in_one_piece(spark: Any, wal: list[bytes], partitions: int) -> None:
     lsns = [None if k % 5 == 0 else 1000 + k for k in range(len(wal))]
     got = tagged(frame(spark, wal, None, lsns), partitions=partitions)

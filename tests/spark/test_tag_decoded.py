@@ -89,7 +89,7 @@ def test_changes_are_those_of_the_tagged_payloads(tagged: Any, transactions: Any
     assert rows > 0
 
 
-@pytest.mark.parametrize("transactions", ["as_sent", "committed"])
+@pytest.mark.parametrize("transactions", and_slow(["committed"], ["as_sent"]))
 def test_tables_are_those_of_the_tagged_payloads(tagged: Any, tmp_path: Path, transactions: Any) -> None:
     found = []
     for name, wal in (("once", tagged), ("twice", tagged.select("*"))):

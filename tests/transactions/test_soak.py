@@ -32,6 +32,7 @@ def test_memory_is_bounded_whatever_waits(tmp_path: Path) -> None:
     assert int(figures["rows of the largest piece"].replace(",", "")) < 100_000
 
 
+@pytest.mark.slow
 def test_the_soak_can_fail() -> None:
     done = run("--limit", "180", "--memory-limit", "1000000000")
     assert done.returncode == 1

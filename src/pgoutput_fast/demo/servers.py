@@ -280,6 +280,8 @@ class Server:
     this process ends by an exception, an exit or SIGKILL: through `close`, at exit, or through a janitor process that
     detects the end of this process.
 
+    Its files are below ``PGOUTPUT_FAST_SERVER_FILES``, otherwise below the directory of temporary files.
+
     `settings` are server settings (``{"wal_sender_timeout": "5s"}``) that override the defaults. `timeout`, in seconds,
     limits each of initdb, start and stop. Raises `ServerError`.
     """
@@ -521,7 +523,7 @@ def _make_base(identity: tuple[int, int] | None) -> Path:
         short = len(os.fsencode(path)) + len("/pgof-12345678") <= _LONGEST_BASE
         return short and (identity is None or all(at.stat().st_mode & 0o001 for at in (path, *path.parents)))
 
-    parent = tempfile.gettempdir()
+    parent = os.environ.get("PGOUTPUT_FAST_SERVER_FILES") or tempfile.gettempdir()
     base = Path(tempfile.mkdtemp(prefix="pgof-", dir=parent if suits(parent) else "/tmp")).resolve()
     for directory in (base / "data", base / "s"):
         directory.mkdir(mode=0o700)
