@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,17 @@ import deltalake
 import pytest
 from pyspark.errors import StreamingQueryException
 
+import pgoutput_fast as pgo
 from pgoutput_fast import Options
 from pgoutput_fast import spark as pgspark
 from pgoutput_fast.encode import ColumnSpec, RelationSpec
+from pgoutput_fast.segments import write_segment
+from pgoutput_fast.tables.delta.table import DeltaTable
 from pgoutput_fast.tables.progress import Progress
+from pgoutput_fast.tables.table import Commit, ConflictError, OutcomeUnknownError
+from support.current_streams import batch_of
 from support.lakes import tables_of
-from support.segment_streams import ORDERS, MadeSegments
+from support.segment_streams import ORDERS, SOURCE, MadeSegments
 
 TABLES = [replace(ORDERS, oid=16401 + k, name=f"t{k}") for k in range(4)]
 NAMES = [f"public.{each.name}" for each in TABLES]
@@ -327,3 +333,167 @@ def test_a_table_that_stopped_before_its_first_commit(spark: Any, tmp_path: Path
     found = _status(spark, lake)["public.orders"]
     assert (found["state"], found["position"], found["rows"]) == ("stopped", None, None)
     assert "public.orders is not there, and the query goes on" in found["reason"]
+
+
+# ---- a batch of a sink ---------------------------------------------------------------------------------------------
+
+
+def _batches(spark: Any, made: MadeSegments, sink: Any) -> Callable[[], None]:
+    """A function that passes everything since its last call to a sink, as a query does."""
+    taken = [0]
+
+    def take() -> None:
+        assert made.state is not None
+        first, taken[0] = taken[0], made.state.next_seq
+        sink(batch_of(spark, Path(made.directory), first, taken[0] - 1), 0)
+
+    return take
+
+
+def test_a_table_in_two_spellings(spark: Any, tmp_path: Path, made: MadeSegments) -> None:
+    """Also if the server has made it again, with another oid."""
+    named = [TABLES[0].oid, NAMES[0], *NAMES[1:]]
+    take = _batches(spark, made, pgspark.table_sink(tmp_path / "lake", named[1:] + named[:1], format="delta"))
+    take()
+    made.cut(made.commit(5, spec=replace(TABLES[0], oid=17000)), made.commit(5, spec=TABLES[1]))
+    take()
+    assert _ids(tmp_path / "lake") == {**{name: [1] for name in NAMES}, NAMES[0]: [1, 5], NAMES[1]: [1, 5]}
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_segments_that_are_missing(spark: Any, tmp_path: Path, made: MadeSegments, begun: bool) -> None:
+    """No table goes past them, with or without changes in what is there."""
+    take = _batches(spark, made, pgspark.table_sink(tmp_path / "lake", format="delta"))
+    take()
+    if begun:
+        gone = Path(made.cut(made.block(900, 7)))  # of public.orders
+        made.cut(made.commit(2))
+        take()
+        made.cut(made.stream_commit(900), made.commit(3, spec=TABLES[2]))
+    else:
+        made.cut(made.commit(2, spec=TABLES[2]))
+        gone = Path(made.cut(made.commit(3, spec=TABLES[1])))
+        made.cut(made.commit(4, spec=TABLES[2]))
+    gone.rename(tmp_path / gone.name)
+    with suppress(ValueError):  # no table is left
+        take()
+    (tmp_path / gone.name).rename(gone)
+    pgspark.write_tables(tmp_path / "segments", tmp_path / "lake", format="delta")
+    expected = {name: [1] for name in NAMES}
+    expected |= (
+        {"public.orders": [7, 2], NAMES[2]: [1, 3]} if begun else {NAMES[1]: [1, 3], NAMES[2]: [1, 2, 4]}
+    )
+    assert _ids(tmp_path / "lake") == expected
+
+
+def test_two_tables_with_one_name(spark: Any, tmp_path: Path) -> None:
+    """The second one comes in a later batch."""
+    (tmp_path / "segments").mkdir()
+    made = MadeSegments(tmp_path / "segments")
+    made.cut(made.commit(1, spec=TABLES[0]))
+    sink = pgspark.table_sink(tmp_path / "lake", format="delta", table_name=lambda *names: "t")
+    take = _batches(spark, made, sink)
+    take()
+    made.cut(made.commit(1, spec=TABLES[1]))
+    with pytest.raises(ValueError, match=r"give public\.t0 and public\.t1 the same name"):
+        take()
+
+
+def test_a_table_that_others_take_up(spark: Any, tmp_path: Path, made: MadeSegments) -> None:
+    """The running sink goes on with it."""
+    lake = tmp_path / "lake"
+    take = _batches(spark, made, pgspark.table_sink(lake, format="delta"))
+    take()
+    made.cut(_damaged(made, TABLES[1]), made.commit(2, spec=TABLES[2]))
+    take()
+    quarantine = Options(on_error="quarantine")
+    pgspark.write_tables(tmp_path / "segments", lake, [NAMES[1]], format="delta", options=quarantine)
+    made.cut(made.commit(3, spec=TABLES[1]))
+    take()
+    assert _ids(lake)[NAMES[1]] == [1, 3]
+    assert {row["state"] for row in _status(spark, lake).values()} == {"follow"}
+
+
+def test_a_change_by_others_during_the_commit(
+    spark: Any, tmp_path: Path, made: MadeSegments, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next batch tries the table again. No file of the failed commit stays."""
+    lake, commit = tmp_path / "lake", DeltaTable.commit
+    take = _batches(spark, made, pgspark.table_sink(lake, format="delta"))
+    take()
+    made.cut(made.commit(2, spec=TABLES[1]), made.commit(2, spec=TABLES[2]))
+
+    def conflicts(table: DeltaTable, made_of: Commit) -> None:
+        if table.directory == NAMES[1]:
+            raise ConflictError(table)
+        commit(table, made_of)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DeltaTable, "commit", conflicts)
+        take()
+    assert (_ids(lake)[NAMES[1]], _status(spark, lake)[NAMES[1]]["state"]) == ([1], "stopped")
+    assert len([*(lake / NAMES[1]).glob("*.parquet")]) == 1
+    made.cut(made.commit(3, spec=TABLES[2]))
+    take()
+    assert _ids(lake) == {**{name: [1] for name in NAMES}, NAMES[1]: [1, 2], NAMES[2]: [1, 2, 3]}
+
+
+def test_files_of_a_commit_that_may_be_made_stay(
+    spark: Any, tmp_path: Path, made: MadeSegments, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if another commit failed before it in the same outage."""
+    lake = tmp_path / "lake"
+
+    def fails(table: DeltaTable, made_of: Commit) -> None:
+        raise OSError("away") if table.directory == NAMES[0] else OutcomeUnknownError(table, OSError("away"))
+
+    monkeypatch.setattr(DeltaTable, "commit", fails)
+    with pytest.raises(OutcomeUnknownError):
+        pgspark.write_tables(tmp_path / "segments", lake, format="delta")
+    assert all(list((lake / name).glob("*.parquet")) for name in NAMES[1:2])
+
+
+def test_what_else_a_stopped_table_leaves_alone(spark: Any, tmp_path: Path, made: MadeSegments) -> None:
+    """Arguments for it, the files of its rejects, the rows of the result, other streams."""
+    segments, lake = tmp_path / "segments", tmp_path / "lake"
+    pgspark.write_tables(segments, lake, format="delta")
+    made.cut(made.commit(2, spec=ALTERED), made.commit(2, spec=TABLES[2]))
+    by = {NAMES[1]: ["note"]}
+    rows = pgspark.write_tables(
+        segments, tmp_path / "other", format="delta", on_table_error="skip", partition_by=by
+    )
+    assert [(row["table"], row["position"]) for row in rows if row["error"]] == [(NAMES[1], None)]
+    with pytest.raises(ValueError, match="exists: use mode='append'"):
+        pgspark.write_tables(segments, lake, format="delta", mode="error", on_table_error="skip")
+    assert {row["state"] for row in _status(spark, lake).values()} == {"follow"}
+    (tmp_path / "south").mkdir()
+    wal = [message for _ in range(30) for message in made.commit(1, spec=TABLES[0])]
+    write_segment(tmp_path / "south", *pgo.tag(wal), source=replace(SOURCE, database="south"))
+    pgspark.write_tables(tmp_path / "south", lake, namespace="south_", format="parquet")
+    status = _status(spark, lake)
+    assert {(row["state"], row["lag"]) for row in status.values()} == {("follow", 0)}
+    assert status["south_public.t0"]["rows"] == 30
+
+
+@pytest.mark.parametrize("change", ["end", "seq", "time", "format"])
+def test_an_edited_record(spark: Any, tmp_path: Path, made: MadeSegments, change: str) -> None:
+    """`table_status` and the next run take it for lost, or name what they cannot read."""
+    segments, lake = tmp_path / "segments", tmp_path / "lake"
+    pgspark.write_tables(segments, lake, format="delta")
+    values = json.loads((lake / "_progress.json").read_text())
+    if change == "end":
+        values["ends"] = dict.fromkeys(values["ends"], 10**30)
+    elif change == "seq":
+        values["positions"][0][0] = -(10**30)
+    elif change == "time":
+        values["tables"][NAMES[0]] += ["why", "0001-01-01T00:00:00+00:00"]
+    else:
+        values["tables"][NAMES[0]][0] = "../parquet"
+    (lake / "_progress.json").write_text(json.dumps(values))
+    if change == "format":
+        assert "'../parquet'" in _status(spark, lake)[NAMES[0]]["reason"]
+    else:
+        with pytest.raises(FileNotFoundError, match="has no record of tables"):
+            pgspark.table_status(lake)
+    assert not any(row["rows"] for row in pgspark.write_tables(segments, lake, format="delta"))
+    assert {row["state"] for row in _status(spark, lake).values()} == {"follow"}

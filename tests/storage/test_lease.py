@@ -182,6 +182,25 @@ def test_a_wait_for_the_writer(place: str) -> None:
             timer.join()
 
 
+def test_writers_that_wait_for_each_other(place: str) -> None:
+    """None of them gives up, and one at a time writes."""
+    writing, seen = threading.Lock(), list[bool]()
+
+    def write() -> None:
+        with WriterLease(open_store(place), ROLE, 1.0, wait_seconds=60) as lease:
+            seen.append(writing.acquire(blocking=False))
+            time.sleep(0.1)
+            lease.check()
+            writing.release()
+
+    threads = [threading.Thread(target=write) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert seen == [True] * 4
+
+
 def test_a_wait_for_the_lock(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     first, second = WriterLease(store, ROLE), WriterLease(store, ROLE)
