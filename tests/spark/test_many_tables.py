@@ -467,7 +467,8 @@ def test_what_else_a_stopped_table_leaves_alone(spark: Any, tmp_path: Path, made
         pgspark.write_tables(segments, lake, format="delta", mode="error", on_table_error="skip")
     assert {row["state"] for row in _status(spark, lake).values()} == {"follow"}
     (tmp_path / "south").mkdir()
-    wal = [message for _ in range(30) for message in made.commit(1, spec=TABLES[0])]
+    south = MadeSegments(tmp_path / "south")
+    wal = [message for _ in range(30) for message in south.commit(1, spec=TABLES[0])]
     write_segment(tmp_path / "south", *pgo.tag(wal), source=replace(SOURCE, database="south"))
     pgspark.write_tables(tmp_path / "south", lake, namespace="south_", format="parquet")
     status = _status(spark, lake)
