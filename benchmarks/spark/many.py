@@ -114,7 +114,7 @@ def section(spark: Any, directory: Path, tables: int, rounds: int, formats: Sequ
 def main(arguments: Sequence[str] | None = None) -> None:
     """The command."""
     parser = argparse.ArgumentParser("python -m benchmarks.spark_many", description=__doc__)
-    parser.add_argument("--tables", type=int, nargs="+", default=[400, 4000])
+    parser.add_argument("--tables", type=int, nargs="+", default=[400])
     parser.add_argument("--formats", nargs="+", choices=FORMATS, default=list(FORMATS))
     parser.add_argument("--rounds", type=int, default=3)
     given = parser.parse_args(arguments)
@@ -127,7 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             print(sections[-1], flush=True)
     heading = f"{machine()}; PySpark {spark.version}, local[2], median of {given.rounds} rounds."
     spark.stop()
-    if given.tables == [400, 4000] and given.formats == list(FORMATS):
+    if given.tables == [400] and given.formats == list(FORMATS):
         rewrite(README, "\n\n".join([heading, *map(str, sections)]), *MARKERS)
 
 

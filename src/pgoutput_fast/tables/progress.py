@@ -46,12 +46,14 @@ class TableProgress:
         format: the format of the table.
         own: the position of its newest commit; -1 if it stopped before its first one.
         reached: how far it was read.
+        checked: the version whose statistics were checked; -1 if none was.
         stop: why it is stopped; None if it is not.
     """
 
     format: str
     own: int
     reached: Ordinal
+    checked: int = -1
     stop: Stop | None = None
 
 
@@ -100,7 +102,7 @@ class Progress:
         """Notes that a run has seen the messages up to a position."""
         self.ends[_key(position.stream)] = max(position.seq, self.end_of(position.stream))
 
-    def advance(self, directory: str, format: str, own: int, reached: Ordinal) -> None:
+    def advance(self, directory: str, format: str, own: int, reached: Ordinal, checked: int = -1) -> None:
         """Notes how far a table was read. It is not stopped any more.
 
         Args:
@@ -108,11 +110,12 @@ class Progress:
             format: its format.
             own: the position of its newest commit.
             reached: how far it was read.
+            checked: the version whose statistics were checked.
         """
         known = self.tables.get(directory)
         if reached.stream is None and known is not None:
             reached = reached._replace(stream=known.reached.stream)
-        self.tables[directory] = TableProgress(format, own, reached)
+        self.tables[directory] = TableProgress(format, own, reached, checked)
 
     def stop(self, directory: str, format: str, reason: str, stream: Stream | None) -> None:
         """Notes that a table is stopped. Its position stays. If it is stopped already, so does the time.
@@ -134,7 +137,7 @@ class Progress:
         tables: dict[str, Any] = {}
         for directory, each in self.tables.items():
             at = positions.setdefault(each.reached, len(positions))
-            tables[directory] = [each.format, each.own, at]
+            tables[directory] = [each.format, each.own, at, each.checked]
             if each.stop is not None:
                 tables[directory] += [each.stop.reason, each.stop.at.isoformat()]
         values = {
@@ -172,8 +175,8 @@ def _ordinal(values: list[Any]) -> Ordinal:
 
 
 def _table(values: list[Any], known: list[Ordinal]) -> TableProgress:
-    format, own, at, *stop = values
+    format, own, at, checked, *stop = values
     reason_and_time = Stop(str(stop[0]), datetime.fromisoformat(stop[1])) if stop else None
     if reason_and_time is not None and not _FIRST <= reason_and_time.at <= datetime.now(UTC):
         raise ValueError
-    return TableProgress(str(format), _number(own), known[int(at)], reason_and_time)
+    return TableProgress(str(format), _number(own), known[int(at)], _number(checked), reason_and_time)

@@ -229,7 +229,8 @@ def _that_change(
     reached = Ordinal(source.last_seq, source.stream, source.transactions)
     for directory in quiet:
         known = at[directory]
-        run.progress.advance(directory, known.format, known.own, max(reached, known.reached, key=_seq))
+        position = max(reached, known.reached, key=_seq)
+        run.progress.advance(directory, known.format, known.own, position, known.checked)
     left = stopped | quiet
     return [name for name, directory in directories.items() if directory not in left], left
 
@@ -310,13 +311,17 @@ def _commit_table(
     reached = position.seq if begins else max(part.after or 0, position.seq)
     if reached != position.seq:
         return _summary(part.directory, files, reached)
+    checked = -1
     if begins or files or own is None or _lacks_marks(own, position):
         run.commit(part.directory, files, position, part.decode.target, mode, part.partitioning.columns)
         own = position
     else:
-        run.lease.check()  # it may commit, too
-        run.table(part.directory).fix_statistics()
-    run.progress.advance(part.directory, run.format, own.seq, position)
+        table, record = run.table(part.directory), run.progress.tables.get(part.directory)
+        checked = -1 if table.known is None else table.known.number
+        if record is None or record.checked != checked:
+            run.lease.check()  # it may commit, too
+            table.fix_statistics()
+    run.progress.advance(part.directory, run.format, own.seq, position, checked)
     return _summary(part.directory, files, reached)
 
 
