@@ -121,8 +121,8 @@ def test_tables_of_one_stream(spark: Any, tmp_path: Path, format: str) -> None:
         return int(row.rows)
 
     assert rows(first) == 6
-    before = _state(target)
     assert rows(first) == 0
+    before = _state(target)
     for other in (server, following):
         with pytest.raises(ValueError, match=r"public\.orders belongs to another stream"):
             rows(other)
