@@ -19,7 +19,7 @@ from pgoutput_fast import encode
 from pgoutput_fast import spark as pgspark
 from pgoutput_fast.decoding.rejected_rows import tag_in_quarantine
 from pgoutput_fast.decoding.state import StreamState, native_decoder, state_of
-from pgoutput_fast.protocol.kinds import MSG_ORIGIN, OUTCOME_UNKNOWN, REJECTED
+from pgoutput_fast.protocol.kinds import MSG_ORIGIN, REJECTED, UNKNOWN_OUTCOME
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 from pgoutput_fast.segments import list_segments
 from pgoutput_fast.spark.tagging.quarantine import checked_starts
@@ -164,7 +164,7 @@ def _check(seed: int) -> tuple[bool, int]:
         each.version for each in last.catalog.relations
     ]
     kinds = set(expected["kind"].to_pylist())
-    assert is_rejected == bool(kinds & {REJECTED, OUTCOME_UNKNOWN})
+    assert is_rejected == bool(kinds & {REJECTED, UNKNOWN_OUTCOME})
     return is_rejected, jobs
 
 

@@ -18,7 +18,7 @@ from pgoutput_fast.cli.payloads import DamagedInputError, InputError, Payloads
 from pgoutput_fast.cli.problems import UsageError, expect_given
 from pgoutput_fast.cli.screen import line
 from pgoutput_fast.decoding.rejected_rows import message_of
-from pgoutput_fast.protocol.kinds import KIND_NAMES, OUTCOME_UNKNOWN, SESSION_MARK
+from pgoutput_fast.protocol.kinds import KIND_NAMES, SESSION_MARK, UNKNOWN_OUTCOME
 from pgoutput_fast.segments.listing import list_segments
 from pgoutput_fast.segments.read import read_segment
 from pgoutput_fast.segments.segment import Segment
@@ -174,7 +174,7 @@ def _of_segment(segment: Segment) -> Iterator[Message]:
     """The messages of a segment. A Truncate has a row for each relation, and one of them is the whole message."""
     catalog = segment.catalog
     for _, rows in groupby(_rows(read_segment(segment.path)), key=lambda row: row["seq"]):
-        same = [row for row in rows if row["kind"] not in (SESSION_MARK, OUTCOME_UNKNOWN)]
+        same = [row for row in rows if row["kind"] not in (SESSION_MARK, UNKNOWN_OUTCOME)]
         if same:
             whole = max(same, key=lambda row: len(message_of(row)))
             payload = message_of(whole)

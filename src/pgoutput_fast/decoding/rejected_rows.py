@@ -15,7 +15,7 @@ from pgoutput_fast._core.rows.decode import NativeDecoder
 from pgoutput_fast.base.arguments import expect_list
 from pgoutput_fast.base.documents import parsed_json
 from pgoutput_fast.base.errors import DecodeError
-from pgoutput_fast.protocol.kinds import MESSAGE_KINDS, OUTCOME_UNKNOWN, REJECTED, SESSION_MARK
+from pgoutput_fast.protocol.kinds import MESSAGE_KINDS, REJECTED, SESSION_MARK, UNKNOWN_OUTCOME
 from pgoutput_fast.schema.foreign import cast, checked
 from pgoutput_fast.schema.tables import OUTCOMES_SCHEMA, REJECTS_SCHEMA, TAGGED_SCHEMA
 
@@ -77,7 +77,7 @@ def tag_in_quarantine(
     if not rejects.num_rows and not unknown:
         return tagged
     marks = [
-        {"seq": first, "kind": OUTCOME_UNKNOWN, "txn": txn, "in_stream": False, "payload": b""}
+        {"seq": first, "kind": UNKNOWN_OUTCOME, "txn": txn, "in_stream": False, "payload": b""}
         for txn in sorted(unknown)
     ]
     tables = [pa.Table.from_batches([tagged]), pa.Table.from_pylist(marks, TAGGED_SCHEMA), rows_of(rejects)]
@@ -135,7 +135,7 @@ def whole_messages(rows: pa.Table) -> pa.Table:
     for at, row in enumerate(chosen):
         if row["kind"] == SESSION_MARK:
             kept.append(at)
-        elif row["kind"] != OUTCOME_UNKNOWN:
+        elif row["kind"] != UNKNOWN_OUTCOME:
             if row["seq"] not in longest:
                 kept.append(at)
             longest[row["seq"]] = max(longest.get(row["seq"], b""), message_of(row), key=len)
@@ -173,7 +173,7 @@ def outcomes_of(rows: pa.Table) -> pa.RecordBatch:
     found = [
         {"txn": row["txn"], "outcome": "unknown", "at_seq": row["seq"]}
         for row in rows.select(["seq", "kind", "txn"]).to_pylist()
-        if row["kind"] == OUTCOME_UNKNOWN
+        if row["kind"] == UNKNOWN_OUTCOME
     ]
     return pa.RecordBatch.from_pylist(found, OUTCOMES_SCHEMA)
 
@@ -189,7 +189,7 @@ def has_marks(batch: pa.RecordBatch | pa.Table) -> bool:
         kinds = (
             b"" if values is None else memoryview(values)[found.offset : found.offset + len(found)].tobytes()
         )
-        if bytes([REJECTED]) in kinds or bytes([OUTCOME_UNKNOWN]) in kinds:
+        if bytes([REJECTED]) in kinds or bytes([UNKNOWN_OUTCOME]) in kinds:
             return True
     return False
 

@@ -62,7 +62,7 @@ SESSION_MARK = 0
 REJECTED = 126
 """The kind of a tagged row of a message that tagging rejected. Its payload says why, and has the message."""
 
-OUTCOME_UNKNOWN = 127
+UNKNOWN_OUTCOME = 127
 """The kind of a tagged row that says from where on it is unknown whether a transaction committed."""
 
 # A tuple's first byte.
@@ -106,6 +106,6 @@ ROLLBACKS = (MSG_STREAM_ABORT, MSG_ROLLBACK_PREPARED)
 # These give the outcome of a transaction.
 OUTCOMES = (*COMMITS, *ROLLBACKS)
 # The kinds of rows that say how a transaction ended, if that is known.
-OUTCOME_ROWS = (*OUTCOMES, OUTCOME_UNKNOWN)
+OUTCOME_ROWS = (*OUTCOMES, UNKNOWN_OUTCOME)
 # After one of these, the server need not send the transaction again: it is committed, rolled back or prepared.
 SENT_IN_FULL = (*COMMITS, MSG_ROLLBACK_PREPARED, MSG_PREPARE, MSG_STREAM_PREPARE)

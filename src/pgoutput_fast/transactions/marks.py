@@ -11,7 +11,7 @@ import pyarrow as pa
 from pgoutput_fast.catalog.relations import Catalog
 from pgoutput_fast.decoding.rejected_rows import error_of, outcomes_of, rejects_of
 from pgoutput_fast.decoding.result import RecordTables
-from pgoutput_fast.protocol.kinds import OUTCOME_UNKNOWN, REJECTED
+from pgoutput_fast.protocol.kinds import REJECTED, UNKNOWN_OUTCOME
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.transactions.lost import rejected
 from pgoutput_fast.transactions.outcomes import TransactionOutcomes, values_of
@@ -53,7 +53,7 @@ class Marks:
             rejects = pa.concat_tables([rejects, rejected(lost, catalog)])
         if options.on_error == "raise" and rejects.num_rows:
             raise error_of(rejects)
-        kept = ~np.isin(values_of(rows, "kind"), (REJECTED, OUTCOME_UNKNOWN))
+        kept = ~np.isin(values_of(rows, "kind"), (REJECTED, UNKNOWN_OUTCOME))
         return cls(rejects, unknown), batch.filter(pa.array(kept))
 
     def added_to(self, records: Any) -> RecordTables:

@@ -12,9 +12,9 @@ from pgoutput_fast.catalog.relations import Catalog
 from pgoutput_fast.protocol.kinds import (
     DESCRIPTIONS,
     MSG_MESSAGE,
-    OUTCOME_UNKNOWN,
     REJECTED,
     SESSION_MARK,
+    UNKNOWN_OUTCOME,
 )
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.schema.tables import MESSAGES_SCHEMA, REJECTS_SCHEMA, TAGGED_SCHEMA
@@ -98,7 +98,7 @@ def rejects(
     decoding = replace(decoding, on_error="quarantine", unrepresentable="null", schemas=None)
     names = None
     if table is None:
-        chosen = ~F.col("kind").isin(*DESCRIPTIONS, SESSION_MARK, OUTCOME_UNKNOWN)
+        chosen = ~F.col("kind").isin(*DESCRIPTIONS, SESSION_MARK, UNKNOWN_OUTCOME)
         known = known_catalog(wal, catalog, schema_mode or "latest", decoding)
     else:
         resolved = plan(wal, table, decoding, catalog, schema_mode, None)

@@ -15,7 +15,7 @@ from pyspark.sql.types import BinaryType, StructType
 
 from pgoutput_fast.base.arguments import kind_of
 from pgoutput_fast.decoding.state import StreamState
-from pgoutput_fast.protocol.kinds import MSG_TYPE, OUTCOME_ROWS, OUTCOME_UNKNOWN, REJECTED
+from pgoutput_fast.protocol.kinds import MSG_TYPE, OUTCOME_ROWS, REJECTED, UNKNOWN_OUTCOME
 from pgoutput_fast.schema.tables import OUTCOMES_SCHEMA, TAGGED_SCHEMA
 from pgoutput_fast.spark.shipping import shipped
 from pgoutput_fast.spark.tasks.dump import FileRows, ReadDump
@@ -202,7 +202,7 @@ def has_rejected(tagged: DataFrame) -> bool:
     ends = ends_of(tagged)
     if ends is not None:
         return ends.rejected
-    return bool(tagged.where(F.col("kind").isin(REJECTED, OUTCOME_UNKNOWN)).limit(1).collect())
+    return bool(tagged.where(F.col("kind").isin(REJECTED, UNKNOWN_OUTCOME)).limit(1).collect())
 
 
 def state_after(tagged: DataFrame) -> StreamState:

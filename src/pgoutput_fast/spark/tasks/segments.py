@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from pgoutput_fast.decoding.rejected_rows import tag_in_quarantine, whole_messages
 from pgoutput_fast.decoding.state import StreamState, native_decoder, state_of
-from pgoutput_fast.protocol.kinds import OUTCOME_UNKNOWN, SESSION_MARK
+from pgoutput_fast.protocol.kinds import SESSION_MARK, UNKNOWN_OUTCOME
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 from pgoutput_fast.segments.catalog import CatalogLog
@@ -163,7 +163,7 @@ class _Writer:
 
 def _is_mark(rows: pa.RecordBatch) -> pa.Array:
     """Whether rows have no message."""
-    return pa.array(np.isin(rows.column("kind").to_numpy(), (SESSION_MARK, OUTCOME_UNKNOWN)))
+    return pa.array(np.isin(rows.column("kind").to_numpy(), (SESSION_MARK, UNKNOWN_OUTCOME)))
 
 
 def _first_of_each(rows: pa.RecordBatch, before: int) -> pa.Array:

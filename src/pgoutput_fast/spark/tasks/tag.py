@@ -32,8 +32,8 @@ from pgoutput_fast.protocol.kinds import (
     MSG_INSERT,
     MSG_TYPE,
     OUTCOME_ROWS,
-    OUTCOME_UNKNOWN,
     REJECTED,
+    UNKNOWN_OUTCOME,
 )
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.schema.tables import OUTCOMES_SCHEMA, TAGGED_SCHEMA
@@ -431,7 +431,7 @@ class _RangeTagger:
             payloads = payloads.fill_null(b"")
         tagged = tag_in_quarantine(native, payloads, _lsns(rows))
         kinds = tagged.column("kind").to_numpy()
-        self._rejected = self._rejected or bool(np.isin(kinds, (REJECTED, OUTCOME_UNKNOWN)).any())
+        self._rejected = self._rejected or bool(np.isin(kinds, (REJECTED, UNKNOWN_OUTCOME)).any())
         return tagged
 
 
