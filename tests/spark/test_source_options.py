@@ -93,6 +93,7 @@ def test_a_batch_with_the_names_of_spark(spark: Any, segments: Path) -> None:
         _ = reader.option("partition_bytes", "64x").load(str(segments)).schema
 
 
+@pytest.mark.slow
 def test_a_stream_with_the_names_of_spark(spark: Any, segments: Path, tmp_path: Path) -> None:
     pgspark.register(spark)
     ends = [each.last_seq + 1 for each in list_segments(segments)]
