@@ -33,7 +33,6 @@ from support.capturing import (
 )
 from support.capturing import slot as slot
 from support.code_blocks import blocks_of
-from support.forms import and_slow
 from support.paths import DOCS
 
 COMMITTED = pgo.Options(transactions="committed")
@@ -392,13 +391,10 @@ class _LargeTransactions(threading.Thread):
 
 @pytest.mark.few_servers
 @pytest.mark.newest_server
-@pytest.mark.parametrize("kills", and_slow([3], [KILLS]))
-def test_the_recipe_killed_at_random_moments(
-    database: pg.Database, slot: str, tmp_path: Path, kills: int
-) -> None:
+def test_the_recipe_killed_at_random_moments(database: pg.Database, slot: str, tmp_path: Path) -> None:
     """The program of docs/follow.md. The full form takes PGOUTPUT_FAST_KILLS=200."""
     (recipe,) = [block.text for block in blocks_of(DOCS / "follow.md") if block.heading == "Exactly once"]
-    path, dice = tmp_path / "copy.db", random.Random(kills)
+    path, dice = tmp_path / "copy.db", random.Random(KILLS)
     ends = ", until_lsn=sys.argv[1] if len(sys.argv) > 1 else None)"
     program = (
         f"import sys\ndsn, path, stop = {streaming_dsn(database)!r}, {str(path)!r}, None\n"
@@ -412,7 +408,7 @@ def test_the_recipe_killed_at_random_moments(
             large = _LargeTransactions(database)
             large.start()
             try:
-                for number in range(kills):
+                for number in range(KILLS):
                     _kill(program, path, within=number % 2 == 0, seconds=dice.random() * 0.4)
                     inside += _is_inside(path)
             finally:
