@@ -214,6 +214,11 @@ def _write_tables(tagged: bool) -> Callable[..., list[str]]:
     return write
 
 
+def _table_status(spark: Any, places: Path, place: Path) -> list[str]:
+    pgspark.write_tables(places / "segments", place / "lake", format="delta", spark=spark)
+    return _rows(pgspark.table_status(place / "lake", spark=spark))
+
+
 def _write_raw(spark: Any, places: Path, place: Path) -> list[str]:
     found = []
     for name, source in (
@@ -260,6 +265,7 @@ CALLS: dict[str, Callable[[Any, Path, Path], list[str]]] = {
     "table_sink": _table_sink,
     "write_tables of segments": _write_tables(False),
     "write_tables of payloads": _write_tables(True),
+    "table_status": _table_status,
     "write_raw": _write_raw,
     "write_segments": _write_segments,
 }

@@ -68,6 +68,7 @@ def _expect_other_stream(spark: Any, place: Place, new: Path) -> None:
         pgspark.table_sink(changes)(batch, 0)
         return {each: each.read_bytes() for each in changes.rglob("*") if each.is_file()}
 
+    write(new.parent)
     before = write(new.parent)
     error = rf"public\.a belongs to another stream of slot '{place.slot}' of .* The slot was made again"
     with pytest.raises(ValueError, match=error):
