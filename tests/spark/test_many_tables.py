@@ -246,7 +246,9 @@ def test_one_table_does_not_stop_the_others(
 
 
 @pytest.mark.slow
-def test_a_query_goes_on_without_a_table(spark: Any, tmp_path: Path, made: MadeSegments) -> None:
+def test_a_query_goes_on_without_a_table(
+    spark: Any, tmp_path: Path, made: MadeSegments, caplog: pytest.LogCaptureFixture
+) -> None:
     lake, query = tmp_path / "lake", _Query(spark, tmp_path, format="delta")
     query.run()
     made.cut(_damaged(made, TABLES[1]), made.commit(2, spec=TABLES[2]))
@@ -256,6 +258,8 @@ def test_a_query_goes_on_without_a_table(spark: Any, tmp_path: Path, made: MadeS
     assert _ids(lake) == {**{name: [1] for name in NAMES}, NAMES[2]: [1, 2, 3]}
     first = _status(spark, lake)[NAMES[1]]
     assert first["state"] == "stopped"
+    # Each start of the query has tried the table, although the sink is the same object.
+    assert caplog.text.count(f"{NAMES[1]} is stopped, and the other tables go on") == 2
     # The next sink tries the table again, from its position on. It keeps the time of the stop.
     query.restart()
     made.cut(made.commit(4, spec=TABLES[2]))
