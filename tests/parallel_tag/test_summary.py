@@ -18,7 +18,9 @@ from pgoutput_fast import DecodeError, Decoder, Options, StreamState, encode, ta
 from pgoutput_fast.encode import ColumnSpec, RelationSpec
 from pgoutput_fast.parallel_tag.summarizer import Summarizer, compose, summarize
 from pgoutput_fast.parallel_tag.summary import Summary
+from pgoutput_fast.parallel_tag.survey import RangeSurvey
 from pgoutput_fast.parallel_tag.xid_ranges import XidSet
+from pgoutput_fast.spark.tasks.survey import Survey
 from support.fixtures import FILES, read
 from support.forms import and_exhaustive, and_slow
 from support.interleaved import everything
@@ -54,8 +56,8 @@ def states_of(
     return states, None
 
 
-def part(stream: Stream, begin: int, end: int) -> Summary:
-    summarizer = Summarizer()
+def part(stream: Stream, begin: int, end: int, survey: RangeSurvey | None = None) -> Summary:
+    summarizer = Summarizer(survey=survey)
     edges = sorted({begin, end} | {s for s in stream.sessions if begin < s < end})
     for x, y in itertools.pairwise(edges):
         if x in stream.sessions:
@@ -105,6 +107,36 @@ def check_range(
         assert without_place(caught.value) == without_place(error)
 
 
+def check_survey(stream: Stream, state: StreamState, i: int, j: int) -> None:
+    """A survey of the messages from i to j says what tagging them from the state before says."""
+    survey, wanted = RangeSurvey(commits=True), []
+    part(stream, i, j, survey)
+    stored = RangeSurvey.from_bytes(survey.to_bytes())
+    messages, committed = stored.tagged_after(state)
+    found = Survey.of_tagged(messages, outcomes=True)
+    after = state
+    for begin, end in itertools.pairwise(sorted({i, j} | {s for s in stream.sessions if i < s < j})):
+        before = marked(after) if begin in stream.sessions else after
+        tagged, after = tag(stream.payloads[begin:end], before, lsn=stream.lsns[begin:end])
+        wanted.append(tagged)
+    expected = Survey.of_tagged(wanted, outcomes=True)
+    assert stored.relations_after(state) == expected.relations
+    assert described(found) == described(expected)
+    ended = pa.concat_tables([found.outcomes, committed]).to_pylist()
+    assert sorted(ended, key=str) == sorted(expected.outcomes.to_pylist(), key=str)
+
+
+def described(survey: Survey) -> set[Any]:
+    """The Relation messages, with the types known before them."""
+    types: dict[bytes, bytes] = {}
+    found = set()
+    for row in sorted(survey.descriptions, key=lambda row: int(row["seq"])):
+        if row["kind"] == ord("Y"):
+            types[row["body"][:4]] = row["body"]
+        found.add((row["body"], frozenset(types.items())))
+    return found
+
+
 def check_law(stream: Stream, states: list[StreamState], i: int, cuts: list[int]) -> None:
     """Three ranges: the order of composition does not matter, and ranges are as good as the whole."""
     a, b, c = (part(stream, x, y) for x, y in itertools.pairwise([i, *cuts]))
@@ -133,6 +165,8 @@ def check_all(stream: Stream, seed: int, every: int = 1, laws: int = 20) -> None
     for _ in range(laws):
         i, *cuts = sorted(chance.randrange(count + 1) for _ in range(4))
         check_law(stream, states, i, cuts)
+        i, j = sorted(chance.randrange(len(states)) for _ in range(2))
+        check_survey(stream, states[i], i, j)
 
 
 @pytest.mark.parametrize("seed", and_exhaustive(and_slow(range(3), range(3, 10)), range(10, 40)))

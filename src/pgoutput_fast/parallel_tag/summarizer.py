@@ -14,6 +14,7 @@ from pgoutput_fast.encode.messages import encode_stream_start
 from pgoutput_fast.parallel_tag.descriptions import Descriptions
 from pgoutput_fast.parallel_tag.open_transactions import OpenTransactions, StreamBlock
 from pgoutput_fast.parallel_tag.summary import SESSION_STARTS, StateMessage, Summary
+from pgoutput_fast.parallel_tag.survey import RangeSurvey
 from pgoutput_fast.protocol import kinds
 
 __all__ = ["Summarizer", "compose", "summarize"]
@@ -210,13 +211,15 @@ class Summarizer:
     Args:
         lenient: leave out messages that are an error in any state, instead of ending the summary with the first one.
             Then `Summary.apply` gives only an estimate of the state after a range with such a message.
+        survey: also gets the messages.
 
     Attributes:
         left_out: whether such a message was left out.
     """
 
-    def __init__(self, *, lenient: bool = False) -> None:
+    def __init__(self, *, lenient: bool = False, survey: RangeSurvey | None = None) -> None:
         self.left_out = False
+        self._survey = survey
         self._lenient = lenient
         self._count = 0
         self._failed = False
@@ -240,8 +243,10 @@ class Summarizer:
         if self._failed:
             return
         selected = control_messages(payloads, self._effects.context, self._prefix_ended)
+        if self._survey is not None:
+            self._survey.add(base, selected)
         self._add_lsns_before(*selected["lsns_before"])
-        begins, xids = selected["begun"].to_numpy(), selected["xids"].to_numpy()
+        begins, xids = selected["begun"], selected["xids"]
         events: list[tuple[int, StateMessage | int]] = [
             (
                 k,
@@ -319,6 +324,9 @@ class Summarizer:
     def _take(self, message: StateMessage) -> None:
         if self._failed:
             return
+        if self._survey is not None:
+            in_block = self._effects.context in (_UNKNOWN, _STREAMING)
+            self._survey.add_control_message(message, in_block=in_block)
         if message.payload == SESSION_STARTS:
             self._take_session(message)
             return

@@ -30,7 +30,7 @@ import base64
 import json
 import zlib
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain, pairwise
 from typing import Any, NamedTuple
@@ -50,7 +50,7 @@ from pgoutput_fast.encode.messages import (
 )
 from pgoutput_fast.schema.options import Options
 
-__all__ = ["SESSION_STARTS", "StateMessage", "Summary", "void", "void_stream"]
+__all__ = ["SESSION_STARTS", "StateMessage", "Summary", "replayed", "void", "void_stream"]
 
 # Marks the start of a session in a list of messages, which never has real logical messages.
 SESSION_STARTS = encode_message(0, "", b"", transactional=False)
@@ -233,22 +233,27 @@ def void_stream(xid: int, seq: int) -> list[StateMessage]:
     return [StateMessage(seq, 0, payload) for payload in payloads]
 
 
-def _replay(native: NativeDecoder, messages: Iterable[StateMessage], base: int) -> None:
-    """Tags messages, and starts sessions at their marks."""
+def replayed(native: NativeDecoder, messages: Iterable[StateMessage], base: int) -> Iterator[pa.RecordBatch]:
+    """Tags messages, and starts sessions at their marks. Yields them with TAGGED_SCHEMA, with the marks."""
     pending: list[StateMessage] = []
 
-    def tag_pending() -> None:
+    def tag_pending() -> Iterator[pa.RecordBatch]:
         if pending:
-            native.tag(
+            yield native.tag(
                 [pa.array([m.payload for m in pending], pa.binary())],
                 pa.array([m.lsn for m in pending], pa.int64()),
                 pa.array([base + m.seq for m in pending], pa.int64()),
-            )
+            )[0]
             pending.clear()
 
     for message in messages:
         if message.payload == SESSION_STARTS:
-            tag_pending()
+            yield from tag_pending()
             native.start_session()
         pending.append(message)
-    tag_pending()
+    yield from tag_pending()
+
+
+def _replay(native: NativeDecoder, messages: Iterable[StateMessage], base: int) -> None:
+    for _ in replayed(native, messages, base):
+        pass

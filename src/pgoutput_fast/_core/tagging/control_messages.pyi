@@ -1,13 +1,20 @@
 from typing import TypedDict
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 LSNS_KEPT: int
 
 class ControlMessages(TypedDict):
     messages: list[int]
-    begun: pa.Array
-    xids: pa.Array
+    begun: NDArray[np.int64]
+    ended: NDArray[np.int64]
+    xids: NDArray[np.uint32]
+    commit_lsns: NDArray[np.int64]
+    commit_timestamps: NDArray[np.int64]
+    relations: list[int]
+    relations_before: tuple[list[int], list[int]]
     lsns: list[int]
     lsns_before: tuple[list[int], list[int]]
 

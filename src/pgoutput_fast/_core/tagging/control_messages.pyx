@@ -1,5 +1,7 @@
 """Selects control messages: messages that change a stream's state, so that later messages depend on them."""
-from libc.stdint cimport int64_t, uint8_t, uint32_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
+from libc.string cimport memset
+from libcpp.algorithm cimport sort, unique
 from libcpp.vector cimport vector
 
 from pgoutput_fast._core.protocol.boundary cimport parse_boundary
@@ -28,9 +30,12 @@ from pgoutput_fast._core.tagging.scan cimport (
 )
 from pgoutput_fast._core.tagging.seen_lsns cimport MOST_LSNS, SeenLsns
 from pgoutput_fast._core.tagging.stream_state cimport OUTSIDE, PLAIN, PREPARING, STREAMING, BoundaryRecord
-from pgoutput_fast._core.protocol.wire cimport load64, prefetch
+from pgoutput_fast._core.protocol.wire cimport load32, load64, prefetch
 
+import numpy as np
 import pyarrow as pa
+
+INT64, UINT32 = np.dtype(np.int64), np.dtype(np.uint32)
 
 # Number of largest LSNs of logical messages to keep. A state has MOST_LSNS of them, and the largest of the rest.
 LSNS_KEPT = MOST_LSNS + 1
@@ -40,6 +45,64 @@ cdef int64_t AHEAD = 16
 
 # In addition to the contexts of a state: unknown.
 cdef int UNKNOWN = -1
+
+# Number of recently seen oids to compare with. Repeats beyond them are dropped later.
+cdef enum:
+    RECENT = 256
+
+
+cdef class _Oids:
+    """A set of oids, for streams in which most changes have an oid that was seen shortly before.
+
+    Oids come from the input. Its time is O(n log n) whatever they are, which a hash table does not promise.
+    """
+    cdef int64_t recent[RECENT]          # -1 if there is none
+    cdef vector[uint32_t] oids           # may have duplicates
+    cdef size_t distinct                 # number of oids when duplicates were last dropped
+
+    def __cinit__(self):
+        memset(self.recent, 0xFF, sizeof(self.recent))
+        self.distinct = 0
+
+    cdef int add(self, uint32_t oid) except -1 nogil:
+        cdef size_t place = (oid * <uint32_t> 2654435761U) >> 24
+        if self.recent[place] == oid:
+            return 0
+        self.recent[place] = oid
+        self.oids.push_back(oid)
+        if self.oids.size() > 2 * self.distinct + 4 * RECENT:
+            self.drop_duplicates()
+        return 0
+
+    cdef int drop_duplicates(self) except -1 nogil:
+        sort(self.oids.begin(), self.oids.end())
+        self.oids.erase(unique(self.oids.begin(), self.oids.end()), self.oids.end())
+        self.distinct = self.oids.size()
+        return 0
+
+    cdef list all(self):
+        self.drop_duplicates()
+        return [self.oids[k] for k in range(self.oids.size())]
+
+
+cdef inline int _add_relations(_Oids oids, uint8_t kind, const uint8_t* p, int64_t size,
+                               bint in_stream) except -1 nogil:
+    """Adds the relations of a change or a Truncate. A malformed message has none."""
+    cdef int64_t at = 5 if in_stream else 1
+    cdef int64_t count, k
+    if kind != MSG_TRUNCATE:
+        if size >= at + 4:
+            oids.add(load32(p + at))
+        return 0
+    if size < at + 5:
+        return 0
+    count = <int32_t> load32(p + at)
+    at += 5
+    if size - at == count * 4:
+        for k in range(count):
+            oids.add(load32(p + at + 4 * k))
+    return 0
+
 
 cdef bint _is_origin(const uint8_t* p, int64_t size) noexcept nogil:
     cdef Fields f
@@ -68,6 +131,10 @@ cdef int _hear(SeenLsns& seen, int64_t lsn) except -1 nogil:
     return 0
 
 
+cdef object _array(const void* data, size_t count, object dtype):
+    return np.frombuffer((<const char*> data)[:count * <size_t> dtype.itemsize], dtype)
+
+
 cdef list _largest(const SeenLsns& seen):
     # `floor` is included: it is the largest LSN that the set dropped.
     cdef vector[int64_t] lsns = seen.lsns()
@@ -76,15 +143,21 @@ cdef list _largest(const SeenLsns& seen):
 
 cdef class _Selection:
     """The result of `select` for a batch of payloads."""
-    cdef vector[int64_t] kept, begun
+    cdef vector[int64_t] kept
+    # Of the plain transactions that were left out: ordinals of Begin and Commit, LSN and time of the Commit, and xids.
+    cdef vector[int64_t] begun, ended, commit_lsns, commit_timestamps
     cdef vector[uint32_t] begun_xids
     cdef SeenLsns seen, seen_outside, seen_inside
+    cdef _Oids oids, oids_outside, oids_inside
     cdef int context                     # at the current message
     cdef SearchPosition place
     # The plain transaction around the current message, if `place` is INSIDE.
     cdef int64_t begin, lsn              # ordinal of its Begin, LSN of the Commit that the Begin announced
     cdef uint32_t xid
     cdef size_t first                    # index of its Begin in `kept`
+
+    def __cinit__(self):
+        self.oids, self.oids_outside, self.oids_inside = _Oids(), _Oids(), _Oids()
 
     cdef int64_t select(self, Payloads payloads, int context, bint seen_end) except -2 nogil:
         """Returns the number of messages read, or -1 if offsets are damaged."""
@@ -105,6 +178,7 @@ cdef class _Selection:
             kind = p[0] if at < end else 0
             cls = message_class(kind)
             if cls & CHANGE or kind == MSG_TRUNCATE:
+                self._see_change(kind, p, end - at)
                 at = end
                 continue
             if kind == MSG_MESSAGE:
@@ -120,6 +194,15 @@ cdef class _Selection:
                 self.place = ELSEWHERE
             at = end
         return count
+
+    cdef int _see_change(self, uint8_t kind, const uint8_t* p, int64_t size) except -1 nogil:
+        """Keeps the oids of a change or a Truncate."""
+        if self.context == UNKNOWN:
+            _add_relations(self.oids_outside, kind, p, size, False)
+            _add_relations(self.oids_inside, kind, p, size, True)
+        else:
+            _add_relations(self.oids, kind, p, size, self.context == STREAMING)
+        return 0
 
     cdef int _see_message(self, const uint8_t* p, int64_t size) except -1 nogil:
         """Keeps the LSN of a non-transactional logical message."""
@@ -148,7 +231,7 @@ cdef class _Selection:
         elif self.place == INSIDE and kind == MSG_COMMIT:
             parse_boundary(&f, kind, &b, &gid, &gid_length)
             if f.reason == OK and b.lsn == self.lsn:
-                self._drop_transaction(payloads)
+                self._drop_transaction(payloads, i, b.timestamp)
                 self.place = BETWEEN
             else:
                 self.place = ELSEWHERE
@@ -160,10 +243,13 @@ cdef class _Selection:
                         PREPARING if kind == MSG_BEGIN_PREPARE else OUTSIDE)
         return 0
 
-    cdef int _drop_transaction(self, Payloads payloads) except -1 nogil:
-        """Drops a plain transaction that has ended, except its Relation and Type messages."""
+    cdef int _drop_transaction(self, Payloads payloads, int64_t end, int64_t timestamp) except -1 nogil:
+        """Drops a plain transaction that has ended with message `end`, except its Relation and Type messages."""
         cdef size_t k, left = self.first
         self.begun.push_back(self.begin)
+        self.ended.push_back(end)
+        self.commit_lsns.push_back(self.lsn)
+        self.commit_timestamps.push_back(timestamp)
         self.begun_xids.push_back(self.xid)
         for k in range(self.first + 1, self.kept.size() - 1):
             if payloads.data[offset_at(payloads, self.kept[k])] != MSG_ORIGIN:
@@ -188,9 +274,12 @@ def control_messages(array, int context, bint seen_end):
         messages: ordinals of boundary, Relation, Type and Origin messages. Boundary and Origin messages of plain
             transactions that begin and end in the batch are left out. A message with an unknown kind byte is the last:
             later messages are not read.
-        begun: int64 array, ordinals of the Begins that were left out.
+        begun, ended: int64 arrays, ordinals of the Begins and the Commits that were left out.
         xids: uint32 array, the xids of these transactions.
+        commit_lsns, commit_timestamps: int64 arrays, LSN and time (microseconds since 1970) of their commits.
         lsns: the largest distinct LSNs of non-transactional logical messages, at most `LSNS_KEPT`, in ascending order.
+        relations: oids of the relations of changes and Truncates, ascending.
+        relations_before: two lists like `relations`, of messages with unknown context, as for `lsns_before`.
         lsns_before: two lists like `lsns`, of messages with unknown context: as read outside of a stream block, and as
             read inside of one.
     """
@@ -205,8 +294,13 @@ def control_messages(array, int context, bint seen_end):
         raise damaged_offsets(-1)
     return {
         "messages": [found.kept[k] for k in range(found.kept.size())],
-        "begun": pa.array([found.begun[k] for k in range(found.begun.size())], pa.int64()),
-        "xids": pa.array([found.begun_xids[k] for k in range(found.begun_xids.size())], pa.uint32()),
+        "begun": _array(found.begun.data(), found.begun.size(), INT64),
+        "ended": _array(found.ended.data(), found.ended.size(), INT64),
+        "xids": _array(found.begun_xids.data(), found.begun_xids.size(), UINT32),
+        "commit_lsns": _array(found.commit_lsns.data(), found.commit_lsns.size(), INT64),
+        "commit_timestamps": _array(found.commit_timestamps.data(), found.commit_timestamps.size(), INT64),
+        "relations": found.oids.all(),
+        "relations_before": (found.oids_outside.all(), found.oids_inside.all()),
         "lsns": _largest(found.seen),
         "lsns_before": (_largest(found.seen_outside), _largest(found.seen_inside)),
     }

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -14,12 +13,15 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, StructType
 
 from pgoutput_fast.base.arguments import kind_of
+from pgoutput_fast.catalog.relations import Catalog
 from pgoutput_fast.decoding.state import StreamState
-from pgoutput_fast.protocol.kinds import MSG_TYPE, OUTCOME_ROWS, REJECTED, UNKNOWN_OUTCOME
-from pgoutput_fast.schema.tables import OUTCOMES_SCHEMA, TAGGED_SCHEMA
+from pgoutput_fast.parallel_tag.survey import RangeSurvey
+from pgoutput_fast.protocol.kinds import OUTCOME_ROWS, REJECTED, UNKNOWN_OUTCOME
+from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 from pgoutput_fast.spark.shipping import shipped
 from pgoutput_fast.spark.tasks.dump import FileRows, ReadDump
-from pgoutput_fast.spark.tasks.tag import SURVEY_SCHEMA, SurveyTags, TagRanges, TagThen
+from pgoutput_fast.spark.tasks.survey import SURVEY_SCHEMA, Survey, SurveyTags
+from pgoutput_fast.spark.tasks.tag import TagRanges, TagThen
 from pgoutput_fast.spark.types import spark_schema
 
 __all__ = [
@@ -77,22 +79,6 @@ class DumpRows:
 
 
 @dataclass(frozen=True)
-class Survey:
-    """What a decoding needs to know of all payloads.
-
-    Attributes:
-        descriptions: `seq`, `kind` and `body` of the Type messages, and of the first Relation message of each version,
-            by `seq`.
-        relations: the oids of the relations that have changes.
-        outcomes: the outcomes of transactions, with OUTCOMES_SCHEMA.
-    """
-
-    descriptions: list[dict[str, Any]]
-    relations: frozenset[int]
-    outcomes: pa.Table
-
-
-@dataclass(frozen=True)
 class Untagged:
     """The payloads before `tag` has tagged them. A task that tags them itself needs no tagged payloads from the JVM.
 
@@ -100,11 +86,15 @@ class Untagged:
         payloads: the rows that `tag` tags.
         headers: the same rows without the tuples of changes, enough to tag them.
         task: tags the rows of both.
+        surveys: first row of a range -> its RangeSurvey, as bytes, from the first pass; empty in quarantine.
+        commits: whether these have all commits.
     """
 
     payloads: Rows
     headers: Rows
     task: TagRanges
+    surveys: Mapping[str, bytes]
+    commits: bool
 
     def decoded(self, then: Callable[..., Any], schema: StructType, **chosen: Any) -> DataFrame:
         """Runs a task on the tagged payloads. Each payload crosses into Python once, and none goes back.
@@ -122,31 +112,38 @@ class Untagged:
 
     @property
     def survey(self) -> Survey:
-        """What a decoding needs to know of all payloads; it may lack the outcomes. The first use runs a job."""
-        return self.full_survey if "full_survey" in vars(self) else self._bare_survey
+        """What a decoding needs to know of all payloads; it may lack the outcomes. In quarantine this may run a job."""
+        return self.full_survey if "full_survey" in vars(self) or self.commits else self._bare_survey
 
     @cached_property
     def full_survey(self) -> Survey:
-        """The survey with the outcomes of transactions: some 50 bytes each in the driver."""
-        return self._surveyed(outcomes=True)
+        """The survey with the outcomes of transactions: some 50 bytes each in the driver. This may run a job."""
+        return self._survey(outcomes=True)
 
     @cached_property
     def _bare_survey(self) -> Survey:
-        return self._surveyed(outcomes=False)
+        return self._survey(outcomes=False)
 
-    def _surveyed(self, outcomes: bool) -> Survey:
+    def _survey(self, *, outcomes: bool) -> Survey:
+        if self.surveys and (self.commits or not outcomes):
+            return Survey.joined(self._completed(outcomes=outcomes))
         task = TagThen(self.task, SurveyTags(outcomes))
-        rows = self.headers.mapped(task, spark_schema(SURVEY_SCHEMA)).toArrow()
-        described: dict[tuple[int, bytes, int], dict[str, Any]] = {}
-        for row in sorted(itertools.chain(*rows["descriptions"].to_pylist()), key=lambda row: row["seq"]):
-            key = (row["kind"], row["body"], row["seq"] if row["kind"] == MSG_TYPE else 0)
-            described.setdefault(key, row)
-        ended = [pa.ipc.open_stream(each).read_all() for each in rows["outcomes"].to_pylist()]
-        return Survey(
-            list(described.values()),
-            frozenset(oid for oids in rows["relations"].to_pylist() for oid in oids),
-            pa.concat_tables([OUTCOMES_SCHEMA.empty_table(), *ended]),
-        )
+        return Survey.of_rows(self.headers.mapped(task, spark_schema(SURVEY_SCHEMA)).toArrow())
+
+    def _completed(self, *, outcomes: bool) -> Iterator[Survey]:
+        """The surveys of the first pass, completed from the states at the starts of their ranges."""
+        starts = self.task.starts
+        catalog = Catalog.from_json(starts.catalog)
+        for first, data in self.surveys.items():
+            state, known = starts.by_first_row[first].state_of(catalog), RangeSurvey.from_bytes(data)
+            assert state is not None
+            messages, committed = known.tagged_after(state)
+            survey = Survey.of_tagged(messages, outcomes=outcomes)
+            yield Survey(
+                survey.descriptions,
+                frozenset(known.relations_after(state)),
+                pa.concat_tables([survey.outcomes, committed]),
+            )
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from pgoutput_fast.spark.tables.naming import Rename
 from pgoutput_fast.spark.tables.plan import PartitionBy
 from pgoutput_fast.spark.tables.problems import OnTableError
 from pgoutput_fast.spark.tables.write import check_arguments, checked_target, write_tables
-from pgoutput_fast.spark.tagging.tag import tag
+from pgoutput_fast.spark.tagging.tag import tag_payloads
 from pgoutput_fast.storage.parquet import Compression
 from pgoutput_fast.storage.paths import Paths
 from pgoutput_fast.tables.files import APPENDED_FILE_BYTES
@@ -106,17 +106,18 @@ def write_raw(
     task_options(options, transactions)
     if on_error == "quarantine":
         options = replace(Options() if options is None else options, on_error=on_error)
-    wal = tag(
+    wal = tag_payloads(
         source,
         order_by,
-        payload=payload,
-        state=state,
-        lsn=lsn,
-        session_starts=session_starts,
-        gaps=gaps,
-        on_error=on_error,
-        partitions=partitions,
-        spark=spark,
+        payload,
+        state,
+        lsn,
+        session_starts,
+        gaps,
+        on_error,
+        partitions,
+        spark,
+        commits=transactions == "committed",
     )
     rows = write_tables(
         wal,

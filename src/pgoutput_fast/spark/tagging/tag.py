@@ -15,7 +15,7 @@ from pyspark.sql.types import IntegralType, StructField, StructType
 from pgoutput_fast.base.errors import DecodeError
 from pgoutput_fast.decoding.state import StreamState
 from pgoutput_fast.parallel_tag.summary import Summary
-from pgoutput_fast.protocol.kinds import CHANGES, MSG_MESSAGE, ROW_CHANGES
+from pgoutput_fast.protocol.kinds import MSG_MESSAGE, ROW_CHANGES
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 from pgoutput_fast.spark.dataframes.tagged import (
     DumpRows,
@@ -62,9 +62,9 @@ from pgoutput_fast.spark.types import spark_arrow_schema, spark_schema
 from pgoutput_fast.spark.workers import check_workers
 from pgoutput_fast.storage.paths import Paths, absolute
 
-__all__ = ["tag"]
+__all__ = ["tag", "tag_payloads"]
 
-# The first pass needs only the tag of messages that do not change the state, and the LSN of logical messages.
+# Of messages that do not change the state, the first pass needs the relation of changes and the LSN of logical ones.
 _LOGICAL_HEADER = 14  # with an xid
 # To tag a change of a row, the xid, the relation, and the first tuple up to the kind of its first value are enough.
 _ROW_HEADER = 13
@@ -139,6 +139,27 @@ def tag(
         TypeError: for a column of another type; if `df` is neither a DataFrame nor paths.
         RuntimeError: if Spark's Python workers run another Python than this one.
     """
+    return tag_payloads(df, order_by, payload, state, lsn, session_starts, gaps, on_error, partitions, spark)
+
+
+def tag_payloads(
+    df: DataFrame | Paths,
+    order_by: str | Sequence[str],
+    payload: str | None,
+    state: StreamState | str | None,
+    lsn: str | None,
+    session_starts: str | None,
+    gaps: Literal["error", "allow"],
+    on_error: Literal["raise", "quarantine"],
+    partitions: int | None,
+    spark: SparkSession | None,
+    *,
+    commits: bool = False,
+) -> DataFrame:
+    """`tag`, whose first pass can also get the commits of all transactions: some bytes each, in the driver.
+
+    Without them, who needs the outcomes of transactions runs another pass.
+    """
     if order_by is None:
         raise TypeError(
             "order_by must be the name of a column, or a list of names, not None: payloads have an order"
@@ -152,7 +173,7 @@ def tag(
     check_workers(df)
     check_one_order(df, order)
     quarantine = on_error == "quarantine"
-    source = _Source(df, order, payload, lsn, session_starts, gaps, given_state(state), quarantine)
+    source = _Source(df, order, payload, lsn, session_starts, gaps, given_state(state), quarantine, commits)
     if is_dump and partitions is None and len(order) == 1 and lsn is None:
         columns = [payload, order[0], *([] if session_starts is None else [session_starts])]
         ranges = ordered_row_groups(df, order[0], columns)
@@ -206,6 +227,7 @@ class _RangeSummary:
     problem: str | None
     damaged: bool
     summary: bytes
+    survey: bytes | None
     begins: tuple[Any, ...]
     ends: tuple[Any, ...]
 
@@ -237,13 +259,11 @@ class _Rows:
 def _shorten_payloads() -> Column:
     """Returns the payloads for the first pass, shortened to what it needs.
 
-    These are the tag byte of messages that do not change the state, tag and LSN of logical messages, and all other
-    messages whole.
+    These are the headers of changes, tag and LSN of logical messages, and all other messages whole.
     """
     payload = F.col(PAYLOAD)
-    kind = F.substring(payload, 1, 1)
     return (
-        F.when(_is_one_of(CHANGES), kind)
+        F.when(_is_one_of(ROW_CHANGES), F.substring(payload, 1, _ROW_HEADER))
         .when(_is_one_of((MSG_MESSAGE,)), F.substring(payload, 1, _LOGICAL_HEADER))
         .otherwise(payload)
     )
@@ -278,6 +298,7 @@ class _Source:
     gaps: str
     state: StreamState
     quarantine: bool
+    commits: bool
 
     def _bare(self) -> DataFrame:
         """Returns only the columns that tasks need."""
@@ -325,7 +346,9 @@ class _Source:
 
     def summaries(self, rows: _Rows, *, in_order: bool = False) -> list[_RangeSummary]:
         """Runs the first pass. Returns the result for each range, in stream order."""
-        task = Summarize(self.gaps == "allow", (self.payload, *self.order), in_order, self.quarantine)
+        task = Summarize(
+            self.gaps == "allow", (self.payload, *self.order), in_order, self.quarantine, self.commits
+        )
         kinds = [self.df.schema[name].dataType for name in self.order]
         ends = [StructField(name, kind) for name, kind in zip(ends_names(len(kinds)), kinds * 2, strict=True)]
         schema = StructType([*spark_schema(SUMMARIES_SCHEMA), *ends])
@@ -362,7 +385,8 @@ class _Source:
                 raise _first_error(rows.second, starts, self.order, error)
         task = TagRanges(starts, self.order, spark_arrow_schema(TAGGED_SCHEMA), self.quarantine)
         places = (summaries[0].begins, summaries[-1].ends) if summaries else ((), ())
-        untagged = Untagged(rows.second, rows.headers, task)
+        surveys = {each.first: each.survey for each in summaries if each.survey is not None}
+        untagged = Untagged(rows.second, rows.headers, task, surveys, self.commits)
         ends = Ends(self.state, state, *places, untagged=untagged, rejected=rejected)
         return with_ends(rows.second.mapped(task, spark_schema(TAGGED_SCHEMA)), ends)
 

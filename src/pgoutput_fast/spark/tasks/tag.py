@@ -21,22 +21,18 @@ from pgoutput_fast._core.rows.decode import NativeDecoder
 from pgoutput_fast.base.documents import parsed_json
 from pgoutput_fast.base.errors import DecodeError
 from pgoutput_fast.catalog.relations import Catalog
-from pgoutput_fast.decoding.decoder import decode_tagged
 from pgoutput_fast.decoding.rejected_rows import tag_in_quarantine
 from pgoutput_fast.decoding.state import StreamState, native_decoder, state_of
 from pgoutput_fast.parallel_tag.summarizer import Summarizer
+from pgoutput_fast.parallel_tag.survey import RangeSurvey
 from pgoutput_fast.protocol.kinds import (
-    CHANGES,
-    DESCRIPTIONS,
     MESSAGE_KINDS,
     MSG_INSERT,
-    MSG_TYPE,
-    OUTCOME_ROWS,
     REJECTED,
     UNKNOWN_OUTCOME,
 )
 from pgoutput_fast.schema.options import Options
-from pgoutput_fast.schema.tables import OUTCOMES_SCHEMA, TAGGED_SCHEMA
+from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 from pgoutput_fast.spark.tasks.order import ascending, runs_of, text_at
 from pgoutput_fast.spark.tasks.rows import rows_of_kinds, rows_of_relations
 
@@ -48,14 +44,12 @@ __all__ = [
     "RANGE",
     "SESSION",
     "SUMMARIES_SCHEMA",
-    "SURVEY_SCHEMA",
     "ChangedInputError",
     "CheckRanges",
     "FindErrors",
     "Start",
     "Starts",
     "Summarize",
-    "SurveyTags",
     "TagRanges",
     "TagThen",
     "ends_names",
@@ -78,6 +72,7 @@ SUMMARIES_SCHEMA = pa.schema(
         ("problem", pa.string()),  # an error in the order; then there is no summary
         ("damaged", pa.bool_()),  # whether messages are left out of the summary
         ("summary", pa.binary()),
+        ("survey", pa.binary()),  # of a RangeSurvey; null in quarantine
     ]
 )
 
@@ -104,19 +99,6 @@ CHECKED_SCHEMA = pa.schema(
     ]
 )
 
-# One row per task.
-SURVEY_SCHEMA = pa.schema(
-    [
-        # Type messages without tag and xid, and the first Relation message of each version.
-        (
-            "descriptions",
-            pa.list_(pa.struct([("seq", pa.int64()), ("kind", pa.int8()), ("body", pa.binary())])),
-        ),
-        ("relations", pa.list_(pa.int64())),  # those that have changes
-        ("outcomes", pa.binary()),  # of transactions: an Arrow stream with OUTCOMES_SCHEMA
-    ]
-)
-
 
 @dataclass(frozen=True)
 class Start:
@@ -140,6 +122,14 @@ class Start:
     def of(cls, state: StreamState | None, count: int, first: str, last: str) -> Start:
         values = None if state is None else packed(state.values)
         return cls(values, count, first, last)
+
+    def state_of(self, catalog: Catalog) -> StreamState | None:
+        """The state before the range, with the relation versions of all states; None after the stream's first error."""
+        if self.state is None:
+            return None
+        if self.versions is not None:
+            catalog = Catalog(catalog.relations[: self.versions], catalog.types)
+        return StreamState(parsed_json(zlib.decompress(self.state)), catalog)
 
 
 def packed(values: Any) -> bytes:
@@ -181,16 +171,19 @@ class Summarize:
         names: names of the payload column and the order columns, for errors.
         in_order: whether the rows must be in order; then the task ends after the first range that is not.
         quarantine: whether damaged payloads are left out of the summary, which is then an estimate.
+        commits: whether the surveys have the commits of all transactions.
     """
 
     gaps: bool
     names: tuple[str, ...]
     in_order: bool
     quarantine: bool = False
+    commits: bool = False
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for number, parts in runs_of(batches):
-            summarizer, count, problem = Summarizer(lenient=self.quarantine), 0, None
+            survey = None if self.quarantine else RangeSurvey(commits=self.commits)
+            summarizer, count, problem = Summarizer(lenient=self.quarantine, survey=survey), 0, None
             damaged = False
             first: pa.RecordBatch | None = None
             last: pa.RecordBatch | None = None
@@ -215,10 +208,12 @@ class Summarize:
             assert first is not None
             assert last is not None
             ends = [_order_of(first), _order_of(last)]
-            summary = summarizer.summary().to_bytes() if problem is None and is_ascending else None
+            whole = problem is None and is_ascending
+            summary = summarizer.summary().to_bytes() if whole else None
+            surveyed = survey.to_bytes() if whole and survey is not None else None
             damaged = damaged or summarizer.left_out
             places = [text_at(end, 0) for end in ends]
-            row = [number, count, is_ascending, *places, problem, damaged, summary]
+            row = [number, count, is_ascending, *places, problem, damaged, summary, surveyed]
             head = [pa.array([value], field.type) for value, field in zip(row, SUMMARIES_SCHEMA, strict=True)]
             yield pa.RecordBatch.from_arrays(
                 [*head, *ends[0], *ends[1]],
@@ -378,12 +373,9 @@ class _RangeTagger:
         if start is None:
             raise _changed_input_error()
         self._count, self._native, self._rejected = 0, None, False
-        if start.state is not None:
-            catalog = self._catalog
-            if start.versions is not None:
-                catalog = Catalog(catalog.relations[: start.versions], catalog.types)
-            self._known = len(catalog.relations)
-            state = StreamState(parsed_json(zlib.decompress(start.state)), catalog)
+        state = start.state_of(self._catalog)
+        if state is not None:
+            self._known = len(state.catalog.relations)
             self._native = native_decoder(self._options, state)
         return start
 
@@ -501,56 +493,6 @@ class TagThen:
                 rows = pa.concat_tables([rows, rejected])
             if rows.num_rows:
                 yield from rows.to_batches()
-
-
-@dataclass(frozen=True)
-class SurveyTags:
-    """Tagged payloads, with or without the tuples of changes -> SURVEY_SCHEMA.
-
-    Attributes:
-        outcomes: whether the outcomes of transactions are wanted.
-    """
-
-    outcomes: bool
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        described: dict[tuple[int, bytes, int], int] = {}
-        relations: set[int] = set()
-        outcomes = [OUTCOMES_SCHEMA.empty_table()]
-        for batch in batches:
-            rows = pa.Table.from_batches([batch])
-            names: dict[bytes, bytes] = {}  # oid -> last Type message
-            for row in rows_of_kinds(rows, DESCRIPTIONS).to_pylist():
-                body = row["payload"][5 if row["in_stream"] else 1 :]
-                # The first description of a relation counts, and of a type the last one before it.
-                is_type = row["kind"] == MSG_TYPE
-                if not is_type and row["version"] is None:
-                    continue  # it follows a rejected Type, so the types of its columns are unknown
-                if is_type and names.get(body[:4]) == body:
-                    continue
-                if is_type:
-                    names[body[:4]] = body
-                key = (row["kind"], body, row["seq"] if is_type else 0)
-                described[key] = min(row["seq"], described.get(key, row["seq"]))
-            relations.update(rows_of_kinds(rows, CHANGES).column("relation").unique().to_pylist())
-            ends = rows_of_kinds(rows, OUTCOME_ROWS)
-            if self.outcomes and ends.num_rows:
-                outcomes.append(pa.Table.from_batches([decode_tagged(ends, Catalog(), Options()).outcomes]))
-        found = {
-            "descriptions": [
-                {"seq": seq, "kind": kind, "body": body} for (kind, body, _), seq in described.items()
-            ],
-            "relations": sorted(relations),
-            "outcomes": _stream_of(pa.concat_tables(outcomes)),
-        }
-        yield pa.RecordBatch.from_pylist([found], SURVEY_SCHEMA)
-
-
-def _stream_of(rows: pa.Table) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, rows.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
-        writer.write_table(rows)
-    return bytes(sink.getvalue())
 
 
 @dataclass(frozen=True)
