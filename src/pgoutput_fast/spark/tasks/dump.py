@@ -12,13 +12,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pgoutput_fast.protocol.limits import SPARK_BATCH_BYTES, SPARK_BATCH_ROWS
 from pgoutput_fast.spark.tasks.tag import RANGE, ChangedInputError
 from pgoutput_fast.storage.paths import open_file, redacted_uri
 
 __all__ = ["FileRows", "ReadDump"]
 
 _BUFFER_BYTES = 4 << 20
+# A batch of short payloads has many, because a batch costs the same work for every table.
+_BATCH_ROWS, _BATCH_BYTES = 100_000, 4 << 20
 _OTHERWISE = "if the executors cannot reach it under this path, pass spark.read.parquet(...) instead of paths"
 
 
@@ -82,8 +83,8 @@ def _read(part: FileRows, names: list[str]) -> Iterator[pa.RecordBatch]:
                 raise ChangedInputError(f"{redacted_uri(part.path)} has changed since tag() read it")
             for number in part.row_groups:
                 group = file.metadata.row_group(number)
-                rows = SPARK_BATCH_BYTES * group.num_rows // max(group.total_byte_size, 1)
-                size = max(1, min(rows, SPARK_BATCH_ROWS))
+                rows = _BATCH_BYTES * group.num_rows // max(group.total_byte_size, 1)
+                size = max(1, min(rows, _BATCH_ROWS))
                 yield from file.iter_batches(size, row_groups=[number], columns=names)
     except FileNotFoundError:
         raise ChangedInputError(

@@ -17,7 +17,7 @@ from pgoutput_fast.storage.paths import open_file, redacted_uri
 from pgoutput_fast.transactions.outcomes import TransactionOutcomes
 
 __all__ = [
-    "changes_between",
+    "ChangesBetween",
     "changes_of",
     "changes_within",
     "rows_among",
@@ -79,7 +79,7 @@ def _may_hold(group: pq.RowGroupMetaData, bounds: Bounds) -> bool:
 
 def changes_within(rows: pa.Table, bounds: Bounds) -> pa.Table:
     """The changes within the bounds."""
-    kept = np.isin(rows.column("kind").to_numpy(), CHANGES)
+    kept = _is_of(rows, CHANGES)
     for name, (first, last) in bounds.items():
         values = rows.column(name).cast(pa.int64())
         numbers = values.fill_null(0).to_numpy()
@@ -87,11 +87,23 @@ def changes_within(rows: pa.Table, bounds: Bounds) -> pa.Table:
     return _filter_rows(rows, kept)
 
 
-def changes_between(rows: pa.Table, outcomes: TransactionOutcomes | None, first: int, last: int) -> pa.Table:
-    """The changes from one message to another, by the commits of their transactions or by the changes themselves."""
-    if outcomes is None:
-        return changes_within(rows, {"seq": (first, last)})
-    return outcomes.between(first, last).released(changes_within(rows, {}))
+class ChangesBetween:
+    """The changes from one message to another, by the commits of their transactions or by the changes themselves.
+
+    Args:
+        outcomes: the outcomes of transactions; None if the changes themselves count.
+        first, last: ordinals of the messages.
+    """
+
+    def __init__(self, outcomes: TransactionOutcomes | None, first: int, last: int) -> None:
+        self._bounds = {"seq": (first, last)}
+        self._outcomes = None if outcomes is None else outcomes.between(first, last)
+
+    def of(self, rows: pa.Table) -> pa.Table:
+        """Those among tagged rows."""
+        if self._outcomes is None:
+            return changes_within(rows, self._bounds)
+        return self._outcomes.released(changes_within(rows, {}))
 
 
 def rows_among(rows: pa.Table, members: Mapping[str, Collection[int]]) -> pa.Table:
@@ -105,7 +117,14 @@ def rows_among(rows: pa.Table, members: Mapping[str, Collection[int]]) -> pa.Tab
 
 def rows_of_kinds(rows: pa.Table, kinds: Collection[int]) -> pa.Table:
     """The rows of messages of these kinds."""
-    return _filter_rows(rows, np.isin(rows.column("kind").to_numpy(), tuple(kinds)))
+    return _filter_rows(rows, _is_of(rows, kinds))
+
+
+def _is_of(rows: pa.Table, kinds: Collection[int]) -> np.ndarray[Any, Any]:
+    """Whether each row is a message of one of these kinds."""
+    chosen = np.zeros(256, np.bool_)
+    chosen[list(kinds)] = True
+    return chosen[rows.column("kind").to_numpy().view(np.uint8)]
 
 
 def rows_of_relations(rows: pa.Table, oids: Collection[int], others: Collection[int]) -> pa.Table:

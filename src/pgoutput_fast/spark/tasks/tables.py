@@ -20,7 +20,7 @@ from pgoutput_fast.protocol.kinds import REJECTED
 from pgoutput_fast.schema.tables import REJECTS_SCHEMA, TAGGED_SCHEMA
 from pgoutput_fast.segments.planner import ReadSpec
 from pgoutput_fast.spark.tasks.changes import DecodeChanges
-from pgoutput_fast.spark.tasks.rows import changes_between, changes_of, rows_of_kinds, rows_of_relations
+from pgoutput_fast.spark.tasks.rows import ChangesBetween, changes_of, rows_of_kinds, rows_of_relations
 from pgoutput_fast.storage.parquet import Compression
 from pgoutput_fast.storage.stores import open_store
 from pgoutput_fast.tables.files import TableFiles, WrittenFile
@@ -116,6 +116,18 @@ class _Catalogs(dict[str, Catalog]):
         return found
 
 
+class _Between(dict[int | None, ChangesBetween]):
+    """Position of a table -> the changes after it. Nearly always all tables have the same position."""
+
+    def __init__(self, outcomes: TransactionOutcomes | None, last: int) -> None:
+        self._outcomes, self._last = outcomes, last
+
+    def __missing__(self, position: int | None) -> ChangesBetween:
+        first = 0 if position is None else position + 1
+        found = self[position] = ChangesBetween(self._outcomes, first, self._last)
+        return found
+
+
 @dataclass(frozen=True)
 class WriteTables:
     """Tagged payloads, in any order -> files of all tables, in one pass.
@@ -153,7 +165,7 @@ class WriteTables:
 
     def write(self, payloads: Iterable[pa.Table], outcomes: TransactionOutcomes | None) -> pa.RecordBatch:
         """Writes tagged payloads. Returns the files."""
-        catalogs = _Catalogs(self.tables)
+        catalogs, between = _Catalogs(self.tables), _Between(outcomes, self.last)
         failed: dict[str, str] = {}
         with TableFiles(
             open_store(self.target),
@@ -169,17 +181,17 @@ class WriteTables:
             for rows in payloads:
                 if self.rejected is not None:
                     self._write_rejected(files, self.rejected, rows, outcomes, catalogs)
-                after: dict[int | None, pa.Table] = {}  # nearly always all tables have the same position
+                after: dict[int | None, pa.Table] = {}
                 there = set(rows.column("relation").unique().to_pylist())
                 for table in self.tables:
                     if there.isdisjoint(table.oids) or table.directory in failed:
                         continue
                     if table.after not in after:
-                        after[table.after] = self._changes_after(rows, outcomes, table.after)
+                        after[table.after] = between[table.after].of(rows)
                     with files.of_table(table.directory):
                         rejected = _write_table(files, table, after[table.after], catalogs[table.directory])
                         if rejected and _ahead(table.rejects_after, table.after):
-                            new = self._changes_after(rows, outcomes, table.rejects_after)["seq"]
+                            new = between[table.rejects_after].of(rows)["seq"]
                             rejected = [each.filter(pc.is_in(each["seq"], new)) for each in rejected]
                         for each in rejected:
                             rejects = pa.RecordBatch.from_arrays(each.columns, schema=table.rejects)
@@ -239,12 +251,6 @@ class WriteTables:
         if not lost.num_rows:
             return found
         return pa.concat_tables([found, rejected(lost, Catalog.from_json(part.catalog))])
-
-    def _changes_after(
-        self, rows: pa.Table, outcomes: TransactionOutcomes | None, position: int | None
-    ) -> pa.Table:
-        first = 0 if position is None else position + 1
-        return changes_between(rows, outcomes, first, self.last)
 
 
 def _ahead(position: int | None, other: int | None) -> bool:

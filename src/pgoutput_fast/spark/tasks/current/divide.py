@@ -20,7 +20,7 @@ from pgoutput_fast.schema.types import stored_schema
 from pgoutput_fast.segments.planner import ReadSpec
 from pgoutput_fast.spark.tasks.current.batch_file import BatchFile, write_batches
 from pgoutput_fast.spark.tasks.current.buckets import buckets_of
-from pgoutput_fast.spark.tasks.rows import changes_between, changes_of
+from pgoutput_fast.spark.tasks.rows import ChangesBetween, changes_of
 
 __all__ = ["TRUNCATES", "DivideChanges", "ReadRange", "ShuffledChanges"]
 
@@ -105,9 +105,9 @@ class DivideChanges:
 
     def _changes(self) -> Iterator[tuple[Relation, pa.Table]]:
         catalog = Catalog.from_json(self.catalog)
+        between = ChangesBetween(self.spec.outcomes, self.after + 1, self.last)
         for rows in changes_of(self.spec):
-            changes = changes_between(rows, self.spec.outcomes, self.after + 1, self.last)
-            for batch in changes.combine_chunks().to_batches():
+            for batch in between.of(rows).combine_chunks().to_batches():
                 by_version: dict[Relation, list[pa.RecordBatch]] = {}
                 decoded = decode_tagged(batch, catalog, self.options)
                 rejects = pa.Table.from_batches([decoded.rejects])
