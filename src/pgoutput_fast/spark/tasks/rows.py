@@ -124,7 +124,8 @@ def _is_of(rows: pa.Table, kinds: Collection[int]) -> np.ndarray[Any, Any]:
     """Whether each row is a message of one of these kinds."""
     chosen = np.zeros(256, np.bool_)
     chosen[list(kinds)] = True
-    return chosen[rows.column("kind").to_numpy().view(np.uint8)]
+    found: np.ndarray[Any, Any] = chosen[rows.column("kind").to_numpy().view(np.uint8)]
+    return found
 
 
 def rows_of_relations(rows: pa.Table, oids: Collection[int], others: Collection[int]) -> pa.Table:
