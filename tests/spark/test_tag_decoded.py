@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pgoutput_fast as pgo
 from pgoutput_fast import spark as pgspark
 from pgoutput_fast.spark.dataframes.catalog import read_catalog
 from pgoutput_fast.spark.dataframes.tagged import untagged_of
+from pgoutput_fast.spark.tagging.tag import tag_payloads
 from support.forms import and_slow
 from support.interleaved import everything
 from support.plans import plan_text
@@ -75,6 +77,28 @@ def test_the_catalog_and_the_outcomes_are_those_of_the_tagged_payloads(
     again = wal.select("*")
     assert read_catalog(wal).to_json() == read_catalog(again).to_json()
     assert _sorted(pgspark.outcomes(wal)) == _sorted(pgspark.outcomes(again)) != []
+
+
+@pytest.mark.parametrize("way", and_slow(["files"], ["in order", "shuffled"]))
+def test_the_first_pass_says_what_another_one_would(spark: Any, tmp_path: Path, way: str) -> None:
+    frame = _frame(spark, _streams(), way, tmp_path)
+    wal = tag_payloads(frame, "place", "data", None, None, None, "error", "raise", None, None, commits=True)
+    untagged = untagged_of(wal)
+    assert untagged is not None
+    without_another: Any = None
+    surveyed = replace(untagged, headers=without_another).full_survey
+    wanted = replace(untagged, surveys={}).full_survey
+    assert surveyed.relations == wanted.relations
+    assert (
+        sorted(surveyed.outcomes.to_pylist(), key=str) == sorted(wanted.outcomes.to_pylist(), key=str) != []
+    )
+    for survey in (surveyed, wanted):
+        assert [row["seq"] for row in survey.descriptions] == sorted(
+            row["seq"] for row in survey.descriptions
+        )
+    assert {bytes(row["body"]) for row in surveyed.descriptions} == {
+        bytes(row["body"]) for row in wanted.descriptions
+    }
 
 
 @pytest.mark.parametrize("transactions", and_slow(["committed"], ["as_sent"]))
