@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from pgoutput_fast.parallel_tag.summarizer import Summarizer, compose, summarize
 from pgoutput_fast.parallel_tag.summary import Summary
 from pgoutput_fast.parallel_tag.survey import RangeSurvey
 from pgoutput_fast.parallel_tag.xid_ranges import XidSet
-from pgoutput_fast.spark.tasks.survey import Survey
+from pgoutput_fast.spark.tasks.survey import Survey, Surveyor
 from support.fixtures import FILES, read
 from support.forms import and_exhaustive, and_slow
 from support.interleaved import everything
@@ -113,17 +114,24 @@ def check_survey(stream: Stream, state: StreamState, i: int, j: int) -> None:
     part(stream, i, j, survey)
     stored = RangeSurvey.from_bytes(survey.to_bytes())
     messages, committed = stored.tagged_after(state)
-    found = Survey.of_tagged(messages, outcomes=True)
+    found = surveyed(messages)
     after = state
     for begin, end in itertools.pairwise(sorted({i, j} | {s for s in stream.sessions if i < s < j})):
         before = marked(after) if begin in stream.sessions else after
         tagged, after = tag(stream.payloads[begin:end], before, lsn=stream.lsns[begin:end])
         wanted.append(tagged)
-    expected = Survey.of_tagged(wanted, outcomes=True)
+    expected = surveyed(wanted)
     assert stored.relations_after(state) == expected.relations
     assert described(found) == described(expected)
     ended = pa.concat_tables([found.outcomes, committed]).to_pylist()
     assert sorted(ended, key=str) == sorted(expected.outcomes.to_pylist(), key=str)
+
+
+def surveyed(batches: Iterable[pa.RecordBatch]) -> Survey:
+    surveyor = Surveyor(outcomes=True)
+    for batch in batches:
+        surveyor.add(batch)
+    return surveyor.survey()
 
 
 def described(survey: Survey) -> set[Any]:

@@ -22,7 +22,8 @@ from pgoutput_fast.decoding.state import StreamState, native_decoder, state_of
 from pgoutput_fast.protocol.kinds import MSG_ORIGIN, REJECTED, UNKNOWN_OUTCOME
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 from pgoutput_fast.segments import list_segments
-from pgoutput_fast.spark.tagging.quarantine import checked_starts
+from pgoutput_fast.spark.tagging.quarantine import Checked, checked_starts
+from pgoutput_fast.spark.tasks.survey import Survey, Surveyor
 from pgoutput_fast.spark.tasks.tag import (
     CHECKED_SCHEMA,
     LSN,
@@ -82,8 +83,8 @@ def one_decoder(stream: Stream) -> tuple[pa.Table, StreamState]:
     return pa.concat_tables(found), state_of(native)
 
 
-def in_ranges(stream: Stream, chance: random.Random) -> tuple[pa.Table, StreamState, bool, int]:
-    """The rows of ranges that end anywhere, the state after the last, whether any was rejected, the number of jobs."""
+def in_ranges(stream: Stream, chance: random.Random) -> tuple[pa.Table, Checked, int]:
+    """The rows of ranges that end anywhere, what the jobs say of these ranges, and the number of jobs."""
     count = len(stream.payloads)
     # A null counts as an empty payload.
     payloads = [None if not each and chance.random() < 0.5 else each for each in stream.payloads]
@@ -116,14 +117,29 @@ def in_ranges(stream: Stream, chance: random.Random) -> tuple[pa.Table, StreamSt
         for length_of in (_header, len)
     )
     rows = LocalRows(second)
-    checked = checked_starts(rows, found, ("order0",), StreamState())
+    checked = checked_starts(rows, found, ("order0",), StreamState(), commits=True)
     task = TagRanges(checked.starts, ("order0",), TAGGED_SCHEMA, True)
     tagged = [each for part in whole for each in task(iter(part))]
-    return pa.Table.from_batches(tagged, TAGGED_SCHEMA), checked.state, checked.rejected, rows.jobs
+    return pa.Table.from_batches(tagged, TAGGED_SCHEMA), checked, rows.jobs
+
+
+def _survey(rows: pa.Table) -> Survey:
+    surveyor = Surveyor(outcomes=True)
+    for batch in rows.to_batches():
+        surveyor.add(batch)
+    return surveyor.survey()
+
+
+def _known(survey: Survey) -> tuple[Any, ...]:
+    at = survey.outcomes.schema.get_field_index("commit_timestamp")
+    times = survey.outcomes.column(at).cast(pa.int64())
+    outcomes = survey.outcomes.set_column(at, "commit_timestamp", times).to_pylist()
+    bodies = {(row["kind"], bytes(row["body"])) for row in survey.descriptions}
+    return survey.relations, bodies, sorted(outcomes, key=str)
 
 
 def _first_pass(payload: bytes) -> int:
-    return {b"I": 1, b"U": 1, b"D": 1, b"T": 1, b"M": 14}.get(payload[:1], len(payload))
+    return 14 if payload[:1] == b"M" else _header(payload)
 
 
 def _header(payload: bytes) -> int:
@@ -157,7 +173,9 @@ def _check(seed: int) -> tuple[bool, int]:
     if not stream.payloads:
         return False, 0
     expected, last = one_decoder(stream)
-    got, state, is_rejected, jobs = in_ranges(stream, chance)
+    got, checked, jobs = in_ranges(stream, chance)
+    state, is_rejected = checked.state, checked.rejected
+    assert _known(checked.survey) == _known(_survey(expected))
     assert _comparable(got) == _comparable(expected)
     assert _values(state) == _values(last)
     assert [each.version for each in state.catalog.relations] == [
@@ -187,9 +205,10 @@ def test_damage_in_every_range(seed: int) -> None:
         for bad in damages if seed else chance.sample(damages, 1):
             stream = Stream([*made.payloads[:at], bad, *made.payloads[at + 1 :]], made.lsns, made.sessions)
             expected, last = one_decoder(stream)
-            got, state, _, _ = in_ranges(stream, chance)
+            got, checked, _ = in_ranges(stream, chance)
             assert _comparable(got) == _comparable(expected), (at, bad)
-            assert _values(state) == _values(last)
+            assert _values(checked.state) == _values(last)
+            assert _known(checked.survey) == _known(_survey(expected))
 
 
 # ---- with Spark ------------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from pgoutput_fast.protocol.kinds import OUTCOME_ROWS, REJECTED, UNKNOWN_OUTCOME
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 from pgoutput_fast.spark.shipping import shipped
 from pgoutput_fast.spark.tasks.dump import FileRows, ReadDump
-from pgoutput_fast.spark.tasks.survey import SURVEY_SCHEMA, Survey, SurveyTags
+from pgoutput_fast.spark.tasks.survey import SURVEY_SCHEMA, Survey, Surveyor, SurveyTags
 from pgoutput_fast.spark.tasks.tag import TagRanges, TagThen
 from pgoutput_fast.spark.types import spark_schema
 
@@ -86,15 +86,17 @@ class Untagged:
         payloads: the rows that `tag` tags.
         headers: the same rows without the tuples of changes, enough to tag them.
         task: tags the rows of both.
+        commits: whether the surveys have the outcomes of all transactions.
         surveys: first row of a range -> its RangeSurvey, as bytes, from the first pass; empty in quarantine.
-        commits: whether these have all commits.
+        checked: in quarantine, the survey of all ranges, from the pass that checked them.
     """
 
     payloads: Rows
     headers: Rows
     task: TagRanges
-    surveys: Mapping[str, bytes]
     commits: bool
+    surveys: Mapping[str, bytes]
+    checked: Survey | None = None
 
     def decoded(self, then: Callable[..., Any], schema: StructType, **chosen: Any) -> DataFrame:
         """Runs a task on the tagged payloads. Each payload crosses into Python once, and none goes back.
@@ -112,23 +114,24 @@ class Untagged:
 
     @property
     def survey(self) -> Survey:
-        """What a decoding needs to know of all payloads; it may lack the outcomes. In quarantine this may run a job."""
+        """What a decoding needs to know of all payloads; it may lack the outcomes. Runs no job."""
         return self.full_survey if "full_survey" in vars(self) or self.commits else self._bare_survey
 
     @cached_property
     def full_survey(self) -> Survey:
-        """The survey with the outcomes of transactions: some 50 bytes each in the driver. This may run a job."""
-        return self._survey(outcomes=True)
+        """The survey with the outcomes of transactions: some 50 bytes each in the driver. May run a job."""
+        if self.commits:
+            return self._known(outcomes=True)
+        task = TagThen(self.task, SurveyTags())
+        rows = self.headers.mapped(task, spark_schema(SURVEY_SCHEMA)).toArrow()
+        return Survey.joined(map(Survey.of_row, rows.to_pylist()))
 
     @cached_property
     def _bare_survey(self) -> Survey:
-        return self._survey(outcomes=False)
+        return self._known(outcomes=False)
 
-    def _survey(self, *, outcomes: bool) -> Survey:
-        if self.surveys and (self.commits or not outcomes):
-            return Survey.joined(self._completed(outcomes=outcomes))
-        task = TagThen(self.task, SurveyTags(outcomes))
-        return Survey.of_rows(self.headers.mapped(task, spark_schema(SURVEY_SCHEMA)).toArrow())
+    def _known(self, *, outcomes: bool) -> Survey:
+        return Survey.joined(self._completed(outcomes=outcomes)) if self.checked is None else self.checked
 
     def _completed(self, *, outcomes: bool) -> Iterator[Survey]:
         """The surveys of the first pass, completed from the states at the starts of their ranges."""
@@ -138,7 +141,10 @@ class Untagged:
             state, known = starts.by_first_row[first].state_of(catalog), RangeSurvey.from_bytes(data)
             assert state is not None
             messages, committed = known.tagged_after(state)
-            survey = Survey.of_tagged(messages, outcomes=outcomes)
+            surveyor = Surveyor(outcomes=outcomes)
+            for batch in messages:
+                surveyor.add(batch)
+            survey = surveyor.survey()
             yield Survey(
                 survey.descriptions,
                 frozenset(known.relations_after(state)),

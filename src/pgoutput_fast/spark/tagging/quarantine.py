@@ -18,6 +18,7 @@ from pgoutput_fast.catalog.relations import Catalog, Relation
 from pgoutput_fast.decoding.state import StreamState
 from pgoutput_fast.parallel_tag.summary import Summary
 from pgoutput_fast.spark.dataframes.tagged import Rows
+from pgoutput_fast.spark.tasks.survey import Survey
 from pgoutput_fast.spark.tasks.tag import CHECKED_SCHEMA, CheckRanges, Start, Starts, packed
 from pgoutput_fast.spark.types import spark_schema
 
@@ -47,11 +48,13 @@ class Checked:
         starts: the starts of all ranges.
         state: the state after the last one.
         rejected: whether there are rejected messages, or transactions whose outcome is unknown.
+        survey: what a decoding needs to know of all ranges.
     """
 
     starts: Starts
     state: StreamState
     rejected: bool
+    survey: Survey
 
 
 @dataclass(frozen=True)
@@ -63,16 +66,23 @@ class _End:
         rejected: whether it has rejected messages.
         values: values of the state after it; None if the summary gives it.
         new: its new relation versions.
+        survey: what a decoding needs to know of it.
     """
 
     key: tuple[Any, ...]
     rejected: bool
     values: dict[str, Any] | None
     new: tuple[Relation, ...]
+    survey: Survey
 
 
 def checked_starts(
-    rows: Rows, ranges: Sequence[SummarizedRange], names: tuple[str, ...], state: StreamState
+    rows: Rows,
+    ranges: Sequence[SummarizedRange],
+    names: tuple[str, ...],
+    state: StreamState,
+    *,
+    commits: bool,
 ) -> Checked:
     """Runs jobs until the starts of all ranges are those that one decoder would have.
 
@@ -81,14 +91,16 @@ def checked_starts(
         ranges: the ranges, in stream order.
         names: names of the order columns, for errors.
         state: the state before the first range.
+        commits: whether the survey has the outcomes of transactions.
     """
     known = _Ranges(ranges, state)
     while known.pass_through():
-        job = CheckRanges(Starts(known.unchecked, known.catalog.to_json()), names)
+        job = CheckRanges(Starts(known.unchecked, known.catalog.to_json()), names, commits)
         for row in rows.mapped(job, spark_schema(CHECKED_SCHEMA)).toArrow().to_pylist():
             known.add(row)
     rejected = any(end.rejected for end in known.ends.values())
-    return Checked(Starts(known.starts, known.catalog.to_json()), known.state, rejected)
+    survey = Survey.joined(end.survey for end in known.ends.values())
+    return Checked(Starts(known.starts, known.catalog.to_json()), known.state, rejected, survey)
 
 
 class _Ranges:
@@ -146,7 +158,8 @@ class _Ranges:
         """Adds the end of a range, with CHECKED_SCHEMA."""
         new = () if row["catalog"] is None else tuple(Catalog.from_json(row["catalog"]).relations)
         values = None if row["state"] is None else parsed_json(zlib.decompress(row["state"]))
-        self.ends[row["first"]] = _End(self._keys[row["first"]], row["rejected"], values, new)
+        key = self._keys[row["first"]]
+        self.ends[row["first"]] = _End(key, row["rejected"], values, new, Survey.of_row(row))
 
     def _after(
         self, each: SummarizedRange, applied: StreamState, key: tuple[Any, ...], end: _End | None

@@ -89,11 +89,12 @@ def tag(
     """Tags untagged payloads of any origin in parallel. The result equals that of `pgo.tag` for all payloads in order.
 
     If each file, or each byte range of one, is in order and no two overlap, the payloads are tagged in place, and read
-    twice. The first pass runs at once: it sends to the driver how each range changes the stream's state. The second
-    pass runs when the result is used; `changes` and `write_tables` of the result decode in the same pass, after another
-    one over the headers of the payloads. Otherwise the payloads are split into ranges, shuffled once, and sorted in
-    each pass; the shuffled data stay on the executors' disks while the result is in use. A sample of each partition's
-    rows decides between the two, and for paths the statistics of the files.
+    twice. The first pass runs at once: it sends to the driver how each range changes the stream's state, the relation
+    versions, and which relations have changes. The second pass runs when the result is used; `changes` and
+    `write_tables` of the result decode in the same pass. If they want committed changes, another pass over the headers
+    of the payloads comes before it, which `write_raw` does not need. Otherwise the payloads are split into ranges,
+    shuffled once, and sorted in each pass; the shuffled data stay on the executors' disks while the result is in use. A
+    sample of each partition's rows decides between the two, and for paths the statistics of the files.
 
     A DataFrame of Kafka's columns that is ordered only by these must come from one partition of one topic. An aggregate
     of its columns `topic` and `partition` checks that: one more read of these two columns, or of Kafka itself.
@@ -375,10 +376,10 @@ class _Source:
             if before is not None and self._gap(before, each.first):
                 raise ValueError(gap(self.order[0], int(before), int(each.first)))
             before = each.last
-        rejected = False
+        rejected, survey = False, None
         if self.quarantine:
-            checked = checked_starts(rows.headers, summaries, self.order, self.state)
-            starts, state, rejected = checked.starts, checked.state, checked.rejected
+            checked = checked_starts(rows.headers, summaries, self.order, self.state, commits=self.commits)
+            starts, state, rejected, survey = checked.starts, checked.state, checked.rejected, checked.survey
         else:
             starts, state, error = _starts(summaries, self.state)
             if error is not None:
@@ -386,7 +387,7 @@ class _Source:
         task = TagRanges(starts, self.order, spark_arrow_schema(TAGGED_SCHEMA), self.quarantine)
         places = (summaries[0].begins, summaries[-1].ends) if summaries else ((), ())
         surveys = {each.first: each.survey for each in summaries if each.survey is not None}
-        untagged = Untagged(rows.second, rows.headers, task, surveys, self.commits)
+        untagged = Untagged(rows.second, rows.headers, task, self.commits, surveys, survey)
         ends = Ends(self.state, state, *places, untagged=untagged, rejected=rejected)
         return with_ends(rows.second.mapped(task, spark_schema(TAGGED_SCHEMA)), ends)
 

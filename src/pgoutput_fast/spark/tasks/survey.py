@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,9 +16,9 @@ from pgoutput_fast.schema.options import Options
 from pgoutput_fast.schema.tables import OUTCOMES_SCHEMA
 from pgoutput_fast.spark.tasks.rows import rows_of_kinds
 
-__all__ = ["SURVEY_SCHEMA", "Survey", "SurveyTags"]
+__all__ = ["SURVEY_SCHEMA", "Survey", "SurveyTags", "Surveyor"]
 
-# One row per task.
+# One row per task, or per range.
 SURVEY_SCHEMA = pa.schema(
     [
         (
@@ -47,39 +47,6 @@ class Survey:
     outcomes: pa.Table
 
     @classmethod
-    def of_tagged(cls, batches: Iterable[pa.RecordBatch], *, outcomes: bool) -> Survey:
-        """The survey of tagged payloads, of which the headers of changes suffice.
-
-        Args:
-            batches: the payloads.
-            outcomes: whether the outcomes of transactions are wanted.
-        """
-        described: dict[tuple[int, bytes, int], int] = {}
-        relations: set[int] = set()
-        ended = [OUTCOMES_SCHEMA.empty_table()]
-        for batch in batches:
-            rows = pa.Table.from_batches([batch])
-            names: dict[bytes, bytes] = {}  # oid -> last Type message
-            for row in rows_of_kinds(rows, DESCRIPTIONS).to_pylist():
-                body = row["payload"][5 if row["in_stream"] else 1 :]
-                # The first description of a relation counts, and of a type the last one before it.
-                is_type = row["kind"] == MSG_TYPE
-                if not is_type and row["version"] is None:
-                    continue  # it follows a rejected Type, so the types of its columns are unknown
-                if is_type and names.get(body[:4]) == body:
-                    continue
-                if is_type:
-                    names[body[:4]] = body
-                key = (row["kind"], body, row["seq"] if is_type else 0)
-                described[key] = min(row["seq"], described.get(key, row["seq"]))
-            relations.update(rows_of_kinds(rows, CHANGES).column("relation").unique().to_pylist())
-            ends = rows_of_kinds(rows, OUTCOME_ROWS)
-            if outcomes and ends.num_rows:
-                ended.append(pa.Table.from_batches([decode_tagged(ends, Catalog(), Options()).outcomes]))
-        rows_of = [{"seq": seq, "kind": kind, "body": body} for (kind, body, _), seq in described.items()]
-        return cls(rows_of, frozenset(relations), pa.concat_tables(ended))
-
-    @classmethod
     def joined(cls, parts: Iterable[Survey]) -> Survey:
         """The survey of all payloads, from those of their parts in any order."""
         parts = list(parts)
@@ -96,41 +63,73 @@ class Survey:
             pa.concat_tables([OUTCOMES_SCHEMA.empty_table(), *(each.outcomes for each in parts)]),
         )
 
-    def to_batch(self) -> pa.RecordBatch:
+    def to_row(self) -> dict[str, Any]:
         """The survey as a row with SURVEY_SCHEMA."""
         sink = pa.BufferOutputStream()
         options = pa.ipc.IpcWriteOptions(compression="zstd")
         with pa.ipc.new_stream(sink, self.outcomes.schema, options=options) as writer:
             writer.write_table(self.outcomes)
-        row = {
+        return {
             "descriptions": self.descriptions,
             "relations": sorted(self.relations),
             "outcomes": bytes(sink.getvalue()),
         }
-        return pa.RecordBatch.from_pylist([row], SURVEY_SCHEMA)
 
     @classmethod
-    def of_rows(cls, rows: pa.Table) -> Survey:
-        """The survey of all payloads, from rows with SURVEY_SCHEMA."""
-        return cls.joined(
-            cls(
-                row["descriptions"],
-                frozenset(row["relations"]),
-                pa.ipc.open_stream(row["outcomes"]).read_all(),
-            )
-            for row in rows.to_pylist()
-        )
+    def of_row(cls, row: Mapping[str, Any]) -> Survey:
+        """The inverse of `to_row`."""
+        ended = pa.ipc.open_stream(row["outcomes"]).read_all()
+        return cls(row["descriptions"], frozenset(row["relations"]), ended)
+
+
+class Surveyor:
+    """Makes the survey of tagged payloads, of which the headers of changes suffice.
+
+    Args:
+        outcomes: whether the outcomes of transactions are wanted.
+    """
+
+    def __init__(self, *, outcomes: bool) -> None:
+        self._outcomes = outcomes
+        self._described: dict[tuple[int, bytes, int], int] = {}
+        self._relations: set[int] = set()
+        self._ended = [OUTCOMES_SCHEMA.empty_table()]
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Adds the next payloads."""
+        rows = pa.Table.from_batches([batch])
+        names: dict[bytes, bytes] = {}  # oid -> last Type message
+        for row in rows_of_kinds(rows, DESCRIPTIONS).to_pylist():
+            body = row["payload"][5 if row["in_stream"] else 1 :]
+            # The first description of a relation counts, and of a type the last one before it.
+            is_type = row["kind"] == MSG_TYPE
+            if not is_type and row["version"] is None:
+                continue  # it follows a rejected Type, so the types of its columns are unknown
+            if is_type and names.get(body[:4]) == body:
+                continue
+            if is_type:
+                names[body[:4]] = body
+            key = (row["kind"], body, row["seq"] if is_type else 0)
+            self._described[key] = min(row["seq"], self._described.get(key, row["seq"]))
+        self._relations.update(rows_of_kinds(rows, CHANGES).column("relation").unique().to_pylist())
+        ends = rows_of_kinds(rows, OUTCOME_ROWS)
+        if self._outcomes and ends.num_rows:
+            self._ended.append(pa.Table.from_batches([decode_tagged(ends, Catalog(), Options()).outcomes]))
+
+    def survey(self) -> Survey:
+        """The survey of the payloads so far."""
+        described = [
+            {"seq": seq, "kind": kind, "body": body} for (kind, body, _), seq in self._described.items()
+        ]
+        return Survey(described, frozenset(self._relations), pa.concat_tables(self._ended))
 
 
 @dataclass(frozen=True)
 class SurveyTags:
-    """Tagged payloads, with or without the tuples of changes -> SURVEY_SCHEMA.
-
-    Attributes:
-        outcomes: whether the outcomes of transactions are wanted.
-    """
-
-    outcomes: bool
+    """Tagged payloads, with or without the tuples of changes -> SURVEY_SCHEMA."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield Survey.of_tagged(batches, outcomes=self.outcomes).to_batch()
+        surveyor = Surveyor(outcomes=True)
+        for batch in batches:
+            surveyor.add(batch)
+        yield pa.RecordBatch.from_pylist([surveyor.survey().to_row()], SURVEY_SCHEMA)

@@ -35,6 +35,7 @@ from pgoutput_fast.schema.options import Options
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 from pgoutput_fast.spark.tasks.order import ascending, runs_of, text_at
 from pgoutput_fast.spark.tasks.rows import rows_of_kinds, rows_of_relations
+from pgoutput_fast.spark.tasks.survey import SURVEY_SCHEMA, Survey, Surveyor
 
 __all__ = [
     "CHECKED_SCHEMA",
@@ -96,6 +97,7 @@ CHECKED_SCHEMA = pa.schema(
             pa.binary(),
         ),  # values of the state after it, as compressed JSON; null if the summary suffices
         ("catalog", pa.string()),  # its new relation versions, as JSON; null if there is none
+        *SURVEY_SCHEMA,
     ]
 )
 
@@ -310,11 +312,20 @@ class ChangedInputError(RuntimeError):
 class _RangeTagger:
     """Splits arriving rows into ranges and tags them.
 
+    Args:
+        starts, names, quarantine: as in TagRanges.
+        commits: whether the surveys of ranges in quarantine have the outcomes of transactions; None if nothing is to be
+            said of ranges.
+
     Attributes:
-        ends: in quarantine, the complete ranges since the caller last cleared this list, with CHECKED_SCHEMA.
+        ends: the complete ranges since the caller last cleared this list, with CHECKED_SCHEMA, if `commits` is given.
     """
 
-    def __init__(self, starts: Starts, names: tuple[str, ...], *, quarantine: bool = False) -> None:
+    def __init__(
+        self, starts: Starts, names: tuple[str, ...], *, quarantine: bool = False, commits: bool | None = None
+    ) -> None:
+        self._commits = commits
+        self._surveyor: Surveyor | None = None  # of the range
         self.ends: list[dict[str, Any]] = []
         self._options = Options(on_error="quarantine" if quarantine else "raise")
         self._rejected = False
@@ -356,8 +367,8 @@ class _RangeTagger:
                 if text_at(order, at - 1) != start.last:
                     raise _changed_input_error()
                 self._start = None
-                if self._quarantine and self._native is not None:
-                    self.ends.append(self._end(self._native, start))
+                if self._surveyor is not None and self._native is not None:
+                    self.ends.append(self._end(self._native, start, self._surveyor.survey()))
 
     def finish(self) -> None:
         """Checks that the last range is complete. Call it after the last row.
@@ -373,6 +384,7 @@ class _RangeTagger:
         if start is None:
             raise _changed_input_error()
         self._count, self._native, self._rejected = 0, None, False
+        self._surveyor = None if self._commits is None else Surveyor(outcomes=self._commits)
         state = start.state_of(self._catalog)
         if state is not None:
             self._known = len(state.catalog.relations)
@@ -383,7 +395,7 @@ class _RangeTagger:
     def _quarantine(self) -> bool:
         return self._options.on_error == "quarantine"
 
-    def _end(self, native: NativeDecoder, start: Start) -> dict[str, Any]:
+    def _end(self, native: NativeDecoder, start: Start, survey: Survey) -> dict[str, Any]:
         """The range that has ended, with CHECKED_SCHEMA."""
         relations, count = native.relations
         new = relations[self._known : count]
@@ -393,6 +405,7 @@ class _RangeTagger:
             "rejected": self._rejected,
             "state": packed(state_of(native).values) if reports else None,
             "catalog": Catalog(new).to_json() if new else None,
+            **survey.to_row(),
         }
 
     def _tagged(self, part: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -424,6 +437,8 @@ class _RangeTagger:
         tagged = tag_in_quarantine(native, payloads, _lsns(rows))
         kinds = tagged.column("kind").to_numpy()
         self._rejected = self._rejected or bool(np.isin(kinds, (REJECTED, UNKNOWN_OUTCOME)).any())
+        if self._surveyor is not None:
+            self._surveyor.add(tagged)
         return tagged
 
 
@@ -525,14 +540,17 @@ class CheckRanges:
 
     Ranges without a state are skipped.
 
-    The attributes are those of TagRanges.
+    Attributes:
+        starts, names: as in TagRanges.
+        commits: whether the surveys have the outcomes of transactions.
     """
 
     starts: Starts
     names: tuple[str, ...]
+    commits: bool
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        tagger = _RangeTagger(self.starts, self.names, quarantine=True)
+        tagger = _RangeTagger(self.starts, self.names, quarantine=True, commits=self.commits)
         for batch in batches:
             for _ in tagger.tagged(batch):
                 pass
