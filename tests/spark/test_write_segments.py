@@ -85,6 +85,29 @@ def test_segments_have_the_rows_the_states_and_the_catalog(
     assert segment_outcomes(tmp_path / "segments").num_rows == pgspark.outcomes(wal).count()
 
 
+@pytest.mark.parametrize("quarantine", and_slow([False], [True]))
+def test_a_task_reads_files_in_order(spark: Any, tmp_path: Path, quarantine: bool) -> None:
+    """The same segments as from rows that Spark sorts, and repeated calls add nothing."""
+    payloads = everything().payloads
+    if quarantine:
+        payloads = [*payloads[:30], b"", b"?", *payloads[30:]]
+    (dump := tmp_path / "dump").mkdir()
+    for at in range(0, len(payloads), 20):
+        some = payloads[at : at + 20]
+        rows = pa.table(
+            {"place": pa.array(range(at, at + len(some))), "payload": pa.array(some, pa.binary())}
+        )
+        pq.write_table(rows, dump / f"{997 - at:03}.parquet", row_group_size=7)
+    given: Any = {"order_by": "place", "on_error": "quarantine" if quarantine else "raise"}
+    wal = pgspark.tag(dump, spark=spark, **given)
+    pgspark.write_segments(wal, tmp_path / "read", segment_bytes=300)
+    pgspark.write_segments(wal.select("*"), tmp_path / "sorted", segment_bytes=300)
+    assert len(list_segments(tmp_path / "read")) > 3
+    assert rows_in(tmp_path / "read") == rows_in(tmp_path / "sorted")
+    assert list_segments(tmp_path / "read")[-1].state == list_segments(tmp_path / "sorted")[-1].state
+    assert pgspark.write_segments(wal, tmp_path / "read", segment_bytes=300) == []
+
+
 @pytest.mark.slow
 def test_the_source_reads_them(spark: Any, tmp_path: Path) -> None:
     stream = everything()

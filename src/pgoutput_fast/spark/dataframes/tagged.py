@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -21,7 +22,7 @@ from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 from pgoutput_fast.spark.shipping import shipped
 from pgoutput_fast.spark.tasks.dump import FileRows, ReadDump
 from pgoutput_fast.spark.tasks.survey import SURVEY_SCHEMA, Survey, Surveyor, SurveyTags
-from pgoutput_fast.spark.tasks.tag import TagRanges, TagThen
+from pgoutput_fast.spark.tasks.tag import OTHER_COLUMNS, TagRanges, TagThen
 from pgoutput_fast.spark.types import spark_schema
 
 __all__ = [
@@ -50,6 +51,9 @@ class Rows(Protocol):
     def mapped(self, task: Callable[..., Any], schema: StructType) -> DataFrame:
         """The result of a task for the rows."""
 
+    def in_one_task(self) -> Rows:
+        """The same rows, which one task gets in stream order."""
+
 
 @dataclass(frozen=True)
 class FrameRows:
@@ -60,6 +64,11 @@ class FrameRows:
     def mapped(self, task: Callable[..., Any], schema: StructType) -> DataFrame:
         """As in Rows."""
         return self.frame.mapInArrow(shipped(task), schema)
+
+    def in_one_task(self) -> FrameRows:
+        """As in Rows. Spark sorts them, on disk if they do not fit into memory."""
+        order = [name for name in self.frame.columns if name not in OTHER_COLUMNS]
+        return FrameRows(self.frame.repartition(1).sortWithinPartitions(*order))
 
 
 @dataclass(frozen=True)
@@ -76,6 +85,10 @@ class DumpRows:
         numbers = self.spark.range(0, len(self.ranges), 1, len(self.ranges))
         job = ReadDump(task, self.ranges, self.columns, self.numbered)
         return numbers.mapInArrow(shipped(job), schema)
+
+    def in_one_task(self) -> DumpRows:
+        """As in Rows."""
+        return replace(self, ranges=(tuple(chain.from_iterable(self.ranges)),))
 
 
 @dataclass(frozen=True)
@@ -107,6 +120,10 @@ class Untagged:
             chosen: the payloads that it gets: `kinds`, `relations` and `others` of TagThen.
         """
         return self.payloads.mapped(TagThen(self.task, then, **chosen), schema)
+
+    def tagged_in_order(self, then: Callable[..., Any], schema: StructType) -> DataFrame:
+        """The result of a task that gets all tagged payloads, in stream order."""
+        return self.payloads.in_one_task().mapped(TagThen(self.task, then), schema)
 
     def outcomes(self, then: Callable[..., Any], schema: StructType) -> DataFrame:
         """The result of a task for the messages that end transactions."""

@@ -20,7 +20,7 @@ from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 from pgoutput_fast.segments.names import named_segments
 from pgoutput_fast.segments.read import newest_segment, read_segment
 from pgoutput_fast.segments.segment import Segment
-from pgoutput_fast.spark.dataframes.tagged import ends_of, expect_tagged, has_rejected
+from pgoutput_fast.spark.dataframes.tagged import ends_of, expect_tagged, has_rejected, untagged_of
 from pgoutput_fast.spark.shipping import shipped
 from pgoutput_fast.spark.tagging.states import given_state
 from pgoutput_fast.spark.tasks.segments import WRITTEN_SCHEMA, WriteSegments
@@ -44,11 +44,12 @@ def write_segments(
 ) -> list[Path | str]:
     """Writes tagged payloads as segments, which `list_segments`, `read_segment` and `format("pgoutput")` read.
 
-    One task writes all of them, one after the other, because a segment has the state of the stream after it. Spark
-    shuffles the rows once to this task and sorts them there by `seq`, on disk if they do not fit into memory. The task
-    tags them again, which also checks them, and has the rows of one segment in memory. A repeated task continues after
-    the segments that it has written. If the call fails, the existing segments are valid: call it again with the same
-    result of `tag`, or remove them.
+    One task writes all of them, one after the other, because a segment has the state of the stream after it. If
+    `tagged` is what `tag` returned for files that the tasks read themselves, this task reads them in order. In any
+    other case Spark shuffles the rows once to this task and sorts them there, on disk if they do not fit into memory.
+    The task tags them again, which also checks them, and has the rows of one segment in memory. A repeated task
+    continues after the segments that it has written. If the call fails, the existing segments are valid: call it again
+    with the same result of `tag`, or remove them.
 
     A directory with segments must be continued: the first row has the next ordinal. If the directory already has the
     first rows of a result of `tag`, because the call is a repetition, these are skipped. Messages without rows, such as
@@ -98,9 +99,14 @@ def write_segments(
     task = _continued(store, place, known, next_seq, segment_bytes)
     task = replace(task, quarantine=has_rejected(tagged))
     last_seq = task.last_seq
-    rows = tagged.select(*TAGGED_SCHEMA.names).repartition(1)
-    rows = rows.sortWithinPartitions("seq", "kind", F.length("payload").desc())
-    rows.mapInArrow(shipped(task), spark_schema(WRITTEN_SCHEMA)).collect()
+    untagged = untagged_of(tagged)
+    if untagged is not None:
+        written = untagged.tagged_in_order(task, spark_schema(WRITTEN_SCHEMA))
+    else:
+        rows = tagged.select(*TAGGED_SCHEMA.names).repartition(1)
+        rows = rows.sortWithinPartitions("seq", "kind", F.length("payload").desc())
+        written = rows.mapInArrow(shipped(task), spark_schema(WRITTEN_SCHEMA))
+    written.collect()
     newest = newest_segment(place)
     if newest is not None and next_seq is not None and next_seq > newest.state.next_seq:
         marks = tagged.where((F.col("kind") == SESSION_MARK) & (F.col("seq") > newest.last_seq))

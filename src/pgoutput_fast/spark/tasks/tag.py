@@ -41,6 +41,7 @@ __all__ = [
     "CHECKED_SCHEMA",
     "ERRORS_SCHEMA",
     "LSN",
+    "OTHER_COLUMNS",
     "PAYLOAD",
     "RANGE",
     "SESSION",
@@ -61,6 +62,7 @@ __all__ = [
 # The columns sent to these tasks, in order: the number of the range (first pass only), the payload, the order columns,
 # then LSN and session if present. Each column costs the JVM about 60 ns per row.
 RANGE, PAYLOAD, LSN, SESSION = "range", "payload", "lsn", "session"
+OTHER_COLUMNS = RANGE, PAYLOAD, LSN, SESSION  # all but the order columns
 
 # Followed by the order columns of the range's first row and of its last row.
 SUMMARIES_SCHEMA = pa.schema(
@@ -148,7 +150,7 @@ class Starts:
 
 
 def _order_of(part: pa.RecordBatch | pa.Table) -> list[pa.Array]:
-    at = [k for k, name in enumerate(part.schema.names) if name not in (RANGE, PAYLOAD, LSN, SESSION)]
+    at = [k for k, name in enumerate(part.schema.names) if name not in OTHER_COLUMNS]
     columns: list[pa.Array] = [part.column(k) for k in at]
     return columns
 
