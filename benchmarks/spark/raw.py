@@ -5,7 +5,8 @@
 The payloads are a binary column of Parquet files in stream order, as a dump or a sink of Kafka has them. The session
 has two cores. `the identity` is a `mapInArrow` that returns the payloads: what it costs to show each one to Python once
 and get it back. With paths, the tasks read the files themselves. `tagged first` is `write_tables(tag(...))` with tagged
-payloads that go back to the JVM and come a second time. At full size this rewrites the table in README.md.
+payloads that go back to the JVM and come a second time. One task writes all segments. At full size this rewrites the
+table in README.md.
 """
 
 from __future__ import annotations
@@ -66,13 +67,20 @@ def ways(spark: Any, segments: Path, dump: Path, transactions: Any) -> dict[str,
         target.mkdir()
         payloads.mapInArrow(identity, payloads.schema).write.format("noop").mode("overwrite").save()
 
-    return {
+    def into_segments(target: Path, source: Any) -> None:
+        pgspark.write_segments(pgspark.tag(source, "place", spark=spark), target)
+
+    ways = {
         SEGMENTS: lambda target: pgspark.write_tables(segments, target, transactions=transactions),
         IDENTITY: moved,
         PATHS: lambda target: pgspark.write_raw(dump, target, order_by="place", transactions=transactions),
         ONCE: lambda target: pgspark.write_raw(rows, target, order_by="place", transactions=transactions),
         TWICE: lambda target: pgspark.write_tables(tagged().select("*"), target, transactions=transactions),
     }
+    if transactions == "as_sent":  # segments have the payloads as sent
+        ways["write_segments(tag(paths))"] = lambda target: into_segments(target, dump)
+        ways["write_segments(tag(DataFrame))"] = lambda target: into_segments(target, rows)
+    return ways
 
 
 def section(spark: Any, directory: Path, name: str, times: int, scale: float, rounds: int) -> Section:
