@@ -10,7 +10,7 @@ from functools import partial
 
 from pyspark.sql import DataFrame, SparkSession
 
-from pgoutput_fast.base.arguments import expect_list
+from pgoutput_fast.base.arguments import expect_kind, expect_list
 from pgoutput_fast.catalog.identifiers import parse_qualified_name, qualified_like, quote_qualified_name
 from pgoutput_fast.catalog.relations import Catalog
 from pgoutput_fast.mirror.state.layout import OWN, WRITER
@@ -48,6 +48,7 @@ from pgoutput_fast.tables.errors import RELOAD
 from pgoutput_fast.tables.file_table import CurrentFileTable
 from pgoutput_fast.tables.files import CURRENT_FILE_BYTES
 from pgoutput_fast.tables.formats import FORMATS, check_name, open_current
+from pgoutput_fast.tables.naming import Naming
 from pgoutput_fast.tables.options import TableOptions
 from pgoutput_fast.transactions.outcomes import TransactionOutcomes
 
@@ -71,6 +72,7 @@ def current_sink(
     storage_options: Mapping[str, str] | None = None,
     catalog: Catalog | None = None,
     keep_points: int = MOST_POINTS,
+    namespace: str = "",
 ) -> Callable[[DataFrame, int], None]:
     """Returns a function for `foreachBatch` that maintains current tables while a capture writes segments.
 
@@ -94,8 +96,10 @@ def current_sink(
         storage_options: options of delta-rs for the store, beside the URI.
         catalog: types that the stream does not describe: pass a snapshot's catalog.
         keep_points: how many points can be read. Files that only older versions need are removed.
+        namespace: a prefix of the schemas' names in the target, as that of the mirror.
 
     Raises:
+        TypeError: if `namespace` is not a text.
         ValueError: for wrong arguments. The query fails if a table cannot follow its changes; the error says why, and
             whether to load the table again. It also fails if the target has a mirror of another format or slot, or one
             whose load or repair was interrupted.
@@ -119,7 +123,8 @@ def current_sink(
             "changes out"
         )
     decoding = replace(decoding, batch_rows=SPARK_BATCH_ROWS, batch_bytes=SPARK_BATCH_BYTES)
-    table_options = TableOptions(storage_options, file_bytes=file_bytes)
+    expect_kind("namespace", namespace, str, "a str")
+    table_options = TableOptions(storage_options, file_bytes=file_bytes, naming=Naming(namespace))
     FORMATS[format].check(open_store(target), table_options, format)
     settings = _Settings(
         absolute(target),
@@ -130,6 +135,7 @@ def current_sink(
         bucket_bytes,
         catalog,
         keep_points,
+        namespace,
     )
     sinks: list[_Sink] = []
 
@@ -167,6 +173,7 @@ class _Settings:
     bucket_bytes: int
     catalog: Catalog | None
     keep_points: int
+    namespace: str
 
 
 @dataclass(frozen=True)
@@ -225,7 +232,7 @@ class _Sink:
             for table, _ in self._tables.values():
                 table.check = lease.check
             # A mirror may have run since the last batch, so nothing that it writes is cached between batches.
-            mirrored = read_mirrored(self._store, self._settings.format)
+            mirrored = read_mirrored(self._store, self._settings.format, self._settings.namespace)
             if mirrored is not None:
                 mirrored.check_directory(directory)
             place, wanted = redacted_uri(absolute(directory)), self._settings.tables

@@ -19,7 +19,6 @@ from pgoutput_fast.spark.dataframes.plan import expect_catalog, task_options
 from pgoutput_fast.spark.sessions import session_of
 from pgoutput_fast.spark.source.stream_files import read_emitted
 from pgoutput_fast.spark.tables.job import Remembered, TableJob
-from pgoutput_fast.spark.tables.naming import Naming, Rename
 from pgoutput_fast.spark.tables.plan import PartitionBy, check_exclude
 from pgoutput_fast.spark.tables.problems import OnTableError
 from pgoutput_fast.spark.tables.sources import SegmentSource, TaggedSource
@@ -28,6 +27,7 @@ from pgoutput_fast.storage.paths import Paths, absolute
 from pgoutput_fast.storage.stores import open_store
 from pgoutput_fast.tables.files import APPENDED_FILE_BYTES
 from pgoutput_fast.tables.formats import FORMATS, check_name
+from pgoutput_fast.tables.naming import Naming, Rename
 from pgoutput_fast.tables.options import TableOptions
 from pgoutput_fast.tables.table import Mode
 
