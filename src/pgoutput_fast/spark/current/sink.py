@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from functools import partial
 
 from pyspark.sql import DataFrame, SparkSession
@@ -31,13 +32,19 @@ from pgoutput_fast.segments.tail import between, first_gap
 from pgoutput_fast.spark.current.jobs import run_jobs
 from pgoutput_fast.spark.current.keyed_changes import changes_by_key, check_keys
 from pgoutput_fast.spark.current.mirrored import Mirrored, read_mirrored
-from pgoutput_fast.spark.current.notes import NOTES_FILE, Notes, read_notes, write_notes
+from pgoutput_fast.spark.current.notes import NOTES_FILE, Notes, Stop, read_notes, write_notes
 from pgoutput_fast.spark.current.relation_checks import check_names, check_versions
-from pgoutput_fast.spark.current.remedies import START_AGAIN
+from pgoutput_fast.spark.current.remedies import LOAD_AGAIN, START_AGAIN
 from pgoutput_fast.spark.dataframes.plan import task_options
 from pgoutput_fast.spark.merge import Merger
-from pgoutput_fast.spark.sessions import cores_of
+from pgoutput_fast.spark.sessions import cores_of, start_of
 from pgoutput_fast.spark.source.stream_files import Emitted, read_emitted
+from pgoutput_fast.spark.tables.problems import (
+    TABLE_ERRORS,
+    OnTableError,
+    TableProblems,
+    check_on_table_error,
+)
 from pgoutput_fast.spark.tasks.current.divide import DivideChanges, ReadRange, ShuffledChanges
 from pgoutput_fast.spark.tasks.current.reduce import TableLocation
 from pgoutput_fast.storage.lease import WriterLease
@@ -73,6 +80,7 @@ def current_sink(
     catalog: Catalog | None = None,
     keep_points: int = MOST_POINTS,
     namespace: str = "",
+    on_table_error: OnTableError = "stop",
 ) -> Callable[[DataFrame, int], None]:
     """Returns a function for `foreachBatch` that maintains current tables while a capture writes segments.
 
@@ -97,6 +105,9 @@ def current_sink(
         catalog: types that the stream does not describe: pass a snapshot's catalog.
         keep_points: how many points can be read. Files that only older versions need are removed.
         namespace: a prefix of the schemas' names in the target, as that of the mirror.
+        on_table_error: if a table cannot follow its changes, `"stop"` raises the error, and `"skip"` lets the others go
+            on: the table stays as it is, with its position (see `table_status`). It is tried again when the query
+            starts again, with all changes after its position. If no table is left, the error is raised.
 
     Raises:
         TypeError: if `namespace` is not a text.
@@ -112,6 +123,7 @@ def current_sink(
             .option("checkpointLocation", "checkpoint/").start()
         )
     """
+    check_on_table_error(on_table_error)
     check_name(format, "current", of_files=True)
     if file_bytes < 1 or bucket_bytes < 1 or keep_points < 1:
         raise ValueError("file_bytes, bucket_bytes and keep_points must be at least 1")
@@ -136,6 +148,7 @@ def current_sink(
         catalog,
         keep_points,
         namespace,
+        on_table_error,
     )
     sinks: list[_Sink] = []
 
@@ -174,6 +187,7 @@ class _Settings:
     catalog: Catalog | None
     keep_points: int
     namespace: str
+    on_table_error: OnTableError
 
 
 @dataclass(frozen=True)
@@ -190,6 +204,19 @@ class _Batch:
     sent: Catalog
     after: int
     last: int
+
+    def check_complete(self) -> None:
+        """Checks that the segments have all messages.
+
+        Raises:
+            ValueError: if some are missing.
+        """
+        gap = first_gap(self.segments, self.after + 1, self.last + 1)
+        if gap is not None:
+            raise ValueError(
+                f"no segment has messages {gap[0]} to {gap[1]}, which the table needs, because it was stopped: bring "
+                f"the segments back. {LOAD_AGAIN}"
+            )
 
     def check_begun(self, taken: int) -> None:
         """Checks that transactions that began before the batch and commit in it are complete.
@@ -221,6 +248,9 @@ class _Sink:
         self._listed: dict[str, SegmentList] = {}
         self._tables: dict[str, tuple[CurrentFileTable, TableLocation]] = {}
         self._next_cleaning = 0.0
+        # The start of the query, and the tables that were stopped since.
+        self._start: str | None = None
+        self._given_up: set[str] = set()
         self._check: Callable[[], object] = lambda: None
 
     def take(self, spark: SparkSession, found: Emitted) -> None:
@@ -249,12 +279,20 @@ class _Sink:
             batch = self._batch(spark, directory, first, last)
             taken = [-1 if notes.seq is None else notes.seq, -1 if mirrored is None else mirrored.last_seq]
             batch.check_begun(max(taken))
+            problems = TableProblems(self._settings.on_table_error)
+            notes = self._take_up(spark, directory, last, notes, mirrored, problems)
+            names = [name for name in self._names(batch.catalog) if name not in notes.stopped]
             if mirrored is not None:
-                mirrored.check_named(wanted or self._names(batch.catalog), wanted=wanted is not None)
+                for name in sorted(set(wanted or names) - set(notes.stopped)):
+                    with problems.of(name):
+                        mirrored.check_named([name], wanted=wanted is not None)
             commit = batch.outcomes.last_commit
             if commit is not None:
-                notes = self._apply(batch, commit[0], notes, mirrored)
+                going = [name for name in names if name not in problems.reasons]
+                notes = self._applied(batch, going, commit[0], notes, mirrored, problems)
                 notes = replace(notes, lsn=max(notes.lsn, commit[0]), time=commit[1])
+            notes = self._stopped(notes, first, problems)
+            problems.expect_others(sum(name not in notes.stopped for name in self._names(batch.catalog)))
             write_notes(self._store, replace(notes, seq=last), lease.check)
             points = Points(self._store, self._settings.keep_points, lease.check)
             if commit is not None:
@@ -392,8 +430,77 @@ class _Sink:
             self._tables[name] = table, place
         return self._tables[name]
 
-    def _apply(self, batch: _Batch, lsn: int, notes: Notes, mirrored: Mirrored | None) -> Notes:
-        names = self._names(batch.catalog)
+    def _take_up(
+        self,
+        spark: SparkSession,
+        directory: str,
+        last: int,
+        notes: Notes,
+        mirrored: Mirrored | None,
+        problems: TableProblems,
+    ) -> Notes:
+        """Applies what stopped tables lack up to a message, once after each start of the query."""
+        start = start_of(spark)
+        if start != self._start:
+            self._start, self._given_up = start, set()
+        for name in sorted(set(notes.stopped) - self._given_up):
+            with problems.of(name):
+                after, position = notes.stopped[name].seq, self._table(name)[0].position()
+                if notes.seq is not None and position is not None and position >= notes.lsn:
+                    after = max(after, notes.seq)  # a mirror has loaded it again
+                batch = self._batch(spark, directory, after + 1, last)
+                batch.check_complete()
+                batch.check_begun(after)
+                commit = batch.outcomes.last_commit
+                if commit is not None:
+                    notes = self._apply(batch, [name], commit[0], notes, mirrored)
+                notes = replace(
+                    notes, stopped={key: stop for key, stop in notes.stopped.items() if key != name}
+                )
+        return notes
+
+    def _stopped(self, notes: Notes, first: int, problems: TableProblems) -> Notes:
+        """The notes with the tables that are stopped now. They have what committed before message `first`, or less."""
+        self._given_up |= problems.reasons.keys() - problems.passing
+        stopped = dict(notes.stopped)
+        for name, reason in problems.reasons.items():
+            known = stopped.get(name)
+            since = datetime.now(UTC).isoformat() if known is None else known.since
+            stopped[name] = Stop(reason, since, first - 1 if known is None else known.seq)
+        return replace(notes, stopped=stopped)
+
+    def _applied(
+        self,
+        batch: _Batch,
+        names: Sequence[str],
+        lsn: int,
+        notes: Notes,
+        mirrored: Mirrored | None,
+        problems: TableProblems,
+    ) -> Notes:
+        """Applies a batch to tables. If that fails for one of them, to one after the other."""
+        try:
+            return self._apply(batch, names, lsn, notes, mirrored)
+        except TABLE_ERRORS:
+            if not problems.skip:
+                raise
+        # Some may have been committed. Of the others, nothing is known yet.
+        written = read_notes(self._store)
+        done = {name for name in names if (self._table(name)[0].position() or -1) >= lsn}
+        notes = replace(
+            notes,
+            oids={**notes.oids, **{key: oid for key, oid in written.oids.items() if key in done}},
+            keys={**notes.keys, **{key: columns for key, columns in written.keys.items() if key in done}},
+        )
+        for name in names:
+            self._clear_scratch()
+            with problems.of(name):
+                notes = self._apply(batch, [name], lsn, notes, mirrored)
+        return notes
+
+    def _apply(
+        self, batch: _Batch, names: Sequence[str], lsn: int, notes: Notes, mirrored: Mirrored | None
+    ) -> Notes:
         positions = {name: self._table(name)[0].position() for name in names}
         pending = {
             name: position for name, position in positions.items() if position is None or position < lsn
@@ -484,6 +591,7 @@ class _Sink:
             names = set(mirrored.following)
         if self._settings.tables is not None:
             names &= self._settings.tables
+        names -= set(notes.stopped)
         found = {name: now for name in sorted(names) if (now := self._table(name)[0].now()) is not None}
         reached = [each.lsn for each in found.values()] + [each.position for each in known[-1:]]
         # A mirror ran, and the query lags: the points of the mirror remain.
