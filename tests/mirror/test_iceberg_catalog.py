@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -129,7 +130,8 @@ def test_a_namespace_in_the_target(place: Place, format: str) -> None:
     _prepare(place)
     place.run(format=format, namespace="north_")
     place.database.execute("UPDATE orders SET note = 'paid' WHERE id = 1")
-    place.run(format=format, namespace="north_")
+    command = place.arguments("--format", format, "--namespace", "north_", "--until", "now")
+    subprocess.run(command, env=place.environment, check=True)
     assert (place.target / "history" / "north_public.orders").is_dir()
     if format == "duckdb":
         with duckdb.connect(str(place.target / "current.duckdb"), read_only=True) as connection:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -298,7 +299,7 @@ class _Sink:
             if commit is not None:
                 self._mark(batch.catalog, notes, mirrored, points)
             self._clear_scratch()
-            self._clean(points)
+            self._clean(points, notes)
 
     def _check_target(self, before: Notes, found: Emitted) -> None:
         """Checks that a query with earlier batches finds their notes.
@@ -486,7 +487,7 @@ class _Sink:
                 raise
         # Some may have been committed. Of the others, nothing is known yet.
         written = read_notes(self._store)
-        done = {name for name in names if (self._table(name)[0].position() or -1) >= lsn}
+        done = {name for name in names if self._has(name, lsn)}
         notes = replace(
             notes,
             oids={**notes.oids, **{key: oid for key, oid in written.oids.items() if key in done}},
@@ -497,6 +498,12 @@ class _Sink:
             with problems.of(name):
                 notes = self._apply(batch, [name], lsn, notes, mirrored)
         return notes
+
+    def _has(self, name: str, lsn: int) -> bool:
+        """Whether a table has everything up to a commit. A damaged one counts as a table that has not."""
+        with suppress(*TABLE_ERRORS):
+            return (self._table(name)[0].position() or 0) >= lsn
+        return False
 
     def _apply(
         self, batch: _Batch, names: Sequence[str], lsn: int, notes: Notes, mirrored: Mirrored | None
@@ -599,13 +606,13 @@ class _Sink:
             versions = {name: each.number for name, each in found.items()}
             points.add(Point(notes.lsn, notes.time, versions, notes.lsn))
 
-    def _clean(self, points: Points) -> None:
+    def _clean(self, points: Points, notes: Notes) -> None:
         """Removes files needed only by versions before the oldest point, and those left by killed tasks."""
         if time.monotonic() < self._next_cleaning:
             return
         oldest = points.oldest()
         for name, (table, _) in self._tables.items():
-            version = table.version()
+            version = None if name in notes.stopped else table.version()
             if version is not None:
                 table.vacuum(max(1, version - oldest.get(name, version) + 1))
         self._next_cleaning = time.monotonic() + _CLEAN_SECONDS
