@@ -124,6 +124,7 @@ def test_several_databases_in_one_catalog(place: Place, tmp_path: Path) -> None:
         other.drop()
 
 
+@pytest.mark.newest_server
 @pytest.mark.parametrize("format", and_slow(["delta"], ["duckdb", "iceberg"]))
 def test_a_namespace_in_the_target(place: Place, format: str) -> None:
     """The names in the target have the prefix. A mirror keeps it, and readers take the names of the server."""

@@ -181,6 +181,7 @@ def test_auto_cdc_has_the_rows_of_the_server(address: str, shop: Shop, tmp_path:
             assert pipeline.rows_at(lsn) == rows, lsn
 
 
+@pytest.mark.exhaustive  # the slow parts are those of the test above
 def test_a_truncate_stops_auto_cdc_and_a_full_refresh_begins_after_it(
     address: str, shop: Shop, tmp_path: Path
 ) -> None:

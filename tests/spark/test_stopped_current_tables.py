@@ -31,6 +31,7 @@ def _prepare(place: Place) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_stopped_table_is_taken_up_when_the_query_starts_again(spark: Any, place: Place) -> None:
     """Its files are gone for a while. It then has the batches that it missed, and the others do not get theirs twice."""
     _prepare(place)
