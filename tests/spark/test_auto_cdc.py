@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
 from pyspark.errors import PySparkException
 
@@ -29,11 +30,9 @@ SOURCE = Source("1", "shop", "slot")
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a Spark with a catalog `lake`, whose tables have MERGE."""
-    pipelines = pytest.importorskip("pyspark.pipelines", reason="declarative pipelines need Spark 4.1")
-    if not hasattr(pipelines, "create_auto_cdc_flow"):
-        pytest.skip("AUTO CDC needs Spark 4.3")
-    import pyspark
-
+    if tuple(map(int, pyspark.__version__.split(".")[:2])) < (4, 3):
+        pytest.skip("SCD type 2 of AUTO CDC needs Spark 4.3")
+    pytest.importorskip("yaml", reason="pipelines need PyYAML")
     directory = tmp_path_factory.mktemp("pipelines")
     javac = Path(java_environment()["JAVA_HOME"], "bin", "javac")
     if not javac.exists():
