@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
 
 from pgoutput_fast.base.documents import parsed_json
 from pgoutput_fast.mirror.state.layout import OWN
@@ -89,6 +90,31 @@ class Notes:
             seq=seq,
             stopped=stopped,
         )
+
+    def with_stops(self, reasons: Mapping[str, str], first: int) -> Notes:
+        """The notes with tables that are stopped now. One that was already stopped keeps its time and its position.
+
+        Args:
+            reasons: {qualified name: why}.
+            first: ordinal of the first message of the batch.
+        """
+        new = {
+            name: replace(self.stopped[name], reason=reason)
+            if name in self.stopped
+            else Stop(reason, datetime.now(UTC).isoformat(), first - 1)
+            for name, reason in reasons.items()
+        }
+        return replace(self, stopped={**self.stopped, **new})
+
+    def without_stop(self, table: str) -> Notes:
+        """The notes with a table that has the messages of the others."""
+        return replace(self, stopped={name: stop for name, stop in self.stopped.items() if name != table})
+
+    def with_tables(self, other: Notes, tables: Collection[str]) -> Notes:
+        """The notes with what others know of the relations and the keys of tables."""
+        oids = {name: oid for name, oid in other.oids.items() if name in tables}
+        keys = {name: key for name, key in other.keys.items() if name in tables}
+        return replace(self, oids={**self.oids, **oids}, keys={**self.keys, **keys})
 
 
 def read_notes(store: Store) -> Notes:

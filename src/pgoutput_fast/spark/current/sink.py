@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from functools import partial
 
 from pyspark.sql import DataFrame, SparkSession
@@ -20,7 +19,6 @@ from pgoutput_fast.mirror.state.points import MOST_POINTS, Point, Points
 from pgoutput_fast.protocol.limits import SPARK_BATCH_BYTES, SPARK_BATCH_ROWS
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.segments.listing import SegmentList, catalog_of
-from pgoutput_fast.segments.names import named_segments
 from pgoutput_fast.segments.planner import (
     Span,
     bytes_per_core,
@@ -30,10 +28,11 @@ from pgoutput_fast.segments.planner import (
 )
 from pgoutput_fast.segments.segment import Segment
 from pgoutput_fast.segments.tail import between, first_gap
+from pgoutput_fast.spark.current.batch_checks import check_begin, check_notes, check_tables, check_target
 from pgoutput_fast.spark.current.jobs import run_jobs
 from pgoutput_fast.spark.current.keyed_changes import changes_by_key, check_keys
 from pgoutput_fast.spark.current.mirrored import Mirrored, read_mirrored
-from pgoutput_fast.spark.current.notes import NOTES_FILE, Notes, Stop, read_notes, write_notes
+from pgoutput_fast.spark.current.notes import Notes, read_notes, write_notes
 from pgoutput_fast.spark.current.relation_checks import check_names, check_versions
 from pgoutput_fast.spark.current.remedies import LOAD_AGAIN, START_AGAIN
 from pgoutput_fast.spark.dataframes.plan import task_options
@@ -41,7 +40,6 @@ from pgoutput_fast.spark.merge import Merger
 from pgoutput_fast.spark.sessions import cores_of, start_of
 from pgoutput_fast.spark.source.stream_files import Emitted, read_emitted
 from pgoutput_fast.spark.tables.problems import (
-    TABLE_ERRORS,
     OnTableError,
     TableProblems,
     check_on_table_error,
@@ -58,6 +56,7 @@ from pgoutput_fast.tables.files import CURRENT_FILE_BYTES
 from pgoutput_fast.tables.formats import FORMATS, check_name, open_current
 from pgoutput_fast.tables.naming import Naming
 from pgoutput_fast.tables.options import TableOptions
+from pgoutput_fast.tables.table import TABLE_ERRORS
 from pgoutput_fast.transactions.outcomes import TransactionOutcomes
 
 __all__ = ["current_sink"]
@@ -269,13 +268,13 @@ class _Sink:
             place, wanted = redacted_uri(absolute(directory)), self._settings.tables
             before = read_notes(self._store)
             if mirrored is None:
-                self._check_target(before, found)
-                self._check_notes(before, first)
-                self._check_tables(before, directory, first)
+                check_target(self._store, before, found)
+                check_notes(self._store, before, first)
+                check_tables(self._store, wanted, before, directory, first)
             notes = before.within(place, wanted)
             if notes.seq is not None and last <= notes.seq:
                 return
-            self._check_begin(first, notes, mirrored)
+            check_begin(self._store, first, notes, mirrored)
             self._clear_scratch()
             batch = self._batch(spark, directory, first, last)
             taken = [-1 if notes.seq is None else notes.seq, -1 if mirrored is None else mirrored.last_seq]
@@ -292,7 +291,8 @@ class _Sink:
                 going = [name for name in names if name not in problems.reasons]
                 notes = self._applied(batch, going, commit[0], notes, mirrored, problems)
                 notes = replace(notes, lsn=max(notes.lsn, commit[0]), time=commit[1])
-            notes = self._stopped(notes, first, problems)
+            self._given_up |= problems.reasons.keys() - problems.passing
+            notes = notes.with_stops(problems.reasons, first)
             problems.expect_others(sum(name not in notes.stopped for name in self._names(batch.catalog)))
             write_notes(self._store, replace(notes, seq=last), lease.check)
             points = Points(self._store, self._settings.keep_points, lease.check)
@@ -300,30 +300,6 @@ class _Sink:
                 self._mark(batch.catalog, notes, mirrored, points)
             self._clear_scratch()
             self._clean(points, notes)
-
-    def _check_target(self, before: Notes, found: Emitted) -> None:
-        """Checks that a query with earlier batches finds their notes.
-
-        Raises:
-            ValueError: if they are missing.
-        """
-        if before.seq is None and found.began is not None and found.first > found.began:
-            raise ValueError(
-                f"the query began at message {found.began} and goes on at message {found.first}, but {self._store} has "
-                f"no notes of the messages before: the target was lost, or it is another one. {START_AGAIN}"
-            )
-
-    def _check_notes(self, before: Notes, first: int) -> None:
-        """Checks that notes exist if tables do: without them, missing messages would go unnoticed.
-
-        Raises:
-            ValueError: if they do not, and the batch does not begin with the first message.
-        """
-        if before.directory is None and first > 0 and any(self._store.entries(CURRENT, recursive=True)):
-            raise ValueError(
-                f"{self._store} has current tables, but the notes beside them ({NOTES_FILE}) are gone. They say which "
-                f"messages the tables have, and the batch begins at message {first}. {START_AGAIN}"
-            )
 
     def _marked(self) -> Collection[str]:
         """The tables of the last point."""
@@ -352,38 +328,6 @@ class _Sink:
             raise ValueError(
                 f"the current table of {table} in {self._store} is gone: it would begin in the middle. "
                 + (f"Load it again with {RELOAD}" if mirrored is not None else START_AGAIN)
-            )
-
-    def _check_tables(self, before: Notes, directory: str, first: int) -> None:
-        """Checks that a previously excluded table gets its messages from the beginning, because nothing has loaded it.
-
-        Raises:
-            ValueError: if it does not.
-        """
-        added = before.left_out(redacted_uri(absolute(directory)), self._settings.tables)
-        begin = next((each.first_seq for each in named_segments(open_store(directory))), 0)
-        if added is not None and first > begin:
-            raise ValueError(
-                f"the sink was told to keep {added} in {self._store}, too, but the batch begins at message {first}: "
-                f"the changes of {added} before it are missing. Start the query with a new checkpoint, so that it "
-                "reads all segments. Tables that have changes already leave them out. If the segments do not begin "
-                "with the table, load the target with a Mirror first"
-            )
-
-    def _check_begin(self, first: int, notes: Notes, mirrored: Mirrored | None) -> None:
-        """Checks that no message is missing before a batch. A mirror may have applied some.
-
-        Raises:
-            ValueError: if some are.
-        """
-        known = [notes.seq] if notes.seq is not None else []
-        if mirrored is not None:
-            known.append(mirrored.last_seq)
-        if known and first > max(known) + 1:
-            raise ValueError(
-                f"the tables in {self._store} have the messages up to {max(known)}, but the batch begins at message "
-                f"{first}: messages in between are missing. Let the query begin there (option starting). Or "
-                f"s{START_AGAIN[1:]}"
             )
 
     def _clear_scratch(self) -> None:
@@ -455,20 +399,8 @@ class _Sink:
                 commit = batch.outcomes.last_commit
                 if commit is not None:
                     notes = self._apply(batch, [name], commit[0], notes, mirrored)
-                notes = replace(
-                    notes, stopped={key: stop for key, stop in notes.stopped.items() if key != name}
-                )
+                notes = notes.without_stop(name)
         return notes
-
-    def _stopped(self, notes: Notes, first: int, problems: TableProblems) -> Notes:
-        """The notes with the tables that are stopped now. They have what committed before message `first`, or less."""
-        self._given_up |= problems.reasons.keys() - problems.passing
-        stopped = dict(notes.stopped)
-        for name, reason in problems.reasons.items():
-            known = stopped.get(name)
-            since = datetime.now(UTC).isoformat() if known is None else known.since
-            stopped[name] = Stop(reason, since, first - 1 if known is None else known.seq)
-        return replace(notes, stopped=stopped)
 
     def _applied(
         self,
@@ -486,13 +418,8 @@ class _Sink:
             if not problems.skip:
                 raise
         # Some may have been committed. Of the others, nothing is known yet.
-        written = read_notes(self._store)
         done = {name for name in names if self._has(name, lsn)}
-        notes = replace(
-            notes,
-            oids={**notes.oids, **{key: oid for key, oid in written.oids.items() if key in done}},
-            keys={**notes.keys, **{key: columns for key, columns in written.keys.items() if key in done}},
-        )
+        notes = notes.with_tables(read_notes(self._store), done)
         for name in names:
             self._clear_scratch()
             with problems.of(name):

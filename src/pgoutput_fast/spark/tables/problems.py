@@ -7,17 +7,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Literal, get_args
 
-import pyarrow as pa
-
 from pgoutput_fast.base.display import error_text
-from pgoutput_fast.tables.table import ConflictError
+from pgoutput_fast.tables.table import TABLE_ERRORS, ConflictError
 
-__all__ = ["TABLE_ERRORS", "OnTableError", "TableProblems", "check_on_table_error"]
+__all__ = ["OnTableError", "TableProblems", "check_on_table_error"]
 
 OnTableError = Literal["stop", "skip"]
 
-# Other errors, such as those of a store, concern all tables.
-TABLE_ERRORS = (ValueError, ConflictError, pa.ArrowException)
 _log = logging.getLogger(__name__)
 
 

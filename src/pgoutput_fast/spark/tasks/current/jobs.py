@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from pgoutput_fast.spark.tables.problems import TABLE_ERRORS
+from pgoutput_fast.tables.table import TABLE_ERRORS
 
 __all__ = ["RESULT_SCHEMA", "Failed", "Job", "RunJobs", "packed", "unpacked"]
 
