@@ -60,9 +60,12 @@ class DefaultSource(DataSource):
 
             return make_snapshot_reader(self._plan, schema)
         from pgoutput_fast.spark.source.batch import SegmentReader
+        from pgoutput_fast.spark.source.options import emitted
         from pgoutput_fast.spark.source.plan import STREAM_OPTIONS, plan_source
 
         only_streams = sorted(key for key in STREAM_OPTIONS if key in self.options)
+        if emitted(self.options) == "files":
+            only_streams.append("emit=files")
         if only_streams:
             raise ValueError(f"spark.read has no option {', '.join(only_streams)}: use spark.readStream")
         # `schema` was not called if the user gave a schema.

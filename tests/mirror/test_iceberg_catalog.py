@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
 from pyiceberg.catalog import load_catalog
 
-from pgoutput_fast.mirror import MirrorError, fresh, status_of
+from pgoutput_fast.mirror import MirrorError, at, fresh, status_of
+from support import pg
 from support.buckets import opened_bucket
+from support.forms import and_slow
 from support.fresh import ahead, position_now
 from support.mirrors import Place, place
 
@@ -28,11 +32,11 @@ def _catalog(directory: Path, **more: str) -> dict[str, str]:
     return {"name": "shared", "type": "sql", "uri": f"sqlite:///{directory}/shared.db", **more}
 
 
-def _rows(properties: dict[str, str]) -> list[dict[str, Any]]:
+def _rows(properties: dict[str, str], table: str = "public.orders") -> list[dict[str, Any]]:
     """What another program reads."""
-    table = load_catalog(**properties).load_table("public.orders")
+    found = load_catalog(**properties).load_table(table)
     return sorted(
-        table.scan(selected_fields=("id", "note")).to_arrow().to_pylist(), key=lambda row: row["id"]
+        found.scan(selected_fields=("id", "note")).to_arrow().to_pylist(), key=lambda row: row["id"]
     )
 
 
@@ -82,3 +86,69 @@ def test_tables_in_a_store(place: Place, tmp_path: Path) -> None:
         assert _rows(catalog) == [{"id": 1, "note": "paid"}]
         rows = fresh(place.target, "public.orders", ["id", "note"], iceberg_catalog=catalog)
         assert rows.to_pylist() == [{"id": 1, "note": "paid"}]
+
+
+@pytest.mark.slow
+def test_several_databases_in_one_catalog(place: Place, tmp_path: Path) -> None:
+    """Each has a target and a prefix of its own. Without one, a mirror does not write into tables of another."""
+    _prepare(place)
+    catalog = _catalog(tmp_path)
+    more: dict[str, Any] = {"format": "iceberg", "iceberg_catalog": catalog}
+    other = pg.Database(place.database.server)
+    south, third = Place(other, tmp_path / "south"), Place(other, tmp_path / "third")
+    third.slot += "3"
+    try:
+        _prepare(south)
+        other.execute("UPDATE orders SET note = 'south'")
+        place.run(**more)
+        south.run(**more, namespace="south_")
+        for each in (place, south):
+            each.database.execute("DELETE FROM orders WHERE id = 2")
+        place.run(**more)
+        south.run(**more, namespace="south_")
+        assert _rows(catalog) == [{"id": 1, "note": "new"}]
+        assert _rows(catalog, "south_public.orders") == [{"id": 1, "note": "south"}]
+        rows = fresh(south.target, "public.orders", ["id", "note"], iceberg_catalog=catalog)
+        assert rows.to_pylist() == [{"id": 1, "note": "south"}]
+        (found,) = status_of(south.target, iceberg_catalog=catalog)
+        assert (found.table, found.state, found.waiting_rows) == ("public.orders", "follow", 0)
+        with third.mirror(**more) as mirror:
+            mirror.run(until_lsn="now")
+            (found,) = mirror.status()
+        assert found.state == "stopped"
+        assert "the catalog has the table public.orders at" in str(found.error)
+        assert _rows(catalog) == [{"id": 1, "note": "new"}]
+    finally:
+        south.drop()
+        third.drop()
+        other.drop()
+
+
+@pytest.mark.newest_server
+@pytest.mark.parametrize("format", and_slow(["delta"], ["duckdb", "iceberg"]))
+def test_a_namespace_in_the_target(place: Place, format: str) -> None:
+    """The names in the target have the prefix. A mirror keeps it, and readers take the names of the server."""
+    _prepare(place)
+    place.run(format=format, namespace="north_")
+    place.database.execute("UPDATE orders SET note = 'paid' WHERE id = 1")
+    command = place.arguments("--format", format, "--namespace", "north_", "--until", "now")
+    subprocess.run(command, env=place.environment, check=True)
+    assert (place.target / "history" / "north_public.orders").is_dir()
+    if format == "duckdb":
+        with duckdb.connect(str(place.target / "current.duckdb"), read_only=True) as connection:
+            rows = connection.sql("SELECT id, note FROM north_public.orders ORDER BY id").fetchall()
+        assert rows == [(1, "paid"), (2, "new")]
+    else:
+        assert [each.name for each in (place.target / "current").iterdir() if each.is_dir()] == [
+            "north_public.orders"
+        ]
+    rows = fresh(place.target, "public.orders", ["id", "note"])
+    assert sorted(map(str, rows.to_pylist())) == [
+        "{'id': 1, 'note': 'paid'}", "{'id': 2, 'note': 'new'}"
+    ]  # fmt: skip
+    assert list(at(place.target)) == ["public.orders"]
+    assert [each.table for each in status_of(place.target)] == ["public.orders"]
+    with pytest.raises(MirrorError, match="its namespace is north_, not the default"):
+        place.run(format=format)
+    with pytest.raises(TypeError, match="namespace must be a str, not"):
+        place.mirror(namespace=3)

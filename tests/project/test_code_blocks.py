@@ -131,6 +131,7 @@ BLOCKS: dict[str, dict[str, tuple[int | str, ...]]] = {
         "Errors": (2, _SEGMENTS, ERROR),
         "The data source": (4, "spark/test_source.py::test_the_page_says_what_is_so"),
         "Filters": (1, "spark/test_source.py::test_the_page_says_what_is_so"),
+        "AUTO CDC": (1, "spark/test_auto_cdc.py::test_auto_cdc_has_the_rows_of_the_server"),
         "Single payloads": (1, "spark/test_source.py::test_the_page_says_what_is_so"),
         "Untagged payloads": (3, "spark/test_tag.py::test_the_page_says_how"),
         "Damaged payloads": (1, "spark/test_tag.py::test_the_page_says_how"),

@@ -11,7 +11,7 @@ import pytest
 
 from pgoutput_fast import spark as pgspark
 from pgoutput_fast.capture import drop_slot
-from pgoutput_fast.mirror import at, points
+from pgoutput_fast.mirror import at, fresh, points
 from pgoutput_fast.mirror.state.mirror_state import MirrorState
 from pgoutput_fast.protocol.lsn import parse_lsn
 from pgoutput_fast.segments import list_segments
@@ -241,3 +241,23 @@ def test_an_array_joins_the_key_of_a_mirrored_table(spark: Any, place: Place) ->
     Query(spark, place).follow()
     rows = current_of(place.target, "public.a").select(["id", "part"]).sort_by("id").to_pylist()
     assert rows == [{"id": k, "part": [k]} for k in range(1, 6)]
+
+
+@pytest.mark.slow
+def test_the_namespace_of_the_mirror(spark: Any, place: Place) -> None:
+    _two_tables(place, namespace="north_")
+    place.database.execute("INSERT INTO a VALUES (1)", "UPDATE b SET id = 2")
+    with pytest.raises(
+        ValueError, match="has the namespace 'north_', and the sink '': give the sink the same"
+    ):
+        Query(spark, place).follow()
+    Query(spark, place, namespace="north_").follow()
+    assert sorted(each.name for each in (place.target / "current").iterdir()) == [
+        "north_public.a", "north_public.b"
+    ]  # fmt: skip
+    assert fresh(place.target, "public.a", ["id"])["id"].to_pylist() == [1]
+    assert sorted(at(place.target)) == ["public.a", "public.b"]
+    place.database.execute("DELETE FROM a", "UPDATE b SET id = 3")
+    place.run(namespace="north_")
+    assert fresh(place.target, "public.a", ["id"]).num_rows == 0
+    assert fresh(place.target, "public.b", ["id"])["id"].to_pylist() == [3]

@@ -123,10 +123,10 @@ def test_wrong_streams(spark: Any, stored: Path, tmp_path: Path) -> None:
     with pytest.raises(TypeError, match=r"tables must be a list"):
         pgspark.table_sink(tmp_path, "public.t0")
     for options, message in (
-        ({"emit": "names"}, "emit must be 'rows' or 'files'"),
+        ({"emit": "names"}, "emit must be 'rows', 'upserts', 'files'"),
         ({"emit": "files", "columns": "id"}, "has no option 'columns'"),
     ):
         with pytest.raises(Exception, match=message):
             _start(spark, stored, tmp_path / "c", options)
-    with pytest.raises(Exception, match=r"has no option emit"):
+    with pytest.raises(Exception, match=r"has no option emit=files"):
         spark.read.format("pgoutput").option("emit", "files").load(str(stored)).collect()

@@ -81,7 +81,7 @@ def classic_session(warehouse: Path) -> Iterator[Any]:
 
 
 @contextlib.contextmanager
-def connect_server(directory: Path) -> Iterator[str]:
+def connect_server(directory: Path, more: Mapping[str, Any] | None = None) -> Iterator[str]:
     """A server of Spark Connect on two cores, in a separate process. Yields its address.
 
     It uses the same Python and finds the tests, so functions of tests run there.
@@ -89,6 +89,7 @@ def connect_server(directory: Path) -> Iterator[str]:
     Args:
         directory: for the server's log and files. It is the server's working directory, so that no relative path leads
             it to files of this process.
+        more: more settings.
     """
     java = java_environment()
     import pyspark
@@ -105,6 +106,7 @@ def connect_server(directory: Path) -> Iterator[str]:
         "spark.sql.warehouse.dir": directory / "warehouse",
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": 0,
+        **(more or {}),
     }
     command = [str(home / "bin" / "spark-submit"), "--master", "local[2]", "--name", "pgoutput_fast tests"]
     for name, value in settings.items():

@@ -44,6 +44,13 @@ _Target: TypeAlias = Annotated[
 _Format: TypeAlias = Annotated[
     str, typer.Option(metavar="delta|iceberg|duckdb", help="of the current tables")
 ]
+_Namespace: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        metavar="PREFIX",
+        help="a prefix of the schemas' names in the target, so that an Iceberg catalog can have several databases",
+    ),
+]
 _Segments: TypeAlias = Annotated[
     str | None,
     typer.Option(
@@ -123,6 +130,7 @@ def mirror(
     target: _Target = None,
     format: _Format = "delta",
     iceberg_catalog: IcebergCatalog = None,
+    namespace: _Namespace = "",
     segments: _Segments = None,
     seconds: _Seconds = 10.0,
     merge_seconds: _MergeSeconds = None,
@@ -181,6 +189,7 @@ def _service(given: Mapping[str, Any]) -> Mirror:
     catalog = name_value_pairs("--iceberg-catalog", given["iceberg_catalog"], "type=rest")
     same = (
         *("adopt", "format", "in_step", "keep_points", "merge_seconds", "metrics_address", "metrics_file"),
+        "namespace",
         *("retry_seconds", "seconds", "segments", "threads"),
     )
     try:

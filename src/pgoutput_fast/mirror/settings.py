@@ -63,6 +63,11 @@ class MirrorSettings:
     retry_seconds: float = RETRY_SECONDS
     backlog_bytes: int | None = BACKLOG_BYTES
 
+    @property
+    def namespace(self) -> str:
+        """The prefix of the schemas' names in the target."""
+        return str(self.table_options.naming.namespace)
+
     def snapshot(
         self, slot: str | None, keep_going: Callable[[], bool], tables: Sequence[str] | None = None
     ) -> Snapshot:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pyspark.errors import PySparkRuntimeError
+from pyspark.errors import PySparkException, PySparkRuntimeError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
-__all__ = ["context_of", "cores_of", "java_frame", "java_session", "plan_of", "session_of"]
+__all__ = ["context_of", "cores_of", "java_frame", "java_session", "plan_of", "session_of", "start_of"]
 
 # A range of this many rows has a row in each of its partitions, unless there are more cores than rows.
 _ROWS = 1 << 16
@@ -35,6 +35,14 @@ def java_frame(df: DataFrame) -> Any:
 def context_of(spark: SparkSession) -> SparkContext | None:
     """Returns the session's SparkContext; None on Spark Connect."""
     return None if java_session(spark) is None else spark.sparkContext
+
+
+def start_of(spark: SparkSession) -> str | None:
+    """Names the start of the query whose batch this thread runs. None on Spark Connect."""
+    try:
+        return spark.sparkContext.getLocalProperty("spark.jobGroup.id")
+    except (AttributeError, PySparkException):
+        return None
 
 
 def session_of(spark: SparkSession | None) -> SparkSession:

@@ -52,7 +52,8 @@ class DuckDBTarget(Target):
     def current(self, table: str) -> DuckDBCurrent:
         parts = parse_qualified_name(table)
         assert parts is not None
-        return DuckDBCurrent(f"{os.fspath(self.store.at(''))}.duckdb", parts[1], parts[0])
+        schema, name = self.options.naming.of(None, *parts)
+        return DuckDBCurrent(f"{os.fspath(self.store.at(''))}.duckdb", name, schema)
 
 
 @dataclass(frozen=True)

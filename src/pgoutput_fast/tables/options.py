@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from pgoutput_fast.storage.paths import redacted_uri
 from pgoutput_fast.tables.files import CURRENT_FILE_BYTES
+from pgoutput_fast.tables.naming import SAME_NAMES, Naming
 
 __all__ = ["TableOptions"]
 
@@ -19,11 +20,13 @@ class TableOptions:
         storage: options of delta-rs for the store, besides the URI.
         iceberg_catalog: properties of a pyiceberg catalog; None for the one in the target.
         file_bytes: about how many bytes a file of a current table has at most.
+        naming: the names of current tables, with prefixes only.
     """
 
     storage: Mapping[str, str] | None = field(default=None, repr=False)  # both may have secrets
     iceberg_catalog: Mapping[str, str] | None = field(default=None, repr=False)
     file_bytes: int = CURRENT_FILE_BYTES
+    naming: Naming = SAME_NAMES
 
     @property
     def catalog_place(self) -> str | None:

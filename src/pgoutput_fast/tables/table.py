@@ -23,6 +23,7 @@ from pgoutput_fast.tables.files import WrittenFile
 from pgoutput_fast.tables.stream import Stream
 
 __all__ = [
+    "TABLE_ERRORS",
     "Commit",
     "CommitLsn",
     "ConflictError",
@@ -191,6 +192,10 @@ class ConflictError(RuntimeError):
         super().__init__(
             f"something else changed {table} during the commit: run it again. The table has nothing of this run"
         )
+
+
+# Errors that concern a single table. Others, such as those of a store, concern all tables.
+TABLE_ERRORS = (ValueError, ConflictError, pa.ArrowException)
 
 
 class OutcomeUnknownError(ConnectionError):

@@ -120,7 +120,9 @@ class FileTarget(Target):
         """
 
     def current(self, table: str) -> CurrentFileTable:
-        return CurrentFileTable(self.table(directory_of(table), "current"), self.options.file_bytes)
+        return CurrentFileTable(
+            self.table(directory_of(table, self.options.naming), "current"), self.options.file_bytes
+        )
 
     @classmethod
     def directory(cls, directory: str) -> str:

@@ -74,7 +74,7 @@ class Tables:
     def named(self, table: str) -> MirroredTable:
         """The table with a qualified name, quoted as in SQL. A new table must be loaded."""
         if table not in self._tables:
-            directory, why = directory_of(table), None
+            directory, why = directory_of(table, self._options.naming), None
             try:
                 self._appended(f"{HISTORY}/{directory}").expect_own(known=False)
             except ValueError as problem:
@@ -94,7 +94,7 @@ class Tables:
 
     def rejects(self, table: str | None) -> AppendTable:
         """The rejects of a table; None for those of unknown tables."""
-        directory = _UNKNOWN if table is None else directory_of(table)
+        directory = _UNKNOWN if table is None else directory_of(table, self._options.naming)
         if directory not in self._rejects:
             self._rejects[directory] = self._appended(f"{REJECTS}/{directory}")
         return self._rejects[directory]

@@ -111,6 +111,7 @@ def _begin(
         lsn,
         settings.table_options.catalog_place,
         source,
+        namespace=settings.namespace,
     )
     state.set_beginning(beginning)
     try:

@@ -115,6 +115,7 @@ _CHECKS: Mapping[str, Callable[[str, Any], None]] = {
     "backlog_bytes": _optional(expect_count),
     "retry_seconds": lambda name, value: _seconds(name, value, zero=True),
     "iceberg_catalog": _of(Mapping, "a dict"),
+    "namespace": _text,
     "metrics_file": _optional(expect_place),
     "metrics_address": _optional(_text),
 }

@@ -45,6 +45,7 @@ from pgoutput_fast.storage.paths import absolute
 from pgoutput_fast.storage.stores import make_target, open_store
 from pgoutput_fast.tables.errors import MirrorError
 from pgoutput_fast.tables.formats import FORMATS, HISTORIES, check_name
+from pgoutput_fast.tables.naming import Naming
 from pgoutput_fast.tables.options import TableOptions
 
 __all__ = ["Mirror"]
@@ -88,6 +89,9 @@ class Mirror:
             half of them are left. The server keeps the changes meanwhile. None for no limit.
         iceberg_catalog: for Iceberg: the properties of a pyiceberg catalog, such as `{"type": "rest", "uri": ...}`;
             `name` is the catalog's name. None for a catalog in the target.
+        namespace: a prefix of the schemas' names in the target, such as `north_`, so that an Iceberg catalog can have
+            the tables of several mirrors. Each mirror has a target of its own. `at`, `status` and `fresh` take and give
+            the names of the server.
         metrics_file: a file that gets the metrics every ten seconds while the mirror runs, for Prometheus' node
             exporter.
         metrics_address: `host:port` where Prometheus can scrape the metrics while the mirror runs.
@@ -119,6 +123,7 @@ class Mirror:
         retry_seconds: float = RETRY_SECONDS,
         backlog_bytes: int | None = BACKLOG_BYTES,
         iceberg_catalog: Mapping[str, str] | None = None,
+        namespace: str = "",
         metrics_file: str | os.PathLike[str] | None = None,
         metrics_address: str | None = None,
     ) -> None:
@@ -131,7 +136,7 @@ class Mirror:
             raise ValueError("merge_seconds must not be less than seconds")
         # Independent of later changes of the working directory; a Spark sink finds the directory, too.
         self._store = open_store(absolute(target))
-        table_options = TableOptions(storage_options, iceberg_catalog)
+        table_options = TableOptions(storage_options, iceberg_catalog, naming=Naming(namespace))
         check_name(format, "current")
         FORMATS[format].check(self._store, table_options, format)
         FORMATS[HISTORIES].check_path(self._store, HISTORIES)

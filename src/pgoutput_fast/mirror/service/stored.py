@@ -52,7 +52,7 @@ def status_of(
     if dsn is not None:
         with suppress(Exception):
             server = view.now()
-    found = stored_status(store, known.format, options, state, view, server)
+    found = stored_status(store, known.format, known.table_options(options), state, view, server)
     if dsn is None or server is None:
         return found
     segments = known.segments or os.fspath(store.at(SEGMENTS))

@@ -43,6 +43,7 @@ def expect_same(settings: MirrorSettings, known: Beginning, store: Store) -> Non
         ("slot", settings.slot, known.slot),
         ("publications", ", ".join(settings.publications), ", ".join(known.publications)),
         ("format", settings.format, known.format),
+        ("namespace", settings.namespace, known.namespace),
         ("iceberg_catalog", settings.table_options.catalog_place, known.iceberg_catalog),
         (
             "segments",

@@ -17,6 +17,7 @@ from pgoutput_fast.mirror.state.layout import OWN
 from pgoutput_fast.storage.stores import Store
 from pgoutput_fast.tables.errors import MirrorError
 from pgoutput_fast.tables.formats import names_of
+from pgoutput_fast.tables.naming import Naming
 from pgoutput_fast.tables.options import TableOptions
 
 __all__ = [
@@ -58,6 +59,7 @@ class Beginning:
             target.
         source: the system identifier of the server, and the name of the database; None if the mirror is older than this
             field.
+        namespace: prefix of the schemas' names in the target.
         lost: why the slot can never go on, as reported by a capture; None if it can, as far as is known.
     """
 
@@ -71,10 +73,15 @@ class Beginning:
     iceberg_catalog: str | None = None
     source: tuple[str, str] | None = None
     lost: str | None = None
+    namespace: str = ""
 
     def at(self, stage: Stage, lsn: int) -> Beginning:
         """The same mirror at another stage."""
         return replace(self, stage=stage, lsn=lsn)
+
+    def table_options(self, options: TableOptions) -> TableOptions:
+        """A reader's options, with the names of the tables of this mirror."""
+        return replace(options, naming=Naming(self.namespace))
 
 
 @dataclass(frozen=True)

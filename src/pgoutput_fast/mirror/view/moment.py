@@ -149,8 +149,9 @@ def open_moment(
     state = MirrorState(store)
     parts = parse_qualified_name(table)
     name = table if parts is None else quote_qualified_name(*parts)
-    directory = directory_of(name)
     beginning = state.begun(options)
+    options = beginning.table_options(options)
+    directory = directory_of(name, options.naming)
     for _ in range(_TRIES):
         record = state.table(directory)
         if record is None:

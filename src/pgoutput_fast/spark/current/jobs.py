@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from pgoutput_fast.spark.sessions import cores_of
 from pgoutput_fast.spark.shipping import shipped
-from pgoutput_fast.spark.tasks.current.jobs import RESULT_SCHEMA, Job, RunJobs, packed, unpacked
+from pgoutput_fast.spark.tasks.current.jobs import RESULT_SCHEMA, Failed, Job, RunJobs, packed, unpacked
 from pgoutput_fast.spark.types import spark_schema
 from pgoutput_fast.spark.workers import check_workers
 
@@ -22,7 +22,8 @@ def run_jobs(spark: SparkSession, jobs: Sequence[Job]) -> list[Any]:
     """Runs each task once, and returns the results in task order.
 
     Raises:
-        pyspark.errors.PySparkException: if a task fails as often as Spark allows.
+        ValueError, pyarrow.ArrowException: the first such error of a task.
+        pyspark.errors.PySparkException: if a task fails with another error as often as Spark allows.
     """
     if not jobs:
         return []
@@ -32,4 +33,8 @@ def run_jobs(spark: SparkSession, jobs: Sequence[Job]) -> list[Any]:
     task = RunJobs(tuple(packed(each) for each in jobs))
     found = numbers.mapInArrow(shipped(task), spark_schema(RESULT_SCHEMA)).toArrow()
     results = dict(zip(found.column("task").to_pylist(), found.column("result").to_pylist(), strict=True))
-    return [unpacked(results[number]) for number in range(len(jobs))]
+    done = [unpacked(results[number]) for number in range(len(jobs))]
+    for each in done:
+        if isinstance(each, Failed):
+            raise each.problem
+    return done

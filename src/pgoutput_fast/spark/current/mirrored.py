@@ -93,12 +93,13 @@ class Mirrored:
                 )
 
 
-def read_mirrored(store: Store, format: str) -> Mirrored | None:
+def read_mirrored(store: Store, format: str, namespace: str) -> Mirrored | None:
     """Returns the mirror of a target; None if it has none.
 
     Args:
         store: the target.
         format: format of the sink's tables.
+        namespace: prefix of the schemas' names of the sink's tables.
 
     Raises:
         ValueError: if the sink cannot continue after this mirror, or a file is damaged.
@@ -111,6 +112,11 @@ def read_mirrored(store: Store, format: str) -> Mirrored | None:
         raise ValueError(
             f"the mirror in {store} has tables in the format {beginning.format!r}, and the sink in {format!r}: give "
             "the sink the same format, or another target"
+        )
+    if beginning.namespace != namespace:
+        raise ValueError(
+            f"the mirror in {store} has the namespace {beginning.namespace!r}, and the sink {namespace!r}: give the "
+            "sink the same namespace, or another target"
         )
     if beginning.iceberg_catalog is not None:
         raise ValueError(

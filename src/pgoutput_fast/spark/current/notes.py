@@ -5,14 +5,30 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
 
 from pgoutput_fast.base.documents import parsed_json
 from pgoutput_fast.mirror.state.layout import OWN
 from pgoutput_fast.storage.stores import Store
 
-__all__ = ["NOTES_FILE", "Notes", "read_notes", "write_notes"]
+__all__ = ["NOTES_FILE", "Notes", "Stop", "read_notes", "write_notes"]
 
 NOTES_FILE = f"{OWN}/spark.json"
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Why a table is stopped while others go on.
+
+    Attributes:
+        reason: the error.
+        since: when it stopped first, as ISO 8601.
+        seq: ordinal of the last message whose commits it has; -1 if it has none.
+    """
+
+    reason: str
+    since: str
+    seq: int
 
 
 @dataclass(frozen=True)
@@ -29,6 +45,7 @@ class Notes:
         oids: {qualified name of a table: the oid of its relation}.
         there: as `oids`, but only of the tables that batches have created or changed.
         keys: {qualified name of a table: its key columns}, for tables with changes since this is recorded.
+        stopped: {qualified name of a table: why it does not have the messages up to `seq`}.
     """
 
     directory: str | None = None
@@ -39,6 +56,7 @@ class Notes:
     oids: Mapping[str, int] = field(default_factory=dict)
     there: Mapping[str, int] = field(default_factory=dict)
     keys: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    stopped: Mapping[str, Stop] = field(default_factory=dict)
 
     def left_out(self, directory: str, tables: Collection[str] | None) -> str | None:
         """Describes those of these tables that lack the messages up to `seq`; None if all have them.
@@ -63,7 +81,40 @@ class Notes:
         (9, None)
         """
         seq = None if self.left_out(directory, tables) or directory != self.directory else self.seq
-        return replace(self, directory=directory, tables=None if tables is None else sorted(tables), seq=seq)
+        # The ordinals of another directory are others. Its query begins where all tables are.
+        stopped = self.stopped if directory == self.directory else {}
+        return replace(
+            self,
+            directory=directory,
+            tables=None if tables is None else sorted(tables),
+            seq=seq,
+            stopped=stopped,
+        )
+
+    def with_stops(self, reasons: Mapping[str, str], first: int) -> Notes:
+        """The notes with tables that are stopped now. One that was already stopped keeps its time and its position.
+
+        Args:
+            reasons: {qualified name: why}.
+            first: ordinal of the first message of the batch.
+        """
+        new = {
+            name: replace(self.stopped[name], reason=reason)
+            if name in self.stopped
+            else Stop(reason, datetime.now(UTC).isoformat(), first - 1)
+            for name, reason in reasons.items()
+        }
+        return replace(self, stopped={**self.stopped, **new})
+
+    def without_stop(self, table: str) -> Notes:
+        """The notes with a table that has the messages of the others."""
+        return replace(self, stopped={name: stop for name, stop in self.stopped.items() if name != table})
+
+    def with_tables(self, other: Notes, tables: Collection[str]) -> Notes:
+        """The notes with what others know of the relations and the keys of tables."""
+        oids = {name: oid for name, oid in other.oids.items() if name in tables}
+        keys = {name: key for name, key in other.keys.items() if name in tables}
+        return replace(self, oids={**self.oids, **oids}, keys={**self.keys, **keys})
 
 
 def read_notes(store: Store) -> Notes:
@@ -73,10 +124,12 @@ def read_notes(store: Store) -> Notes:
         ValueError: if the file is damaged.
     """
     try:
-        return Notes(**parsed_json(store.read(NOTES_FILE)))
+        values = parsed_json(store.read(NOTES_FILE))
+        stopped = {name: Stop(**each) for name, each in values.pop("stopped", {}).items()}
+        return Notes(**values, stopped=stopped)
     except FileNotFoundError:
         return Notes()
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, AttributeError):
         raise ValueError(f"{store}/{NOTES_FILE} is damaged: restore it, or use another target") from None
 
 

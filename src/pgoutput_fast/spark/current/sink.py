@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
 from pyspark.sql import DataFrame, SparkSession
 
-from pgoutput_fast.base.arguments import expect_list
+from pgoutput_fast.base.arguments import expect_kind, expect_list
 from pgoutput_fast.catalog.identifiers import parse_qualified_name, qualified_like, quote_qualified_name
 from pgoutput_fast.catalog.relations import Catalog
 from pgoutput_fast.mirror.state.layout import OWN, WRITER
@@ -18,7 +19,6 @@ from pgoutput_fast.mirror.state.points import MOST_POINTS, Point, Points
 from pgoutput_fast.protocol.limits import SPARK_BATCH_BYTES, SPARK_BATCH_ROWS
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.segments.listing import SegmentList, catalog_of
-from pgoutput_fast.segments.names import named_segments
 from pgoutput_fast.segments.planner import (
     Span,
     bytes_per_core,
@@ -28,16 +28,22 @@ from pgoutput_fast.segments.planner import (
 )
 from pgoutput_fast.segments.segment import Segment
 from pgoutput_fast.segments.tail import between, first_gap
+from pgoutput_fast.spark.current.batch_checks import check_begin, check_notes, check_tables, check_target
 from pgoutput_fast.spark.current.jobs import run_jobs
 from pgoutput_fast.spark.current.keyed_changes import changes_by_key, check_keys
 from pgoutput_fast.spark.current.mirrored import Mirrored, read_mirrored
-from pgoutput_fast.spark.current.notes import NOTES_FILE, Notes, read_notes, write_notes
+from pgoutput_fast.spark.current.notes import Notes, read_notes, write_notes
 from pgoutput_fast.spark.current.relation_checks import check_names, check_versions
-from pgoutput_fast.spark.current.remedies import START_AGAIN
+from pgoutput_fast.spark.current.remedies import LOAD_AGAIN, START_AGAIN
 from pgoutput_fast.spark.dataframes.plan import task_options
 from pgoutput_fast.spark.merge import Merger
-from pgoutput_fast.spark.sessions import cores_of
+from pgoutput_fast.spark.sessions import cores_of, start_of
 from pgoutput_fast.spark.source.stream_files import Emitted, read_emitted
+from pgoutput_fast.spark.tables.problems import (
+    OnTableError,
+    TableProblems,
+    check_on_table_error,
+)
 from pgoutput_fast.spark.tasks.current.divide import DivideChanges, ReadRange, ShuffledChanges
 from pgoutput_fast.spark.tasks.current.reduce import TableLocation
 from pgoutput_fast.storage.lease import WriterLease
@@ -48,7 +54,9 @@ from pgoutput_fast.tables.errors import RELOAD
 from pgoutput_fast.tables.file_table import CurrentFileTable
 from pgoutput_fast.tables.files import CURRENT_FILE_BYTES
 from pgoutput_fast.tables.formats import FORMATS, check_name, open_current
+from pgoutput_fast.tables.naming import Naming
 from pgoutput_fast.tables.options import TableOptions
+from pgoutput_fast.tables.table import TABLE_ERRORS
 from pgoutput_fast.transactions.outcomes import TransactionOutcomes
 
 __all__ = ["current_sink"]
@@ -71,6 +79,8 @@ def current_sink(
     storage_options: Mapping[str, str] | None = None,
     catalog: Catalog | None = None,
     keep_points: int = MOST_POINTS,
+    namespace: str = "",
+    on_table_error: OnTableError = "stop",
 ) -> Callable[[DataFrame, int], None]:
     """Returns a function for `foreachBatch` that maintains current tables while a capture writes segments.
 
@@ -94,8 +104,13 @@ def current_sink(
         storage_options: options of delta-rs for the store, beside the URI.
         catalog: types that the stream does not describe: pass a snapshot's catalog.
         keep_points: how many points can be read. Files that only older versions need are removed.
+        namespace: a prefix of the schemas' names in the target, as that of the mirror.
+        on_table_error: if a table cannot follow its changes, `"stop"` raises the error, and `"skip"` lets the others go
+            on: the table stays as it is, with its position (see `table_status`). It is tried again when the query
+            starts again, with all changes after its position. If no table is left, the error is raised.
 
     Raises:
+        TypeError: if `namespace` is not a text.
         ValueError: for wrong arguments. The query fails if a table cannot follow its changes; the error says why, and
             whether to load the table again. It also fails if the target has a mirror of another format or slot, or one
             whose load or repair was interrupted.
@@ -108,6 +123,7 @@ def current_sink(
             .option("checkpointLocation", "checkpoint/").start()
         )
     """
+    check_on_table_error(on_table_error)
     check_name(format, "current", of_files=True)
     if file_bytes < 1 or bucket_bytes < 1 or keep_points < 1:
         raise ValueError("file_bytes, bucket_bytes and keep_points must be at least 1")
@@ -119,7 +135,8 @@ def current_sink(
             "changes out"
         )
     decoding = replace(decoding, batch_rows=SPARK_BATCH_ROWS, batch_bytes=SPARK_BATCH_BYTES)
-    table_options = TableOptions(storage_options, file_bytes=file_bytes)
+    expect_kind("namespace", namespace, str, "a str")
+    table_options = TableOptions(storage_options, file_bytes=file_bytes, naming=Naming(namespace))
     FORMATS[format].check(open_store(target), table_options, format)
     settings = _Settings(
         absolute(target),
@@ -130,6 +147,8 @@ def current_sink(
         bucket_bytes,
         catalog,
         keep_points,
+        namespace,
+        on_table_error,
     )
     sinks: list[_Sink] = []
 
@@ -167,6 +186,8 @@ class _Settings:
     bucket_bytes: int
     catalog: Catalog | None
     keep_points: int
+    namespace: str
+    on_table_error: OnTableError
 
 
 @dataclass(frozen=True)
@@ -183,6 +204,19 @@ class _Batch:
     sent: Catalog
     after: int
     last: int
+
+    def check_complete(self) -> None:
+        """Checks that the segments have all messages.
+
+        Raises:
+            ValueError: if some are missing.
+        """
+        gap = first_gap(self.segments, self.after + 1, self.last + 1)
+        if gap is not None:
+            raise ValueError(
+                f"no segment has messages {gap[0]} to {gap[1]}, which the table needs, because it was stopped: bring "
+                f"the segments back. {LOAD_AGAIN}"
+            )
 
     def check_begun(self, taken: int) -> None:
         """Checks that transactions that began before the batch and commit in it are complete.
@@ -214,6 +248,9 @@ class _Sink:
         self._listed: dict[str, SegmentList] = {}
         self._tables: dict[str, tuple[CurrentFileTable, TableLocation]] = {}
         self._next_cleaning = 0.0
+        # The start of the query, and the tables that were stopped since.
+        self._start: str | None = None
+        self._given_up: set[str] = set()
         self._check: Callable[[], object] = lambda: None
 
     def take(self, spark: SparkSession, found: Emitted) -> None:
@@ -225,59 +262,44 @@ class _Sink:
             for table, _ in self._tables.values():
                 table.check = lease.check
             # A mirror may have run since the last batch, so nothing that it writes is cached between batches.
-            mirrored = read_mirrored(self._store, self._settings.format)
+            mirrored = read_mirrored(self._store, self._settings.format, self._settings.namespace)
             if mirrored is not None:
                 mirrored.check_directory(directory)
             place, wanted = redacted_uri(absolute(directory)), self._settings.tables
             before = read_notes(self._store)
             if mirrored is None:
-                self._check_target(before, found)
-                self._check_notes(before, first)
-                self._check_tables(before, directory, first)
+                check_target(self._store, before, found)
+                check_notes(self._store, before, first)
+                check_tables(self._store, wanted, before, directory, first)
             notes = before.within(place, wanted)
             if notes.seq is not None and last <= notes.seq:
                 return
-            self._check_begin(first, notes, mirrored)
+            check_begin(self._store, first, notes, mirrored)
             self._clear_scratch()
             batch = self._batch(spark, directory, first, last)
             taken = [-1 if notes.seq is None else notes.seq, -1 if mirrored is None else mirrored.last_seq]
             batch.check_begun(max(taken))
+            problems = TableProblems(self._settings.on_table_error)
+            notes = self._take_up(spark, directory, last, notes, mirrored, problems)
+            names = [name for name in self._names(batch.catalog) if name not in notes.stopped]
             if mirrored is not None:
-                mirrored.check_named(wanted or self._names(batch.catalog), wanted=wanted is not None)
+                for name in sorted(set(wanted or names) - set(notes.stopped)):
+                    with problems.of(name):
+                        mirrored.check_named([name], wanted=wanted is not None)
             commit = batch.outcomes.last_commit
             if commit is not None:
-                notes = self._apply(batch, commit[0], notes, mirrored)
+                going = [name for name in names if name not in problems.reasons]
+                notes = self._applied(batch, going, commit[0], notes, mirrored, problems)
                 notes = replace(notes, lsn=max(notes.lsn, commit[0]), time=commit[1])
+            self._given_up |= problems.reasons.keys() - problems.passing
+            notes = notes.with_stops(problems.reasons, first)
+            problems.expect_others(sum(name not in notes.stopped for name in self._names(batch.catalog)))
             write_notes(self._store, replace(notes, seq=last), lease.check)
             points = Points(self._store, self._settings.keep_points, lease.check)
             if commit is not None:
                 self._mark(batch.catalog, notes, mirrored, points)
             self._clear_scratch()
-            self._clean(points)
-
-    def _check_target(self, before: Notes, found: Emitted) -> None:
-        """Checks that a query with earlier batches finds their notes.
-
-        Raises:
-            ValueError: if they are missing.
-        """
-        if before.seq is None and found.began is not None and found.first > found.began:
-            raise ValueError(
-                f"the query began at message {found.began} and goes on at message {found.first}, but {self._store} has "
-                f"no notes of the messages before: the target was lost, or it is another one. {START_AGAIN}"
-            )
-
-    def _check_notes(self, before: Notes, first: int) -> None:
-        """Checks that notes exist if tables do: without them, missing messages would go unnoticed.
-
-        Raises:
-            ValueError: if they do not, and the batch does not begin with the first message.
-        """
-        if before.directory is None and first > 0 and any(self._store.entries(CURRENT, recursive=True)):
-            raise ValueError(
-                f"{self._store} has current tables, but the notes beside them ({NOTES_FILE}) are gone. They say which "
-                f"messages the tables have, and the batch begins at message {first}. {START_AGAIN}"
-            )
+            self._clean(points, notes)
 
     def _marked(self) -> Collection[str]:
         """The tables of the last point."""
@@ -306,38 +328,6 @@ class _Sink:
             raise ValueError(
                 f"the current table of {table} in {self._store} is gone: it would begin in the middle. "
                 + (f"Load it again with {RELOAD}" if mirrored is not None else START_AGAIN)
-            )
-
-    def _check_tables(self, before: Notes, directory: str, first: int) -> None:
-        """Checks that a previously excluded table gets its messages from the beginning, because nothing has loaded it.
-
-        Raises:
-            ValueError: if it does not.
-        """
-        added = before.left_out(redacted_uri(absolute(directory)), self._settings.tables)
-        begin = next((each.first_seq for each in named_segments(open_store(directory))), 0)
-        if added is not None and first > begin:
-            raise ValueError(
-                f"the sink was told to keep {added} in {self._store}, too, but the batch begins at message {first}: "
-                f"the changes of {added} before it are missing. Start the query with a new checkpoint, so that it "
-                "reads all segments. Tables that have changes already leave them out. If the segments do not begin "
-                "with the table, load the target with a Mirror first"
-            )
-
-    def _check_begin(self, first: int, notes: Notes, mirrored: Mirrored | None) -> None:
-        """Checks that no message is missing before a batch. A mirror may have applied some.
-
-        Raises:
-            ValueError: if some are.
-        """
-        known = [notes.seq] if notes.seq is not None else []
-        if mirrored is not None:
-            known.append(mirrored.last_seq)
-        if known and first > max(known) + 1:
-            raise ValueError(
-                f"the tables in {self._store} have the messages up to {max(known)}, but the batch begins at message "
-                f"{first}: messages in between are missing. Let the query begin there (option starting). Or "
-                f"s{START_AGAIN[1:]}"
             )
 
     def _clear_scratch(self) -> None:
@@ -385,8 +375,66 @@ class _Sink:
             self._tables[name] = table, place
         return self._tables[name]
 
-    def _apply(self, batch: _Batch, lsn: int, notes: Notes, mirrored: Mirrored | None) -> Notes:
-        names = self._names(batch.catalog)
+    def _take_up(
+        self,
+        spark: SparkSession,
+        directory: str,
+        last: int,
+        notes: Notes,
+        mirrored: Mirrored | None,
+        problems: TableProblems,
+    ) -> Notes:
+        """Applies what stopped tables lack up to a message, once after each start of the query."""
+        start = start_of(spark)
+        if start != self._start:
+            self._start, self._given_up = start, set()
+        for name in sorted(set(notes.stopped) - self._given_up):
+            with problems.of(name):
+                after, position = notes.stopped[name].seq, self._table(name)[0].position()
+                if notes.seq is not None and position is not None and position >= notes.lsn:
+                    after = max(after, notes.seq)  # a mirror has loaded it again
+                batch = self._batch(spark, directory, after + 1, last)
+                batch.check_complete()
+                batch.check_begun(after)
+                commit = batch.outcomes.last_commit
+                if commit is not None:
+                    notes = self._apply(batch, [name], commit[0], notes, mirrored)
+                notes = notes.without_stop(name)
+        return notes
+
+    def _applied(
+        self,
+        batch: _Batch,
+        names: Sequence[str],
+        lsn: int,
+        notes: Notes,
+        mirrored: Mirrored | None,
+        problems: TableProblems,
+    ) -> Notes:
+        """Applies a batch to tables. If that fails for one of them, to one after the other."""
+        try:
+            return self._apply(batch, names, lsn, notes, mirrored)
+        except TABLE_ERRORS:
+            if not problems.skip:
+                raise
+        # Some may have been committed. Of the others, nothing is known yet.
+        done = {name for name in names if self._has(name, lsn)}
+        notes = notes.with_tables(read_notes(self._store), done)
+        for name in names:
+            self._clear_scratch()
+            with problems.of(name):
+                notes = self._apply(batch, [name], lsn, notes, mirrored)
+        return notes
+
+    def _has(self, name: str, lsn: int) -> bool:
+        """Whether a table has everything up to a commit. A damaged one counts as a table that has not."""
+        with suppress(*TABLE_ERRORS):
+            return (self._table(name)[0].position() or 0) >= lsn
+        return False
+
+    def _apply(
+        self, batch: _Batch, names: Sequence[str], lsn: int, notes: Notes, mirrored: Mirrored | None
+    ) -> Notes:
         positions = {name: self._table(name)[0].position() for name in names}
         pending = {
             name: position for name, position in positions.items() if position is None or position < lsn
@@ -477,6 +525,7 @@ class _Sink:
             names = set(mirrored.following)
         if self._settings.tables is not None:
             names &= self._settings.tables
+        names -= set(notes.stopped)
         found = {name: now for name in sorted(names) if (now := self._table(name)[0].now()) is not None}
         reached = [each.lsn for each in found.values()] + [each.position for each in known[-1:]]
         # A mirror ran, and the query lags: the points of the mirror remain.
@@ -484,13 +533,13 @@ class _Sink:
             versions = {name: each.number for name, each in found.items()}
             points.add(Point(notes.lsn, notes.time, versions, notes.lsn))
 
-    def _clean(self, points: Points) -> None:
+    def _clean(self, points: Points, notes: Notes) -> None:
         """Removes files needed only by versions before the oldest point, and those left by killed tasks."""
         if time.monotonic() < self._next_cleaning:
             return
         oldest = points.oldest()
         for name, (table, _) in self._tables.items():
-            version = table.version()
+            version = None if name in notes.stopped else table.version()
             if version is not None:
                 table.vacuum(max(1, version - oldest.get(name, version) + 1))
         self._next_cleaning = time.monotonic() + _CLEAN_SECONDS

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-__all__ = ["SPARK_NAMES", "byte_count", "name_given", "offset", "option_of", "positive"]
+__all__ = ["SPARK_NAMES", "byte_count", "emitted", "name_given", "offset", "option_of", "positive"]
 
 # This package's names of options -> Spark's names.
 SPARK_NAMES = {
@@ -14,6 +14,7 @@ SPARK_NAMES = {
     "max_bytes": "maxBytesPerTrigger",
     "starting": "startingOffsets",
 }
+_EMITTED = ("rows", "upserts", "files")
 _BYTES = re.compile(r"([0-9]+)(?:([kmgtp]?)b?)?", re.ASCII)
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
 # The most that the JVM takes.
@@ -71,6 +72,21 @@ def byte_count(name: str, text: str) -> int:
     if not 1 <= nbytes <= _MOST_BYTES:
         raise ValueError(f"option {name} must be a number of bytes, such as 1000000, 64m or 1g, not {text!r}")
     return nbytes
+
+
+def emitted(given: Mapping[str, str]) -> str:
+    """Returns what the source gives: the value of the option `emit`.
+
+    Args:
+        given: the options, in any case.
+
+    Raises:
+        ValueError: for another text.
+    """
+    emit = next((text for key, text in given.items() if key.lower() == "emit"), _EMITTED[0])
+    if emit not in _EMITTED:
+        raise ValueError(f"option emit must be {', '.join(map(repr, _EMITTED))}, not {emit!r}")
+    return emit
 
 
 def offset(name: str, text: str, *, words: tuple[str, ...] = ("earliest", "latest")) -> str:

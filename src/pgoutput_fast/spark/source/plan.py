@@ -1,9 +1,9 @@
 """Plans a query of `format("pgoutput")`: its options, the catalog of the segments, tables and schema.
 
 Options: `path` (the argument of `load`), `table` (one name, or several separated by commas), `columns`, `metadata`,
-`transactions`, `schema_mode`, `catalog`, `time`, `partition_bytes`, `where`; `starting` (or `startingOffsets`) and
-`endingOffsets`; and `on_error`, `unrepresentable`, `numeric`, `uuid`, `extra_columns`, `metadata_prefix` as in
-`pgoutput_fast.Options`.
+`transactions`, `schema_mode`, `catalog`, `time`, `partition_bytes`, `where`, `emit`, `keys`; `starting` (or
+`startingOffsets`) and `endingOffsets`; and `on_error`, `unrepresentable`, `numeric`, `uuid`, `extra_columns`,
+`metadata_prefix` as in `pgoutput_fast.Options`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pyspark.sql.types import StructField, StructType
 
 from pgoutput_fast.base.documents import parsed_json
 from pgoutput_fast.catalog.relations import Catalog
+from pgoutput_fast.merge.keys import key_of
 from pgoutput_fast.protocol.limits import SPARK_BATCH_BYTES, SPARK_BATCH_ROWS, SPARK_PARTITION_BYTES
 from pgoutput_fast.schema.metadata_columns import choose_metadata, metadata_fields
 from pgoutput_fast.schema.options import Options
@@ -32,9 +33,10 @@ from pgoutput_fast.schema.resolve import (
     with_metadata,
 )
 from pgoutput_fast.segments.listing import SegmentList, catalog_of
-from pgoutput_fast.spark.source.options import SPARK_NAMES, byte_count, offset, option_of
+from pgoutput_fast.spark.source.options import SPARK_NAMES, byte_count, emitted, offset, option_of
 from pgoutput_fast.spark.source.where import EVERY_ROW, Where, parse_where
 from pgoutput_fast.spark.tasks.changes import DecodeChanges
+from pgoutput_fast.spark.tasks.upserts import Upserts
 from pgoutput_fast.spark.types import Time, check_time, spark_arrow_schema, spark_arrow_type, spark_schema
 
 __all__ = ["STREAM_OPTIONS", "SourcePlan", "TablePlan", "arrow_schema", "plan_source"]
@@ -42,11 +44,10 @@ __all__ = ["STREAM_OPTIONS", "SourcePlan", "TablePlan", "arrow_schema", "plan_so
 _DECODING = ("on_error", "unrepresentable", "numeric", "uuid", "extra_columns", "metadata_prefix")
 _OPTIONS = (
     "path", "paths", "table", "columns", "metadata", "transactions", "schema_mode", "catalog", "time",
-    "partition_bytes", "where", "starting", SPARK_NAMES["starting"], "endingOffsets", *_DECODING,
+    "partition_bytes", "where", "emit", "keys", "starting", SPARK_NAMES["starting"], "endingOffsets", *_DECODING,
 )  # fmt: skip
 # Only streams have these options; `stream_plan` explains them.
 STREAM_OPTIONS = (
-    "emit",
     "max_segments",
     SPARK_NAMES["max_segments"],
     "max_bytes",
@@ -59,6 +60,7 @@ STREAM_OPTIONS = (
 )
 _KNOWN = (*_OPTIONS, *STREAM_OPTIONS)
 _LOWER = frozenset(map(str.lower, _KNOWN))
+_OF_UPSERTS = ("change_type", "seq", "key_only", "unchanged")
 _LISTED = re.compile(r'\s*((?:"(?:[^"]|"")*"|[^",])+?)\s*(?:,|$)')
 
 
@@ -79,6 +81,7 @@ class SourcePlan:
     Attributes:
         tables: the plans of the relations to read.
         where: the rows to read.
+        upserts: how changes become rows to upsert and to delete; None for the changes themselves.
         starting, ending: the messages that a batch read reads: an ordinal, or `earliest` or `latest`; the one at
             `ending` is not read. A stream has positions of its own.
     """
@@ -91,6 +94,7 @@ class SourcePlan:
     partition_bytes: int
     spark_schema: StructType
     where: Where = EVERY_ROW
+    upserts: Upserts | None = None
     starting: str = "earliest"
     ending: str = "latest"
 
@@ -157,6 +161,16 @@ def plan_source(
     )
     if "where" in given:
         planner.choose(given["where"])
+    committed = (
+        Options(transactions=transactions).transactions == "committed"
+    )  # whose error is that of Options
+    keys = listed("keys", given["keys"]) if "keys" in given else None
+    if emitted(given) == "upserts":
+        if not committed:
+            raise ValueError("emit=upserts needs committed transactions: leave the option transactions out")
+        planner.upsert(keys)
+    elif keys is not None:
+        raise ValueError("option keys needs emit=upserts")
     if schema is not None:
         tables, whole = planner.pinned(schema), schema
     else:
@@ -169,11 +183,11 @@ def plan_source(
         ),
         planner.several,
         planner.options.metadata_prefix,
-        # Options validates the value, so the error is that of Options.
-        Options(transactions=transactions).transactions == "committed",
+        committed,
         byte_count("partition_bytes", given.get("partition_bytes", str(SPARK_PARTITION_BYTES))),
         whole,
         planner.where,
+        planner.upserts,
         starting,
         ending,
     )
@@ -228,6 +242,7 @@ class _Planner:
         self.several = len(names) > 1
         self._relation = f"{options.metadata_prefix}relation"
         self.where = EVERY_ROW
+        self.upserts: Upserts | None = None
 
     def choose(self, text: str) -> None:
         """Takes the option `where`.
@@ -236,6 +251,40 @@ class _Planner:
             ValueError: as `parse_where`.
         """
         self.where = parse_where(text, self.options.metadata_prefix, self._names if self.several else None)
+
+    def upsert(self, keys: Sequence[str] | None) -> None:
+        """Plans rows to upsert and to delete.
+
+        Args:
+            keys: the columns that identify a row; None for the replica identity of the newest version.
+
+        Raises:
+            ValueError: if the changes cannot give such rows.
+        """
+        name, versions = self._names[0], self._versions[0]
+        if self.several:
+            raise ValueError("emit=upserts gives the rows of one table: name one with the option table")
+        if self.where.change_types is not None:
+            raise ValueError("emit=upserts needs all changes: leave the change type out of the option where")
+        if self.options.on_error == "quarantine":
+            raise ValueError("emit=upserts cannot leave changes out: leave on_error=quarantine out")
+        keys = key_of(versions[-1]) if keys is None else keys
+        if not keys:
+            raise ValueError(
+                f"{name} has the replica identity {versions[-1].identity_in_words}, which does not tell the key: name "
+                "the columns of its key with the option keys"
+            )
+        for version in versions:
+            # Without a replica identity, the server sends inserts only.
+            known = {column.name for column in version.columns if column.key} or set(keys)
+            missing = [column for column in keys if column not in known]
+            if missing:
+                raise ValueError(
+                    f"{name}: old rows do not have column {missing[0]!r} of the key, because it is not in the replica "
+                    "identity. Name other columns with the option keys, or give the table REPLICA IDENTITY FULL and "
+                    "begin after that"
+                )
+        self.upserts = Upserts(name, tuple(keys), self.options.metadata_prefix)
 
     def metadata(self, text: str | None) -> tuple[str, ...] | None:
         """Returns the metadata columns named by the option, None without the option."""
@@ -366,8 +415,13 @@ class _Planner:
         """Returns the tables' plans, with only those metadata columns that are in `names`."""
         metadata = [name for name in names if name in self._metadata]
         prefix = self.options.metadata_prefix
-        if self.where.change_types is not None and f"{prefix}change_type" not in metadata:
-            metadata.append(f"{prefix}change_type")  # rows are filtered by it, and the result leaves it out
+        # What rows are made or filtered by. The result leaves out what is not requested.
+        needed: tuple[str, ...] = ("change_type",) if self.where.change_types is not None else ()
+        needed = _OF_UPSERTS if self.upserts is not None else needed
+        for key in self.upserts.keys if self.upserts is not None else ():
+            if key not in resolved[0].schema.names:
+                raise ValueError(f"emit=upserts needs column {key!r} of the key: do not leave it out")
+        metadata += [prefix + name for name in needed if prefix + name not in metadata]
         chosen = []
         for each in resolved:
             empty = not metadata and len(each.schema) == len(self._metadata)

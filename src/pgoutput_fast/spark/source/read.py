@@ -77,7 +77,9 @@ class RowsReader(Shipped):
             released = rows_among(released, self._plan.where.members)
             for table in tables:
                 for batch in rows_of_relations(released, table.oids, table.others).to_batches():
-                    decoded = map(self._filtered, table.decode(iter([batch])))
+                    decoded: Iterator[pa.RecordBatch] = map(self._filtered, table.decode(iter([batch])))
+                    if self._plan.upserts is not None:
+                        decoded = self._plan.upserts(decoded)
                     yield from map(self._finished(table), decoded)
 
     def _filtered(self, batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -12,7 +12,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
 from pgoutput_fast.protocol.limits import SPARK_PARTITION_BYTES
-from pgoutput_fast.spark.source.options import SPARK_NAMES
+from pgoutput_fast.spark.source.options import SPARK_NAMES, emitted
 from pgoutput_fast.spark.source.plan import STREAM_OPTIONS, SourcePlan
 from pgoutput_fast.spark.source.stream import NEW_SOURCES, StreamReader
 from pgoutput_fast.spark.source.stream_plan import check_options, plan_stream
@@ -34,7 +34,7 @@ _SCHEMA = pa.schema(
 )
 # Rows made by a user have only these: then the query began with the batch.
 _NEEDED = ("directory", "path", "first", "last")
-_OPTIONS = ("path", "starting", SPARK_NAMES["starting"], *STREAM_OPTIONS)
+_OPTIONS = ("path", "emit", "starting", SPARK_NAMES["starting"], *STREAM_OPTIONS)
 _LOWER = frozenset(map(str.lower, _OPTIONS))
 
 
@@ -42,12 +42,9 @@ def emits_files(options: Mapping[str, str]) -> bool:
     """Whether the query requests the names of segments.
 
     Raises:
-        ValueError: if the option `emit` has another value than `rows` and `files`.
+        ValueError: as `emitted`.
     """
-    emit = {key.lower(): value for key, value in options.items()}.get("emit", "rows")
-    if emit not in ("rows", "files"):
-        raise ValueError(f"option emit must be 'rows' or 'files', not {emit!r}")
-    return emit == "files"
+    return emitted(options) == "files"
 
 
 def files_schema(options: Mapping[str, str]) -> StructType:

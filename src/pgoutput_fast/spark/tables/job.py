@@ -14,7 +14,6 @@ from pyspark.sql import Row
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.schema.tables import REJECTS_SCHEMA
 from pgoutput_fast.spark.tables.checks import begun_with_query, checked_targets, with_rows
-from pgoutput_fast.spark.tables.naming import Naming
 from pgoutput_fast.spark.tables.plan import (
     DescribedTable,
     PartitionBy,
@@ -29,6 +28,7 @@ from pgoutput_fast.spark.tables.sources import SegmentSource, Source
 from pgoutput_fast.spark.tasks.tables import OTHER_REJECTS, RejectedPart, TablePart, WriteTables, rejects_of
 from pgoutput_fast.storage.parquet import Compression
 from pgoutput_fast.tables.files import WrittenFile
+from pgoutput_fast.tables.naming import Naming
 from pgoutput_fast.tables.options import TableOptions
 from pgoutput_fast.tables.progress import TableProgress
 from pgoutput_fast.tables.table import Mode, Ordinal, OutcomeUnknownError

@@ -14,7 +14,6 @@ from pgoutput_fast.catalog.relations import Catalog, Relation
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.schema.resolve import Resolved, resolve
 from pgoutput_fast.schema.types import stored_schema
-from pgoutput_fast.spark.tables.naming import Naming
 from pgoutput_fast.spark.tables.problems import TableProblems
 from pgoutput_fast.spark.tables.run import Run
 from pgoutput_fast.spark.tasks.changes import DecodeChanges, with_commit_date
@@ -22,6 +21,7 @@ from pgoutput_fast.spark.tasks.tables import TablePart, rejects_of
 from pgoutput_fast.spark.types import spark_arrow_schema
 from pgoutput_fast.storage.table_directories import table_directory
 from pgoutput_fast.tables.formats import FORMATS
+from pgoutput_fast.tables.naming import Naming
 from pgoutput_fast.tables.partitions import Partitioning, check_partition_columns
 from pgoutput_fast.tables.table import Mode
 from pgoutput_fast.tables.target import FileTarget
@@ -92,7 +92,8 @@ class TargetNames:
         Raises:
             KeyError: if the source does not describe it.
         """
-        names = self.naming.of(self.database, self.catalog.named(table)[-1])
+        relation = self.catalog.named(table)[-1]
+        names = self.naming.of(self.database, relation.namespace, relation.name)
         target = FORMATS[self.format]
         assert issubclass(target, FileTarget)
         return target.directory(table_directory(*names))

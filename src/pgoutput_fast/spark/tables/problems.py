@@ -5,20 +5,26 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Literal
-
-import pyarrow as pa
+from typing import Literal, get_args
 
 from pgoutput_fast.base.display import error_text
-from pgoutput_fast.tables.table import ConflictError
+from pgoutput_fast.tables.table import TABLE_ERRORS, ConflictError
 
-__all__ = ["OnTableError", "TableProblems"]
+__all__ = ["OnTableError", "TableProblems", "check_on_table_error"]
 
 OnTableError = Literal["stop", "skip"]
 
-# Other errors, such as those of a store, concern all tables.
-_OF_A_TABLE = (ValueError, ConflictError, pa.ArrowException)
 _log = logging.getLogger(__name__)
+
+
+def check_on_table_error(value: str) -> None:
+    """Checks the argument `on_table_error`.
+
+    Raises:
+        ValueError: for a wrong value.
+    """
+    if value not in get_args(OnTableError):
+        raise ValueError(f"on_table_error must be 'stop' or 'skip', not {value!r}")
 
 
 class TableProblems:
@@ -37,10 +43,10 @@ class TableProblems:
 
     @contextmanager
     def of(self, table: str) -> Iterator[None]:
-        """Work for a table, named by its directory."""
+        """Work for a table, named by its directory, or by its name if it is a current table."""
         try:
             yield
-        except _OF_A_TABLE as problem:
+        except TABLE_ERRORS as problem:
             if not self.skip:
                 raise
             self.add(table, problem)

@@ -14,7 +14,6 @@ from pgoutput_fast.decoding.state import StreamState
 from pgoutput_fast.schema.options import Options, Transactions
 from pgoutput_fast.spark.dataframes.plan import task_options
 from pgoutput_fast.spark.dataframes.tagged import state_after
-from pgoutput_fast.spark.tables.naming import Rename
 from pgoutput_fast.spark.tables.plan import PartitionBy
 from pgoutput_fast.spark.tables.problems import OnTableError
 from pgoutput_fast.spark.tables.write import check_arguments, checked_target, write_tables
@@ -22,6 +21,7 @@ from pgoutput_fast.spark.tagging.tag import tag_payloads
 from pgoutput_fast.storage.parquet import Compression
 from pgoutput_fast.storage.paths import Paths
 from pgoutput_fast.tables.files import APPENDED_FILE_BYTES
+from pgoutput_fast.tables.naming import Rename
 from pgoutput_fast.tables.table import Mode
 
 __all__ = ["WrittenTables", "write_raw"]

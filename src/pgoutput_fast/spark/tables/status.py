@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
 from pgoutput_fast.base.display import error_text
+from pgoutput_fast.spark.current.notes import Notes, read_notes
 from pgoutput_fast.spark.sessions import session_of
 from pgoutput_fast.storage.paths import absolute
 from pgoutput_fast.storage.stores import open_store
@@ -31,7 +33,7 @@ def table_status(
     iceberg_catalog: Mapping[str, str] | None = None,
     spark: SparkSession | None = None,
 ) -> DataFrame:
-    """How far the tables of `write_tables`, `write_raw` and `table_sink` are, and which of them are stopped.
+    """How far the tables of `write_tables`, `write_raw` and the sinks are, and which of them are stopped.
 
     The driver reads the tables, without a job and without the right to write, so this works while a query runs.
 
@@ -41,11 +43,11 @@ def table_status(
 
     Returns:
         A row per table, by name:
-        - `table`: its directory in the target
+        - `table`: its directory in the target; for a current table of `current_sink`, its name on the server
         - `state`: `follow`, `stopped`, or `missing` if the table was removed
         - `reason`, `since`: why and since when it is stopped, otherwise null
         - `position`: ordinal of the last message whose effect it has; null before its first commit
-        - `rows`: how many rows it has
+        - `rows`: how many rows it has; null for a current table
         - `lag`: how many messages after its position runs have seen.
 
     Raises:
@@ -57,9 +59,10 @@ def table_status(
     """
     store = open_store(absolute(target))
     progress = Progress.read(store)
-    if not progress.tables:
+    notes = read_notes(store)
+    if not progress.tables and notes.directory is None:
         raise FileNotFoundError(
-            f"{store} has no record of tables: the next call of write_tables, write_raw or table_sink makes it"
+            f"{store} has no record of tables: the next call of write_tables, write_raw or a sink makes it"
         )
     options = TableOptions(storage_options, iceberg_catalog)
     targets = {
@@ -68,7 +71,16 @@ def table_status(
         if format in FORMATS and "changes" in FORMATS[format].roles
     }
     rows = [_row(targets, progress, directory) for directory in sorted(progress.tables)]
+    rows += [_current_row(notes, name) for name in sorted({*notes.oids, *notes.stopped})]
     return session_of(spark).createDataFrame(rows, _SCHEMA)
+
+
+def _current_row(notes: Notes, name: str) -> tuple[Any, ...]:
+    end, stop = -1 if notes.seq is None else notes.seq, notes.stopped.get(name)
+    if stop is None:
+        return name, "follow", None, None, notes.seq, None, 0
+    position = stop.seq if stop.seq >= 0 else None
+    return name, "stopped", stop.reason, datetime.fromisoformat(stop.since), position, None, end - stop.seq
 
 
 def _row(targets: Mapping[str, FileTarget], progress: Progress, directory: str) -> tuple[Any, ...]:

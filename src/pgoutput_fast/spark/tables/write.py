@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import get_args
 
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from pgoutput_fast.base.arguments import expect_count, expect_kind, expect_list, kind_of
@@ -16,18 +14,18 @@ from pgoutput_fast.protocol.limits import SPARK_BATCH_BYTES, SPARK_BATCH_ROWS
 from pgoutput_fast.schema.options import Options, Transactions
 from pgoutput_fast.segments.listing import SegmentList
 from pgoutput_fast.spark.dataframes.plan import expect_catalog, task_options
-from pgoutput_fast.spark.sessions import session_of
+from pgoutput_fast.spark.sessions import session_of, start_of
 from pgoutput_fast.spark.source.stream_files import read_emitted
 from pgoutput_fast.spark.tables.job import Remembered, TableJob
-from pgoutput_fast.spark.tables.naming import Naming, Rename
 from pgoutput_fast.spark.tables.plan import PartitionBy, check_exclude
-from pgoutput_fast.spark.tables.problems import OnTableError
+from pgoutput_fast.spark.tables.problems import OnTableError, check_on_table_error
 from pgoutput_fast.spark.tables.sources import SegmentSource, TaggedSource
 from pgoutput_fast.storage.parquet import COMPRESSIONS, Compression
 from pgoutput_fast.storage.paths import Paths, absolute
 from pgoutput_fast.storage.stores import open_store
 from pgoutput_fast.tables.files import APPENDED_FILE_BYTES
 from pgoutput_fast.tables.formats import FORMATS, check_name
+from pgoutput_fast.tables.naming import Naming, Rename
 from pgoutput_fast.tables.options import TableOptions
 from pgoutput_fast.tables.table import Mode
 
@@ -221,18 +219,10 @@ def table_sink(
         source = SegmentSource(segments, batch.sparkSession, which, catalog, found)
         if source.catalog.relations:
             now = remembered.setdefault(found.directory, Remembered())
-            now.begin(_start_of(batch.sparkSession))
+            now.begin(start_of(batch.sparkSession))
             job.run(source, "append", now)
 
     return write_batch
-
-
-def _start_of(spark: SparkSession) -> str | None:
-    """Names the start of the query whose batch this thread runs. None on Spark Connect."""
-    try:
-        return spark.sparkContext.getLocalProperty("spark.jobGroup.id")
-    except (AttributeError, PySparkException):
-        return None
 
 
 def check_arguments(
@@ -261,8 +251,7 @@ def check_arguments(
                     f"tables must be a list of qualified names such as public.orders, and has {kind_of(each)}"
                 )
     check_exclude(exclude)
-    if on_table_error not in get_args(OnTableError):
-        raise ValueError(f"on_table_error must be 'stop' or 'skip', not {on_table_error!r}")
+    check_on_table_error(on_table_error)
     by_table = partition_by if isinstance(partition_by, Mapping) else {"": partition_by}
     for columns in by_table.values():
         expect_list("partition_by", columns)

@@ -10,7 +10,9 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-__all__ = ["RESULT_SCHEMA", "Job", "RunJobs", "packed", "unpacked"]
+from pgoutput_fast.tables.table import TABLE_ERRORS
+
+__all__ = ["RESULT_SCHEMA", "Failed", "Job", "RunJobs", "packed", "unpacked"]
 
 # The number of a task, and its packed result.
 RESULT_SCHEMA = pa.schema([("task", pa.int64()), ("result", pa.binary())])
@@ -34,6 +36,13 @@ def unpacked(value: bytes) -> Any:
 
 
 @dataclass(frozen=True)
+class Failed:
+    """The result of a task whose error is that of a table."""
+
+    problem: Exception
+
+
+@dataclass(frozen=True)
 class RunJobs:
     """Numbers of tasks -> their results.
 
@@ -46,7 +55,11 @@ class RunJobs:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                result = packed(unpacked(self.work[number])())
+                try:
+                    result = packed(unpacked(self.work[number])())
+                except TABLE_ERRORS as problem:
+                    # The driver knows then what it was. Another attempt would have the same error.
+                    result = packed(Failed(problem))
                 yield pa.RecordBatch.from_arrays(
                     [pa.array([number]), pa.array([result])], schema=RESULT_SCHEMA
                 )

@@ -6,9 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from pgoutput_fast.base.arguments import kind_of
-from pgoutput_fast.catalog.relations import Relation
 
-__all__ = ["Naming", "Rename"]
+__all__ = ["SAME_NAMES", "Naming", "Rename"]
 
 Rename = str | Callable[[str | None, str, str], str]
 
@@ -32,19 +31,24 @@ class Naming:
                     f"{argument} must be a prefix, or a function of database, schema and table, not {kind_of(rename)}"
                 )
 
-    def of(self, database: str | None, relation: Relation) -> tuple[str, str]:
+    def of(self, database: str | None, *names: str) -> tuple[str, str]:
         """(schema, table) in the lake.
 
         Args:
             database: the database; None if the source does not say it.
-            relation: the relation.
+            names: of the schema and of the table.
 
         Raises:
             TypeError, ValueError: if a function returns no name.
+
+        >>> Naming("north_").of("shop", "public", "orders")
+        ('north_public', 'orders')
         """
-        names = relation.namespace, relation.name
         namespace = _renamed("namespace", self.namespace, names[0], database, *names)
         return namespace, _renamed("table_name", self.table_name, names[1], database, *names)
+
+
+SAME_NAMES = Naming()
 
 
 def _renamed(argument: str, rename: Rename, name: str, *names: str | None) -> str:

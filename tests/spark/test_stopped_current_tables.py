@@ -1,0 +1,109 @@
+"""`current_sink` with `on_table_error="skip"`: a table that cannot go on is set aside, and the others go on."""
+
+from __future__ import annotations
+
+import shutil
+from typing import Any
+
+import pytest
+
+from pgoutput_fast import spark as pgspark
+from pgoutput_fast.capture import create_slot
+from pgoutput_fast.mirror import at
+from support.current_queries import Query
+from support.mirrors import Place, expect_equal, lose_rows, place
+
+__all__ = ["place"]
+
+
+def _status(spark: Any, place: Place) -> dict[str, dict[str, Any]]:
+    rows = pgspark.table_status(place.target, spark=spark).collect()
+    return {row["table"]: row.asDict() for row in rows}
+
+
+def _prepare(place: Place) -> None:
+    place.database.execute(
+        "CREATE TABLE a (id int PRIMARY KEY)",
+        "CREATE TABLE b (id int PRIMARY KEY, note text)",
+        "ALTER TABLE b ALTER note SET STORAGE EXTERNAL",
+        "INSERT INTO b SELECT 1, repeat('x', 9000)",
+        "CREATE PUBLICATION mirrored FOR ALL TABLES",
+    )
+
+
+@pytest.mark.slow
+def test_a_stopped_table_is_taken_up_when_the_query_starts_again(spark: Any, place: Place) -> None:
+    """Its files are gone for a while. It then has the batches that it missed, and the others do not get theirs twice."""
+    _prepare(place)
+    database, b = place.database, place.target / "current" / "public.b"
+    create_slot(database.dsn, place.slot)
+    database.execute("INSERT INTO a VALUES (1)", "INSERT INTO b VALUES (2, 'y')")
+    query = Query(spark, place, on_table_error="skip")
+    query.follow()
+    shutil.move(b, place.target.parent / "b")
+    database.execute("INSERT INTO a VALUES (2)", "UPDATE b SET note = 'z'")
+    query.follow()
+    database.execute("DELETE FROM a WHERE id = 1", "INSERT INTO b VALUES (3, 'z')")
+    query.follow()
+    expect_equal(place, "public.a")
+    assert set(at(place.target)) == {"public.a"}
+    first = _status(spark, place)
+    assert (first["public.a"]["state"], first["public.a"]["lag"]) == ("follow", 0)
+    assert first["public.b"]["state"] == "stopped"
+    assert "public.b is damaged" in first["public.b"]["reason"]
+    assert first["public.b"]["lag"] == first["public.a"]["position"] - first["public.b"]["position"] > 0
+    # The cause is still there.
+    database.execute("INSERT INTO a VALUES (4)")
+    again = Query(spark, place, on_table_error="skip")
+    again.follow()
+    second = _status(spark, place)["public.b"]
+    assert second["since"] == first["public.b"]["since"]
+    assert second["position"] == first["public.b"]["position"]
+    shutil.move(place.target.parent / "b", b)
+    database.execute("INSERT INTO a VALUES (5)", "DELETE FROM b WHERE id = 2")
+    again.follow()
+    assert _status(spark, place)["public.b"]["state"] == "stopped"
+    database.execute("UPDATE b SET id = 7 WHERE id = 3")
+    Query(spark, place, on_table_error="skip").follow()
+    expect_equal(place, "public.a", "public.b")
+    assert set(at(place.target)) == {"public.a", "public.b"}
+    assert {each["state"] for each in _status(spark, place).values()} == {"follow"}
+
+
+@pytest.mark.slow
+def test_a_table_that_a_mirror_loads_again(spark: Any, place: Place) -> None:
+    """A task meets the error. The query goes on with the rows of the load, and needs no segments before it."""
+    _prepare(place)
+    database = place.database
+    place.run()
+    lose_rows(place, "public.b")
+    database.execute("INSERT INTO a VALUES (1)", "UPDATE b SET id = 2")
+    with pytest.raises(ValueError, match="the table lacks 1 row that changes refer to"):
+        Query(spark, place).follow()
+    query = Query(spark, place, on_table_error="skip")
+    query.follow()
+    expect_equal(place, "public.a")
+    assert "lacks 1 row that changes refer to" in _status(spark, place)["public.b"]["reason"]
+    database.execute("INSERT INTO a VALUES (2)", "INSERT INTO b VALUES (5, 'x')")
+    query.follow()
+    with place.mirror() as mirror:
+        mirror.reload("public.b")
+        mirror.run(until_lsn="now")
+    expect_equal(place, "public.a", "public.b")
+    for name in ("a", "b"):
+        database.execute(f"INSERT INTO {name} VALUES (9)")
+    Query(spark, place, on_table_error="skip").follow()
+    expect_equal(place, "public.a", "public.b")
+    assert {each["state"] for each in _status(spark, place).values()} == {"follow"}
+
+
+@pytest.mark.slow
+def test_the_error_is_raised_if_no_table_is_left(spark: Any, place: Place) -> None:
+    _prepare(place)
+    place.run()
+    lose_rows(place, "public.b")
+    place.database.execute("UPDATE b SET id = 2")
+    with pytest.raises(ValueError, match="the table lacks 1 row that changes refer to"):
+        Query(spark, place, tables=["public.b"], on_table_error="skip").follow()
+    with pytest.raises(ValueError, match="on_table_error must be 'stop' or 'skip', not 'ignore'"):
+        pgspark.current_sink(place.target, on_table_error="ignore")  # type: ignore[arg-type]
