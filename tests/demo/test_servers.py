@@ -206,6 +206,7 @@ def test_server_outlives_the_thread_that_started_it(installation: Installation) 
         assert one_value(server, "SELECT 1") == 1
 
 
+@pytest.mark.slow
 def test_exception_in_the_block_cleans_up(installation: Installation) -> None:
     with contextlib.suppress(KeyboardInterrupt), Server(installation) as server:
         base, pids = server.data_directory.parent, family(server.pid or 0)
@@ -258,6 +259,7 @@ def test_killed_parent_leaves_nothing(installation: Installation, number: signal
         assert gone(pids=pids, base=base)
 
 
+@pytest.mark.slow
 def test_parent_that_just_ends_leaves_nothing(installation: Installation) -> None:
     with child(installation, "input()") as (process, pids, base):
         process.communicate("\n", timeout=800)

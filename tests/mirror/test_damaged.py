@@ -296,6 +296,7 @@ def test_a_history_that_must_be_read_in_another_way(place: Place, running: bool)
         expect_replayed(place, table, ["id"])
 
 
+@pytest.mark.slow
 def test_a_table_that_is_removed_while_the_mirror_has_it_open(place: Place) -> None:
     place.database.execute(
         *(f"CREATE TABLE {name} (id int PRIMARY KEY)" for name in ("a", "b")),

@@ -110,6 +110,7 @@ def test_a_row_that_a_load_cannot_decode_stops_the_table(place: Place) -> None:
         assert (reject["column"], reject["change_type"]) == ("d", None)
 
 
+@pytest.mark.slow
 def test_rejects_that_somebody_changed_stop_their_table_alone(place: Place) -> None:
     """The mirror goes on. The table stops with the next reject, which would be lost."""
     place.database.execute(

@@ -79,7 +79,7 @@ def undisturbed(
     [
         ("parquet", (_RUN, "Run.commit", 1)),  # all files are there, and no table
         pytest.param("parquet", (_RUN, "Run.commit", 3), marks=SOAK),
-        ("parquet", (_STORES, "_Directory.rename", -2)),
+        pytest.param("parquet", (_STORES, "_Directory.rename", -2), marks=pytest.mark.slow),
         pytest.param("parquet", (_RUN, "Run.end", 1), marks=SOAK),
         pytest.param("delta", (_RUN, "Run.commit", -1), marks=pytest.mark.slow),
         pytest.param("delta", (_RUN, "end_marker", -1), marks=SOAK),

@@ -344,6 +344,7 @@ def test_another_stream_is_no_repetition(spark: Any, tmp_path: Path) -> None:
     assert rows_in(directory) == before
 
 
+@pytest.mark.slow
 def test_a_damaged_note(spark: Any, tmp_path: Path) -> None:
     directory = tmp_path / "segments"
     wals = [wal for _, wal in _parts(spark, _with_heartbeats(3))]
@@ -415,6 +416,7 @@ def test_a_session_begins_where_no_message_has_a_row(spark: Any, tmp_path: Path,
     assert [row["id"] for row in found] == [1]
 
 
+@pytest.mark.slow
 def test_missing_rows_stay_a_gap(spark: Any, tmp_path: Path) -> None:
     """A state that is given does not say that the rows begin there."""
     directory = tmp_path / "segments"
