@@ -254,6 +254,7 @@ def test_a_history_that_somebody_removed(place: Place) -> None:
     expect_replayed(place, "public.t", ["id"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("running", and_slow([True], [False]))
 def test_a_history_that_must_be_read_in_another_way(place: Place, running: bool) -> None:
     """Its files may have rows that a user deleted. Only this history stops, and nobody reads it."""

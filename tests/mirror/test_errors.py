@@ -160,6 +160,7 @@ def test_a_target_that_cannot_be_made(small: Place) -> None:
     assert "The target /proc/lake cannot be made: choose a place" in caught.value.__notes__[0]
 
 
+@pytest.mark.slow
 def test_a_second_mirror(small: Place) -> None:
     with small.mirror():
         with (
@@ -209,6 +210,7 @@ def test_a_slot_of_another_plugin(servers: pg.Servers, tmp_path: Path, adopt: bo
     pytest.skip("no server has the plugin test_decoding")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", and_slow([signal.SIGTERM], [signal.SIGINT]))
 def test_a_first_load_that_is_stopped_names_its_slot(place: Place, number: int) -> None:
     """The slot stays on the server, and keeps WAL. The exit status says that the work is not done."""

@@ -74,6 +74,7 @@ def test_loads_keep_their_rejects_as_changes_do(place: Place, caplog: pytest.Log
     assert len(_rejects(place)) == 53
 
 
+@pytest.mark.slow
 def test_a_repair_keeps_the_rejects_of_rows_that_differ(place: Place) -> None:
     place.database.execute(
         "CREATE TABLE t (id int PRIMARY KEY, a int[])",

@@ -96,6 +96,7 @@ def test_another_table_without_notes(spark: Any, tmp_path: Path) -> None:
         _take(spark, segments, lake, 0, 1)
 
 
+@pytest.mark.slow
 def test_notes_that_are_lost(spark: Any, tmp_path: Path) -> None:
     segments, lake = tmp_path / "segments", tmp_path / "lake"
     _write(segments, [[(_ORDERS, [str(k), "a"])] for k in range(3)])

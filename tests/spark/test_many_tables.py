@@ -166,7 +166,10 @@ def test_the_own_position_of_a_table_counts(
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"[]", b'{"version": 1}', b"[" * 100_000, b'{"version": 1, "positions": [3], "tables": []}', None],
+    and_slow(
+        [b"[]", b'{"version": 1, "positions": [3], "tables": []}', None],
+        [b"", b'{"version": 1}', b"[" * 100_000],
+    ),
 )
 def test_a_lost_or_damaged_record(
     spark: Any, tmp_path: Path, made: MadeSegments, content: bytes | None

@@ -136,6 +136,7 @@ def test_what_was_stored_meanwhile(spark: Any, tmp_path: Path) -> None:
     assert rows_in(tmp_path / "alone") == rows_in(tmp_path / "both")[-len(rows_in(tmp_path / "alone")) :]
 
 
+@pytest.mark.slow
 def test_a_message_without_a_row_is_counted(spark: Any, tmp_path: Path) -> None:
     """A logical message that comes again has no row; the next stream begins after it all the same."""
     message = encode.encode_message(41, "p", b"once", transactional=False)
