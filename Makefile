@@ -7,11 +7,13 @@ SOURCES := pyproject.toml setup.py $(shell find src -name '*.py' -o -name '*.pyx
 TIME ?= 300
 # Processes that run tests. Many tests wait, for a server or another process, so two cores have work for five.
 PROCESSES ?= 5
-# To rewrite the assertions of all tests takes each process ten seconds, unless the result is kept.
-PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
+PYTEST = $(BIN)/python -m pytest
 ROWS ?= 20000000
 MESSAGES ?= 10000000
 KILLS ?= 50
+
+# pip compiles no modules, so the first import of one writes its byte code.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-long test-whole test-cluster test-matrix test-connect test-oldest test-pythons test-arm test-avx512 test-wheel lint docs bench bench-peers bench-spark bench-guard fuzz sanitize soak wheel develop clean
@@ -34,18 +36,23 @@ $(VENV)/.dev: $(SOURCES) | $(BIN)/python
 	$(BIN)/python ci/install.py dev
 	@touch $@ $(VENV)/.demo
 
+# Otherwise, all processes of the first run would compile the same modules and rewrite the same assertions.
+$(VENV)/.collected: $(VENV)/.dev
+	@printf '%s\n' tests/*/ | xargs -n 15 -P 2 $(PYTEST) --quiet --collect-only -m 'not slow' > $(VENV)/collected.txt || true
+	@touch $@
+
 demo: $(VENV)/.demo  ## write the WAL of a real PostgreSQL as Delta tables with a real Spark, and check the result
 	$(BIN)/python -m pgoutput_fast demo
 
-test: $(VENV)/.dev  ## run the tests, on the oldest and the newest PostgreSQL that is available (some ten minutes on two cores)
+test: $(VENV)/.collected  ## run the tests, on the oldest and the newest PostgreSQL that is available (some ten minutes on two cores)
 	$(BIN)/python ci/fetch_servers.py
 	$(PYTEST) -n $(PROCESSES) --dist loadfile -m 'not slow' $(PYTEST_ARGS)
 
-test-long: $(VENV)/.dev  ## run the tests and the PostgreSQL versions that `make test` leaves out to stay short, as CI does (some 15 minutes)
+test-long: $(VENV)/.collected  ## run the tests and the PostgreSQL versions that `make test` leaves out to stay short, as CI does (some 15 minutes)
 	$(BIN)/python ci/fetch_servers.py
 	$(PYTEST) -n $(PROCESSES) --dist loadfile -m slow $(PYTEST_ARGS)
 
-test-whole: $(VENV)/.dev  ## run the tests of both, with all their long forms and server versions, too
+test-whole: $(VENV)/.collected  ## run the tests of both, with all their long forms and server versions, too
 	$(BIN)/python ci/fetch_servers.py
 	$(PYTEST) -n $(PROCESSES) --dist loadfile --whole $(PYTEST_ARGS)
 

@@ -37,7 +37,7 @@ def _install(extra: str, wheel: Path | None) -> None:
     requirements = read_requirements(extra)
     if wheel is not None:
         print(f"installing {wheel}", flush=True)
-        run_pip(sys.executable, *requirements)
+        run_pip(sys.executable, "--no-compile", *requirements)
         return install_wheel(sys.executable, wheel)
     # Files that an earlier build left there would get into the wheel.
     for left in (ROOT / "build").glob("lib*"):
@@ -47,7 +47,8 @@ def _install(extra: str, wheel: Path | None) -> None:
         print("compiling the extensions and installing the requirements (some two minutes)", flush=True)
         with subprocess.Popen(build, cwd=ROOT) as building:
             try:
-                run_pip(sys.executable, *requirements)
+                # To compile all their modules takes as long as all else that pip does, and few are imported.
+                run_pip(sys.executable, "--no-compile", *requirements)
             except BaseException:
                 building.terminate()
                 raise

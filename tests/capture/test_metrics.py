@@ -64,6 +64,7 @@ def _until(capture: Capture, what: Callable[[Metrics], bool]) -> Metrics:
     raise AssertionError(f"never came true; last: {seen}")
 
 
+@pytest.mark.newest_server
 @pytest.mark.parametrize("through", ["walsender", "sql"])
 def test_they_agree_with_segments_and_server(
     database: pg.Database, slot: str, tmp_path: Path, through: Any

@@ -95,6 +95,7 @@ def test_the_command_applies_retention(base: pg.Database, slot: str, tmp_path: P
     assert "a time to keep files cannot be negative" in done.stderr
 
 
+@pytest.mark.slow
 def test_the_command_captures_through_sql_and_tells_metrics(
     base: pg.Database, slot: str, tmp_path: Path
 ) -> None:

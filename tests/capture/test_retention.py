@@ -376,6 +376,7 @@ def test_transactions_that_stay_open(database: pg.Database, slot: str, tmp_path:
         database.execute(f"SELECT pg_drop_replication_slot('{name}')")
 
 
+@pytest.mark.newest_server
 def test_a_capture_that_cannot_remove_goes_on(
     database: pg.Database, slot: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

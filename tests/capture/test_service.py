@@ -204,7 +204,7 @@ def test_slots_that_are_gone_or_not_ours(database: pg.Database, slot: str, tmp_p
         Capture(database.dsn, slot, ["captured"], tmp_path).run()
 
 
-@pytest.mark.parametrize("through", ["walsender", "sql"])
+@pytest.mark.parametrize("through", and_slow(["walsender"], ["sql"]))
 @pytest.mark.parametrize("how", ["made anew", "read by somebody"])
 @pytest.mark.parametrize("first", ["a segment", "nothing yet"])
 def test_slots_that_somebody_else_moved(

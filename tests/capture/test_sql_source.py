@@ -323,6 +323,7 @@ def test_an_acknowledgement_that_the_slot_never_got(database: pg.Database, slot:
     expect_exactly_once(database, tmp_path)
 
 
+@pytest.mark.newest_server
 def test_many_peeks_in_one_session(database: pg.Database, slot: str, tmp_path: Path) -> None:
     """A process of an old server decodes ten times at most."""
     with Running(capture := _through_sql(database, slot, tmp_path, seconds=0.02)) as running:
@@ -460,6 +461,7 @@ Capture(dsn, slot, ["captured"], directory, limits=Limits(seconds=0.05, rows=500
 """
 
 
+@pytest.mark.slow
 @pytest.mark.newest_server
 def test_killed_at_random_moments(database: pg.Database, slot: str, tmp_path: Path) -> None:
     """The full form takes PGOUTPUT_FAST_KILLS=50."""

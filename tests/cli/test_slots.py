@@ -15,6 +15,7 @@ import pytest
 
 from pgoutput_fast.capture import create_slot, find_slot
 from pgoutput_fast.cli.main import main
+from support.forms import and_slow
 from support.mirrors import Place, place
 
 __all__ = ["place"]
@@ -97,7 +98,7 @@ def test_a_user_who_may_not(place: Place, capsys: pytest.CaptureFixture[str]) ->
 
 
 @pytest.mark.unsanitized
-@pytest.mark.parametrize(("answer", "status"), [(b"n\n", 1), (b"y\n", 0), (CTRL_C, 130)])
+@pytest.mark.parametrize(("answer", "status"), and_slow([(b"n\n", 1)], [(b"y\n", 0), (CTRL_C, 130)]))
 def test_on_a_terminal_it_asks(place: Place, answer: bytes, status: int) -> None:
     create_slot(place.database.dsn, place.slot)
     given = [sys.executable, "-m", "pgoutput_fast", "slots", "drop", place.slot, "--dsn", place.database.dsn]

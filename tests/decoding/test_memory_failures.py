@@ -82,8 +82,8 @@ def test_a_failed_allocation_is_a_memory_error_or_nothing(library: Path, scenari
 @pytest.mark.parametrize(
     "scenario",
     and_slow(
-        ["threads 2", "tag"],
-        ["text", "decode_tagged", "small batches", "streams", "stories", "stories go on", "threads 3"],
+        ["threads 2"],
+        ["text", "tag", "decode_tagged", "small batches", "streams", "stories", "stories go on", "threads 3"],
     ),
 )
 def test_python_s_own_allocations_fail(scenario: str) -> None:

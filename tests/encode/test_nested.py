@@ -29,6 +29,7 @@ from pgoutput_fast.encode.nested import (
 from pgoutput_fast.encode.values import array_to_text, to_binary, to_text
 from pgoutput_fast.schema.column_types import column_type_of
 from support import pg
+from support.forms import and_slow
 
 ODD = ["", " ", "a b", '"', "\\", "a,b", "(x)", "[x]", "{x}", "NULL", "é\n", '""', '\\"']
 
@@ -211,9 +212,12 @@ def spans(draw: Any, bounds: Any, below: dict[int, list[int]]) -> tuple[Any, str
     )
 
 
-@settings(max_examples=300, deadline=None)
-@given(st.data())
-def test_what_is_written_is_what_is_decoded(data: st.DataObject) -> None:
+@pytest.mark.parametrize("examples", and_slow([60], [300]))
+def test_what_is_written_is_what_is_decoded(examples: int) -> None:
+    settings(max_examples=examples, deadline=None)(given(st.data())(_written_is_decoded))()
+
+
+def _written_is_decoded(data: st.DataObject) -> None:
     kind = data.draw(kinds())
     types = Types()
     oid = types.oid(kind)

@@ -75,6 +75,7 @@ def test_other_texts_are_refused(text: str) -> None:
         pgo.Position.parse(5)  # type: ignore[arg-type]
 
 
+@pytest.mark.newest_server
 def test_what_after_may_not_be(database: pg.Database, slot: str) -> None:
     after = pgo.Position.parse("0/64:2")
     with pytest.raises(ValueError, match="transactions='committed'"):
@@ -142,6 +143,7 @@ def _work(database: pg.Database) -> None:
         cursor.execute(rows("counted", 9000, 9000))  # the server writes messages only together with a commit
 
 
+@pytest.mark.newest_server
 @pytest.mark.few_servers
 @pytest.mark.parametrize("streams", [True, False])
 def test_after_each_position_comes_the_rest(
@@ -389,6 +391,7 @@ class _LargeTransactions(threading.Thread):
                 first += _LARGE
 
 
+@pytest.mark.slow
 @pytest.mark.few_servers
 @pytest.mark.newest_server
 def test_the_recipe_killed_at_random_moments(database: pg.Database, slot: str, tmp_path: Path) -> None:

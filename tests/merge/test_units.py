@@ -174,7 +174,7 @@ def test_nulls_in_the_first_column_of_rows_without_a_key(units: int, tmp_path: P
     assert sorted(table.read()["n"].to_pylist()) == [1, 3, 7, 9]
 
 
-@pytest.mark.parametrize("units", [1, 3])
+@pytest.mark.parametrize("units", and_slow([3], [1]))
 @pytest.mark.parametrize(
     ("kind", "step"),
     [(pa.date32(), 1), (pa.timestamp("us"), 100_000_000_000), (pa.timestamp("us", "UTC"), 100_000_000_000)],

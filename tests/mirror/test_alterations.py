@@ -97,6 +97,7 @@ def test_a_row_that_was_altered(place: Place, case: str, in_step: bool) -> None:
     _expect_rows(place, case)
 
 
+@pytest.mark.slow
 def test_a_row_that_somebody_removed(place: Place) -> None:
     _make(place, "label")
     place.run()
@@ -109,6 +110,7 @@ def test_a_row_that_somebody_removed(place: Place) -> None:
     assert "public.t lacks rows that go: something else changed it" in (table.error or "")
 
 
+@pytest.mark.slow
 def test_a_table_that_is_dropped_before_its_row_is_missed(place: Place) -> None:
     _make(place, "label")
     place.run()

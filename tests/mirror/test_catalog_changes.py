@@ -280,6 +280,7 @@ def test_a_publication_that_does_not_publish_all(altered: Place) -> None:
         mirror.run(until_lsn="now")
 
 
+@pytest.mark.slow
 def test_a_column_that_is_dropped_and_comes_back_while_the_mirror_runs(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -254,6 +254,7 @@ def test_a_history_that_somebody_removed(place: Place) -> None:
     expect_replayed(place, "public.t", ["id"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("running", and_slow([True], [False]))
 def test_a_history_that_must_be_read_in_another_way(place: Place, running: bool) -> None:
     """Its files may have rows that a user deleted. Only this history stops, and nobody reads it."""
@@ -296,6 +297,7 @@ def test_a_history_that_must_be_read_in_another_way(place: Place, running: bool)
         expect_replayed(place, table, ["id"])
 
 
+@pytest.mark.slow
 def test_a_table_that_is_removed_while_the_mirror_has_it_open(place: Place) -> None:
     place.database.execute(
         *(f"CREATE TABLE {name} (id int PRIMARY KEY)" for name in ("a", "b")),

@@ -88,6 +88,7 @@ def test_a_start_that_fails_leaves_nothing(small: Place, tmp_path: Path) -> None
     assert (small.target / "_mirror" / "lock").exists()
 
 
+@pytest.mark.slow
 def test_relative_segments(small: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are those of the directory in which the mirror was made, wherever it works later."""
     (tmp_path / "elsewhere").mkdir()
@@ -159,6 +160,7 @@ def test_a_target_that_cannot_be_made(small: Place) -> None:
     assert "The target /proc/lake cannot be made: choose a place" in caught.value.__notes__[0]
 
 
+@pytest.mark.slow
 def test_a_second_mirror(small: Place) -> None:
     with small.mirror():
         with (
@@ -208,6 +210,7 @@ def test_a_slot_of_another_plugin(servers: pg.Servers, tmp_path: Path, adopt: bo
     pytest.skip("no server has the plugin test_decoding")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", and_slow([signal.SIGTERM], [signal.SIGINT]))
 def test_a_first_load_that_is_stopped_names_its_slot(place: Place, number: int) -> None:
     """The slot stays on the server, and keeps WAL. The exit status says that the work is not done."""
@@ -238,6 +241,7 @@ def test_a_first_load_that_is_stopped_names_its_slot(place: Place, number: int) 
     assert find_slot(place.database.dsn, place.slot) is not None
 
 
+@pytest.mark.slow
 def test_killed_while_the_first_slot_waits(small: Place) -> None:
     """The server goes on to make the slot, and does not notice that nobody waits for it. The next run ends that."""
     small.database.execute("CREATE TABLE other (id int)")
@@ -275,7 +279,7 @@ def test_a_slot_that_cannot_be_adopted(small: Place) -> None:
         drop_slot(elsewhere, small.slot)
 
 
-@pytest.mark.parametrize("adopt", [False, True])
+@pytest.mark.parametrize("adopt", and_slow([True], [False]))
 def test_the_slot_of_a_standby(small: Place, adopt: bool) -> None:
     small.database.execute(f"SELECT pg_create_physical_replication_slot('{small.slot}')")
     with (

@@ -110,6 +110,7 @@ def test_names_that_iceberg_cannot_tell_apart(place: Place) -> None:
         assert f"cannot have both columns {parts}: in Iceberg" in str(problems[table])
 
 
+@pytest.mark.slow
 def test_schemas_that_are_no_namespaces(place: Place) -> None:
     schemas = ["..", " ", ".a", "a..b"]
     for schema in schemas:

@@ -114,6 +114,7 @@ def test_a_table_that_cannot_go_on_stops_all(place: Place) -> None:
         expect_replayed(place, table, ["id"])
 
 
+@pytest.mark.slow
 def test_a_round_waits_for_a_table_that_must_be_loaded(place: Place) -> None:
     """One transaction changes both tables, and alters the replica identity of one of them in between."""
     _prepare(place)

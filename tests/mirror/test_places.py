@@ -44,6 +44,7 @@ def test_a_uri_with_a_single_slash_is_no_directory() -> None:
             Mirror("dbname=shop", "lake", ["shop"], "lake", segments=target)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", and_slow(["delta"], [each for each in KINDS if each != "delta"]))
 def test_readers_with_a_relative_target(
     place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format: str

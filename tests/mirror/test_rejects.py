@@ -74,6 +74,7 @@ def test_loads_keep_their_rejects_as_changes_do(place: Place, caplog: pytest.Log
     assert len(_rejects(place)) == 53
 
 
+@pytest.mark.slow
 def test_a_repair_keeps_the_rejects_of_rows_that_differ(place: Place) -> None:
     place.database.execute(
         "CREATE TABLE t (id int PRIMARY KEY, a int[])",
@@ -110,6 +111,7 @@ def test_a_row_that_a_load_cannot_decode_stops_the_table(place: Place) -> None:
         assert (reject["column"], reject["change_type"]) == ("d", None)
 
 
+@pytest.mark.slow
 def test_rejects_that_somebody_changed_stop_their_table_alone(place: Place) -> None:
     """The mirror goes on. The table stops with the next reject, which would be lost."""
     place.database.execute(

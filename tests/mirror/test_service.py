@@ -33,6 +33,7 @@ from support.workload import Workload
 __all__ = ["place"]
 
 
+@pytest.mark.newest_server
 def test_a_database_is_mirrored_from_nothing(server: Server, tmp_path: Path) -> None:
     """With transactions and DDL during the load and behind it, on the oldest version and the newest."""
     if server.version not in (min(pg.installations()), max(pg.installations())):

@@ -67,6 +67,7 @@ def _status(place: Place, table: str) -> TableStatus:
     return found[table]
 
 
+@pytest.mark.slow
 def test_a_table_that_is_not_published_any_more(place: Place) -> None:
     place.database.execute(*TABLES)
     place.run()

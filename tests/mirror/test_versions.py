@@ -95,6 +95,7 @@ def test_a_mirror_moves_from_18_to_19(servers: pg.Servers, tmp_path: Path) -> No
                 drop_slot(there.database.dsn, place.slot)
 
 
+@pytest.mark.slow
 def test_types_that_came_with_19(servers: pg.Servers, tmp_path: Path) -> None:
     """As a key, in arrays, and in a table without a key. A regdatabase is no key, like any other name of an object."""
     if max(servers, default=0) < 19:

@@ -92,6 +92,7 @@ def plain(sent: tuple[Streaming, set[str]]) -> tuple[dict[str, Any], Any]:
     return rows, rejects
 
 
+@pytest.mark.newest_server
 @pytest.mark.parametrize(("version", "way", "binary"), ALL_WAYS)
 def test_every_protocol_version_gives_the_same_values(
     sent: tuple[Streaming, set[str]], plain: Any, version: int, way: str, binary: str

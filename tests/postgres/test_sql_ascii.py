@@ -82,6 +82,7 @@ def test_a_snapshot(dsn: str) -> None:
     assert [each["raw"] for batch in batches.rejects for each in batch.to_pylist()] == [b"caf\xe9"]
 
 
+@pytest.mark.newest_server
 @pytest.mark.unsanitized
 def test_a_mirror(dsn: str, tmp_path: Path, database: pg.Database) -> None:
     slot = f"{database.name}_m"

@@ -279,6 +279,7 @@ def test_another_encoding(dsn: str, tmp_path: Path) -> None:
     assert {row["id"]: row["v"] for row in rows} == expected
 
 
+@pytest.mark.slow
 @pytest.mark.unsanitized
 @pytest.mark.newest_server
 @pytest.mark.parametrize("encoding", ["EUC_KR"])
@@ -298,6 +299,7 @@ def test_several_bytes_per_character(dsn: str, tmp_path: Path) -> None:
     assert current_of(tmp_path, "public.bad").column("v").to_pylist() == ["mended"]
 
 
+@pytest.mark.slow
 @pytest.mark.unsanitized
 @pytest.mark.newest_server
 def test_names_of_others(dsn: str, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from pgoutput_fast.mirror import MirrorError
 from pgoutput_fast.protocol.lsn import format_lsn
 from support import pg
 from support.capturing import now, wait_until
+from support.forms import and_slow
 from support.mirrors import expect_equal, opened
 
 FIRST = 19
@@ -72,7 +73,7 @@ def test_replica_is_sufficient(tmp_path: Path) -> None:
         drop_slot(dsn, slot)
 
 
-@pytest.mark.parametrize("version", [18, 19])
+@pytest.mark.parametrize("version", and_slow([19], [18]))
 def test_what_is_too_little_is_refused(version: int, tmp_path: Path) -> None:
     if version not in pg.installations():
         pytest.skip(f"no PostgreSQL {version}")

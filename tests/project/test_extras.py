@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from support.forms import and_slow
+
 _WITHOUT = """
 import sys
 class Without:
@@ -27,15 +29,19 @@ def _last_line(missing: str, statement: str) -> str:
 
 @pytest.mark.parametrize(
     ("missing", "statement", "extra"),
-    [
-        ("psycopg2", "import pgoutput_fast.capture", "capture"),
-        ("psycopg2", "import pgoutput_fast.snapshot", "capture"),
-        ("tenacity", "from pgoutput_fast.capture import Capture", "capture"),
-        ("psycopg2", "from pgoutput_fast.mirror import Mirror", "capture"),
-        ("psycopg2", "from pgoutput_fast.mirror import status_of", "capture"),
-        ("psycopg2", "import pgoutput_fast as pgo; next(pgo.follow('', 's', ['p']))", "capture"),
-        ("pyspark", "import pgoutput_fast.spark", "spark"),
-    ],
+    and_slow(
+        [
+            ("tenacity", "from pgoutput_fast.capture import Capture", "capture"),
+            ("psycopg2", "import pgoutput_fast.snapshot", "capture"),
+            ("psycopg2", "from pgoutput_fast.mirror import Mirror", "capture"),
+            ("psycopg2", "import pgoutput_fast as pgo; next(pgo.follow('', 's', ['p']))", "capture"),
+            ("pyspark", "import pgoutput_fast.spark", "spark"),
+        ],
+        [
+            ("psycopg2", "import pgoutput_fast.capture", "capture"),
+            ("psycopg2", "from pgoutput_fast.mirror import status_of", "capture"),
+        ],
+    ),
 )
 def test_an_import_without_its_extra(missing: str, statement: str, extra: str) -> None:
     said = _last_line(missing, statement)

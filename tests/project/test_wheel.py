@@ -107,6 +107,7 @@ def test_what_is_wrong_with_a_wheel_is_said(tmp_path: Path, monkeypatch: pytest.
     ]
 
 
+@pytest.mark.slow
 def test_a_wheel_of_other_sources_or_another_system_is_not_used(tmp_path: Path) -> None:
     """`make demo` installs what `find_wheel` finds, so a wheel that only looks right must not be found."""
     files = _wheel_files()

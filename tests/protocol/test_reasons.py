@@ -7,7 +7,8 @@ import importlib.util
 import re
 import string
 from collections.abc import Iterator
-from types import ModuleType
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -52,8 +53,15 @@ def test_what_is_generated_is_as_the_tables_say(generator: ModuleType) -> None:
 def test_a_change_in_the_table_is_a_stale_file(
     generator: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    codes = generator._codes
-    monkeypatch.setattr(generator, "_codes", lambda reasons: [*codes(reasons), ("NEW_CODE", 250)])
+    load = generator.load_module
+
+    def load_changed(path: Path) -> ModuleType:
+        module = load(path)
+        if path.stem == "reasons":
+            module.Reason = [*module.Reason, SimpleNamespace(name="NEW_CODE", value=250)]
+        return module
+
+    monkeypatch.setattr(generator, "load_module", load_changed)
     stale = generator.stale_files()
     assert [path.name for path in stale] == ["reasons.hpp", "reasons.pxd"]
     assert "    NEW_CODE = 250,\n" in stale[CORE / "protocol/reasons.hpp"]

@@ -47,6 +47,7 @@ from support.capturing import (
     streaming_dsn,
     wait_until,
 )
+from support.forms import and_slow
 from support.segment_streams import (
     MadeSegments,
     ids_in,
@@ -100,7 +101,8 @@ compact(directory, keep=1, grace=0)
 
 
 @pytest.mark.parametrize(
-    "at", ["before the first removal", "after two removals", "before it appears", "while it writes"]
+    "at",
+    and_slow(["after two removals", "before it appears"], ["before the first removal", "while it writes"]),
 )
 def test_killed_and_called_again(made: MadeSegments, tmp_path: Path, at: str) -> None:
     for n in range(6):

@@ -148,6 +148,7 @@ def replayed(snapshot: pa.Table, changes: pa.Table | None, since: int = 0) -> di
     return rows
 
 
+@pytest.mark.newest_server
 def test_gap_0_and_duplicates_0_under_a_live_writer(database: pg.Database, slot: str, tmp_path: Path) -> None:
     database.execute(
         "CREATE TABLE l.a (id int PRIMARY KEY, n int, v text)",

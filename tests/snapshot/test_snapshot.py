@@ -318,6 +318,7 @@ def test_ranges_have_all_rows_once(database: pg.Database, schema: str) -> None:
     assert told[-1].table_bytes == told[-1].all_table_bytes == snapshot.tables["s.t"].nbytes
 
 
+@pytest.mark.newest_server
 def test_a_row_of_many_megabytes(database: pg.Database, schema: str) -> None:
     """Memory for a block of rows of this length would be more than there is."""
     database.execute(

@@ -19,6 +19,7 @@ from support.snapshots import plain_rows, same_as_changes, tables_of
 pytestmark = pytest.mark.few_servers
 
 
+@pytest.mark.newest_server
 def test_scalars_arrays_and_domains(database: pg.Database) -> None:
     version = database.version
     with database.slot() as slot:

@@ -17,6 +17,7 @@ from pgoutput_fast.mirror import at
 from pgoutput_fast.segments import Source, list_segments, write_segment
 from pgoutput_fast.tables.file_table import CurrentFileTable
 from support.current_streams import batch_of
+from support.forms import and_slow
 from support.mirrors import current_of
 
 _SOURCE = Source("7300000000000000004", "shop", "slot", ("all",), {"proto_version": "1"})
@@ -56,7 +57,7 @@ def _ids(lake: Path) -> list[int]:
     return sorted(current_of(lake, "public.orders")["id"].to_pylist())
 
 
-@pytest.mark.parametrize("batches", [1, 2])
+@pytest.mark.parametrize("batches", and_slow([2], [1]))
 def test_a_table_that_has_another_name_now(spark: Any, tmp_path: Path, batches: int) -> None:
     segments, lake = tmp_path / "segments", tmp_path / "lake"
     before, after = (_ORDERS, ["1", "a"]), (_named("sold"), ["2", "b"])
@@ -95,6 +96,7 @@ def test_another_table_without_notes(spark: Any, tmp_path: Path) -> None:
         _take(spark, segments, lake, 0, 1)
 
 
+@pytest.mark.slow
 def test_notes_that_are_lost(spark: Any, tmp_path: Path) -> None:
     segments, lake = tmp_path / "segments", tmp_path / "lake"
     _write(segments, [[(_ORDERS, [str(k), "a"])] for k in range(3)])

@@ -460,6 +460,7 @@ def _widen(database: pg.Database, table: str) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", and_slow(["delta"], ["iceberg"]))
 def test_columns_that_become_wider_within_a_batch(spark: Any, place: Place, format: str) -> None:
     """Tables that have rows before the batch, and tables that begin with it, with and without a key."""

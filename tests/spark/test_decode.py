@@ -90,6 +90,7 @@ def test_changes_equal_those_of_one_process(wal: Any, payloads: list[bytes]) -> 
     assert len(got) == 40 * 21 + 2
 
 
+@pytest.mark.slow
 def test_changes_by_oid_and_by_quoted_name(wal: Any) -> None:
     by_name = _rows(pgspark.changes(wal, 'public."Other Table"'), "_seq")
     assert by_name == _rows(pgspark.changes(wal, 16402), "_seq")
@@ -114,6 +115,7 @@ def test_relations_are_all_versions(wal: Any, payloads: list[bytes]) -> None:
     assert len(expected) == 3
 
 
+@pytest.mark.slow
 def test_transactions_equal_those_of_one_process(wal: Any, payloads: list[bytes]) -> None:
     expected = pgo.decode(payloads).transactions.to_pylist()
     assert _rows(pgspark.transactions(wal), "seq") == expected

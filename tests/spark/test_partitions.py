@@ -215,7 +215,7 @@ def test_a_type_that_became_wider(spark: Any, tmp_path: Path, format: str) -> No
         assert_same(read(format, target, "public.grown"), wanted)
 
 
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("format", and_slow(["delta"], [each for each in FORMATS if each != "delta"]))
 def test_partitions_by_the_day_of_the_commit(spark: Any, tmp_path: Path, format: str) -> None:
     segments, lake, state = tmp_path / "segments", tmp_path / "lake", None
     more = replace(SALES, columns=(*SALES.columns, ColumnSpec("more", 25)))

@@ -99,6 +99,7 @@ def test_one_moment_in_many_tasks(spark: Any, newest: pg.Database) -> None:
     assert dict(frame.dtypes)["ts"] == "timestamp"
 
 
+@pytest.mark.slow
 def test_what_a_publication_publishes_and_chosen_columns(spark: Any, newest: pg.Database) -> None:
     frame = load(spark, newest, publication="p")
     assert frame.columns[11:] == ["id", "v", "n"]

@@ -367,6 +367,7 @@ def test_tables_that_change(shop: Shop, query: Query) -> None:
     assert rows[1]["public.orders"] is None
 
 
+@pytest.mark.slow
 def test_options_that_are_wrong(spark: Any, tmp_path: Path) -> None:
     """Without a schema, `load` says it. With one, the query does, which hid it behind an UnboundLocalError."""
     wrong = spark.readStream.format("pgoutput").option("table", "public.orders").option("starting", "now")

@@ -26,6 +26,7 @@ from pgoutput_fast import spark as pgspark
 from pgoutput_fast.spark.tables import run as runs
 from pgoutput_fast.tables.parquet import ParquetTable
 from support.disks import small_disk
+from support.forms import and_slow
 from support.lake_driver import write_stream
 from support.lakes import (
     assert_whole,
@@ -79,7 +80,7 @@ def undisturbed(
     [
         ("parquet", (_RUN, "Run.commit", 1)),  # all files are there, and no table
         pytest.param("parquet", (_RUN, "Run.commit", 3), marks=SOAK),
-        ("parquet", (_STORES, "_Directory.rename", -2)),
+        pytest.param("parquet", (_STORES, "_Directory.rename", -2), marks=pytest.mark.slow),
         pytest.param("parquet", (_RUN, "Run.end", 1), marks=SOAK),
         pytest.param("delta", (_RUN, "Run.commit", -1), marks=pytest.mark.slow),
         pytest.param("delta", (_RUN, "end_marker", -1), marks=SOAK),
@@ -308,7 +309,7 @@ def test_a_disk_that_is_full(spark: Any, wide: Path, disk: Path, tmp_path: Path,
     assert_whole(format, lake, tables_of(format, tmp_path / "other"))
 
 
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("format", and_slow(["parquet"], ["delta"]))
 def test_a_disk_that_is_full_at_the_commit(
     spark: Any, stored: Path, undisturbed: Any, disk: Path, format: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

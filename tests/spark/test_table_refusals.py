@@ -253,7 +253,7 @@ def test_a_table_keeps_its_kind_of_transactions(spark: Any, tmp_path: Path, form
         pgspark.write_tables(tmp_path / "segments", lakes["committed"], format=format)
 
 
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("format", and_slow(["parquet"], [each for each in FORMATS if each != "parquet"]))
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -369,6 +369,7 @@ def test_a_type_that_cannot_change_so(spark: Any, tmp_path: Path) -> None:
     assert row.rows == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lost", and_slow(["public.t0/metadata"], ["public.t0"]))
 def test_an_iceberg_table_whose_files_are_gone(spark: Any, segments: Path, tmp_path: Path, lost: str) -> None:
     lake = tmp_path / "lake"

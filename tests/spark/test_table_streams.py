@@ -22,6 +22,7 @@ from pgoutput_fast.tables.parquet import ParquetTable
 from pgoutput_fast.tables.stream import Stream
 from pgoutput_fast.tables.table import Commit, Ordinal
 from support.appended import ordinal_of
+from support.forms import and_exhaustive, and_slow
 
 SOURCE = Source("7300000000000000001", "shop", "slot")
 ORDERS = RelationSpec(16401, "public", "orders", (ColumnSpec("id", 23, key=True), ColumnSpec("note", 25)))
@@ -105,9 +106,7 @@ def _state(target: Path) -> dict[str, bytes]:
     return {str(each): each.read_bytes() for each in target.rglob("*") if each.is_file()}
 
 
-@pytest.mark.parametrize(
-    "format", ["parquet", "delta", pytest.param("iceberg", marks=pytest.mark.exhaustive)]
-)
+@pytest.mark.parametrize("format", and_exhaustive(and_slow(["delta"], ["parquet"]), ["iceberg"]))
 def test_tables_of_one_stream(spark: Any, tmp_path: Path, format: str) -> None:
     """A longer stream of another server or of the next slot is refused, and nothing is written."""
     first, target = tmp_path / "first", tmp_path / "lake"

@@ -216,6 +216,7 @@ def test_another_run_that_took_over(
     assert not store.names("_lock")
 
 
+@pytest.mark.slow
 def test_a_commit_that_comes_late(bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A store reports an error, and makes the commit after the next run has cleaned up."""
     target, options = bucket.uri % tmp_path.name, TableOptions()

@@ -89,6 +89,7 @@ def test_equals_tagging_in_one_piece(spark: Any, wal: list[bytes], partitions: i
     assert got.to_pylist() == expected(wal, lsns).to_pylist()
 
 
+@pytest.mark.slow
 def test_slices_that_share_a_partition(spark: Any, wal: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark 4.0 places rows by a hash only."""
     df = frame(spark, wal)

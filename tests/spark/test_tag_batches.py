@@ -199,6 +199,7 @@ def test_old_states_go_with_sparks_own(query: Query) -> None:
     assert sorted(each.name for each in query.states.iterdir()) == [f"{k:020}.json" for k in (2, 3)]
 
 
+@pytest.mark.slow
 def test_the_first_batch_may_have_a_state(query: Query, tmp_path: Path) -> None:
     """Another call of tag ended there."""
     for path in sorted((tmp_path / "landing").iterdir())[:2]:

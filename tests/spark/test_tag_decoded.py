@@ -113,6 +113,7 @@ def test_changes_are_those_of_the_tagged_payloads(tagged: Any, transactions: Any
     assert rows > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transactions", and_slow(["committed"], ["as_sent"]))
 def test_tables_are_those_of_the_tagged_payloads(tagged: Any, tmp_path: Path, transactions: Any) -> None:
     found = []

@@ -276,6 +276,7 @@ def test_conditions_mean_what_spark_means(
     every.unpersist()
 
 
+@pytest.mark.slow
 def test_filters_of_spark_do_not_change_other_queries(spark: Any, segments: Path) -> None:
     """Spark 4.3 reads for all queries of a DataFrame what the last pushed filter left, and so lost rows."""
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")

@@ -166,6 +166,7 @@ def test_a_transaction_that_was_open_where_the_query_began(spark: Any, tmp_path:
     assert stream.rows() == stream.whole(begin)
 
 
+@pytest.mark.slow
 def test_a_query_that_write_tables_overtook(spark: Any, tmp_path: Path) -> None:
     """A batch leaves tables as they are that are ahead of it."""
     stream = _Growing(spark, tmp_path, txns=30, segments=3)

@@ -115,6 +115,7 @@ def test_files_in_another_order(spark: Any, dump: Path, wanted: dict[str, pa.Tab
     _assert_written("parquet", tmp_path / "lake", wanted)
 
 
+@pytest.mark.slow
 def test_the_next_payloads(spark: Any, wanted: dict[str, pa.Table], tmp_path: Path) -> None:
     """With the state of the first call, or with all payloads again."""
     first = _dump(tmp_path / "monday", 0, CUT)

@@ -159,6 +159,7 @@ def test_what_was_stored_meanwhile(spark: Any, tmp_path: Path) -> None:
     assert rows_in(tmp_path / "alone") == rows_in(tmp_path / "both")[-len(rows_in(tmp_path / "alone")) :]
 
 
+@pytest.mark.slow
 def test_a_message_without_a_row_is_counted(spark: Any, tmp_path: Path) -> None:
     """A logical message that comes again has no row; the next stream begins after it all the same."""
     message = encode.encode_message(41, "p", b"once", transactional=False)
@@ -367,6 +368,7 @@ def test_another_stream_is_no_repetition(spark: Any, tmp_path: Path) -> None:
     assert rows_in(directory) == before
 
 
+@pytest.mark.slow
 def test_a_damaged_note(spark: Any, tmp_path: Path) -> None:
     directory = tmp_path / "segments"
     wals = [wal for _, wal in _parts(spark, _with_heartbeats(3))]
@@ -438,6 +440,7 @@ def test_a_session_begins_where_no_message_has_a_row(spark: Any, tmp_path: Path,
     assert [row["id"] for row in found] == [1]
 
 
+@pytest.mark.slow
 def test_missing_rows_stay_a_gap(spark: Any, tmp_path: Path) -> None:
     """A state that is given does not say that the rows begin there."""
     directory = tmp_path / "segments"

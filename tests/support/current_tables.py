@@ -72,7 +72,7 @@ KEYS: dict[str, list[tuple[pa.DataType, Any]]] = {
     "text and int8": [(pa.string(), lambda n: "ab"[n % 2]), (pa.int64(), lambda n: n // 2)],
 }  # fmt: skip
 # Their values go the way of another type's.
-SLOW_KEYS = ("int2", "uuid", "timestamp", "date", "bytea", "text", "bool and int4")
+SLOW_KEYS = ("int2", "int8", "uuid", "timestamp", "date", "bytea", "text", "bool and int4")
 
 _VALUES: list[tuple[pa.DataType, Any]] = [
     (pa.string(), lambda dice: dice.choice([None, "", "x", "'", "é" * 30])),

@@ -37,7 +37,7 @@ SECONDS: Mapping[str, float] = {
     "tests/demo/": 1.1,
     "tests/encode/test_nested.py": 3,
     "tests/examples/": 2,
-    "tests/live/test_positions.py": 1.7,
+    "tests/live/test_positions.py": 1.2,
     "tests/live/": 1.5,
     "tests/merge/effect/test_net_effect.py": 1.3,
     "tests/merge/test_staged.py": 2,

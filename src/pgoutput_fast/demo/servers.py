@@ -20,7 +20,6 @@ import random
 import re
 import shutil
 import signal
-import socket
 import stat
 import subprocess
 import sys
@@ -358,13 +357,13 @@ class Server:
         if self._port is not None:
             self._launch(self._port)
             return
-        for attempt in range(5):
-            port = _free_port()
+        ports = random.SystemRandom().sample(_PORTS, 5)
+        for port in ports:
             try:
                 self._launch(port)
             except ServerError as error:
-                # Another process may have bound the port in the meantime.
-                if attempt == 4 or "could not bind" not in str(error):
+                # Another process has the port.
+                if port == ports[-1] or "could not bind" not in str(error):
                     raise
             else:
                 self._port = port
@@ -503,16 +502,6 @@ def _default_settings(version: int) -> dict[str, str | int | bool]:
 def _quote(value: str | int | bool) -> str:
     text = ("on" if value else "off") if isinstance(value, bool) else str(value)
     return "'" + text.replace("\\", "\\\\").replace("'", "''") + "'"
-
-
-def _free_port() -> int:
-    for port in random.SystemRandom().sample(_PORTS, 100):
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server does
-            with contextlib.suppress(OSError):
-                probe.bind(("127.0.0.1", port))
-                return port
-    raise ServerError("there is no free TCP port")
 
 
 def _make_base(identity: tuple[int, int] | None) -> Path:

@@ -107,6 +107,7 @@ def test_columns_and_positions(place: Place) -> None:
         fresh(place.target / "other", "public.t")
 
 
+@pytest.mark.slow
 def test_in_polars(place: Place) -> None:
     """Every form that columns of a mirror have: polars has the same values, and takes a reader of batches, too."""
     database = place.database
