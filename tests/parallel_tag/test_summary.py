@@ -134,6 +134,12 @@ def surveyed(batches: Iterable[pa.RecordBatch]) -> Survey:
     return surveyor.survey()
 
 
+def test_a_relation_in_a_transaction_whose_time_python_lacks() -> None:
+    begin, commit = encode.encode_begin(100, 2**62, 7), encode.encode_commit(100, 108, 2**62)
+    tagged, _ = tag([begin, encode.encode_relation(T), commit])
+    assert [row["seq"] for row in surveyed([tagged]).descriptions] == [1]
+
+
 def described(survey: Survey) -> set[Any]:
     """The Relation messages, with the types known before them."""
     types: dict[bytes, bytes] = {}

@@ -18,6 +18,8 @@ from pgoutput_fast.spark.tasks.rows import rows_of_kinds
 
 __all__ = ["SURVEY_SCHEMA", "Survey", "SurveyTags", "Surveyor"]
 
+_OF_DESCRIPTIONS = ["seq", "kind", "version", "in_stream", "payload"]
+
 # One row per task, or per range.
 SURVEY_SCHEMA = pa.schema(
     [
@@ -99,7 +101,8 @@ class Surveyor:
         """Adds the next payloads."""
         rows = pa.Table.from_batches([batch])
         names: dict[bytes, bytes] = {}  # oid -> last Type message
-        for row in rows_of_kinds(rows, DESCRIPTIONS).to_pylist():
+        # Not all columns: the server may send a time that is no value of Python.
+        for row in rows_of_kinds(rows, DESCRIPTIONS).select(_OF_DESCRIPTIONS).to_pylist():
             body = row["payload"][5 if row["in_stream"] else 1 :]
             # The first description of a relation counts, and of a type the last one before it.
             is_type = row["kind"] == MSG_TYPE
