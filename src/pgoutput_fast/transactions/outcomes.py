@@ -236,9 +236,12 @@ class TransactionOutcomes:
     def released(self, rows: pa.Table) -> pa.Table:
         """The committed changes, truncates and messages, with commit position, in commit order; then all other rows."""
         waits = _WAITS[values_of(rows, "kind", 0).astype(np.uint8)]
-        waiting = chosen_rows(rows, waits)
-        committed = committed_rows(without_rolled_back(waiting, self._rolled_back_in(waiting)), self)
+        committed = self.committed_part(chosen_rows(rows, waits))
         return committed if waits.all() else pa.concat_tables([committed, rows.filter(pa.array(~waits))])
+
+    def committed_part(self, rows: pa.Table) -> pa.Table:
+        """The rows that committed, or are outside of transactions, with commit position, in commit order."""
+        return committed_rows(without_rolled_back(rows, self._rolled_back_in(rows)), self)
 
     def lost_rows(self, rows: pa.Table) -> pa.Table:
         """The changes, truncates and messages of transactions whose outcome is unknown."""

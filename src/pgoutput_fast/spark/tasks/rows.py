@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pgoutput_fast.protocol.kinds import CHANGES
+from pgoutput_fast.protocol.kinds import BOUNDARIES, CHANGES
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 from pgoutput_fast.segments.planner import Bounds, ReadSpec
 from pgoutput_fast.storage.paths import open_file, redacted_uri
@@ -90,6 +90,9 @@ def changes_within(rows: pa.Table, bounds: Bounds) -> pa.Table:
 class ChangesBetween:
     """The changes from one message to another, by the commits of their transactions or by the changes themselves.
 
+    If only a few boundaries of transactions are among the rows, they stay: decoding ignores them, and to leave them out
+    would copy all payloads.
+
     Args:
         outcomes: the outcomes of transactions; None if the changes themselves count.
         first, last: ordinals of the messages.
@@ -103,7 +106,8 @@ class ChangesBetween:
         """Those among tagged rows."""
         if self._outcomes is None:
             return changes_within(rows, self._bounds)
-        return self._outcomes.released(changes_within(rows, {}))
+        few = _has_few_boundaries(rows)
+        return self._outcomes.committed_part(rows if few else changes_within(rows, {}))
 
 
 def rows_among(rows: pa.Table, members: Mapping[str, Collection[int]]) -> pa.Table:
@@ -128,11 +132,20 @@ def _is_of(rows: pa.Table, kinds: Collection[int]) -> np.ndarray[Any, Any]:
     return found
 
 
+def _has_few_boundaries(rows: pa.Table) -> bool:
+    """Whether the rows are changes, but for a few boundaries of transactions."""
+    changes = int(_is_of(rows, CHANGES).sum())
+    others = rows.num_rows - changes
+    return bool(others <= changes // 8 and others == int(_is_of(rows, BOUNDARIES).sum()))
+
+
 def rows_of_relations(rows: pa.Table, oids: Collection[int], others: Collection[int]) -> pa.Table:
-    """The rows of these relations, without those of the versions `others`."""
+    """The changes of these relations, without those of the versions `others`. A few boundaries may be among them."""
     ours = np.isin(rows.column("relation").fill_null(-1).to_numpy(), tuple(oids))
     if others:
         ours &= ~np.isin(rows.column("version").fill_null(0).to_numpy(), tuple(others))
+    if not ours.all() and _has_few_boundaries(rows) and (ours | _is_of(rows, BOUNDARIES)).all():
+        return rows
     return _filter_rows(rows, ours)
 
 
