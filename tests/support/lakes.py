@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 import pgoutput_fast as pgo
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
-from pgoutput_fast.segments import Source, write_segment
+from pgoutput_fast.segments import Source, list_segments, read_segment, write_segment
 from pgoutput_fast.storage.paths import open_file
 from pgoutput_fast.storage.stores import open_store
 from support.paths import TESTS
@@ -29,6 +29,7 @@ __all__ = [
     "Driver",
     "assert_whole",
     "data_files",
+    "make_dump",
     "make_segments",
     "problem_of",
     "python_workers",
@@ -84,6 +85,16 @@ def make_segments(
                 wal += writer.stream_commit(100_000 + n - 4, lsn + 500, lsn + 508, n)
         tagged, state = pgo.tag(wal, state)
         write_segment(directory, tagged, state, source=_SOURCE, relation_bytes=2_000, **more)
+
+
+def make_dump(directory: Path, segments: Path, files: int = 4) -> None:
+    """Writes the payloads of segments, untagged and numbered by `place`, as Parquet files in the order of the stream."""
+    payloads = pa.concat_tables([read_segment(each.path) for each in list_segments(segments)])["payload"]
+    rows = pa.table({"place": pa.array(range(len(payloads))), "payload": payloads})
+    directory.mkdir()
+    for k in range(files):
+        begin, end = len(rows) * k // files, len(rows) * (k + 1) // files
+        pq.write_table(rows.slice(begin, end - begin), directory / f"{k}.parquet")
 
 
 def _files(target: Path | str) -> list[str]:
