@@ -19,10 +19,11 @@ from pgoutput_fast import Options
 from pgoutput_fast import spark as pgspark
 from pgoutput_fast.encode import ColumnSpec, RelationSpec
 from pgoutput_fast.segments import write_segment
+from pgoutput_fast.spark.tables.run import Run
 from pgoutput_fast.tables.delta.table import DeltaTable
 from pgoutput_fast.tables.progress import Progress
 from pgoutput_fast.tables.table import Commit, ConflictError, OutcomeUnknownError
-from support.lakes import tables_of
+from support.lakes import data_files, tables_of
 from support.segment_streams import ORDERS, SOURCE, MadeSegments
 
 TABLES = [replace(ORDERS, oid=16401 + k, name=f"t{k}") for k in range(4)]
@@ -440,6 +441,31 @@ def test_a_change_by_others_during_the_commit(
     made.cut(made.commit(3, spec=TABLES[2]))
     take()
     assert _ids(lake) == {**{name: [1] for name in NAMES}, NAMES[1]: [1, 2], NAMES[2]: [1, 2, 3]}
+
+
+@pytest.mark.parametrize("format", ["delta", "parquet"])
+def test_rejects_of_a_table_that_could_not_be_committed(
+    spark: Any, tmp_path: Path, made: MadeSegments, format: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their files do not stay. The next run writes them, once."""
+    segments, lake, commit = tmp_path / "segments", tmp_path / "lake", Run.commit
+    quarantine = Options(on_error="quarantine")
+    made.cut(_damaged(made, TABLES[1]), made.commit(2, spec=TABLES[2]))
+
+    def conflicts(run: Run, directory: str, *given: Any) -> None:
+        if directory == f"_rejects/{NAMES[1]}":
+            raise ConflictError(run.table(directory))
+        commit(run, directory, *given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "commit", conflicts)
+        pgspark.write_tables(segments, lake, format=format, options=quarantine, on_table_error="skip")
+    assert not data_files(lake / "_rejects")
+    assert not data_files(lake / NAMES[1])
+    for _ in range(2):
+        pgspark.write_tables(segments, lake, format=format, options=quarantine)
+        assert tables_of(format, lake)[f"_rejects/{NAMES[1]}"].num_rows == 1
+        assert _ids(lake, format)[NAMES[1]] == [1]
 
 
 def test_files_of_a_commit_that_may_be_made_stay(

@@ -186,7 +186,7 @@ def test_another_way_goes_on(
 @pytest.mark.parametrize(
     "kill",
     and_slow(
-        [((_RUN, "Run.commit", TABLES + 5),)],
+        [(_RUN, "Run.commit", TABLES + 5)],
         [((_RUN, "Progress.save", 2),), ((_RUN, "Progress.save", -2),), ((_RUN, "Run.end", -2),)],
     ),
     ids=str,
@@ -198,7 +198,6 @@ def test_a_batch_of_a_sink_that_is_killed(
     ends = [max(pq.read_table(each)["seq"].to_pylist()) for each in sorted(segments.glob("*.parquet"))]
     batches = [[first, last] for first, last in zip([0, *(each + 1 for each in ends)], ends, strict=False)]
     lake = tmp_path / "lake"
-    (kill,) = kill
     job = {"source": str(segments), "target": str(lake), "batches": batches, "kill": kill}
     with running({**job, "arguments": {"format": "delta"}}, spark) as driver:
         assert driver.ended() == -9, driver.errors()
@@ -275,19 +274,18 @@ DAMAGES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "tag", "partitions"),
-    and_slow(
-        [("cut", b"C", 20)],
-        [
-            ("null", b"I", 1000),
-            ("empty", b"I", 20),
-            ("unknown", b"I", 20),
-            ("cut", b"R", 20),
-            ("cut", b"B", 20),
-            ("cut", b"I", 20),
-        ],
-    ),
+    [
+        ("null", b"I", 1000),
+        ("empty", b"I", 20),
+        ("unknown", b"I", 20),
+        ("cut", b"I", 20),
+        ("cut", b"R", 20),
+        ("cut", b"B", 20),
+        ("cut", b"C", 20),
+    ],
 )
 def test_one_damaged_payload(
     spark: Any, dump: Path, undisturbed: Any, tmp_path: Path, kind: str, tag: bytes, partitions: int

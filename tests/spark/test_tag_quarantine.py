@@ -396,11 +396,15 @@ def test_batches_of_a_query(spark: Any, tmp_path: Path) -> None:
     assert _sorted(pa.Table.from_batches(found)) == _sorted(pa.Table.from_batches([expected]))
 
 
-@pytest.mark.slow
-def test_all_changes_are_rejected(spark: Any, tmp_path: Path) -> None:
-    """The table is described, and has no row: the rejects are written nevertheless."""
+@pytest.mark.parametrize("described", and_slow([False], [True]))
+def test_all_changes_are_rejected(spark: Any, tmp_path: Path, described: bool) -> None:
+    """No table has a row, or is known at all: the rejects are written nevertheless."""
     payloads: list[bytes | None] = list(_orders(1))
-    payloads[2:2] = [b""]
+    if described:
+        payloads[2:2] = [b""]
+    else:
+        (at,) = (k for k, payload in enumerate(payloads) if (payload or b"")[:1] == b"R")
+        payloads[at] = (payloads[at] or b"")[:-1]
     dump = _source(spark, payloads, "files", tmp_path / "dump")
     written = pgspark.write_raw(
         dump, tmp_path / "lake", order_by="place", payload="data", on_error="quarantine", spark=spark
