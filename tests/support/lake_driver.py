@@ -16,6 +16,7 @@ It prints `ready` before it begins to write, and `done` after it has written.
     batch: kill after this number of returns of the function of foreachBatch.
     worker: kill the Python workers when one of them has written its first file.
     executor: kill an executor at that time. Its Python worker continues.
+    some: kill this number of Python workers, one after the other, at random moments.
     twice: wait until two attempts of a task have written their first file; kill nothing.
     dying: for `current_sink`: in this number of its jobs, a worker kills itself after its task has done its work.
 """
@@ -27,6 +28,7 @@ import importlib
 import itertools
 import json
 import os
+import random
 import signal
 import sys
 import threading
@@ -142,6 +144,17 @@ def disturb(job: dict[str, Any], marker: Path, pipe: int) -> None:
     os.close(pipe)
 
 
+def kill_some(count: int) -> None:
+    """Kills workers, busy or idle, of any job. Fewer than four do not fail a task for good."""
+    dice = random.Random(count)
+    for _ in range(count):
+        while not (found := _workers()):
+            time.sleep(0.01)
+        time.sleep(dice.random() / 2)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(dice.choice(found), signal.SIGKILL)
+
+
 def disturb_run(job: dict[str, Any]) -> None:
     """Makes the run's marker a pipe. So workers wait for this process after they have written a file."""
     from pgoutput_fast.spark.tables import run
@@ -226,6 +239,8 @@ def main(job: dict[str, Any]) -> None:
         kill_at(*job["kill"], group=group)
     if {"worker", "executor", "twice"} & job.keys():
         disturb_run(job)
+    if "some" in job:
+        threading.Thread(target=kill_some, args=(job["some"],), daemon=True).start()
     if "dying" in job:
         make_dying(job["dying"], job["target"])
     print("ready", flush=True)
