@@ -19,7 +19,6 @@ from pgoutput_fast import Options
 from pgoutput_fast import spark as pgspark
 from pgoutput_fast.encode import ColumnSpec, RelationSpec
 from pgoutput_fast.segments import write_segment
-from pgoutput_fast.spark.tables.run import Run
 from pgoutput_fast.tables.delta.table import DeltaTable
 from pgoutput_fast.tables.progress import Progress
 from pgoutput_fast.tables.table import Commit, ConflictError, OutcomeUnknownError
@@ -444,28 +443,25 @@ def test_a_change_by_others_during_the_commit(
 
 
 @pytest.mark.parametrize("format", ["delta", "parquet"])
-def test_rejects_of_a_table_that_could_not_be_committed(
-    spark: Any, tmp_path: Path, made: MadeSegments, format: str, monkeypatch: pytest.MonkeyPatch
+def test_rejects_of_a_table_that_is_stopped(
+    spark: Any, tmp_path: Path, made: MadeSegments, format: str
 ) -> None:
-    """Their files do not stay. The next run writes them, once."""
-    segments, lake, commit = tmp_path / "segments", tmp_path / "lake", Run.commit
-    quarantine = Options(on_error="quarantine")
-    made.cut(_damaged(made, TABLES[1]), made.commit(2, spec=TABLES[2]))
-
-    def conflicts(run: Run, directory: str, *given: Any) -> None:
-        if directory == f"_rejects/{NAMES[1]}":
-            raise ConflictError(run.table(directory))
-        commit(run, directory, *given)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Run, "commit", conflicts)
-        pgspark.write_tables(segments, lake, format=format, options=quarantine, on_table_error="skip")
+    """Their files do not stay. A run that can write the table writes them, once."""
+    segments, lake, spec = tmp_path / "segments", tmp_path / "lake", TABLES[1]
+    by = {"options": Options(on_error="quarantine"), "partition_by": {NAMES[1]: ["note"]}}
+    wal = _damaged(made, spec)
+    made.lsn += 100
+    wal += made.writer.begin(7, made.lsn, 0)
+    wal += made.writer.change(spec, "insert", new=["2", ""])  # no partition can have this name
+    made.cut(wal + made.writer.commit(made.lsn, made.lsn + 8, 0))
+    rows = pgspark.write_tables(segments, lake, format=format, on_table_error="skip", **by)  # type: ignore[arg-type]
+    assert [row["table"] for row in rows if row["error"]] == [NAMES[1]]
     assert not data_files(lake / "_rejects")
     assert not data_files(lake / NAMES[1])
     for _ in range(2):
-        pgspark.write_tables(segments, lake, format=format, options=quarantine)
+        pgspark.write_tables(segments, lake, format=format, options=Options(on_error="quarantine"))
         assert tables_of(format, lake)[f"_rejects/{NAMES[1]}"].num_rows == 1
-        assert _ids(lake, format)[NAMES[1]] == [1]
+        assert _ids(lake, format)[NAMES[1]] == [1, 2]
 
 
 def test_files_of_a_commit_that_may_be_made_stay(
