@@ -10,6 +10,8 @@ import itertools
 import os
 import random
 import time
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -59,15 +61,18 @@ def dump(segments: Path) -> Path:
 @pytest.fixture(scope="module")
 def undisturbed(
     spark: Any, segments: Path, tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, dict[str, pa.Table]]:
-    """{format: tables}."""
-    found = {}
-    for format in ("parquet", "delta"):
+) -> Callable[[str], dict[str, pa.Table]]:
+    """The tables, in a format."""
+
+    @cache
+    def of(format: str) -> dict[str, pa.Table]:
         target = tmp_path_factory.mktemp("undisturbed")
         pgspark.write_tables(segments, target, format=format)
-        found[format] = tables_of(format, target)
-        assert found[format].keys() == NAMES
-    return found
+        found = tables_of(format, target)
+        assert found.keys() == NAMES
+        return found
+
+    return of
 
 
 def _job(dump: Path, lake: Path, format: str, **more: Any) -> dict[str, Any]:
@@ -89,6 +94,8 @@ def _job(dump: Path, lake: Path, format: str, **more: Any) -> dict[str, Any]:
             ("delta", (_RUN, "Run.commit", -TABLES // 2)),
             ("delta", (_RUN, "Progress.save", 1)),
             ("delta", (_RUN, "Progress.save", -1)),
+            ("iceberg", (_RUN, "Run.commit", TABLES // 2)),
+            ("iceberg", (_RUN, "Run.commit", -TABLES)),
         ],
     ),
     ids=str,
@@ -101,7 +108,7 @@ def test_a_driver_killed_at_a_step(
         assert driver.ended() == -9, driver.errors()
     pgspark.write_raw(dump, lake, order_by="place", format=format, spark=spark)
     settled(spark)
-    assert_whole(format, lake, undisturbed[format])
+    assert_whole(format, lake, undisturbed(format))
 
 
 @DRIVER
@@ -112,7 +119,7 @@ def test_a_driver_killed_at_every_step(
     spark: Any, segments: Path, dump: Path, undisturbed: Any, tmp_path: Path, way: str
 ) -> None:
     """The same call, or `write_tables` of segments, goes on from there."""
-    expected = dict(list(undisturbed["parquet"].items())[:2])
+    expected = dict(list(undisturbed("parquet").items())[:2])
     for step in itertools.count(1):
         lake = tmp_path / str(step)
         job = _job(dump, lake, "parquet", kill=(*STEPS, step))
@@ -145,7 +152,7 @@ def test_a_driver_killed_at_random_moments(spark: Any, dump: Path, undisturbed: 
             driver.ended()
     pgspark.write_raw(dump, lake, order_by="place", spark=spark)
     settled(spark)
-    assert_whole("parquet", lake, undisturbed["parquet"])
+    assert_whole("parquet", lake, undisturbed("parquet"))
 
 
 @DRIVER
@@ -179,7 +186,7 @@ def test_another_way_goes_on(
         with running(whole, spark) as driver:
             assert driver.ended() == (-9 if "kill" in job else 0), driver.errors()
         settled(spark)
-    assert_whole(format, lake, undisturbed[format])
+    assert_whole(format, lake, undisturbed(format))
 
 
 # ---- batches --------------------------------------------------------------------------------------------------------
@@ -208,7 +215,7 @@ def test_a_batch_of_a_sink_that_is_killed(
     for number, (first, last) in enumerate(batches[1:], 1):
         sink(batch_of(spark, segments, first, last), number)
     settled(spark)
-    assert_whole("delta", lake, undisturbed["delta"])
+    assert_whole("delta", lake, undisturbed("delta"))
 
 
 # ---- workers and executors ------------------------------------------------------------------------------------------
@@ -222,7 +229,7 @@ def test_workers_killed_while_they_write(dump: Path, undisturbed: Any, tmp_path:
     with running(job) as driver:
         assert driver.until("stopped") in ("stopped 1", "stopped 2")
         driver.until("done")
-    assert_whole(format, tmp_path / "lake", undisturbed[format])
+    assert_whole(format, tmp_path / "lake", undisturbed(format))
 
 
 @DRIVER
@@ -232,7 +239,7 @@ def test_workers_killed_in_any_job(dump: Path, undisturbed: Any, tmp_path: Path)
     job = _job(dump, tmp_path / "lake", "parquet", conf={"spark.master": "local[2,4]"}, some=3)
     with running(job) as driver:
         driver.until("done")
-    assert_whole("parquet", tmp_path / "lake", undisturbed["parquet"])
+    assert_whole("parquet", tmp_path / "lake", undisturbed("parquet"))
 
 
 @DRIVER
@@ -256,7 +263,7 @@ def test_a_cluster(dump: Path, undisturbed: Any, tmp_path: Path, kind: str) -> N
     with running(_job(dump, tmp_path / "lake", "parquet", **more)) as driver:
         assert driver.until("stopped") == f"stopped {2 if kind == 'twice' else 1}"
         driver.until("done")
-    assert_whole("parquet", tmp_path / "lake", undisturbed["parquet"])
+    assert_whole("parquet", tmp_path / "lake", undisturbed("parquet"))
 
 
 # ---- two writers ----------------------------------------------------------------------------------------------------
@@ -274,7 +281,7 @@ def test_two_writers(spark: Any, dump: Path, undisturbed: Any, tmp_path: Path) -
         with pytest.raises(RuntimeError, match=r"another process .*writes tables to|writes tables to"):
             pgspark.write_raw(dump, lake, order_by="place", spark=spark)
         driver.until("done")
-    assert_whole("parquet", lake, undisturbed["parquet"])
+    assert_whole("parquet", lake, undisturbed("parquet"))
 
 
 # ---- damaged payloads -----------------------------------------------------------------------------------------------
@@ -328,7 +335,7 @@ def test_one_damaged_payload(
     # One decoder in quarantine says which rows there are.
     options = pgo.Options(on_error="quarantine", transactions="committed")
     decoded = pgo.decode([b"" if each is None else each for each in payloads], options=options)
-    for name, wanted in undisturbed["parquet"].items():
+    for name, wanted in undisturbed("parquet").items():
         kept = decoded.table(name)["_seq"].to_pylist()
         assert found[name].to_pylist() == [row for row in wanted.to_pylist() if row["_seq"] in set(kept)], (
             name

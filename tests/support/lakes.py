@@ -17,6 +17,7 @@ from typing import Any
 import deltalake
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyiceberg.catalog import load_catalog
 
 import pgoutput_fast as pgo
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
@@ -115,6 +116,12 @@ def _named(
         uri = str(store.at(directory)).partition("?")[0].replace("key:secret@", "")
         table = deltalake.DeltaTable(uri, storage_options=dict(storage or {}))
         return {f"{directory}/{each.rpartition('/')[2]}": None for each in table.file_uris()}
+    if format == "iceberg":
+        uri = f"sqlite:///{store.at('_catalog.db')}"
+        with load_catalog("pgoutput_fast", type="sql", uri=uri) as catalog:
+            files = catalog.load_table(tuple(directory.split("."))).scan().plan_files()
+            found = [(each.file.file_path.rpartition("/")[2], each.file.record_count) for each in files]
+        return {f"{directory}/{name}": rows for name, rows in found}
     manifest = json.loads(store.read(f"{directory}/_manifest.json"))
     return {f"{directory}/{each['name']}": each["rows"] for each in manifest["files"]}
 
@@ -124,7 +131,7 @@ def tables_of(
 ) -> dict[str, pa.Table]:
     """{directory: rows in the order of the stream}, read through the manifest or the log."""
     store, found = open_store(target), {}
-    mark = "_manifest.json" if format == "parquet" else "_delta_log"
+    mark = {"parquet": "_manifest.json", "delta": "_delta_log", "iceberg": "metadata"}[format]
     for directory in sorted({each.partition(f"/{mark}")[0] for each in _files(target) if f"/{mark}" in each}):
         rows = []
         for name, count in _named(format, target, directory, storage).items():
@@ -149,10 +156,10 @@ def assert_whole(
         assert got[directory].to_pylist() == wanted.to_pylist(), directory
     named = {name for directory in got for name in _named(format, target, directory, storage)}
     assert data_files(target) == named
-    others = [each for each in _files(target) if each not in named and "/_delta_log/" not in each]
-    assert {each.rpartition("/")[2] for each in others} <= {"_lock", "_manifest.json", "_progress.json"}, (
-        others
-    )
+    others = [each for each in _files(target) if each not in named]
+    others = [each for each in others if "/_delta_log/" not in each and "/metadata/" not in each]
+    known = {"_catalog.db", "_lock", "_manifest.json", "_progress.json"}
+    assert {each.rpartition("/")[2] for each in others} <= known, others
 
 
 def wait_for(condition: Any, seconds: float = 240) -> Any:
