@@ -305,6 +305,10 @@ def test_wrong_arguments(spark: Any, tmp_path: Path, made: MadeSegments) -> None
         pgspark.write_tables(segments, lake, namespace=3)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"table_name returned an empty name for shop\.public\.t0"):
         pgspark.write_tables(segments, lake, table_name=lambda *names: "")
+    with pytest.raises(
+        ValueError, match=r"namespace returned a name that is no valid text for shop\.public\.t0"
+    ):
+        pgspark.write_tables(segments, lake, namespace=lambda *names: "\ud800")
     with pytest.raises(FileNotFoundError, match="has no record of tables: the next call of write_tables"):
         pgspark.table_status(lake)
     assert not lake.exists()
