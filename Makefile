@@ -146,7 +146,7 @@ soak: $(VENV)/.dev  ## run long tests: every allocation fails once, 20 million r
 	PGOUTPUT_FAST_KILLS=$(KILLS) $(BIN)/python -m pytest tests/capture/test_cut.py -k loses
 	PGOUTPUT_FAST_KILLS=$$((4 * $(KILLS))) $(BIN)/python -m pytest tests/live/test_positions.py -k killed --timeout 3600
 	PGOUTPUT_FAST_KILLS=$(KILLS) $(BIN)/python -m pytest tests/snapshot/test_killed.py --timeout 3600
-	PGOUTPUT_FAST_KILLS=$(KILLS) $(BIN)/python -m pytest tests/spark/test_table_faults.py -k "killed" --timeout 3600
+	PGOUTPUT_FAST_KILLS=$(KILLS) $(BIN)/python -m pytest tests/spark/test_table_faults.py tests/spark/test_raw_faults.py -k "killed" --timeout 3600
 	PGOUTPUT_FAST_KILLS=$(KILLS) $(BIN)/python -m pytest tests/spark/test_current_sink.py -k "killed" --timeout 3600
 	PGOUTPUT_FAST_KILLS=$(KILLS) $(BIN)/python -m pytest tests/mirror/test_faults.py tests/mirror/test_repair.py tests/mirror/test_outages.py --timeout 3600
 

@@ -26,7 +26,7 @@ from pgoutput_fast.segments.planner import (
     plan_read,
 )
 from pgoutput_fast.segments.tail import SegmentsGoneError, SegmentStream
-from pgoutput_fast.spark.tasks.rows import changes_between, changes_of
+from pgoutput_fast.spark.tasks.rows import ChangesBetween, changes_of
 from reference import messages as reference
 from reference import output
 from support.forms import and_slow
@@ -223,7 +223,7 @@ def test_tables_with_other_positions(tmp_path: Path, committed: bool) -> None:
         row["seq"]
         for spec in specs
         for rows in changes_of(spec)
-        for row in changes_between(rows, spec.outcomes, relations[OTHERS.oid], last).to_pylist()
+        for row in ChangesBetween(spec.outcomes, relations[OTHERS.oid], last).of(rows).to_pylist()
         if row["relation"] == OTHERS.oid
     ]
     assert after == [each.first_seq + 2 for each in segments[4:]]

@@ -23,7 +23,7 @@ from pgoutput_fast.tables.delta.table import DeltaTable
 from pgoutput_fast.tables.progress import Progress
 from pgoutput_fast.tables.table import Commit, ConflictError, OutcomeUnknownError
 from support.forms import and_slow
-from support.lakes import tables_of
+from support.lakes import data_files, tables_of
 from support.segment_streams import ORDERS, SOURCE, MadeSegments
 
 TABLES = [replace(ORDERS, oid=16401 + k, name=f"t{k}") for k in range(4)]
@@ -309,6 +309,10 @@ def test_wrong_arguments(spark: Any, tmp_path: Path, made: MadeSegments) -> None
         pgspark.write_tables(segments, lake, namespace=3)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"table_name returned an empty name for shop\.public\.t0"):
         pgspark.write_tables(segments, lake, table_name=lambda *names: "")
+    with pytest.raises(
+        ValueError, match=r"namespace returned a name that is no valid text for shop\.public\.t0"
+    ):
+        pgspark.write_tables(segments, lake, namespace=lambda *names: "\ud800")
     with pytest.raises(FileNotFoundError, match="has no record of tables: the next call of write_tables"):
         pgspark.table_status(lake)
     assert not lake.exists()
@@ -444,6 +448,28 @@ def test_a_change_by_others_during_the_commit(
     made.cut(made.commit(3, spec=TABLES[2]))
     take()
     assert _ids(lake) == {**{name: [1] for name in NAMES}, NAMES[1]: [1, 2], NAMES[2]: [1, 2, 3]}
+
+
+@pytest.mark.parametrize("format", ["delta", "parquet"])
+def test_rejects_of_a_table_that_is_stopped(
+    spark: Any, tmp_path: Path, made: MadeSegments, format: str
+) -> None:
+    """Their files do not stay. A run that can write the table writes them, once."""
+    segments, lake, spec = tmp_path / "segments", tmp_path / "lake", TABLES[1]
+    by = {"options": Options(on_error="quarantine"), "partition_by": {NAMES[1]: ["note"]}}
+    wal = _damaged(made, spec)
+    made.lsn += 100
+    wal += made.writer.begin(7, made.lsn, 0)
+    wal += made.writer.change(spec, "insert", new=["2", ""])  # no partition can have this name
+    made.cut(wal + made.writer.commit(made.lsn, made.lsn + 8, 0))
+    rows = pgspark.write_tables(segments, lake, format=format, on_table_error="skip", **by)  # type: ignore[arg-type]
+    assert [row["table"] for row in rows if row["error"]] == [NAMES[1]]
+    assert not data_files(lake / "_rejects")
+    assert not data_files(lake / NAMES[1])
+    for _ in range(2):
+        pgspark.write_tables(segments, lake, format=format, options=Options(on_error="quarantine"))
+        assert tables_of(format, lake)[f"_rejects/{NAMES[1]}"].num_rows == 1
+        assert _ids(lake, format)[NAMES[1]] == [1, 2]
 
 
 def test_files_of_a_commit_that_may_be_made_stay(

@@ -531,7 +531,8 @@ def test_an_input_that_changes_is_noticed(changed: str) -> None:
         ({"order_by": "place", "lsn": "data"}, "must be an integer"),
         ({"order_by": "place", "session_starts": "lsn"}, "column lsn must be boolean, not bigint"),
         ({"order_by": "place", "session_starts": "mark"}, "there is no column 'mark'"),
-        ({"order_by": "place", "partitions": 0}, "must be positive"),
+        ({"order_by": "place", "partitions": 0}, "partitions must be at least 1, not 0"),
+        ({"order_by": "place", "partitions": True}, "partitions must be a whole number, not a bool"),
     ],
 )
 def test_misuse_is_told(spark: Any, more: dict[str, Any], message: str) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import pgoutput_fast as pgo
@@ -113,3 +115,16 @@ def test_several_partitions_with_one_order_over_all(spark: Any) -> None:
 def test_a_column_of_that_name_is_not_kafka(spark: Any) -> None:
     df = rows(spark).selectExpr("place div 4 partition", "place % 4 offset", "value")
     assert seqs_in_order(pgspark.tag(df, ["partition", "offset"])) == expected()
+
+
+def test_bytes_that_spark_reads_as_text(spark: Any, tmp_path: Path) -> None:
+    pq.write_table(rows(spark).toArrow(), tmp_path / "dump.parquet")
+    name = "spark.sql.parquet.binaryAsString"
+    spark.conf.set(name, "true")
+    try:
+        for more in ({}, {"payload": "value"}):
+            with pytest.raises((ValueError, TypeError), match=rf"{name} makes text of the bytes"):
+                pgspark.tag(tmp_path, "place", spark=spark, **more)  # type: ignore[arg-type]
+    finally:
+        spark.conf.unset(name)
+    assert seqs_in_order(pgspark.tag(tmp_path, "place", spark=spark)) == expected()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from pgoutput_fast.protocol.kinds import MSG_ORIGIN, REJECTED, UNKNOWN_OUTCOME
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 from pgoutput_fast.segments import list_segments
 from pgoutput_fast.spark.tagging.quarantine import Checked, checked_starts
+from pgoutput_fast.spark.tasks.rows import ChangesBetween
 from pgoutput_fast.spark.tasks.survey import Survey, Surveyor
 from pgoutput_fast.spark.tasks.tag import (
     CHECKED_SCHEMA,
@@ -33,6 +34,7 @@ from pgoutput_fast.spark.tasks.tag import (
     Summarize,
     TagRanges,
 )
+from pgoutput_fast.transactions.outcomes import TransactionOutcomes
 from support.current_streams import batch_of
 from support.forms import and_slow
 from support.streams import RandomChoices, Stream, damage, make_stream, table_of
@@ -307,6 +309,36 @@ def _orders(count: int) -> list[bytes]:
     return wal
 
 
+def _check_outcomes(seed: int) -> bool:
+    chance = random.Random(seed)
+    stream = damage(RandomChoices(seed), make_stream(RandomChoices(seed), 16), chance.randrange(1, 5))
+    if not stream.payloads or stream.sessions:
+        return False
+    rows, state = one_decoder(stream)
+    decoded = pgo.decode_tagged(rows, state.catalog, QUARANTINE)
+    named = decoded.outcomes.select(["txn", "outcome", "subxid"]).to_pylist()
+    ended = [row["txn"] for row in named if row["subxid"] is None]
+    assert len(ended) == len(set(ended))
+    outcomes = TransactionOutcomes.of_batch(decoded.outcomes)
+    committed = set(ChangesBetween(outcomes, 0, len(stream.payloads)).of(rows)["seq"].to_pylist())
+    lost = outcomes.lost_rows(rows)["seq"].to_pylist()
+    assert committed.isdisjoint(lost)
+    options = replace(QUARANTINE, transactions="committed")
+    expected = pgo.decode(stream.payloads, lsn=stream.lsns, options=options)
+    again = pgo.decode_tagged(rows, state.catalog, options, outcomes=decoded.outcomes)
+    ways = [
+        sorted(s for e in each.changes for s in e.batch["_seq"].to_pylist()) for each in (expected, again)
+    ]
+    assert ways[0] == ways[1]
+    return bool(lost)
+
+
+@pytest.mark.parametrize("seeds", and_slow([range(270, 300)], [range(1000)]))
+def test_a_commit_of_a_transaction_whose_outcome_is_unknown(seeds: range) -> None:
+    """It releases no row: a part of the transaction may have been rolled back by a message that is damaged."""
+    assert sum(map(_check_outcomes, seeds)) > 0
+
+
 @pytest.mark.parametrize("transactions", and_slow(["committed"], ["as_sent"]))
 def test_one_poisoned_payload(spark: Any, tmp_path: Path, transactions: Any) -> None:
     """In one of many files: all other rows are written, and the reject."""
@@ -415,11 +447,15 @@ def test_batches_of_a_query(spark: Any, tmp_path: Path) -> None:
     assert _sorted(pa.Table.from_batches(found)) == _sorted(pa.Table.from_batches([expected]))
 
 
-@pytest.mark.slow
-def test_all_changes_are_rejected(spark: Any, tmp_path: Path) -> None:
-    """The table is described, and has no row: the rejects are written nevertheless."""
+@pytest.mark.parametrize("described", and_slow([False], [True]))
+def test_all_changes_are_rejected(spark: Any, tmp_path: Path, described: bool) -> None:
+    """No table has a row, or is known at all: the rejects are written nevertheless."""
     payloads: list[bytes | None] = list(_orders(1))
-    payloads[2:2] = [b""]
+    if described:
+        payloads[2:2] = [b""]
+    else:
+        (at,) = (k for k, payload in enumerate(payloads) if (payload or b"")[:1] == b"R")
+        payloads[at] = (payloads[at] or b"")[:-1]
     dump = _source(spark, payloads, "files", tmp_path / "dump")
     written = pgspark.write_raw(
         dump, tmp_path / "lake", order_by="place", payload="data", on_error="quarantine", spark=spark

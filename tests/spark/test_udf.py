@@ -285,7 +285,9 @@ def test_registered_for_sql(spark: Any, raw: Any, tagged: list[dict[str, Any]]) 
     with pytest.raises(TypeError, match=r"decode_row\(relation\) makes the function to register"):
         spark.udf.register("pg_row", pgspark.udf.decode_row)
     spark.udf.register("pg_calls", lambda payload: pgspark.udf.message_kind(payload, malformed="null"))
-    with pytest.raises(PySparkException, match=r"takes a column or its name, not bytes\. For SQL, register"):
+    with pytest.raises(
+        PySparkException, match=r"takes a column or its name, not byte(s|array)\. For SQL, register"
+    ):
         spark.sql("SELECT pg_calls(payload) FROM registered").collect()
     if FORMS[0]:
         decode = pgspark.udf.decode_row(relation)

@@ -99,6 +99,11 @@ def test_who_reads_the_payloads(spark: Any, dump: Path, tmp_path: Path) -> None:
         some = whole.slice(number * 100, 100)
         pq.write_table(some.set_column(0, "place", some["place"].cast(kind)), kinds / f"{number}.parquet")
     assert ordered_row_groups(spark.read.parquet(str(kinds)), "place", ["payload", "place"]) == ()
+    shared = tmp_path / "shared" / f"place={len(whole)}"  # Spark has one place for all rows
+    shared.mkdir(parents=True)
+    pq.write_table(whole, shared / "all.parquet")
+    with pytest.raises(ValueError, match=f"two payloads have the same place: place = {len(whole)}"):
+        reader(shared.parent)
     bare = tmp_path / "bare"
     bare.mkdir()
     pq.write_table(whole, bare / "all.parquet", write_statistics=False)
@@ -182,8 +187,10 @@ def test_wrong_arguments(spark: Any, tmp_path: Path) -> None:
         pgspark.write_raw([7], tmp_path / "lake", order_by="place")  # type: ignore[list-item]
     with pytest.raises(TypeError, match="this takes a DataFrame of payloads, not"):
         pgspark.write_raw(7, tmp_path / "lake", order_by="place")  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="order_by must be the name of a column"):
-        pgspark.write_raw(tmp_path, tmp_path / "lake", order_by=None)  # type: ignore[arg-type]
+    none: Any = None
+    for order in (none, 7):
+        with pytest.raises(TypeError, match="order_by must be the name of a column"):
+            pgspark.write_raw(tmp_path, tmp_path / "lake", order_by=order)
     assert not (tmp_path / "lake").exists()
 
 

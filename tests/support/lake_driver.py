@@ -3,17 +3,21 @@
 It prints `ready` before it begins to write, and `done` after it has written.
 
     source, target: paths or URIs.
-    arguments: more arguments of `write_tables`, or of the sink.
+    arguments: more arguments of `write_tables`, of `write_raw`, or of the sink.
+    call: the function that writes, by default `write_tables`.
     checkpoint: for a stream.
     batches: for batches without a stream: the first and the last message of each.
     sink: the name of the sink, by default `table_sink`.
     gateway: port and secret of a running JVM; by default it starts its own JVM.
     conf: settings of its own JVM.
     kill: [module, attribute, number]: the process (or, with its own JVM, its process group) kills itself at the
-        call with this number of this function; with a negative number, when that call returns.
+        call with this number of this function; with a negative number, when that call returns. Several functions are
+        separated by commas, and their calls are counted together.
     batch: kill after this number of returns of the function of foreachBatch.
     worker: kill the Python workers when one of them has written its first file.
     executor: kill an executor at that time. Its Python worker continues.
+    some: kill this number of Python workers, one after the other, at random moments.
+    twice: wait until two attempts of a task have written their first file; kill nothing.
     dying: for `current_sink`: in this number of its jobs, a worker kills itself after its task has done its work.
 """
 
@@ -24,6 +28,7 @@ import importlib
 import itertools
 import json
 import os
+import random
 import signal
 import sys
 import threading
@@ -67,24 +72,28 @@ def die(group: bool) -> None:
     os.kill(0 if group else os.getpid(), signal.SIGKILL)
 
 
-def kill_at(module: str, attribute: str, number: int, group: bool) -> None:
-    """Replaces a function by one that kills this process at one of its calls."""
-    holder: Any = importlib.import_module(module)
-    *outer, last = attribute.split(".")
-    for name in outer:
-        holder = getattr(holder, name)
-    function, calls = getattr(holder, last), itertools.count(1)
+def kill_at(module: str, attributes: str, number: int, group: bool) -> None:
+    """Replaces functions by ones that kill this process at one of their calls."""
+    calls = itertools.count(1)
 
-    def counted(*args: Any, **keywords: Any) -> Any:
-        at = next(calls)
-        if at == number:
-            die(group)
-        result = function(*args, **keywords)
-        if at == -number:
-            die(group)
-        return result
+    def counted(function: Any) -> Any:
+        def call(*args: Any, **keywords: Any) -> Any:
+            at = next(calls)
+            if at == number:
+                die(group)
+            result = function(*args, **keywords)
+            if at == -number:
+                die(group)
+            return result
 
-    setattr(holder, last, counted)
+        return call
+
+    for attribute in attributes.split(","):
+        holder: Any = importlib.import_module(module)
+        *outer, last = attribute.split(".")
+        for name in outer:
+            holder = getattr(holder, name)
+        setattr(holder, last, counted(getattr(holder, last)))
 
 
 def _below(process: int) -> bool:
@@ -120,11 +129,12 @@ def _waits(process: int, marker: Path) -> bool:
 
 def disturb(job: dict[str, Any], marker: Path, pipe: int) -> None:
     """Kills workers or executors as the job says, while they read the marker after their first file."""
-    while not (chosen := [each for each in _workers() if _waits(each, marker)]):
+    least = 2 if "twice" in job else 1
+    while len(chosen := [each for each in _workers() if _waits(each, marker)]) < least:
         time.sleep(0.05)
-    if "worker" not in job:
+    if "executor" in job:
         del chosen[1:]
-    for process in chosen:
+    for process in [] if "twice" in job else chosen:
         os.kill(_parent(_parent(process)) if "executor" in job else process, signal.SIGKILL)
     print("stopped", len(chosen), flush=True)
     # From now on there is a marker, and readers of the pipe see its end.
@@ -132,6 +142,17 @@ def disturb(job: dict[str, Any], marker: Path, pipe: int) -> None:
     whole.write_text("{}")
     whole.rename(marker)
     os.close(pipe)
+
+
+def kill_some(count: int) -> None:
+    """Kills workers, busy or idle, of any job. Fewer than four do not fail a task for good."""
+    dice = random.Random(count)
+    for _ in range(count):
+        while not (found := _workers()):
+            time.sleep(0.01)
+        time.sleep(dice.random() / 2)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(dice.choice(found), signal.SIGKILL)
 
 
 def disturb_run(job: dict[str, Any]) -> None:
@@ -216,8 +237,10 @@ def main(job: dict[str, Any]) -> None:
     group = "gateway" not in job
     if "kill" in job:
         kill_at(*job["kill"], group=group)
-    if {"worker", "executor"} & job.keys():
+    if {"worker", "executor", "twice"} & job.keys():
         disturb_run(job)
+    if "some" in job:
+        threading.Thread(target=kill_some, args=(job["some"],), daemon=True).start()
     if "dying" in job:
         make_dying(job["dying"], job["target"])
     print("ready", flush=True)
@@ -231,7 +254,8 @@ def main(job: dict[str, Any]) -> None:
         for number, (first, last) in enumerate(job["batches"]):
             sink(batch_of(spark, Path(job["source"]), first, last), number)
     else:
-        pgspark.write_tables(job["source"], job["target"], spark=spark, **job["arguments"])
+        write = getattr(pgspark, job.get("call", "write_tables"))
+        write(job["source"], job["target"], spark=spark, **job["arguments"])
     print("done", flush=True)
     if group:
         spark.stop()

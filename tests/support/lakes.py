@@ -17,10 +17,11 @@ from typing import Any
 import deltalake
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyiceberg.catalog import load_catalog
 
 import pgoutput_fast as pgo
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
-from pgoutput_fast.segments import Source, write_segment
+from pgoutput_fast.segments import Source, list_segments, read_segment, write_segment
 from pgoutput_fast.storage.paths import open_file
 from pgoutput_fast.storage.stores import open_store
 from support.paths import TESTS
@@ -29,6 +30,7 @@ __all__ = [
     "Driver",
     "assert_whole",
     "data_files",
+    "make_dump",
     "make_segments",
     "problem_of",
     "python_workers",
@@ -86,6 +88,16 @@ def make_segments(
         write_segment(directory, tagged, state, source=_SOURCE, relation_bytes=2_000, **more)
 
 
+def make_dump(directory: Path, segments: Path, files: int = 4) -> None:
+    """Writes the payloads of segments, untagged and numbered by `place`, as Parquet files in the order of the stream."""
+    payloads = pa.concat_tables([read_segment(each.path) for each in list_segments(segments)])["payload"]
+    rows = pa.table({"place": pa.array(range(len(payloads))), "payload": payloads})
+    directory.mkdir()
+    for k in range(files):
+        begin, end = len(rows) * k // files, len(rows) * (k + 1) // files
+        pq.write_table(rows.slice(begin, end - begin), directory / f"{k}.parquet")
+
+
 def _files(target: Path | str) -> list[str]:
     return [each.name for each in open_store(target).entries(recursive=True)]
 
@@ -104,6 +116,12 @@ def _named(
         uri = str(store.at(directory)).partition("?")[0].replace("key:secret@", "")
         table = deltalake.DeltaTable(uri, storage_options=dict(storage or {}))
         return {f"{directory}/{each.rpartition('/')[2]}": None for each in table.file_uris()}
+    if format == "iceberg":
+        uri = f"sqlite:///{store.at('_catalog.db')}"
+        with load_catalog("pgoutput_fast", type="sql", uri=uri) as catalog:
+            files = catalog.load_table(tuple(directory.split("."))).scan().plan_files()
+            found = [(each.file.file_path.rpartition("/")[2], each.file.record_count) for each in files]
+        return {f"{directory}/{name}": rows for name, rows in found}
     manifest = json.loads(store.read(f"{directory}/_manifest.json"))
     return {f"{directory}/{each['name']}": each["rows"] for each in manifest["files"]}
 
@@ -113,7 +131,7 @@ def tables_of(
 ) -> dict[str, pa.Table]:
     """{directory: rows in the order of the stream}, read through the manifest or the log."""
     store, found = open_store(target), {}
-    mark = "_manifest.json" if format == "parquet" else "_delta_log"
+    mark = {"parquet": "_manifest.json", "delta": "_delta_log", "iceberg": "metadata"}[format]
     for directory in sorted({each.partition(f"/{mark}")[0] for each in _files(target) if f"/{mark}" in each}):
         rows = []
         for name, count in _named(format, target, directory, storage).items():
@@ -138,10 +156,10 @@ def assert_whole(
         assert got[directory].to_pylist() == wanted.to_pylist(), directory
     named = {name for directory in got for name in _named(format, target, directory, storage)}
     assert data_files(target) == named
-    others = [each for each in _files(target) if each not in named and "/_delta_log/" not in each]
-    assert {each.rpartition("/")[2] for each in others} <= {"_lock", "_manifest.json", "_progress.json"}, (
-        others
-    )
+    others = [each for each in _files(target) if each not in named]
+    others = [each for each in others if "/_delta_log/" not in each and "/metadata/" not in each]
+    known = {"_catalog.db", "_lock", "_manifest.json", "_progress.json"}
+    assert {each.rpartition("/")[2] for each in others} <= known, others
 
 
 def wait_for(condition: Any, seconds: float = 240) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
+from pyiceberg.catalog import load_catalog
 
 from pgoutput_fast.storage.stores import open_store
 from pgoutput_fast.tables.formats import names_of, open_target
@@ -75,3 +76,15 @@ def test_a_manifest_with_a_damaged_stream_is_an_error(tmp_path: Path) -> None:
         manifest.write_text(json.dumps({**values, "stream": stream}))
         with pytest.raises(ValueError, match=r"_manifest\.json is damaged"):
             ParquetTable(open_store(tmp_path), "public.t").version()
+
+
+@pytest.mark.parametrize("name", ["position", "stream"])
+def test_a_property_of_iceberg_that_is_damaged(tmp_path: Path, name: str) -> None:
+    _commit("iceberg", tmp_path, 9, "append", FIRST)
+    with (
+        load_catalog("pgoutput_fast", type="sql", uri=f"sqlite:///{tmp_path}/_catalog.db") as catalog,
+        catalog.load_table(("public", "t")).transaction() as transaction,
+    ):
+        transaction.set_properties({f"pgoutput-fast.{name}": "x"})
+    with pytest.raises(ValueError, match=r"the Iceberg table public\.t in .* is damaged"):
+        _table("iceberg", tmp_path).version()

@@ -194,6 +194,19 @@ def test_a_damaged_manifest_is_an_error(tmp_path: Path) -> None:
     manifest.write_text(whole[:-20])
     with pytest.raises(ValueError, match=r"_manifest\.json is damaged"):
         ParquetTable(store, "t").version()
+    (file,) = json.loads(whole)["files"]
+    for change in (
+        *({"position": each} for each in (None, "9", 9.5, True, -1, 2**63)),
+        *({"schema": each} for each in (None, 7, "", "00ff", "no hex")),
+        *({"files": [{**file, "rows": each}]} for each in (None, "1", 1.5)),
+        *({"files": each} for each in (7, [7], [{}], [{**file, "name": 7}])),
+        {"partition_by": 7},
+        {"partition_by": [7]},
+        {"transactions": "sent"},
+    ):
+        manifest.write_text(json.dumps({**json.loads(whole), **change}))
+        with pytest.raises(ValueError, match=r"_manifest\.json is damaged"):
+            ParquetTable(store, "t").version()
     inside = "part-one-00-00001.parquet"
     for name in (
         "../other/x.parquet",

@@ -55,6 +55,11 @@ def _renamed(argument: str, rename: Rename, name: str, *names: str | None) -> st
     new = rename + name if isinstance(rename, str) else rename(*names)  # type: ignore[arg-type]
     if not isinstance(new, str):
         raise TypeError(f"{argument} must return a name, not {kind_of(new)}")
-    if not new:
-        raise ValueError(f"{argument} returned an empty name for {'.'.join(map(str, names))}")
+    problem = None if new else "an empty name"
+    try:
+        new.encode()
+    except UnicodeEncodeError:
+        problem = "a name that is no valid text"
+    if problem is not None:
+        raise ValueError(f"{argument} returned {problem} for {'.'.join(map(str, names))}")
     return new

@@ -74,11 +74,11 @@ class ParquetTable(Table):
             )
         stream = manifest.get("stream")
         position = Ordinal(
-            int(manifest["position"]),
+            manifest["position"],
             None if stream is None else Stream.from_json(stream),
             manifest.get("transactions"),
         )
-        schema = pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(manifest["schema"])))
+        schema = _schema_of(manifest)
         files = ListedFiles(lambda: manifest["files"], _data_files)
         unknown = pa.nulls(len(manifest["files"]))
         partition_by = tuple(manifest.get("partition_by", ()))
@@ -197,19 +197,39 @@ def _read(store: Store, path: str) -> dict[str, Any] | None:
         values = parsed_json(text)
         known = values["version"] == _VERSION
         manifest = values.get("manifest", values)
-        names = [each["name"] for each in manifest["files"]]
-        if known and manifest.get("stream") is not None:
-            Stream.from_json(manifest["stream"])
-        if known and manifest.get("transactions") not in (None, *get_args(Transactions)):
-            raise ValueError
-        names += [*values.get("rename", ()), *values.get("remove", ())]
-        if known and not all(_NAME.fullmatch(each) for each in names):
-            raise ValueError
-    except (ValueError, KeyError, TypeError):
+        if known:
+            _check(manifest)
+            names = [each["name"] for each in manifest["files"]]
+            names += [*values.get("rename", ()), *values.get("remove", ())]
+            if not all(_NAME.fullmatch(each) for each in names):
+                raise ValueError
+    except (ValueError, KeyError, TypeError, AttributeError, pa.ArrowException):
         raise ValueError(f"{store}/{path} is damaged: restore it, or write to another target") from None
     if not known:
         raise ValueError(f"{store}/{path} was written by a later version of pgoutput_fast")
     return values  # type: ignore[no-any-return]
+
+
+def _check(manifest: dict[str, Any]) -> None:
+    """Checks the values of a manifest, beside the names of its files.
+
+    Raises:
+        ValueError, KeyError, TypeError, AttributeError, pa.ArrowException: if one cannot be of this package.
+    """
+    counts = [manifest["position"], *(each[key] for each in manifest["files"] for key in ("rows", "bytes"))]
+    if not all(type(each) is int and 0 <= each < 2**63 for each in counts):
+        raise ValueError
+    if not all(isinstance(each, str) for each in manifest.get("partition_by", ())):
+        raise TypeError
+    _schema_of(manifest)
+    if manifest.get("stream") is not None:
+        Stream.from_json(manifest["stream"])
+    if manifest.get("transactions") not in (None, *get_args(Transactions)):
+        raise ValueError
+
+
+def _schema_of(manifest: dict[str, Any]) -> pa.Schema:
+    return pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(manifest["schema"])))
 
 
 def _is_hidden(part: str) -> bool:

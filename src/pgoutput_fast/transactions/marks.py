@@ -60,7 +60,11 @@ class Marks:
         """The records of the other rows, with these."""
         tables = RecordTables.of(records)
         rejects = pa.concat_tables([pa.Table.from_batches([tables.rejects]), self.rejects]).sort_by("seq")
-        outcomes = pa.Table.from_batches([tables.outcomes, self.outcomes])
+        # A transaction may have a commit, and an unknown outcome: a part of it may have been rolled back.
+        is_unknown = np.isin(values_of(tables.outcomes, "txn", -1), values_of(self.outcomes, "txn"))
+        is_unknown &= np.asarray(tables.outcomes.column("subxid").is_null())
+        known = tables.outcomes.filter(pa.array(~is_unknown))
+        outcomes = pa.Table.from_batches([known, self.outcomes])
         return replace(tables, rejects=_one_batch(rejects), outcomes=_one_batch(outcomes))
 
 

@@ -135,7 +135,10 @@ class TransactionOutcomes:
 
     @classmethod
     def of_batch(cls, outcomes: pa.RecordBatch | pa.Table) -> TransactionOutcomes:
-        """The outcomes of rows with OUTCOMES_SCHEMA. Those of transactions with an `unknown` outcome are lost."""
+        """The outcomes of rows with OUTCOMES_SCHEMA. Transactions with an `unknown` outcome are lost.
+
+        They may have a commit, too: a part of such a transaction may have been rolled back.
+        """
         table = outcomes if isinstance(outcomes, pa.Table) else pa.Table.from_batches([outcomes])
         lost = pc.fill_null(pc.equal(table.column("outcome"), "unknown"), False).to_numpy()
         unknown = table.filter(pa.array(lost)) if lost.any() else table.slice(0, 0)
@@ -146,9 +149,11 @@ class TransactionOutcomes:
         rolled_back = zip(
             *(values_of(parts, name).tolist() for name in ("txn", "subxid", "at_seq")), strict=True
         )
+        lost_txns = unknown.column("txn").to_pylist()
+        if lost_txns:
+            whole = whole & ~np.isin(values_of(table, "txn", -1), lost_txns)
         columns = [values_of(table, name, 0)[whole] for name in ("txn", "at_seq", "commit_lsn")]
         times = table.column("commit_timestamp").cast(pa.int64()).fill_null(0).to_numpy()
-        lost_txns = unknown.column("txn").to_pylist()
         lost_at = unknown.column("at_seq").to_pylist()
         return cls._from([*columns, times[whole], committed[whole]], lost_txns, rolled_back, lost_at)
 

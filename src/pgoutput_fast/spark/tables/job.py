@@ -131,7 +131,8 @@ class TableJob:
     def _described(
         self, source: Source, names: TargetNames, named: Sequence[str | int], problems: TableProblems
     ) -> list[DescribedTable]:
-        more = source.batch is not None
+        # If no description can be read, all that depends on them is among the rejects.
+        more = source.batch is not None or (source.rejected and not source.catalog.relations)
         return described_tables(names, named, self.options, self.partition_by, problems, more=more)
 
     def _written(

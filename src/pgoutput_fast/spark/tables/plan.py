@@ -132,7 +132,7 @@ def described_tables(
         options: how to decode.
         partition_by: the partition columns of all tables, or of some by name.
         problems: what becomes of a ValueError.
-        more: whether the source may describe other tables later.
+        more: whether the source may describe no table: it does so later, or cannot.
 
     Raises:
         KeyError: if there is no such table.

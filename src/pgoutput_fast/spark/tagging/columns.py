@@ -18,7 +18,7 @@ _PAYLOADS = ("payload", "value")
 # partition, and a timestamp is that of a producer or of a broker, in milliseconds.
 _KAFKA = {"key", "value", "topic", "partition", "offset", "timestamp", "timestampType"}
 _KAFKA_PLACE = ("topic", "partition", "offset")
-_TEXT_HINT = r"of text such as '\x42...' take unhex(substring(column, 3))"
+_BINARY_AS_TEXT = "spark.sql.parquet.binaryAsString"
 
 
 def find_payload(df: DataFrame) -> str:
@@ -33,13 +33,19 @@ def find_payload(df: DataFrame) -> str:
         return found[0]
     binary = [field.name for field in df.schema if isinstance(field.dataType, BinaryType)]
     example = f", for example payload={binary[0]!r}" if binary else ""
-    hint = f"; {_TEXT_HINT}" if any(isinstance(field.dataType, StringType) for field in named) else ""
+    hint = f"; {_text_hint(df)}" if any(isinstance(field.dataType, StringType) for field in named) else ""
     number = "are several binary columns" if found else "is no binary column"
     columns = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in df.schema)
     raise ValueError(
         f"there {number} named {' or '.join(_PAYLOADS)}: pass the name of the column of payloads as payload={example}"
         f"{hint}. The columns are: {columns}"
     )
+
+
+def _text_hint(df: DataFrame) -> str:
+    if str(df.sparkSession.conf.get(_BINARY_AS_TEXT)).lower() == "true":
+        return f"{_BINARY_AS_TEXT} makes text of the bytes of Parquet files, so read them without it"
+    return r"of text such as '\x42...' take unhex(substring(column, 3))"
 
 
 def check_columns(
@@ -63,7 +69,7 @@ def check_columns(
         if name not in df.columns:
             raise ValueError(f"there is no column {name!r}; there is {', '.join(df.columns)}")
         if not isinstance(df.schema[name].dataType, kind):
-            hint = f": {_TEXT_HINT}" if name == payload else ""
+            hint = f": {_text_hint(df)}" if name == payload else ""
             raise TypeError(
                 f"column {name} must be {what}, not {df.schema[name].dataType.simpleString()}{hint}"
             )

@@ -45,6 +45,9 @@ def ordered_row_groups(df: DataFrame, order: str, columns: Sequence[str]) -> tup
     """
     try:
         paths = [_path(each) for each in df.inputFiles()]
+        # Spark takes the values of these columns from the names of the directories, also if the files have such ones.
+        if any(f"/{name}=".lower() in path.lower() for name in columns for path in paths):
+            return ()
         with ThreadPoolExecutor(_THREADS) as pool:
             files = list(pool.map(lambda path: _row_groups(path, order, columns), paths))
     except (OSError, ValueError, KeyError, pa.ArrowException):

@@ -12,6 +12,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import IntegralType, StructField, StructType
 
+from pgoutput_fast.base.arguments import expect_count, kind_of
 from pgoutput_fast.base.errors import DecodeError
 from pgoutput_fast.decoding.state import StreamState
 from pgoutput_fast.parallel_tag.summary import Summary
@@ -161,9 +162,10 @@ def tag_payloads(
 
     Without them, who needs the outcomes of transactions runs another pass.
     """
-    if order_by is None:
+    if not isinstance(order_by, str | Iterable):
         raise TypeError(
-            "order_by must be the name of a column, or a list of names, not None: payloads have an order"
+            f"order_by must be the name of a column, or a list of names, not {kind_of(order_by)}: payloads have an "
+            "order"
         )
     is_dump = not isinstance(df, DataFrame)
     df = _read_files(df, spark)
@@ -403,8 +405,8 @@ def _check_arguments(order: tuple[str, ...], gaps: str, partitions: int | None, 
         raise ValueError(f"gaps must be 'error' or 'allow', not {gaps!r}")
     if on_error not in ("raise", "quarantine"):
         raise ValueError(f"on_error must be 'raise' or 'quarantine', not {on_error!r}")
-    if partitions is not None and partitions < 1:
-        raise ValueError(f"partitions must be positive, not {partitions}")
+    if partitions is not None:
+        expect_count("partitions", partitions)
 
 
 def _starts(

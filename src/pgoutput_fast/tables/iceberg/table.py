@@ -222,11 +222,14 @@ class IcebergTable(Table):
         if _ORDINAL not in known:
             return None
         stream = known.get(_STREAM)
-        return Ordinal(
-            int(known[_ORDINAL]),
-            None if stream is None else Stream.from_json(stream),
-            known.get(_TRANSACTIONS),
-        )
+        try:
+            return Ordinal(
+                int(known[_ORDINAL]),
+                None if stream is None else Stream.from_json(stream),
+                known.get(_TRANSACTIONS),
+            )
+        except ValueError as problem:
+            raise self.damaged(problem) from problem
 
     def _listed(self, table: Any, snapshot: Any) -> dict[str, Any]:
         """The files of a snapshot, by name."""
