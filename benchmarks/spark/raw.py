@@ -79,7 +79,6 @@ def ways(spark: Any, segments: Path, dump: Path, transactions: Any) -> dict[str,
     }
     if transactions == "as_sent":  # segments have the payloads as sent
         ways["write_segments(tag(paths))"] = lambda target: into_segments(target, dump)
-        ways["write_segments(tag(DataFrame))"] = lambda target: into_segments(target, rows)
     return ways
 
 
