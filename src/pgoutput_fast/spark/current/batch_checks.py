@@ -7,13 +7,13 @@ from collections.abc import Collection
 from pgoutput_fast.segments.names import named_segments
 from pgoutput_fast.spark.current.mirrored import Mirrored
 from pgoutput_fast.spark.current.notes import NOTES_FILE, Notes
-from pgoutput_fast.spark.current.remedies import START_AGAIN
+from pgoutput_fast.spark.current.remedies import LOAD_AGAIN, START_AGAIN
 from pgoutput_fast.spark.source.stream_files import Emitted
 from pgoutput_fast.storage.paths import absolute, redacted_uri
 from pgoutput_fast.storage.stores import Store, open_store
 from pgoutput_fast.tables.directories import CURRENT
 
-__all__ = ["check_begin", "check_notes", "check_tables", "check_target"]
+__all__ = ["check_begin", "check_notes", "check_stopped", "check_tables", "check_target"]
 
 
 def check_target(store: Store, before: Notes, found: Emitted) -> None:
@@ -58,6 +58,20 @@ def check_tables(
             f"the changes of {added} before it are missing. Start the query with a new checkpoint, so that it "
             "reads all segments. Tables that have changes already leave them out. If the segments do not begin "
             "with the table, load the target with a Mirror first"
+        )
+
+
+def check_stopped(store: Store, tables: Collection[str] | None, before: Notes, directory: str) -> None:
+    """Checks that no stopped table lacks messages of another directory: those of this one would hide that.
+
+    Raises:
+        ValueError: if one does.
+    """
+    lagging = before.lagging(redacted_uri(absolute(directory)), tables)
+    if lagging:
+        raise ValueError(
+            f"{', '.join(lagging)} in {store} is stopped, and lacks changes from {before.directory}: let a query read "
+            f"these first, or leave the table out (tables). {LOAD_AGAIN}"
         )
 
 
