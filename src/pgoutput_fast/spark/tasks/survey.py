@@ -30,6 +30,8 @@ SURVEY_SCHEMA = pa.schema(
     ]
 )
 
+_OF_DESCRIPTIONS = ["seq", "kind", "version", "in_stream", "payload"]
+
 
 @dataclass(frozen=True)
 class Survey:
@@ -99,7 +101,8 @@ class Surveyor:
         """Adds the next payloads."""
         rows = pa.Table.from_batches([batch])
         names: dict[bytes, bytes] = {}  # oid -> last Type message
-        for row in rows_of_kinds(rows, DESCRIPTIONS).to_pylist():
+        # Without the times, some of which Python does not have.
+        for row in rows_of_kinds(rows, DESCRIPTIONS).select(_OF_DESCRIPTIONS).to_pylist():
             body = row["payload"][5 if row["in_stream"] else 1 :]
             # The first description of a relation counts, and of a type the last one before it.
             is_type = row["kind"] == MSG_TYPE
