@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from pgoutput_fast.capture import create_slot
 from pgoutput_fast.mirror import at
 from pgoutput_fast.spark.current.batch_checks import check_stopped
 from pgoutput_fast.spark.current.notes import Notes
+from pgoutput_fast.spark.tables.status import _current_rows
 from pgoutput_fast.spark.tasks.current.jobs import Failed, packed, unpacked
 from pgoutput_fast.storage.stores import open_store
 from pgoutput_fast.tables.damaged import DamagedError
@@ -119,6 +121,9 @@ def test_a_stopped_table_that_is_left_out_is_not_tried_again() -> None:
     notes = Notes("segments", None, 9).with_stops({"public.a": "it is damaged", "public.b": "the same"}, 5)
     assert set(notes.within("segments", ["public.b"]).stopped) == {"public.b"}
     assert set(notes.within("segments", None).stopped) == {"public.a", "public.b"}
+    known = replace(notes, oids={"public.a": 1, "public.b": 2, "public.c": 3})
+    states = [row[:2] for row in _current_rows(known.within("segments", ["public.b", "public.c"]))]
+    assert states == [("public.b", "stopped"), ("public.c", "follow")]
 
 
 def test_segments_of_another_directory_do_not_hide_what_a_stopped_table_lacks(tmp_path: Path) -> None:
