@@ -12,7 +12,7 @@ import pytest
 from pgoutput_fast import spark as pgspark
 from pgoutput_fast.capture import create_slot
 from pgoutput_fast.mirror import at
-from pgoutput_fast.spark.current.batch_checks import check_stopped
+from pgoutput_fast.spark.current.batch_checks import check_tables
 from pgoutput_fast.spark.current.notes import Notes
 from pgoutput_fast.spark.tables.status import _current_rows
 from pgoutput_fast.spark.tasks.current.jobs import Failed, packed, unpacked
@@ -129,10 +129,10 @@ def test_a_stopped_table_that_is_left_out_is_not_tried_again() -> None:
 def test_segments_of_another_directory_do_not_hide_what_a_stopped_table_lacks(tmp_path: Path) -> None:
     store, before = open_store(tmp_path), str(tmp_path / "before")
     notes = Notes(before, None, 9).with_stops({"public.b": "it is damaged"}, 5)
-    check_stopped(store, None, notes, before)
-    check_stopped(store, ["public.a"], notes, str(tmp_path / "now"))
+    check_tables(store, None, notes, before, 6)
+    check_tables(store, ["public.a"], notes, str(tmp_path / "now"), 0)
     with pytest.raises(ValueError, match=r"public\.b in .* is stopped, and lacks changes from .*before: let"):
-        check_stopped(store, None, notes, str(tmp_path / "now"))
+        check_tables(store, None, notes, str(tmp_path / "now"), 0)
 
 
 def test_the_error_of_a_damaged_table_comes_from_a_task() -> None:

@@ -147,7 +147,7 @@ class RangeSurvey:
     # ---- with the state before the range -----------------------------------------------------------------------------
 
     def relations_after(self, state: StreamState) -> set[int]:
-        """Oids of the relations that have changes in the range after a state. There may be more without any."""
+        """Oids of the relations that have changes in the range after a state. A damaged change may add another."""
         values = state.values or {}
         inside = values.get("context") == "streaming" and not values.get("session_starts")
         return set(_union(self.relations[inside], self.relations[2]).tolist())

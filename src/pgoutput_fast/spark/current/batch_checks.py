@@ -13,7 +13,7 @@ from pgoutput_fast.storage.paths import absolute, redacted_uri
 from pgoutput_fast.storage.stores import Store, open_store
 from pgoutput_fast.tables.directories import CURRENT
 
-__all__ = ["check_begin", "check_notes", "check_stopped", "check_tables", "check_target"]
+__all__ = ["check_begin", "check_notes", "check_tables", "check_target"]
 
 
 def check_target(store: Store, before: Notes, found: Emitted) -> None:
@@ -48,8 +48,9 @@ def check_tables(
     """Checks that a previously excluded table gets its messages from the beginning, because nothing has loaded it.
 
     Raises:
-        ValueError: if it does not.
+        ValueError: if it does not, or if a stopped table lacks messages of another directory.
     """
+    _check_stopped(store, tables, before, directory)
     added = before.left_out(redacted_uri(absolute(directory)), tables)
     begin = next((each.first_seq for each in named_segments(open_store(directory))), 0)
     if added is not None and first > begin:
@@ -61,7 +62,7 @@ def check_tables(
         )
 
 
-def check_stopped(store: Store, tables: Collection[str] | None, before: Notes, directory: str) -> None:
+def _check_stopped(store: Store, tables: Collection[str] | None, before: Notes, directory: str) -> None:
     """Checks that no stopped table lacks messages of another directory: those of this one would hide that.
 
     Raises:

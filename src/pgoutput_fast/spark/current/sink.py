@@ -28,13 +28,7 @@ from pgoutput_fast.segments.planner import (
 )
 from pgoutput_fast.segments.segment import Segment
 from pgoutput_fast.segments.tail import between, first_gap
-from pgoutput_fast.spark.current.batch_checks import (
-    check_begin,
-    check_notes,
-    check_stopped,
-    check_tables,
-    check_target,
-)
+from pgoutput_fast.spark.current.batch_checks import check_begin, check_notes, check_tables, check_target
 from pgoutput_fast.spark.current.jobs import run_jobs
 from pgoutput_fast.spark.current.keyed_changes import changes_by_key, check_keys
 from pgoutput_fast.spark.current.mirrored import Mirrored, read_mirrored
@@ -277,7 +271,6 @@ class _Sink:
                 check_target(self._store, before, found)
                 check_notes(self._store, before, first)
                 check_tables(self._store, wanted, before, directory, first)
-                check_stopped(self._store, wanted, before, directory)
             notes = before.within(place, wanted)
             if notes.seq is not None and last <= notes.seq:
                 return
