@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +12,12 @@ import pytest
 from pgoutput_fast import spark as pgspark
 from pgoutput_fast.capture import create_slot
 from pgoutput_fast.mirror import at
+from pgoutput_fast.spark.current.batch_checks import check_tables
+from pgoutput_fast.spark.current.notes import Notes
+from pgoutput_fast.spark.tables.status import _current_rows
+from pgoutput_fast.spark.tasks.current.jobs import Failed, packed, unpacked
+from pgoutput_fast.storage.stores import open_store
+from pgoutput_fast.tables.damaged import DamagedError
 from support.current_queries import Query
 from support.mirrors import Place, expect_equal, lose_rows, place
 
@@ -107,3 +115,27 @@ def test_the_error_is_raised_if_no_table_is_left(spark: Any, place: Place) -> No
         Query(spark, place, tables=["public.b"], on_table_error="skip").follow()
     with pytest.raises(ValueError, match="on_table_error must be 'stop' or 'skip', not 'ignore'"):
         pgspark.current_sink(place.target, on_table_error="ignore")  # type: ignore[arg-type]
+
+
+def test_a_stopped_table_that_is_left_out_is_not_tried_again() -> None:
+    notes = Notes("segments", None, 9).with_stops({"public.a": "it is damaged", "public.b": "the same"}, 5)
+    assert set(notes.within("segments", ["public.b"]).stopped) == {"public.b"}
+    assert set(notes.within("segments", None).stopped) == {"public.a", "public.b"}
+    known = replace(notes, oids={"public.a": 1, "public.b": 2, "public.c": 3})
+    states = [row[:2] for row in _current_rows(known.within("segments", ["public.b", "public.c"]))]
+    assert states == [("public.b", "stopped"), ("public.c", "follow")]
+
+
+def test_segments_of_another_directory_do_not_hide_what_a_stopped_table_lacks(tmp_path: Path) -> None:
+    store, before = open_store(tmp_path), str(tmp_path / "before")
+    notes = Notes(before, None, 9).with_stops({"public.b": "it is damaged"}, 5)
+    check_tables(store, None, notes, before, 6)
+    check_tables(store, ["public.a"], notes, str(tmp_path / "now"), 0)
+    with pytest.raises(ValueError, match=r"public\.b in .* is stopped, and lacks changes from .*before: let"):
+        check_tables(store, None, notes, str(tmp_path / "now"), 0)
+
+
+def test_the_error_of_a_damaged_table_comes_from_a_task() -> None:
+    error = unpacked(packed(Failed(DamagedError("public.b", OSError("cut off"), None)))).problem
+    assert isinstance(error, DamagedError)
+    assert str(error).startswith("public.b is damaged: cut off. Restore it.")

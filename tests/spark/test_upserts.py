@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict
 
 import pgoutput_fast as pgo
+from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
 from pgoutput_fast.segments import Source, write_segment
 from pgoutput_fast.spark.tasks.upserts import Upserts
 from pyspark_pgoutput import DefaultSource
@@ -173,3 +174,22 @@ def test_what_cannot_be_upserts(slot: pg.Slot, tmp_path: Path) -> None:
     ):
         with pytest.raises(ValueError, match=message):
             _rows(directory, table, **options)
+
+
+@pytest.mark.parametrize(
+    ("kind", "old", "new"),
+    [(1082, "infinity", "-infinity"), (23, None, "1")],
+    ids=["Arrow has no such date", "an old row without it"],
+)
+def test_a_key_without_a_value_is_named(kind: int, old: str | None, new: str) -> None:
+    """Otherwise rows with different keys would be one, and a delete would find none."""
+    relation = RelationSpec(16384, "public", "t", (ColumnSpec("k", kind, key=True), ColumnSpec("n", 23)), "d")
+    writer = Writer()
+    wal = writer.begin(7, 100, 0)
+    wal += writer.change(relation, "update", key=[old, None], new=[new, "2"])
+    wal += writer.commit(100, 108, 0)
+    rows = pgo.decode(wal, options=pgo.Options(transactions="committed")).table("public.t")
+    with pytest.raises(
+        ValueError, match=r"message 2, relation public\.t: column 'k' of the key has no value"
+    ):
+        list(Upserts("public.t", ("k",), "_")(rows.to_batches()))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from pgoutput_fast._core.tagging.control_messages import boundary_of
 from pgoutput_fast.decoding.state import StreamState, native_decoder
@@ -31,7 +32,7 @@ _SCHEMA = pa.schema(
         ("seq", pa.list_(pa.int64())),
         ("lsn", pa.list_(pa.int64())),
         ("payload", pa.list_(pa.binary())),
-        ("relations", pa.list_(pa.list_(pa.int64()))),
+        ("relations", pa.list_(pa.list_(pa.uint32()))),
         *((name, pa.list_(pa.int64())) for name in _COMMITS),
     ]
 )
@@ -49,14 +50,15 @@ class RangeSurvey:
     Attributes:
         messages: control messages, in order, without those of most plain transactions, and without most repeated
             descriptions. Ordinals count from the start of the range.
-        relations: oids of relations that have changes: before the first boundary if the range begins outside of a
-            stream block; the same if it begins inside of one; after it.
+        relations: oids of relations that have changes, ascending: before the first boundary if the range begins outside
+            of a stream block; the same if it begins inside of one; after it. Arrays, because a damaged stream may have
+            as many oids as changes.
         committed: the plain transactions whose messages are left out: an array for each name of `_COMMITS`, or none.
     """
 
     def __init__(self, *, commits: bool) -> None:
         self.messages: list[StateMessage] = []
-        self.relations: tuple[set[int], set[int], set[int]] = (set(), set(), set())
+        self.relations: list[NDArray[np.uint32]] = [np.zeros(0, np.uint32)] * 3
         self.committed: list[dict[str, Any]] = []
         self._commits = commits
         self._described: dict[
@@ -71,8 +73,9 @@ class RangeSurvey:
             selected: the control messages among them.
         """
         oids = (*selected["relations_before"], selected["relations"])
-        for known, more in zip(self.relations, oids, strict=True):
-            known.update(more)
+        for k, more in enumerate(oids):
+            if more:
+                self.relations[k] = _union(self.relations[k], np.array(more, np.uint32))
         if self._commits and len(selected["begun"]):
             columns: Mapping[str, Any] = selected
             arrays = {name: columns[name].astype(np.int64) for name in _COMMITS}
@@ -104,7 +107,7 @@ class RangeSurvey:
         """The survey as bytes."""
         columns = dict(zip(("seq", "lsn", "payload"), zip(*self.messages, strict=True), strict=False))
         row: dict[str, Any] = {name: columns.get(name, ()) for name in ("seq", "lsn", "payload")}
-        row["relations"] = [sorted(oids) for oids in self.relations]
+        row["relations"] = self.relations
         commits = self._all_commits()
         commits["ended"] = commits["ended"] - commits["begun"]
         for name, values in commits.items():
@@ -127,8 +130,7 @@ class RangeSurvey:
             StateMessage(*each)
             for each in zip(*(lists[name].to_pylist() for name in ("seq", "lsn", "payload")), strict=True)
         ]
-        outside, inside, after = map(set, lists["relations"].to_pylist())
-        survey.relations = outside, inside, after
+        survey.relations = [oids.values.to_numpy() for oids in lists["relations"]]
         commits = {
             name: lists[name].to_numpy() if name == "ended" else np.cumsum(lists[name].to_numpy())
             for name in _COMMITS
@@ -145,10 +147,10 @@ class RangeSurvey:
     # ---- with the state before the range -----------------------------------------------------------------------------
 
     def relations_after(self, state: StreamState) -> set[int]:
-        """Oids of the relations that have changes in the range after a state. There may be more without any."""
+        """Oids of the relations that have changes in the range after a state. A damaged change may add another."""
         values = state.values or {}
         inside = values.get("context") == "streaming" and not values.get("session_starts")
-        return self.relations[inside] | self.relations[2]
+        return set(_union(self.relations[inside], self.relations[2]).tolist())
 
     def tagged_after(self, state: StreamState) -> tuple[Iterator[pa.RecordBatch], pa.Table]:
         """Returns the messages of the range after a state, tagged; and the outcomes of the transactions left out.
@@ -182,6 +184,14 @@ class RangeSurvey:
             schema=OUTCOMES_SCHEMA,
         )
         return replayed(native, messages, base), outcomes.filter(pa.array(~reused))
+
+
+def _union(oids: NDArray[np.uint32], more: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    """The oids of two ascending arrays, ascending."""
+    # This sort takes linear time for two runs. That of np.union1d does not.
+    both = np.sort(np.concatenate([oids, more]), kind="stable")
+    distinct: NDArray[np.uint32] = both[np.diff(both, prepend=both[:1] + 1) != 0]
+    return distinct
 
 
 def _other_xids(state: StreamState, messages: list[StateMessage]) -> set[int]:

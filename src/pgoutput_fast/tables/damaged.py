@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from pgoutput_fast.tables.errors import LOAD_ANY_AGAIN
 
 __all__ = ["DamagedError", "first_line"]
@@ -22,6 +24,16 @@ class DamagedError(ValueError):
     ) -> None:
         again = f"{'' if remove is None else f'{remove}, and '}{again}"
         super().__init__(f"{table} is damaged: {first_line(problem)}. Restore it. Or {again}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Tasks send it to the driver.
+        return _rebuild, self.args
+
+
+def _rebuild(text: str) -> DamagedError:
+    error = DamagedError.__new__(DamagedError)
+    error.args = (text,)
+    return error
 
 
 def first_line(problem: BaseException) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from pgoutput_fast.segments.names import named_segments
 from pgoutput_fast.spark.current.mirrored import Mirrored
 from pgoutput_fast.spark.current.notes import NOTES_FILE, Notes
-from pgoutput_fast.spark.current.remedies import START_AGAIN
+from pgoutput_fast.spark.current.remedies import LOAD_AGAIN, START_AGAIN
 from pgoutput_fast.spark.source.stream_files import Emitted
 from pgoutput_fast.storage.paths import absolute, redacted_uri
 from pgoutput_fast.storage.stores import Store, open_store
@@ -48,8 +48,9 @@ def check_tables(
     """Checks that a previously excluded table gets its messages from the beginning, because nothing has loaded it.
 
     Raises:
-        ValueError: if it does not.
+        ValueError: if it does not, or if a stopped table lacks messages of another directory.
     """
+    _check_stopped(store, tables, before, directory)
     added = before.left_out(redacted_uri(absolute(directory)), tables)
     begin = next((each.first_seq for each in named_segments(open_store(directory))), 0)
     if added is not None and first > begin:
@@ -58,6 +59,20 @@ def check_tables(
             f"the changes of {added} before it are missing. Start the query with a new checkpoint, so that it "
             "reads all segments. Tables that have changes already leave them out. If the segments do not begin "
             "with the table, load the target with a Mirror first"
+        )
+
+
+def _check_stopped(store: Store, tables: Collection[str] | None, before: Notes, directory: str) -> None:
+    """Checks that no stopped table lacks messages of another directory: those of this one would hide that.
+
+    Raises:
+        ValueError: if one does.
+    """
+    lagging = before.lagging(redacted_uri(absolute(directory)), tables)
+    if lagging:
+        raise ValueError(
+            f"{', '.join(lagging)} in {store} is stopped, and lacks changes from {before.directory}: let a query read "
+            f"these first, or leave the table out (tables). {LOAD_AGAIN}"
         )
 
 

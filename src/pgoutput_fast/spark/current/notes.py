@@ -71,6 +71,12 @@ class Notes:
             return f"all tables but {', '.join(self.tables)}"
         return ", ".join(sorted(set(tables) - set(self.tables))) or None
 
+    def lagging(self, directory: str, tables: Collection[str] | None) -> list[str]:
+        """Those of these tables that are stopped, and lack messages of other segments than these."""
+        if directory == self.directory:
+            return []
+        return sorted(name for name in self.stopped if tables is None or name in tables)
+
     def within(self, directory: str, tables: Collection[str] | None) -> Notes:
         """The notes for these segments and tables: if they are different ones, no message is known to be in all tables.
 
@@ -81,8 +87,12 @@ class Notes:
         (9, None)
         """
         seq = None if self.left_out(directory, tables) or directory != self.directory else self.seq
-        # The ordinals of another directory are others. Its query begins where all tables are.
-        stopped = self.stopped if directory == self.directory else {}
+        # The ordinals of another directory are others. A table that was left out is not tried again.
+        stopped = {
+            name: stop
+            for name, stop in self.stopped.items()
+            if directory == self.directory and (tables is None or name in tables)
+        }
         return replace(
             self,
             directory=directory,

@@ -282,7 +282,7 @@ class _Planner:
                 raise ValueError(
                     f"{name}: old rows do not have column {missing[0]!r} of the key, because it is not in the replica "
                     "identity. Name other columns with the option keys, or give the table REPLICA IDENTITY FULL and "
-                    "begin after that"
+                    "read segments that begin after that"
                 )
         self.upserts = Upserts(name, tuple(keys), self.options.metadata_prefix)
 

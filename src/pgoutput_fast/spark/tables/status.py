@@ -71,8 +71,16 @@ def table_status(
         if format in FORMATS and "changes" in FORMATS[format].roles
     }
     rows = [_row(targets, progress, directory) for directory in sorted(progress.tables)]
-    rows += [_current_row(notes, name) for name in sorted({*notes.oids, *notes.stopped})]
+    rows += _current_rows(notes)
     return session_of(spark).createDataFrame(rows, _SCHEMA)
+
+
+def _current_rows(notes: Notes) -> list[tuple[Any, ...]]:
+    names = {*notes.oids, *notes.stopped}
+    return [
+        _current_row(notes, name)
+        for name in sorted(names if notes.tables is None else names & {*notes.tables})
+    ]
 
 
 def _current_row(notes: Notes, name: str) -> tuple[Any, ...]:

@@ -32,6 +32,8 @@ SURVEY_SCHEMA = pa.schema(
     ]
 )
 
+_OF_DESCRIPTIONS = ["seq", "kind", "version", "in_stream", "payload"]
+
 
 @dataclass(frozen=True)
 class Survey:
@@ -101,7 +103,7 @@ class Surveyor:
         """Adds the next payloads."""
         rows = pa.Table.from_batches([batch])
         names: dict[bytes, bytes] = {}  # oid -> last Type message
-        # Not all columns: the server may send a time that is no value of Python.
+        # Without the times, some of which Python does not have.
         for row in rows_of_kinds(rows, DESCRIPTIONS).select(_OF_DESCRIPTIONS).to_pylist():
             body = row["payload"][5 if row["in_stream"] else 1 :]
             # The first description of a relation counts, and of a type the last one before it.

@@ -41,7 +41,7 @@ class Upserts:
                 unchanged. The two rows of an update may be in two batches.
 
         Raises:
-            ValueError: for a truncate, and for a value that neither row of an update has.
+            ValueError: for a truncate, for a value that neither row of an update has, and for a key without a value.
         """
         held: pa.Table | None = None
         for batch in batches:
@@ -66,13 +66,24 @@ class Upserts:
             )
         is_old = pc.equal(kinds, "update_preimage").to_numpy()
         old = np.flatnonzero(is_old)
-        codes = Finder(rows.select(self.keys), keys=True).codes if len(old) else np.empty(0, np.int32)
         rows = self._filled(rows, is_old)
+        self._check_keys(rows)
+        codes = Finder(rows.select(self.keys), keys=True).codes if len(old) else np.empty(0, np.int32)
         kept = ~is_old
         kept[old] = codes[old] != codes[old + 1]
         place = rows.column_names.index(f"{self.prefix}change_type")
         rows = rows.set_column(place, rows.field(place), pc.if_else(pa.array(is_old), "delete", kinds))
         return rows.filter(pa.array(kept))
+
+    def _check_keys(self, rows: pa.Table) -> None:
+        for name in self.keys:
+            row = pc.index(rows[name].is_null(), True).as_py()
+            if row >= 0:
+                self._refuse(
+                    rows[f"{self.prefix}seq"][row].as_py(),
+                    f"column {name!r} of the key has no value: it is null, Arrow cannot represent it, or the replica "
+                    "identity lacks the column",
+                )
 
     def _filled(self, rows: pa.Table, is_old: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> pa.Table:
         place = rows.column_names.index(f"{self.prefix}unchanged")
