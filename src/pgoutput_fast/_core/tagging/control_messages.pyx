@@ -48,7 +48,8 @@ cdef int UNKNOWN = -1
 
 # Number of recently seen oids to compare with. Repeats beyond them are dropped later.
 cdef enum:
-    RECENT = 256
+    RECENT_BITS = 8
+    RECENT = 1 << RECENT_BITS
 
 
 cdef class _Oids:
@@ -65,7 +66,7 @@ cdef class _Oids:
         self.distinct = 0
 
     cdef int add(self, uint32_t oid) except -1 nogil:
-        cdef size_t place = (oid * <uint32_t> 2654435761U) >> 24
+        cdef size_t place = (oid * <uint32_t> 2654435761U) >> (32 - RECENT_BITS)
         if self.recent[place] == oid:
             return 0
         self.recent[place] = oid
