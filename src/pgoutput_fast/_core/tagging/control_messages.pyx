@@ -33,7 +33,6 @@ from pgoutput_fast._core.tagging.stream_state cimport OUTSIDE, PLAIN, PREPARING,
 from pgoutput_fast._core.protocol.wire cimport load32, load64, prefetch
 
 import numpy as np
-import pyarrow as pa
 
 INT64, UINT32 = np.dtype(np.int64), np.dtype(np.uint32)
 
