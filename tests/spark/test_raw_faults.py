@@ -90,7 +90,7 @@ def _job(dump: Path, lake: Path, format: str, **more: Any) -> dict[str, Any]:
         [("parquet", (_RUN, "Run.commit", TABLES // 2))],
         [
             ("parquet", (_TAG, "_Source.summaries", -1)),
-            ("parquet", (_TAGGED, "Untagged._surveyed", -1)),
+            ("parquet", (_TAGGED, "Untagged._known", -1)),
             ("delta", (_RUN, "Run.commit", -TABLES // 2)),
             ("delta", (_RUN, "Progress.save", 1)),
             ("delta", (_RUN, "Progress.save", -1)),

@@ -28,6 +28,7 @@ from typing import Any
 # This file also runs as a program.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 
@@ -229,7 +230,7 @@ def pulling(payloads: list[bytes]) -> Scenario:
 
 def controls(payloads: list[bytes]) -> Any:
     found = control_messages(pa.array(payloads, pa.binary()), 0, True)
-    return [each.to_pylist() if isinstance(each, pa.Array) else each for each in found.values()]
+    return [each.tolist() if isinstance(each, np.ndarray) else each for each in found.values()]
 
 
 def scenarios() -> dict[str, Callable[[], Scenario]]:
