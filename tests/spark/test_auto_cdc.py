@@ -17,7 +17,7 @@ from pgoutput_fast.segments import Source, write_segment
 from support import pg
 from support.code_blocks import blocks_of
 from support.paths import DOCS, TESTS
-from support.sessions import connect_mode, connect_server, connect_session, java_environment
+from support.sessions import connect_mode, connect_server, connect_session, java_compiler
 
 pytestmark = [
     pytest.mark.classic("the test has a server of Spark Connect, which pipelines need"),
@@ -32,11 +32,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a Spark with a catalog `lake`, whose tables have MERGE."""
     if tuple(map(int, pyspark.__version__.split(".")[:2])) < (4, 3):
         pytest.skip("SCD type 2 of AUTO CDC needs Spark 4.3")
-    pytest.importorskip("yaml", reason="pipelines need PyYAML")
-    directory = tmp_path_factory.mktemp("pipelines")
-    javac = Path(java_environment()["JAVA_HOME"], "bin", "javac")
-    if not javac.exists():
-        pytest.skip("a compiler of Java is needed for tables with MERGE")
+    directory, javac = tmp_path_factory.mktemp("pipelines"), java_compiler()
     jars = Path(pyspark.__file__).parent / "jars" / "*"
     source = TESTS / "support" / "RowTables.java"
     subprocess.run([javac, "-nowarn", "-cp", jars, "-d", directory / "classes", source], check=True)

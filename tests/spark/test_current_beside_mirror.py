@@ -19,19 +19,13 @@ from pgoutput_fast.storage.stores import open_store
 from support.current_queries import Query
 from support.current_streams import Sent, assert_as_reference, batch_of
 from support.current_work import Moment, work
-from support.mirrors import Place, current_of, expect_equal, lose_rows, place
+from support.mirrors import Place, current_of, expect_equal, lose_rows, make_two_tables, place
 
 __all__ = ["place", "work"]
 
 
 def _two_tables(place: Place, **arguments: Any) -> None:
-    place.database.execute(
-        "CREATE TABLE a (id int PRIMARY KEY)",
-        "CREATE TABLE b (id int PRIMARY KEY, note text)",
-        "ALTER TABLE b ALTER note SET STORAGE EXTERNAL",
-        "INSERT INTO b SELECT 1, repeat('x', 9000)",
-        "CREATE PUBLICATION mirrored FOR ALL TABLES",
-    )
+    make_two_tables(place)
     place.run(**arguments)
 
 

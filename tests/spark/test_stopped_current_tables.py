@@ -19,7 +19,7 @@ from pgoutput_fast.spark.tasks.current.jobs import Failed, packed, unpacked
 from pgoutput_fast.storage.stores import open_store
 from pgoutput_fast.tables.damaged import DamagedError
 from support.current_queries import Query
-from support.mirrors import Place, expect_equal, lose_rows, place
+from support.mirrors import Place, expect_equal, lose_rows, make_two_tables, place
 
 __all__ = ["place"]
 
@@ -29,20 +29,10 @@ def _status(spark: Any, place: Place) -> dict[str, dict[str, Any]]:
     return {row["table"]: row.asDict() for row in rows}
 
 
-def _prepare(place: Place) -> None:
-    place.database.execute(
-        "CREATE TABLE a (id int PRIMARY KEY)",
-        "CREATE TABLE b (id int PRIMARY KEY, note text)",
-        "ALTER TABLE b ALTER note SET STORAGE EXTERNAL",
-        "INSERT INTO b SELECT 1, repeat('x', 9000)",
-        "CREATE PUBLICATION mirrored FOR ALL TABLES",
-    )
-
-
 @pytest.mark.slow
 def test_a_stopped_table_is_taken_up_when_the_query_starts_again(spark: Any, place: Place) -> None:
     """Its files are gone for a while. It then has the batches that it missed, and the others do not get theirs twice."""
-    _prepare(place)
+    make_two_tables(place)
     database, b = place.database, place.target / "current" / "public.b"
     create_slot(database.dsn, place.slot)
     database.execute("INSERT INTO a VALUES (1)", "INSERT INTO b VALUES (2, 'y')")
@@ -81,7 +71,7 @@ def test_a_stopped_table_is_taken_up_when_the_query_starts_again(spark: Any, pla
 @pytest.mark.slow
 def test_a_table_that_a_mirror_loads_again(spark: Any, place: Place) -> None:
     """A task meets the error. The query goes on with the rows of the load, and needs no segments before it."""
-    _prepare(place)
+    make_two_tables(place)
     database = place.database
     place.run()
     lose_rows(place, "public.b")
@@ -107,7 +97,7 @@ def test_a_table_that_a_mirror_loads_again(spark: Any, place: Place) -> None:
 
 @pytest.mark.slow
 def test_the_error_is_raised_if_no_table_is_left(spark: Any, place: Place) -> None:
-    _prepare(place)
+    make_two_tables(place)
     place.run()
     lose_rows(place, "public.b")
     place.database.execute("UPDATE b SET id = 2")

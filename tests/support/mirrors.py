@@ -42,6 +42,7 @@ __all__ = [
     "history_of",
     "loads_of",
     "lose_rows",
+    "make_two_tables",
     "opened",
     "place",
     "recorded",
@@ -253,6 +254,17 @@ def expect_same_total(place: Place, found: list[Point]) -> None:
         ]
         assert len(sums) == 2
         assert sum(sums) == TOTAL, each
+
+
+def make_two_tables(place: Place) -> None:
+    """Tables `a` and `b`. An update of `b` does not send its long value again."""
+    place.database.execute(
+        "CREATE TABLE a (id int PRIMARY KEY)",
+        "CREATE TABLE b (id int PRIMARY KEY, note text)",
+        "ALTER TABLE b ALTER note SET STORAGE EXTERNAL",
+        "INSERT INTO b SELECT 1, repeat('x', 9000)",
+        "CREATE PUBLICATION mirrored FOR ALL TABLES",
+    )
 
 
 def lose_rows(place: Place, table: str) -> None:

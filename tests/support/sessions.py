@@ -55,6 +55,16 @@ def java_environment() -> dict[str, str]:
         pytest.skip(str(error))
 
 
+def java_compiler() -> Path:
+    """The compiler of that Java. Skips the test if there is none; with CI=true that is an error."""
+    compiler = Path(java_environment()["JAVA_HOME"], "bin", "javac")
+    if not compiler.exists():
+        if os.environ.get("CI") == "true":
+            raise FileNotFoundError(f"{compiler}: install a JDK, such as Debian's default-jdk-headless")
+        pytest.skip("a compiler of Java is needed")
+    return compiler
+
+
 @contextlib.contextmanager
 def classic_session(warehouse: Path) -> Iterator[Any]:
     """A local Spark on two cores, in a JVM started by this process."""
