@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from pgoutput_fast import spark as pgspark
 from pgoutput_fast.capture import create_slot
 from pgoutput_fast.mirror import at
 from pgoutput_fast.spark.current.batch_checks import check_tables
-from pgoutput_fast.spark.current.notes import Notes
+from pgoutput_fast.spark.current.notes import NOTES_FILE, Notes, read_notes
 from pgoutput_fast.spark.tables.status import _current_rows
 from pgoutput_fast.spark.tasks.current.jobs import Failed, packed, unpacked
 from pgoutput_fast.storage.stores import open_store
@@ -129,3 +130,22 @@ def test_the_error_of_a_damaged_table_comes_from_a_task() -> None:
     error = unpacked(packed(Failed(DamagedError("public.b", OSError("cut off"), None)))).problem
     assert isinstance(error, DamagedError)
     assert str(error).startswith("public.b is damaged: cut off. Restore it.")
+
+
+@pytest.mark.parametrize(
+    "edited",
+    [
+        {"seq": "7"},
+        {"lsn": None},
+        {"stopped": []},
+        {"stopped": {"public.a": []}},
+        {"stopped": {"public.a": {"reason": "", "since": "", "seq": "7"}}},
+        {"stopped": {"public.a": {"reason": 1, "since": "", "seq": 7}}},
+    ],
+    ids=str,
+)
+def test_notes_that_somebody_edited(tmp_path: Path, edited: dict[str, Any]) -> None:
+    store = open_store(tmp_path)
+    store.put(NOTES_FILE, json.dumps(edited).encode())
+    with pytest.raises(ValueError, match=r"spark\.json is damaged: restore it"):
+        read_notes(store)

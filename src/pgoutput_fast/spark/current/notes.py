@@ -136,7 +136,18 @@ def read_notes(store: Store) -> Notes:
     try:
         values = parsed_json(store.read(NOTES_FILE))
         stopped = {name: Stop(**each) for name, each in values.pop("stopped", {}).items()}
-        return Notes(**values, stopped=stopped)
+        notes = Notes(**values, stopped=stopped)
+        counts = [
+            notes.lsn,
+            *(stop.seq for stop in stopped.values()),
+            *([] if notes.seq is None else [notes.seq]),
+        ]
+        texts = [text for stop in stopped.values() for text in (stop.reason, stop.since)]
+        if not all(type(count) is int for count in counts) or not all(
+            isinstance(text, str) for text in texts
+        ):
+            raise TypeError
+        return notes
     except FileNotFoundError:
         return Notes()
     except (ValueError, TypeError, AttributeError):
