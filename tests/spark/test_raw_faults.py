@@ -170,11 +170,8 @@ def test_another_way_goes_on(
     jobs: list[dict[str, Any]] = [
         {"source": str(tmp_path / "one"), "kill": kill},
         _job(tmp_path / "dump", lake, format, kill=kill),
-        {
-            "source": str(segments),
-            "batches": [[ends[2], ends[3] - 1]],
-            "kill": kill,
-        },
+        # From the first message: which tables the job before has continued is not known.
+        {"source": str(segments), "batches": [[0, ends[3] - 1]], "kill": kill},
         _job(dump, lake, format),
     ]
     (tmp_path / "one").mkdir()
