@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import deltalake
+import pyarrow as pa
 import pytest
 
 import pgoutput_fast as pgo
@@ -19,6 +20,7 @@ from pgoutput_fast import Options
 from pgoutput_fast import spark as pgspark
 from pgoutput_fast.encode import ColumnSpec, RelationSpec
 from pgoutput_fast.segments import write_segment
+from pgoutput_fast.spark.tables.problems import TableProblems
 from pgoutput_fast.tables.delta.table import DeltaTable
 from pgoutput_fast.tables.progress import Progress
 from pgoutput_fast.tables.table import Commit, ConflictError, OutcomeUnknownError
@@ -162,6 +164,37 @@ def test_the_own_position_of_a_table_counts(
     made.cut(made.commit(3, spec=TABLES[3]))
     rows = {row["table"]: row["rows"] for row in pgspark.write_tables(segments, lake, format=format)}
     assert rows == {NAMES[0]: 0, NAMES[1]: 0, NAMES[2]: 0, NAMES[3]: 1}
+
+
+def test_a_table_that_is_replaced(
+    spark: Any, tmp_path: Path, made: MadeSegments, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By another stream, up to the same ordinal, in a run that ended before it recorded that."""
+    lake, other = tmp_path / "lake", MadeSegments(tmp_path / "other")
+    (tmp_path / "other").mkdir()
+    pgspark.write_tables(tmp_path / "segments", lake, format="delta")
+    made.cut(made.commit(2, spec=TABLES[2]))
+    pgspark.write_tables(tmp_path / "segments", lake, format="delta")
+    other.cut(*(other.commit(1, spec=each) for each in TABLES))
+
+    def killed(progress: Progress) -> None:
+        if progress.tables:
+            raise OSError("no space left")
+        save(progress)
+
+    with monkeypatch.context() as patch:
+        save = Progress.save
+        patch.setattr(Progress, "save", killed)
+        with pytest.raises(OSError, match="no space left"):
+            pgspark.write_tables(other.directory, lake, format="delta", mode="overwrite")
+    other.cut(other.commit(3, spec=TABLES[0]))
+    pgspark.write_tables(other.directory, lake, format="delta")
+    assert _ids(lake) == {name: [1, 3] if name == NAMES[0] else [1] for name in NAMES}
+
+
+def test_lack_of_memory_is_not_an_error_of_a_table() -> None:
+    with pytest.raises(pa.ArrowMemoryError), TableProblems("skip").of(NAMES[0]):
+        pa.allocate_buffer(1 << 62)
 
 
 @pytest.mark.parametrize(

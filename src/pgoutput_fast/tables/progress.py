@@ -9,7 +9,7 @@ for it.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -116,6 +116,12 @@ class Progress:
         if reached.stream is None and known is not None:
             reached = reached._replace(stream=known.reached.stream)
         self.tables[directory] = TableProgress(format, own, reached, checked)
+
+    def forget(self, directories: Iterable[str]) -> None:
+        """Removes what the file has of tables, before they are replaced: their next positions may be of another stream."""
+        for directory in directories:
+            self.tables.pop(directory, None)
+        self.save()
 
     def stop(self, directory: str, format: str, reason: str, stream: Stream | None) -> None:
         """Notes that a table is stopped. Its position stays. If it is stopped already, so does the time.

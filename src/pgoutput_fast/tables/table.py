@@ -194,8 +194,17 @@ class ConflictError(RuntimeError):
         )
 
 
-# Errors that concern a single table. Others, such as those of a store, concern all tables.
-TABLE_ERRORS = (ValueError, ConflictError, pa.ArrowException)
+# Errors that concern a single table. Others, such as those of a store, or lack of memory, concern all tables.
+TABLE_ERRORS = (
+    ValueError,
+    ConflictError,
+    pa.ArrowCapacityError,
+    pa.ArrowIndexError,
+    pa.ArrowKeyError,
+    pa.ArrowNotImplementedError,
+    pa.ArrowSerializationError,
+    pa.ArrowTypeError,
+)
 
 
 class OutcomeUnknownError(ConnectionError):

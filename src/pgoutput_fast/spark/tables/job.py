@@ -279,6 +279,9 @@ def _commit(
     for directory in problems.reasons:
         run.added.setdefault(rejects_of(directory), set())
 
+    if mode == "overwrite":
+        run.lease.check()
+        run.progress.forget(part.directory for part in parts)
     if source.rejected:
         _commit_rejects(run, OTHER_REJECTS, by_table.get(OTHER_REJECTS, []), position, mode)
 
