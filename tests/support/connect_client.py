@@ -81,11 +81,27 @@ def main(address: str, directory: Path) -> None:
     writer = stream.writeStream.foreachBatch(pgspark.table_sink(directory / "stream"))
     writer = writer.option("checkpointLocation", str(directory / "checkpoint"))
     assert writer.trigger(availableNow=True).start().awaitTermination(120)
-    for target in ("lake", "stream"):
+    dump = spark.read.parquet(str(directory / "dump.parquet"))
+    for target, source in ("raw", dump), ("files", str(directory / "dump.parquet")):
+        (raw,) = pgspark.write_raw(source, directory / target, order_by="place", spark=spark)
+        assert (raw.table, raw.rows) == ("public.orders", 20)
+    (status,) = pgspark.table_status(directory / "raw", spark=spark).collect()
+    assert (status.state, status.rows, status.lag) == ("follow", 20, 0)
+    for target in ("lake", "stream", "raw", "files"):
         table = directory / target / "public.orders"
         manifest = json.loads((table / "_manifest.json").read_text())
         found = [row for each in manifest["files"] for row in pq.read_table(table / each["name"]).to_pylist()]
         assert sorted(found, key=lambda row: row["_seq"]) == expected
+
+    upserts = reader.option("emit", "upserts").load(str(directory / "segments"))
+    assert sorted(row["id"] for row in upserts.collect()) == list(range(20))
+
+    damaged = [*payloads[:5], b"?", *payloads[6:]]
+    pq.write_table(pa.table({"place": places, "payload": damaged}), directory / "damaged.parquet")
+    frame = spark.read.parquet(str(directory / "damaged.parquet"))
+    rejected = pgspark.rejects(pgspark.tag(frame, "place", on_error="quarantine"))
+    lost = pgo.decode(damaged, options=pgo.Options(on_error="quarantine")).rejects["seq"].to_pylist()
+    assert sorted(row["seq"] for row in rejected.collect()) == lost
     spark.stop()
     print("everything is as expected")
 
