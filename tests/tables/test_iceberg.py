@@ -289,3 +289,68 @@ def _check_directories_of_partitions(store: Store, s3: fs.FileSystem) -> None:
         "_manifest.json",
         *names_of(table),
     }
+
+
+def _manifests(place: Path) -> set[str]:
+    """The manifests and lists of manifests that the snapshots of a table name."""
+    with open_catalog(open_store(place), {}) as catalog:
+        table = catalog.load_table(("public", "t"))
+        found = {each.manifest_list for each in table.snapshots()}
+        found |= {m.manifest_path for each in table.snapshots() for m in each.manifests(table.io)}
+    return {Path(each).name for each in found}
+
+
+def _set(place: Path, **properties: str) -> None:
+    with (
+        open_catalog(open_store(place), {}) as catalog,
+        catalog.load_table(("public", "t")).transaction() as transaction,
+    ):
+        transaction.set_properties(properties)
+
+
+def test_old_snapshots_expire(tmp_path: Path) -> None:
+    """Neither the rows nor what is kept depends on them, and their files are removed."""
+    few = {"history.expire.min-snapshots-to-keep": "3", "commit.manifest.min-count-to-merge": "4"}
+    _add(tmp_path, _rows(0, 1))
+    _set(tmp_path, **few)
+    most = 0
+    for k in range(1, 20):
+        _add(tmp_path, _rows(k, 1))
+        with open_catalog(open_store(tmp_path), {}) as catalog:
+            table = catalog.load_table(("public", "t"))
+        most = max(most, len(table.snapshots()))
+        assert len(table.snapshots()) >= min(k, 3)
+        for each in table.snapshots():
+            rows = table.scan(snapshot_id=each.snapshot_id).to_arrow()
+            assert sorted(rows["_seq"].to_pylist()) == list(range(each.sequence_number))
+    assert most == 5
+    left = {each.name for each in (tmp_path / "public.t/metadata").glob("*.avro")}
+    assert _manifests(tmp_path) <= left
+    # When pyiceberg merges manifests, it leaves the one of the new file, which no snapshot names.
+    assert len(left - _manifests(tmp_path)) <= 20 // 3
+    assert seq_of(_table(tmp_path)) == 19
+
+
+@pytest.mark.parametrize("what", ["overwritten", "tagged", "rolled back"])
+def test_snapshots_that_stay(tmp_path: Path, what: str) -> None:
+    """Those before rows were replaced, whose files no later one has, and all of a table that others arrange."""
+    _add(tmp_path, _rows(0, 1))
+    _set(tmp_path, **{"history.expire.min-snapshots-to-keep": "3"})
+    _add(tmp_path, _rows(1, 1), "overwrite" if what == "overwritten" else "append")
+    with open_catalog(open_store(tmp_path), {}) as catalog:
+        table = catalog.load_table(("public", "t"))
+        first, second = table.snapshots()
+        if what == "tagged":
+            table.manage_snapshots().create_tag(second.snapshot_id, "mine").commit()
+        if what == "rolled back":
+            table.manage_snapshots().set_current_snapshot(first.snapshot_id).commit()
+    for k in range(2, 9):
+        _add(tmp_path, _rows(k, 1))
+    with open_catalog(open_store(tmp_path), {}) as catalog:
+        table = catalog.load_table(("public", "t"))
+        assert {first.snapshot_id, second.snapshot_id} <= {each.snapshot_id for each in table.snapshots()}
+        assert (len(table.snapshots()) < 9) == (what == "overwritten")
+        for each in table.snapshots():
+            table.scan(snapshot_id=each.snapshot_id).to_arrow()
+    expected = {"overwritten": [1], "tagged": [0, 1], "rolled back": [0]}[what]
+    assert _read(tmp_path)["_seq"].to_pylist() == [*expected, *range(2, 9)]

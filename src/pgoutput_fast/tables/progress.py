@@ -118,7 +118,7 @@ class Progress:
         self.tables[directory] = TableProgress(format, own, reached, checked)
 
     def forget(self, directories: Iterable[str]) -> None:
-        """Removes what the file has of tables, before they are replaced: their next positions may be of another stream."""
+        """Removes what the file has of tables that are replaced: their next positions may be of another stream."""
         for directory in directories:
             self.tables.pop(directory, None)
         self.save()

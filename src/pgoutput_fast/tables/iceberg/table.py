@@ -17,6 +17,7 @@ from pgoutput_fast.storage.stores import Store, open_store
 from pgoutput_fast.storage.table_directories import table_of
 from pgoutput_fast.tables.errors import LOAD_ANY_AGAIN
 from pgoutput_fast.tables.iceberg.bounds import choose_bounds, with_bounds_or_without
+from pgoutput_fast.tables.iceberg.expiry import Expired, expired
 from pgoutput_fast.tables.iceberg.fields import can_widen, change_columns, check_iceberg_names, with_field_ids
 from pgoutput_fast.tables.iceberg.transaction import begin_transaction
 from pgoutput_fast.tables.options import TableOptions
@@ -45,10 +46,13 @@ _TRANSACTIONS = "pgoutput-fast.transactions"
 # The snapshot property with an LSN.
 _LSN = "pgoutput-fast.mirror-position"
 _RETRIES = "commit.retry.num-retries"
-# Without these, the catalog keeps a metadata file per commit.
+# Without the first two, the catalog keeps a metadata file per commit. Without the third, every snapshot of a table of
+# changes names as many manifests as there were commits.
+_MERGE = "commit.manifest-merge.enabled"
 _PROPERTIES = {
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "10",
+    _MERGE: "true",
 }
 # The catalog's name. SQL catalogs store it with every table.
 _NAME = "pgoutput_fast"
@@ -289,10 +293,13 @@ class IcebergTable(Table):
             TableAlreadyExistsError,
         )
 
+        old: list[Expired] = []
+
         def attempt(has_bounds: bool) -> None:
             with self._begun(commit) as transaction:
                 choose_bounds(transaction, of_dates=has_bounds)
                 self._add_snapshot(transaction, commit)
+                old[:] = self._expire(transaction)
 
         try:
             with_bounds_or_without(attempt)
@@ -302,6 +309,26 @@ class IcebergTable(Table):
             raise OutcomeUnknownError(self, problem) from problem
         finally:
             self._catalog.close()
+        for each in old:
+            self._remove_files(each)
+
+    def _expire(self, transaction: Any) -> list[Expired]:
+        """Expires old snapshots of a table of changes, in a transaction."""
+        from pyiceberg.table.update.snapshot import ExpireSnapshots
+
+        found = expired(transaction.table_metadata) if self.role == "changes" else None
+        if found is None:
+            return []
+        with ExpireSnapshots(transaction) as expiry:
+            expiry.by_ids(found.ids)
+        return [found]
+
+    def _remove_files(self, old: Expired) -> None:
+        """Removes files of expired snapshots. The table is complete without that."""
+        with suppress(Exception):  # of damaged manifests, pyiceberg raises any error
+            for path in old.files(self._opened.io):
+                if path.startswith(f"{self._location}/"):
+                    self.store.remove(f"{self.directory}/{path.removeprefix(f'{self._location}/')}")
 
     def _begun(self, commit: Commit) -> Any:
         """A transaction in which the table has the columns of the rows.
@@ -365,6 +392,7 @@ class IcebergTable(Table):
         known = {_ORDINAL: str(position.seq)}
         known |= {} if position.stream is None else {_STREAM: position.stream.to_json()}
         known |= {} if position.transactions is None else {_TRANSACTIONS: position.transactions}
+        known |= {_MERGE: transaction.table_metadata.properties.get(_MERGE, "true")}  # of earlier versions
         transaction.set_properties(known)
         if commit.replaces and commit.base is not None:
             stale = {_STREAM, _TRANSACTIONS}.intersection(self._opened.properties) - known.keys()
