@@ -58,6 +58,10 @@ def rejects_of(directory: str) -> str:
     return f"_rejects/{directory}"
 
 
+# After so many bytes, unused memory is given back. The system zeroes each page that it hands out again, so small batches
+# share the cost.
+_RELEASE_BYTES = 32 << 20
+
 # The directory of the rejects that belong to no table of the run. Directories of tables have a dot.
 OTHER_REJECTS = rejects_of("_other")
 
@@ -167,6 +171,7 @@ class WriteTables:
         """Writes tagged payloads. Returns the files."""
         catalogs, between = _Catalogs(self.tables), _Between(outcomes, self.last)
         failed: dict[str, str] = {}
+        nbytes = 0
         with TableFiles(
             open_store(self.target),
             self.run,
@@ -196,7 +201,10 @@ class WriteTables:
                         for each in rejected:
                             rejects = pa.RecordBatch.from_arrays(each.columns, schema=table.rejects)
                             files.add(rejects_of(table.directory), rejects)
-                pa.default_memory_pool().release_unused()
+                nbytes += rows.nbytes
+                if nbytes >= _RELEASE_BYTES:
+                    nbytes = 0
+                    pa.default_memory_pool().release_unused()
         return _as_batch(files.written, failed)
 
     def _write_rejected(
