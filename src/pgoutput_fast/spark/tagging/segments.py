@@ -7,6 +7,7 @@ import math
 import os
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from pathlib import Path
 
 import pyarrow.compute as pc
@@ -15,7 +16,6 @@ from pyspark.sql import functions as F
 
 from pgoutput_fast.base.arguments import expect_count
 from pgoutput_fast.base.documents import parsed_json
-from pgoutput_fast.catalog.relations import Catalog
 from pgoutput_fast.decoding.state import StreamState
 from pgoutput_fast.protocol.kinds import SESSION_MARK
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
@@ -151,30 +151,44 @@ def _write(tagged: DataFrame, task: WriteSegments, least_bytes: float, store: St
         store: the directory.
     """
     schema = spark_schema(WRITTEN_SCHEMA)
-    untagged = untagged_of(tagged)
-    if untagged is None:
+    untagged, ends = untagged_of(tagged), ends_of(tagged)
+    if untagged is None or ends is None:
         rows = tagged.select(*TAGGED_SCHEMA.names).repartition(1)
         rows = rows.sortWithinPartitions("seq", "kind", F.length("payload").desc())
         written = rows.mapInArrow(shipped(task), schema)
     else:
         payloads, ranges = untagged.payloads.joined(least_bytes)
-        task = _divided(task, untagged.task.starts, ranges)
+        task = _divided(task, ends.before.next_seq, untagged.task.starts, ranges)
         written = payloads.mapped(TagThen(untagged.task, task), schema)
     return _publish(store, task, [row["unpublished"] for row in written.collect()])
 
 
-def _divided(task: WriteSegments, starts: Starts, ranges: list[RangesOfTask]) -> WriteSegments:
-    """The task that several run, each for some ranges. No segment is small, and few are larger than asked for."""
+def _divided(
+    task: WriteSegments, first_seq: int, starts: Starts, ranges: list[RangesOfTask]
+) -> WriteSegments:
+    """The task that several run, each for some ranges: they cut these into segments of about one size.
+
+    Args:
+        task: writes everything.
+        first_seq: ordinal of the first message of the first range.
+        starts: the starts of all ranges.
+        ranges: the ranges of each task.
+    """
     if len(ranges) == 1:
         return task
-    sizes = [each.nbytes // max(1, round(each.nbytes / task.segment_bytes)) for each in ranges]
-    catalog, known = Catalog.from_json(starts.catalog), list(starts.by_first_row.values())
-    later = []
-    for each, size in zip(ranges[1:], sizes[1:], strict=True):
-        state = known[each.first].state_of(catalog)
-        assert state is not None
-        later.append(LaterStart(state.next_seq, known[each.first], max(size, 1)))
-    return replace(task, segment_bytes=max(sizes[0], 1), later=tuple(later), catalog=starts.catalog)
+    known = list(starts.by_first_row.values())
+    seqs = list(accumulate((each.count for each in known), initial=first_seq))
+    divided = [
+        LaterStart(
+            seqs[each.first],
+            known[each.first],
+            max(1, each.nbytes // max(1, round(each.nbytes / task.segment_bytes))),
+        )
+        for each in ranges
+    ]
+    return replace(
+        task, segment_bytes=divided[0].segment_bytes, later=tuple(divided[1:]), catalog=starts.catalog
+    )
 
 
 def _publish(store: Store, task: WriteSegments, unpublished: list[str]) -> bool:
