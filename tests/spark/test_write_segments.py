@@ -194,10 +194,11 @@ def test_several_tasks_of_random_streams(spark: Any, tmp_path: Path, seed: int) 
 
 
 @pytest.mark.slow
-def test_several_tasks_that_end_with_messages_without_rows(spark: Any, tmp_path: Path) -> None:
-    """Each range ends with a message that the stream has already, and one has no other message."""
+@pytest.mark.parametrize("at", [2, 6, 13])
+def test_several_tasks_that_end_with_messages_without_rows(spark: Any, tmp_path: Path, at: int) -> None:
+    """Each range ends with a message that the stream has already, and one range has no other message."""
     parts = _with_heartbeats(12)
-    parts[6:6] = [parts[2]] * 8
+    parts[at:at] = [parts[2]] * 8
     state, begin, directory = None, 0, tmp_path / "segments"
     for number, some in enumerate((parts[:2], parts[2:])):
         (dump := tmp_path / f"dump{number}").mkdir()

@@ -204,12 +204,15 @@ def _publish(store: Store, task: WriteSegments, unpublished: list[str]) -> bool:
             f"another process wrote segments into {store} at the same time: make sure that only one process writes "
             "there"
         )
-    for (first, end), name in sorted((ordinals_of(published_name(name)), name) for name in unpublished):
+    named = sorted((ordinals_of(published_name(name)), name) for name in unpublished)
+    # The state of the last segment counts all messages. Without segments of the last task it does not.
+    whole = not task.later or (bool(named) and named[-1][0][1] >= task.later[-1].seq)
+    for (first, end), name in named if whole else named[:-1]:
         if follows and first != last + 1:
             return False
         store.rename(name, published_name(name))
         last, follows = end, True
-    return True
+    return whole
 
 
 def _remove_unpublished(store: Store) -> None:
