@@ -144,14 +144,21 @@ def test_several_tasks_read_files_in_order(spark: Any, tmp_path: Path, quarantin
     assert [segment.path for segment in found] == paths
     assert len(found) > 3
     assert_as_one_task(directory, wal)
-    # A later task does not know what comes after it, either.
-    for segment in found if not quarantine else ():
+    if not quarantine:
+        assert_states(directory, payloads, sessions)
+    assert pgspark.write_segments(wal, directory, segment_bytes=300) == []
+
+
+def assert_states(directory: Path, payloads: list[bytes], sessions: Any) -> None:
+    """Asserts that segments have the states of the stream, without relations that come later."""
+    for segment in list_segments(directory):
         state = state_of_some(payloads[: segment.last_seq + 1], sessions)
-        assert segment.state.values == state.values
+        # At the cut before a session the mark may be in either segment.
+        if segment.last_seq + 1 not in sessions:
+            assert segment.state.values == state.values
         assert {each.version for each in segment.catalog.relations} <= {
             each.version for each in state.catalog.relations
         }
-    assert pgspark.write_segments(wal, directory, segment_bytes=300) == []
 
 
 def state_of_some(payloads: list[bytes], sessions: Any) -> pgo.StreamState:
@@ -185,6 +192,7 @@ def test_several_tasks_of_random_streams(spark: Any, tmp_path: Path, seed: int) 
     written = [Path(each) for each in pgspark.write_segments(wal, directory, segment_bytes=400)]
     whole = dumped(tmp_path / "whole", stream.payloads, stream.sessions)
     assert_as_one_task(directory, pgspark.tag(whole, "place", **given), 400)
+    assert_states(directory, stream.payloads, stream.sessions)
     expected = rows_in(directory)
     for path in written[dice.randrange(1, len(written)) :]:
         path.unlink()
@@ -198,7 +206,7 @@ def test_several_tasks_of_random_streams(spark: Any, tmp_path: Path, seed: int) 
 def test_several_tasks_that_end_with_messages_without_rows(spark: Any, tmp_path: Path, at: int) -> None:
     """Each range ends with a message that the stream has already, and one range has no other message."""
     parts = _with_heartbeats(12)
-    parts[at:at] = [parts[2]] * 8
+    parts[at:at] = [parts[2]] * 30
     state, begin, directory = None, 0, tmp_path / "segments"
     for number, some in enumerate((parts[:2], parts[2:])):
         (dump := tmp_path / f"dump{number}").mkdir()
