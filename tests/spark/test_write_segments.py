@@ -202,11 +202,14 @@ def test_several_tasks_of_random_streams(spark: Any, tmp_path: Path, seed: int) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("at", [2, 6, 13])
-def test_several_tasks_that_end_with_messages_without_rows(spark: Any, tmp_path: Path, at: int) -> None:
-    """Each range ends with a message that the stream has already, and one range has no other message."""
-    parts = _with_heartbeats(12)
-    parts[at:at] = [parts[2]] * 30
+@pytest.mark.parametrize(("at", "others"), [(2, True), (6, True), (13, True), (13, False)])
+def test_several_tasks_that_end_with_messages_without_rows(
+    spark: Any, tmp_path: Path, at: int, others: bool
+) -> None:
+    """One range has only messages that the stream has already. With `others`, each range ends with one."""
+    first, second, beat, *more = _with_heartbeats(12)
+    parts = [first, *(part if others else part[:-1] for part in (second, *more))]
+    parts[at:at] = [beat] * 30
     state, begin, directory = None, 0, tmp_path / "segments"
     for number, some in enumerate((parts[:2], parts[2:])):
         (dump := tmp_path / f"dump{number}").mkdir()
