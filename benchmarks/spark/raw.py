@@ -5,8 +5,7 @@
 The payloads are a binary column of Parquet files in stream order, as a dump or a sink of Kafka has them. The session
 has two cores. `the identity` is a `mapInArrow` that returns the payloads: what it costs to show each one to Python once
 and get it back. With paths, the tasks read the files themselves. `tagged first` is `write_tables(tag(...))` with tagged
-payloads that go back to the JVM and come a second time. One task writes all segments. At full size this rewrites the
-table in README.md.
+payloads that go back to the JVM and come a second time. At full size this rewrites the table in README.md.
 """
 
 from __future__ import annotations

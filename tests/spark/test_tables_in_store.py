@@ -14,6 +14,8 @@ import pyarrow as pa
 import pytest
 
 from pgoutput_fast import spark as pgspark
+from pgoutput_fast.segments import list_segments, read_segment
+from pgoutput_fast.segments.names import unpublished_name
 from pgoutput_fast.spark.tables import run as runs
 from pgoutput_fast.storage.stores import open_store
 from pgoutput_fast.tables import files as table_files
@@ -23,7 +25,7 @@ from pgoutput_fast.tables.options import TableOptions
 from pgoutput_fast.tables.table import Ordinal, OutcomeUnknownError
 from support.buckets import Bucket, opened_bucket
 from support.forms import and_exhaustive, and_slow
-from support.lakes import assert_whole, data_files, make_segments, running, settled, tables_of
+from support.lakes import assert_whole, data_files, make_dump, make_segments, running, settled, tables_of
 
 FORMATS = ["parquet", "delta"]
 
@@ -329,3 +331,22 @@ def test_a_store_that_goes_away(
         monkeypatch.setattr(table_files, "LATE_SECONDS", 0.0)
         pgspark.write_tables(stored, target, format=format)
         assert_whole(format, target, undisturbed, _options(bucket))
+
+
+@pytest.mark.slow
+def test_segments_of_several_tasks(spark: Any, bucket: Bucket, stored: Path, tmp_path: Path) -> None:
+    """The segments of a call that was killed before it renamed them are removed, the others are there."""
+    make_dump(tmp_path / "dump", stored)
+    wal = pgspark.tag(tmp_path / "dump", "place", spark=spark)
+    target, local = bucket.uri % tmp_path.name, tmp_path / "segments"
+    store = open_store(target)
+    store.put(unpublished_name(0, 41), b"of a call that was killed")
+    for directory in (target, local):
+        written = pgspark.write_segments(wal, directory, segment_bytes=5_000)
+        assert [each.path for each in list_segments(directory)] == written
+        assert len(written) > 4
+    assert sorted(store.names()) == sorted(each.name for each in local.iterdir())
+    for here, there in zip(list_segments(local), list_segments(target), strict=True):
+        assert read_segment(here.path) == read_segment(there.path)
+        assert here.state == there.state
+    assert pgspark.write_segments(wal, target) == []

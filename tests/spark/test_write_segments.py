@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import random
 import subprocess
-import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +20,17 @@ import pgoutput_fast as pgo
 from pgoutput_fast import encode, segments
 from pgoutput_fast import spark as pgspark
 from pgoutput_fast.segments import list_segments, read_segment, segment_catalog, segment_outcomes
+from pgoutput_fast.segments.tail import check_whole
+from pgoutput_fast.spark.dataframes.tagged import ends_of, untagged_of
+from support.disks import small_disk
 from support.forms import and_slow
 from support.interleaved import everything
+from support.lakes import running, settled
 from support.streams import RandomChoices, make_stream
+
+DRIVER = pytest.mark.classic("a driver of its own, on a classic Spark")
+# What the driver changes in a directory.
+STEPS = ("pgoutput_fast.storage.stores", "_Directory.write,_Directory.rename,_Directory.remove")
 
 
 def frame(spark: Any, payloads: list[bytes], begin: int, end: int, sessions: set[int]) -> Any:
@@ -85,27 +95,178 @@ def test_segments_have_the_rows_the_states_and_the_catalog(
     assert segment_outcomes(tmp_path / "segments").num_rows == pgspark.outcomes(wal).count()
 
 
+def dumped(directory: Path, payloads: list[bytes], sessions: Any = (), rows: int = 7) -> Path:
+    """Files with the payloads in order, with three row groups each. The names of the files have another order."""
+    directory.mkdir()
+    for at in range(0, len(payloads), 3 * rows):
+        places = range(at, min(at + 3 * rows, len(payloads)))
+        table = {
+            "place": pa.array(places, pa.int64()),
+            "payload": pa.array([payloads[k] for k in places], pa.binary()),
+            "starts": pa.array([k in sessions for k in places], pa.bool_()),
+        }
+        pq.write_table(pa.table(table), directory / f"{99_997 - at:05}.parquet", row_group_size=rows)
+    return directory
+
+
+def assert_as_one_task(directory: Path, wal: Any, segment_bytes: int = 300) -> None:
+    """Asserts that segments of several tasks have what the segments of one have, which gets the rows from Spark."""
+    alone = directory.with_name(f"{directory.name} of one task")
+    pgspark.write_segments(wal.select("*"), alone, segment_bytes=segment_bytes, state=ends_of(wal).before)
+    assert rows_in(directory) == rows_in(alone)
+    found, expected = list_segments(directory), list_segments(alone)
+    assert segment_catalog(directory) == segment_catalog(alone)
+    assert segment_outcomes(directory) == segment_outcomes(alone)
+    assert found[-1].state.values == pgspark.state_after(wal).values
+    assert (found[0].first_seq, found[-1].last_seq) == (expected[0].first_seq, expected[-1].last_seq)
+    check_whole(found)
+    assert not [each for each in os.listdir(directory) if each.startswith(".")]
+
+
+def tasks_of(wal: Any, segment_bytes: int = 300) -> int:
+    return len(untagged_of(wal).payloads.joined(segment_bytes)[1])  # type: ignore[union-attr]
+
+
 @pytest.mark.parametrize("quarantine", and_slow([False], [True]))
-def test_a_task_reads_files_in_order(spark: Any, tmp_path: Path, quarantine: bool) -> None:
-    """The same segments as from rows that Spark sorts, and repeated calls add nothing."""
-    payloads = everything().payloads
+def test_several_tasks_read_files_in_order(spark: Any, tmp_path: Path, quarantine: bool) -> None:
+    """The same rows and states as those of one task, and repeated calls add nothing."""
+    stream = everything()
+    payloads, sessions = stream.payloads, stream.sessions
     if quarantine:
         payloads = [*payloads[:30], b"", b"?", *payloads[30:]]
+        sessions = {session + 2 for session in sessions}
+    dump, directory = dumped(tmp_path / "dump", payloads, sessions), tmp_path / "segments"
+    given: Any = {"session_starts": "starts", "on_error": "quarantine" if quarantine else "raise"}
+    wal = pgspark.tag(dump, "place", spark=spark, **given)
+    assert tasks_of(wal) > 2
+    paths = pgspark.write_segments(wal, directory, segment_bytes=300)
+    found = list_segments(directory)
+    assert [segment.path for segment in found] == paths
+    assert len(found) > 3
+    assert_as_one_task(directory, wal)
+    if not quarantine:
+        assert_states(directory, payloads, sessions)
+    assert pgspark.write_segments(wal, directory, segment_bytes=300) == []
+
+
+def assert_states(directory: Path, payloads: list[bytes], sessions: Any) -> None:
+    """Asserts that segments have the states of the stream, without relations that come later."""
+    for segment in list_segments(directory):
+        state = state_of_some(payloads[: segment.last_seq + 1], sessions)
+        # At the cut before a session the mark may be in either segment.
+        if segment.last_seq + 1 not in sessions:
+            assert segment.state.values == state.values
+        assert {each.version for each in segment.catalog.relations} <= {
+            each.version for each in state.catalog.relations
+        }
+
+
+def state_of_some(payloads: list[bytes], sessions: Any) -> pgo.StreamState:
+    """The state after the first payloads of a stream."""
+    state = pgo.StreamState()
+    for begin, end in pairwise([0, *sorted(k for k in sessions if 0 < k < len(payloads)), len(payloads)]):
+        if begin in sessions:
+            decoder = pgo.Decoder(state=state)
+            decoder.start_session()
+            state = decoder.state
+        _, state = pgo.tag(payloads[begin:end], state)
+    return state
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_several_tasks_of_random_streams(spark: Any, tmp_path: Path, seed: int) -> None:
+    """A directory is continued, and a repetition continues amid the rows of a task."""
+    dice = random.Random(seed)
+    stream = make_stream(RandomChoices(seed), 60)
+    cut = dice.randrange(len(stream.payloads) // 4, len(stream.payloads) // 2)
+    first = dumped(tmp_path / "first", stream.payloads[:cut], stream.sessions, rows=dice.randrange(1, 9))
+    sessions = {session - cut for session in stream.sessions}
+    then = dumped(tmp_path / "then", stream.payloads[cut:], sessions, rows=dice.randrange(1, 9))
+    directory, given = tmp_path / "segments", {"session_starts": "starts", "spark": spark}
+    pgspark.write_segments(pgspark.tag(first, "place", **given), directory, segment_bytes=400)
+    newest = segments.newest_segment(directory)
+    assert newest is not None
+    wal = pgspark.tag(then, "place", state=newest.state, **given)
+    assert tasks_of(wal, 400) > 2
+    written = [Path(each) for each in pgspark.write_segments(wal, directory, segment_bytes=400)]
+    whole = dumped(tmp_path / "whole", stream.payloads, stream.sessions)
+    assert_as_one_task(directory, pgspark.tag(whole, "place", **given), 400)
+    assert_states(directory, stream.payloads, stream.sessions)
+    expected = rows_in(directory)
+    for path in written[dice.randrange(1, len(written)) :]:
+        path.unlink()
+    pgspark.write_segments(wal, directory, segment_bytes=400)
+    assert rows_in(directory) == expected
+    assert list_segments(directory)[-1].state.values == pgspark.state_after(wal).values
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("at", "others"), [(2, True), (6, True), (13, True), (13, False)])
+def test_several_tasks_that_end_with_messages_without_rows(
+    spark: Any, tmp_path: Path, at: int, others: bool
+) -> None:
+    """One range has only messages that the stream has already. With `others`, each range ends with one."""
+    first, second, beat, *more = _with_heartbeats(12)
+    parts = [first, *(part if others else part[:-1] for part in (second, *more))]
+    parts[at:at] = [beat] * 30
+    state, begin, directory = None, 0, tmp_path / "segments"
+    for number, some in enumerate((parts[:2], parts[2:])):
+        (dump := tmp_path / f"dump{number}").mkdir()
+        for part in some:
+            rows = pa.table(
+                {"place": range(begin, begin + len(part)), "payload": pa.array(part, pa.binary())}
+            )
+            pq.write_table(rows, dump / f"{begin:05}.parquet")
+            begin += len(part)
+        wal = pgspark.tag(dump, "place", state=state, spark=spark)
+        state = pgspark.state_after(wal)
+        pgspark.write_segments(wal, directory, segment_bytes=50)
+    assert tasks_of(wal, 50) > 3
+    (whole := tmp_path / "whole").mkdir()
+    payloads = [payload for part in parts for payload in part]
+    assert_as_one_task(directory, pgspark.tag(dumped(whole / "dump", payloads), "place", spark=spark), 50)
+
+
+@pytest.mark.slow
+def test_several_tasks_with_a_catalog_that_no_footer_holds(spark: Any, tmp_path: Path) -> None:
+    """Each task writes part files. Relations change amid the rows of a task."""
+    writer, payloads = encode.Writer(), []
+    for n in range(1, 1501):
+        columns = [encode.ColumnSpec(f"a_column_of_a_wide_table_{k}", 23) for k in range(5 + n // 1000)]
+        table = encode.RelationSpec(20_000 + n % 1000, "public", f"t{n % 1000}", tuple(columns))
+        payloads += writer.begin(n, 100 * n, 0) + writer.change(table, "insert", new=["1"] * len(columns))
+        payloads += writer.commit(100 * n, 100 * n + 8, 0)
+    wal = pgspark.tag(dumped(tmp_path / "dump", payloads, rows=100), "place", spark=spark)
+    directory = tmp_path / "segments"
+    pgspark.write_segments(wal, directory, segment_bytes=40_000)
+    assert tasks_of(wal, 40_000) > 2
+    assert len(list((directory / "_catalog").iterdir())) > 2
+    assert_as_one_task(directory, wal, 40_000)
+    expected = rows_in(directory)
+    assert segments.compact(directory, keep=1, grace=0).joined
+    assert rows_in(directory) == expected
+    assert list_segments(directory)[-1].state.values == pgspark.state_after(wal).values
+
+
+def test_segments_of_tasks_are_not_small(spark: Any, tmp_path: Path) -> None:
+    """Ranges are joined up to the size of a segment, and a range that is larger is cut into equal parts."""
     (dump := tmp_path / "dump").mkdir()
-    for at in range(0, len(payloads), 20):
-        some = payloads[at : at + 20]
-        rows = pa.table(
-            {"place": pa.array(range(at, at + len(some))), "payload": pa.array(some, pa.binary())}
-        )
-        pq.write_table(rows, dump / f"{997 - at:03}.parquet", row_group_size=7)
-    given: Any = {"order_by": "place", "on_error": "quarantine" if quarantine else "raise"}
-    wal = pgspark.tag(dump, spark=spark, **given)
-    pgspark.write_segments(wal, tmp_path / "read", segment_bytes=300)
-    pgspark.write_segments(wal.select("*"), tmp_path / "sorted", segment_bytes=300)
-    assert len(list_segments(tmp_path / "read")) > 3
-    assert rows_in(tmp_path / "read") == rows_in(tmp_path / "sorted")
-    assert list_segments(tmp_path / "read")[-1].state == list_segments(tmp_path / "sorted")[-1].state
-    assert pgspark.write_segments(wal, tmp_path / "read", segment_bytes=300) == []
+    writer = encode.Writer()
+    payloads = [
+        writer.message(100 + k, "p", random.Random(k).randbytes(500), transactional=False)[0]
+        for k in range(1000)
+    ]
+    rows = pa.table({"place": range(1000), "payload": pa.array(payloads, pa.binary())})
+    pq.write_table(rows, dump / "0.parquet", row_group_size=20)
+    wal = pgspark.tag(dump, "place", spark=spark)
+    for segment_bytes in (10_000, 100_000, 300_000):
+        directory = tmp_path / str(segment_bytes)
+        pgspark.write_segments(wal, directory, segment_bytes=segment_bytes)
+        tables = [read_segment(each.path) for each in list_segments(directory)]
+        sizes = [sum(map(len, table["payload"].to_pylist())) for table in tables]
+        assert min(sizes) > segment_bytes / 2
+        assert max(sizes) < 2 * segment_bytes
 
 
 @pytest.mark.slow
@@ -206,7 +367,7 @@ def test_a_captures_directory_is_refused(spark: Any, tmp_path: Path) -> None:
     payloads = everything().payloads[:30]
     rows, state = pgo.tag(payloads[:20])
     segments.write_segment(tmp_path, rows, state, source=segments.Source("7", "shop", "slot"))
-    with pytest.raises(PySparkException, match="segments of one source only"):
+    with pytest.raises(ValueError, match="segments of one source only"):
         pgspark.write_segments(tagged(spark, payloads, 20, state=state), tmp_path)
 
 
@@ -226,59 +387,67 @@ def test_rows_that_are_missing_or_changed(spark: Any, tmp_path: Path) -> None:
             pgspark.write_segments(some, tmp_path / f"segments{k}")
 
 
-KILLED = """
-import os, sys
-from pathlib import Path
-from pyspark.sql import SparkSession
-from pgoutput_fast import spark as pgspark
-from pgoutput_fast.spark.tasks import segments as tasks
-
-spark = (
-    SparkSession.builder.master("local[1,3]").config("spark.ui.enabled", False).config("spark.driver.memory", "1g")
-    .config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
-    .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC").getOrCreate()
-)
-
-marks = Path(sys.argv[3])
-
-class Killed(tasks.WriteSegments):
-    def __call__(self, batches):
-        for number, written in enumerate(super().__call__(batches)):
-            if number == 2 and not (marks / "second").exists():
-                (marks / ("second" if (marks / "first").exists() else "first")).touch()
-                os._exit(1)
-            yield written
-
-import pgoutput_fast.spark.tagging.segments as here
-here.WriteSegments = Killed
-paths = pgspark.write_segments(spark.read.parquet(sys.argv[1]), sys.argv[2], segment_bytes=150)
-print("segments", len(paths))
-spark.stop()
-"""
-
-
-@pytest.mark.exhaustive
-@pytest.mark.classic("it starts a classic Spark, whose tasks run again")
-def test_a_task_that_is_killed_continues(spark: Any, tmp_path: Path) -> None:
-    """Twice, behind its third segment. In a Spark of its own, since this one does not try again."""
+@DRIVER
+@pytest.mark.slow
+def test_a_driver_killed_at_every_step(spark: Any, tmp_path: Path) -> None:
+    """Readers see a beginning of the stream at any time, and the same call again writes the rest."""
     stream = everything()
-    wal = tagged(spark, stream.payloads, sessions=stream.sessions)
-    pq.write_table(wal.toArrow(), tmp_path / "tagged.parquet")
-    marks = tmp_path / "marks"
-    marks.mkdir()
-    command = [
-        sys.executable,
-        "-c",
-        KILLED,
-        *map(str, (tmp_path / "tagged.parquet", tmp_path / "out", marks)),
+    dump = dumped(tmp_path / "dump", stream.payloads)
+    wal = pgspark.tag(dump, "place", spark=spark)
+    expected = in_order(wal.toArrow().to_pylist())
+    job: Any = {"source": str(dump), "call": "write_segments", "arguments": {"segment_bytes": 300}}
+    step = partly = 0
+    for step in itertools.count(1):
+        directory = tmp_path / str(step)
+        with running({**job, "target": str(directory), "kill": (*STEPS, step)}, spark) as driver:
+            code = driver.ended()
+        rows = rows_in(directory) if code else expected
+        assert rows == expected[: len(rows)]
+        partly += 0 < len(rows) < len(expected)
+        pgspark.write_segments(wal, directory, segment_bytes=300)
+        settled(spark)
+        assert_as_one_task(directory, wal)
+        if code == 0:
+            break
+        assert code == -9, driver.errors()
+    assert step > 4
+    assert partly > 2
+
+
+@DRIVER
+@pytest.mark.slow
+def test_workers_that_are_killed(spark: Any, tmp_path: Path) -> None:
+    """Each task dies once after its first segment. In a Spark of its own, since this one does not try again."""
+    stream = everything()
+    dump, directory = dumped(tmp_path / "dump", stream.payloads), tmp_path / "segments"
+    (tmp_path / "marks").mkdir()
+    job: Any = {"source": str(dump), "target": str(directory), "call": "write_segments"}
+    job |= {"arguments": {"segment_bytes": 150}, "conf": {"spark.master": "local[2,4]"}}
+    with running({**job, "once": str(tmp_path / "marks")}) as driver:
+        driver.until("done")
+    assert len(list((tmp_path / "marks").iterdir())) > 2
+    assert_as_one_task(directory, pgspark.tag(dump, "place", spark=spark), 150)
+
+
+@pytest.mark.slow
+def test_a_disk_that_is_full(spark: Any, tmp_path: Path) -> None:
+    """Nothing is there then, and the call can be repeated."""
+    writer = encode.Writer()
+    payloads = [
+        writer.message(100 + k, "p", random.Random(k).randbytes(100_000), transactional=False)[0]
+        for k in range(100)
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=800)
-    assert done.returncode == 0, done.stderr
-    assert {path.name for path in marks.iterdir()} == {"first", "second"}
-    assert rows_in(tmp_path / "out") == in_order(wal.toArrow().to_pylist())
-    found = list_segments(tmp_path / "out")
-    assert f"segments {len(found)}" in done.stdout
-    assert found[-1].state.values == pgspark.state_after(wal).values
+    dump = dumped(tmp_path / "dump", payloads)
+    wal = pgspark.tag(dump, "place", spark=spark)
+    with small_disk(tmp_path) as disk:
+        with pytest.raises(PySparkException, match="No space left on device"):
+            pgspark.write_segments(wal, disk / "segments", segment_bytes=1 << 20)
+        # A task that Spark is still stopping may leave a hidden file.
+        assert not [each for each in os.listdir(disk / "segments") if not each.startswith(".")]
+        subprocess.run(["mount", "-o", "remount,size=40m", str(disk)], check=True)
+        settled(spark)
+        pgspark.write_segments(wal, disk / "segments", segment_bytes=1 << 20)
+        assert_as_one_task(disk / "segments", wal, 1 << 20)
 
 
 @pytest.mark.slow

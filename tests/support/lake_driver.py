@@ -4,7 +4,8 @@ It prints `ready` before it begins to write, and `done` after it has written.
 
     source, target: paths or URIs.
     arguments: more arguments of `write_tables`, of `write_raw`, or of the sink.
-    call: the function that writes, by default `write_tables`.
+    call: the function that writes, by default `write_tables`. `write_segments` writes files of payloads, tagged by
+        their column `place`.
     checkpoint: for a stream.
     batches: for batches without a stream: the first and the last message of each.
     sink: the name of the sink, by default `table_sink`.
@@ -18,6 +19,7 @@ It prints `ready` before it begins to write, and `done` after it has written.
     executor: kill an executor at that time. Its Python worker continues.
     some: kill this number of Python workers, one after the other, at random moments.
     twice: wait until two attempts of a task have written their first file; kill nothing.
+    once: for `write_segments`: each task's worker kills itself once, after the first segment. A directory for marks.
     dying: for `current_sink`: in this number of its jobs, a worker kills itself after its task has done its work.
 """
 
@@ -204,6 +206,26 @@ def make_dying(count: int, target: str) -> None:
     merge.run_jobs = sink.run_jobs = run_dying
 
 
+def make_writers_die(marks: str) -> None:
+    """Makes the worker of each task that writes segments die once."""
+    from pyspark import TaskContext
+
+    from pgoutput_fast.spark.tagging import segments
+
+    class DyingWriter(segments.WriteSegments):
+        def __call__(self, batches: Any) -> Any:
+            for written in super().__call__(batches):
+                context = TaskContext.get()
+                assert context is not None
+                mark = Path(marks) / str(context.partitionId())
+                if not mark.exists():
+                    mark.touch()
+                    os.kill(os.getpid(), signal.SIGKILL)
+                yield written
+
+    segments.WriteSegments = DyingWriter  # type: ignore[misc]
+
+
 def home(place: str) -> str:
     """A directory for SPARK_HOME in which a local cluster may write."""
     import pyspark
@@ -227,6 +249,12 @@ def write_stream(spark: Any, job: dict[str, Any], sink: Any, group: bool) -> Non
     query.awaitTermination()
 
 
+def write_tagged(source: str, target: str, *, spark: Any, **arguments: Any) -> None:
+    from pgoutput_fast import spark as pgspark
+
+    pgspark.write_segments(pgspark.tag(source, "place", spark=spark), target, **arguments)
+
+
 def main(job: dict[str, Any]) -> None:
     from pgoutput_fast import spark as pgspark
 
@@ -243,6 +271,8 @@ def main(job: dict[str, Any]) -> None:
         threading.Thread(target=kill_some, args=(job["some"],), daemon=True).start()
     if "dying" in job:
         make_dying(job["dying"], job["target"])
+    if "once" in job:
+        make_writers_die(job["once"])
     print("ready", flush=True)
     make_sink = getattr(pgspark, job.get("sink", "table_sink"))
     if "checkpoint" in job:
@@ -255,6 +285,8 @@ def main(job: dict[str, Any]) -> None:
             sink(batch_of(spark, Path(job["source"]), first, last), number)
     else:
         write = getattr(pgspark, job.get("call", "write_tables"))
+        if write is pgspark.write_segments:
+            write = write_tagged
         write(job["source"], job["target"], spark=spark, **job["arguments"])
     print("done", flush=True)
     if group:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from pgoutput_fast.storage.paths import is_hidden
-from pgoutput_fast.storage.stores import Entry, Store
+from pgoutput_fast.storage.stores import Entry, Store, hidden_name
 
 __all__ = [
     "Named",
@@ -27,9 +27,14 @@ __all__ = [
     "newest_named",
     "ordinals_of",
     "overlap_error",
+    "published_name",
+    "unpublished_name",
+    "unpublished_names",
 ]
 
 _NAME = re.compile(r"([0-9]{20})-([0-9]{20})\.parquet")
+# The dots of a hidden name, twice while the file is written.
+_UNPUBLISHED = re.compile(r"\.{1,2}([0-9]{20}-[0-9]{20}\.parquet)\.unpublished\..+")
 
 
 @dataclass(frozen=True, order=True)
@@ -57,6 +62,27 @@ def name_of(first_seq: int, last_seq: int) -> str:
     '00000000000000000000-00000000000000000041.parquet'
     """
     return f"{first_seq:020}-{last_seq:020}.parquet"
+
+
+def unpublished_name(first_seq: int, last_seq: int) -> str:
+    """A new hidden name for a segment with these ordinals that readers are not to see yet.
+
+    >>> published_name(unpublished_name(0, 41)) == name_of(0, 41)
+    True
+    """
+    return hidden_name(f"{name_of(first_seq, last_seq)}.unpublished")
+
+
+def published_name(name: str) -> str:
+    """The name of the segment with this `unpublished_name`."""
+    match = _UNPUBLISHED.fullmatch(name)
+    assert match is not None
+    return match[1]
+
+
+def unpublished_names(store: Store) -> list[str]:
+    """The files of `unpublished_name` in a directory, also if they are unfinished."""
+    return [name for name in store.names() if _UNPUBLISHED.fullmatch(name)]
 
 
 def ordinals_of(name: str) -> tuple[int, int]:

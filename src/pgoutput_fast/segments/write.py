@@ -18,14 +18,21 @@ from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 from pgoutput_fast.segments.catalog import CatalogLog
 from pgoutput_fast.segments.footer import OUTCOMES, WRITER, footer_texts, seal, segment_of, store_of
 from pgoutput_fast.segments.layout import write_rows
-from pgoutput_fast.segments.names import all_named, name_of, newest_named
+from pgoutput_fast.segments.names import all_named, name_of, newest_named, unpublished_name
 from pgoutput_fast.segments.outcomes import text_of_rows
 from pgoutput_fast.segments.read import open_unchecked
 from pgoutput_fast.segments.segment import Segment, Source, check_source
 from pgoutput_fast.storage.paths import open_file, redacted_uri
 from pgoutput_fast.storage.stores import Store
 
-__all__ = ["MOST_BYTES", "RELATION_BYTES", "ROW_GROUP_BYTES", "read_back", "write_segment"]
+__all__ = [
+    "MOST_BYTES",
+    "RELATION_BYTES",
+    "ROW_GROUP_BYTES",
+    "read_back",
+    "write_segment",
+    "write_unpublished",
+]
 
 # A relation of at least the first size gets its own row groups. A row group is split at the second. Bytes in memory.
 RELATION_BYTES = 1 << 20
@@ -99,12 +106,7 @@ def write_segment(
     """
     given = tuple(None if lsn is None else parse_lsn(lsn) for lsn in (start_lsn, end_lsn))
     rows = _checked(tagged)
-    first, last = _ordinals_of_rows(rows, state)
-    if first_seq is not None:
-        if not 0 <= first_seq <= first:
-            raise ValueError(f"first_seq is {first_seq}, but the first row is message {first}")
-        first = first_seq
-    start, end = _lsns_of_rows(rows, *given)
+    first, last = _ordinals(rows, state, first_seq)
     store, name = store_of(path)
     store.limit(file_mode)
     if name is None:
@@ -113,15 +115,43 @@ def write_segment(
         log = _log_after(newest, log)
     log = CatalogLog(store) if log is None else log
     content = log.step(state, _versions_of(rows), last)
-    footer = footer_texts(source, first, last, start, end, content)
-    if (outcomes := text_of_rows(rows)) is not None:
-        footer[OUTCOMES] = outcomes
+    footer = footer_texts(source, first, last, *_lsns_of_rows(rows, *given), content)
     _write_file(store, name, rows, footer, relation_bytes, row_group_bytes, compressed=compressed)
     log.advance(content)
     _remember(str(store.at(name)), log)
     if not store.local:
         _expect_own(store, name, footer[WRITER], first, last)
     return store.at(name)
+
+
+def write_unpublished(
+    store: Store,
+    tagged: pa.Table,
+    state: StreamState,
+    *,
+    source: Source,
+    log: CatalogLog,
+    first_seq: int | None,
+) -> str:
+    """Writes a segment as `write_segment` does, but under a hidden name, and whatever the directory has.
+
+    So several processes can write segments of one directory. One process renames them to their `published_name`, in
+    stream order.
+
+    Returns:
+        The `unpublished_name`.
+
+    Raises:
+        ValueError, OSError: as `write_segment`.
+    """
+    rows = _checked(tagged)
+    first, last = _ordinals(rows, state, first_seq)
+    content = log.step(state, _versions_of(rows), last)
+    footer = footer_texts(source, first, last, *_lsns_of_rows(rows, None, None), content)
+    name = unpublished_name(first, last)
+    _write_file(store, name, rows, footer, RELATION_BYTES, ROW_GROUP_BYTES, compressed=True)
+    log.advance(content)
+    return name
 
 
 def _checked(tagged: pa.RecordBatch | pa.Table) -> pa.Table:
@@ -135,8 +165,8 @@ def _checked(tagged: pa.RecordBatch | pa.Table) -> pa.Table:
     return rows.cast(TAGGED_SCHEMA)
 
 
-def _ordinals_of_rows(rows: pa.Table, state: StreamState) -> tuple[int, int]:
-    """(first, last) ordinal of the rows. Checks that the state is the state after them."""
+def _ordinals(rows: pa.Table, state: StreamState, first_seq: int | None) -> tuple[int, int]:
+    """(first, last) ordinal of the segment. Checks that the state is the state after its rows."""
     seqs = rows.column("seq").to_numpy()
     first, last = int(seqs.min()), int(seqs.max())
     if state.reorder_buffer is not None:
@@ -147,7 +177,11 @@ def _ordinals_of_rows(rows: pa.Table, state: StreamState) -> tuple[int, int]:
         raise ValueError(
             f"the state continues with message {state.next_seq}, but the last row is message {last}"
         )
-    return first, last
+    if first_seq is None:
+        return first, last
+    if not 0 <= first_seq <= first:
+        raise ValueError(f"first_seq is {first_seq}, but the first row is message {first}")
+    return first_seq, last
 
 
 def _lsns_of_rows(rows: pa.Table, start: int | None, end: int | None) -> tuple[int | None, int | None]:
@@ -196,6 +230,8 @@ def _write_file(
     compressed: bool,
 ) -> None:
     """Writes the file of a segment and reads it back. In an object store, `footer` gets a mark of this call."""
+    if (outcomes := text_of_rows(rows)) is not None:
+        footer[OUTCOMES] = outcomes
     if not store.local:
         footer[WRITER] = json.dumps(secrets.token_hex(16))
     seal(footer)

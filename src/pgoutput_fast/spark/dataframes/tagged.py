@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -29,6 +28,7 @@ __all__ = [
     "DumpRows",
     "Ends",
     "FrameRows",
+    "RangesOfTask",
     "Rows",
     "Untagged",
     "ends_of",
@@ -45,14 +45,31 @@ __all__ = [
 _ENDS = "_pgoutput_fast_ends"
 
 
+@dataclass
+class RangesOfTask:
+    """Consecutive ranges.
+
+    Attributes:
+        first: the number of the first one.
+        nbytes: their size in bytes, before compression.
+    """
+
+    first: int
+    nbytes: int = 0
+
+
 class Rows(Protocol):
     """Untagged rows, in ranges, that tasks get."""
 
     def mapped(self, task: Callable[..., Any], schema: StructType) -> DataFrame:
         """The result of a task for the rows."""
 
-    def in_one_task(self) -> Rows:
-        """The same rows, which one task gets in stream order."""
+    def joined(self, least_bytes: float) -> tuple[Rows, list[RangesOfTask]]:
+        """The same rows, of which each task gets consecutive ranges in stream order, and the ranges of the tasks.
+
+        Args:
+            least_bytes: a task gets at least so many. If the sizes of the ranges are not known, one task gets all.
+        """
 
 
 @dataclass(frozen=True)
@@ -65,10 +82,10 @@ class FrameRows:
         """As in Rows."""
         return self.frame.mapInArrow(shipped(task), schema)
 
-    def in_one_task(self) -> FrameRows:
+    def joined(self, least_bytes: float) -> tuple[FrameRows, list[RangesOfTask]]:
         """As in Rows. Spark sorts them, on disk if they do not fit into memory."""
         order = [name for name in self.frame.columns if name not in OTHER_COLUMNS]
-        return FrameRows(self.frame.repartition(1).sortWithinPartitions(*order))
+        return FrameRows(self.frame.repartition(1).sortWithinPartitions(*order)), [RangesOfTask(0)]
 
 
 @dataclass(frozen=True)
@@ -86,9 +103,17 @@ class DumpRows:
         job = ReadDump(task, self.ranges, self.columns, self.numbered)
         return numbers.mapInArrow(shipped(job), schema)
 
-    def in_one_task(self) -> DumpRows:
+    def joined(self, least_bytes: float) -> tuple[DumpRows, list[RangesOfTask]]:
         """As in Rows."""
-        return replace(self, ranges=(tuple(chain.from_iterable(self.ranges)),))
+        ranges: list[tuple[FileRows, ...]] = []
+        tasks: list[RangesOfTask] = []
+        for number, some in enumerate(self.ranges):
+            if not tasks or tasks[-1].nbytes >= least_bytes:
+                ranges.append(())
+                tasks.append(RangesOfTask(number))
+            ranges[-1] += some
+            tasks[-1].nbytes += sum(each.nbytes for each in some)
+        return replace(self, ranges=tuple(ranges)), tasks
 
 
 @dataclass(frozen=True)
@@ -120,10 +145,6 @@ class Untagged:
             chosen: the payloads that it gets: `kinds`, `relations` and `others` of TagThen.
         """
         return self.payloads.mapped(TagThen(self.task, then, **chosen), schema)
-
-    def tagged_in_order(self, then: Callable[..., Any], schema: StructType) -> DataFrame:
-        """The result of a task that gets all tagged payloads, in stream order."""
-        return self.payloads.in_one_task().mapped(TagThen(self.task, then), schema)
 
     def outcomes(self, then: Callable[..., Any], schema: StructType) -> DataFrame:
         """The result of a task for the messages that end transactions."""

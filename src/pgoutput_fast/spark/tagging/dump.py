@@ -107,9 +107,12 @@ def _ranges(groups: Sequence[_RowGroup], most: int) -> tuple[tuple[FileRows, ...
         ranges[-1].append(group)
         size += group.nbytes
     return tuple(
-        tuple(
-            FileRows(path, tuple(each.number for each in part))
-            for path, part in groupby(some, key=lambda each: each.path)
-        )
+        tuple(_file_rows(list(part)) for _, part in groupby(some, key=lambda each: each.path))
         for some in ranges
+    )
+
+
+def _file_rows(groups: Sequence[_RowGroup]) -> FileRows:
+    return FileRows(
+        groups[0].path, tuple(each.number for each in groups), sum(each.nbytes for each in groups)
     )

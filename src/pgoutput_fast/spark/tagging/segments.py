@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from pathlib import Path
 
 import pyarrow.compute as pc
@@ -17,13 +19,26 @@ from pgoutput_fast.base.documents import parsed_json
 from pgoutput_fast.decoding.state import StreamState
 from pgoutput_fast.protocol.kinds import SESSION_MARK
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
-from pgoutput_fast.segments.names import named_segments
+from pgoutput_fast.segments.names import (
+    named_segments,
+    newest_named,
+    ordinals_of,
+    published_name,
+    unpublished_names,
+)
 from pgoutput_fast.segments.read import newest_segment, read_segment
-from pgoutput_fast.segments.segment import Segment
-from pgoutput_fast.spark.dataframes.tagged import ends_of, expect_tagged, has_rejected, untagged_of
+from pgoutput_fast.segments.segment import Segment, check_source
+from pgoutput_fast.spark.dataframes.tagged import (
+    RangesOfTask,
+    ends_of,
+    expect_tagged,
+    has_rejected,
+    untagged_of,
+)
 from pgoutput_fast.spark.shipping import shipped
 from pgoutput_fast.spark.tagging.states import given_state
-from pgoutput_fast.spark.tasks.segments import WRITTEN_SCHEMA, WriteSegments
+from pgoutput_fast.spark.tasks.segments import SOURCE, WRITTEN_SCHEMA, LaterStart, WriteSegments
+from pgoutput_fast.spark.tasks.tag import Starts, TagThen
 from pgoutput_fast.spark.types import spark_schema
 from pgoutput_fast.spark.workers import check_workers
 from pgoutput_fast.storage.paths import absolute, redacted_uri
@@ -44,12 +59,15 @@ def write_segments(
 ) -> list[Path | str]:
     """Writes tagged payloads as segments, which `list_segments`, `read_segment` and `format("pgoutput")` read.
 
-    One task writes all of them, one after the other, because a segment has the state of the stream after it. If
-    `tagged` is what `tag` returned for files that the tasks read themselves, this task reads them in order. In any
-    other case Spark shuffles the rows once to this task and sorts them there, on disk if they do not fit into memory.
-    The task tags them again, which also checks them, and has the rows of one segment in memory. A repeated task
-    continues after the segments that it has written. If the call fails, the existing segments are valid: call it again
-    with the same result of `tag`, or remove them.
+    If `tagged` is what `tag` returned for files that the tasks read themselves, several tasks write, each the segments
+    of consecutive rows: `tag` knows the state of the stream where these begin. In any other case Spark shuffles the
+    rows once to one task and sorts them there, on disk if they do not fit into memory. So does a repetition that finds
+    some of the segments, without the shuffle. A task tags its rows again, which also checks them, and has the rows of
+    one segment in memory.
+
+    Readers see the segments when all tasks have ended: the driver renames them one by one, in stream order. If the call
+    fails or is killed, the existing segments are valid: call it again with the same result of `tag`, or remove them.
+    The next call removes the hidden files of a killed one. Only one process may write into a directory.
 
     A directory with segments must be continued: the first row has the next ordinal. If the directory already has the
     first rows of a result of `tag`, because the call is a repetition, these are skipped. Messages without rows, such as
@@ -67,6 +85,8 @@ def write_segments(
         state: the state before the first row, or its JSON text. Default: the state with which `tag` began, or the one
             after the directory's segments, or the beginning of a stream.
         segment_bytes: a segment is written when its payloads have this size, in bytes, or when it has a million rows.
+            With several tasks it may have half of this size, or one and a half times it, so that the tasks have
+            segments of about one size.
 
     Returns:
         The paths or URIs of the new segments, in stream order; an empty list without rows.
@@ -74,8 +94,9 @@ def write_segments(
     Raises:
         NotADirectoryError: if the directory, or one of its parents, is a file.
         TypeError: for a `segment_bytes` that is not an integer.
-        ValueError: if `tagged` lacks a column of TAGGED_SCHEMA; if the directory has other files, or segments that the
-            rows do not follow; for a wrong argument.
+        ValueError: if `tagged` lacks a column of TAGGED_SCHEMA; if the directory has other files, segments of a
+            capture, or segments that the rows do not follow; for a wrong argument.
+        FileExistsError: if another process wrote segments into the directory at the same time.
         RuntimeError: if Spark's Python workers run another Python than this one.
         PySparkException: if the task fails: if the rows do not follow the state or are incomplete, or if a segment
             cannot be written.
@@ -96,17 +117,21 @@ def write_segments(
         ends.before if state is None and ends is not None else None if state is None else given_state(state)
     )
     next_seq = None if ends is None else ends.after.next_seq
-    task = _continued(store, place, known, next_seq, segment_bytes)
-    task = replace(task, quarantine=has_rejected(tagged))
+    _remove_unpublished(store)  # of a call that was killed
+    quarantine = has_rejected(tagged)
+
+    def continued() -> WriteSegments:
+        return replace(_continued(store, place, known, next_seq, segment_bytes), quarantine=quarantine)
+
+    task = continued()
     last_seq = task.last_seq
-    untagged = untagged_of(tagged)
-    if untagged is not None:
-        written = untagged.tagged_in_order(task, spark_schema(WRITTEN_SCHEMA))
-    else:
-        rows = tagged.select(*TAGGED_SCHEMA.names).repartition(1)
-        rows = rows.sortWithinPartitions("seq", "kind", F.length("payload").desc())
-        written = rows.mapInArrow(shipped(task), spark_schema(WRITTEN_SCHEMA))
-    written.collect()
+    least_bytes = segment_bytes if state is None and task.last_payload is None else math.inf
+    try:
+        while not _write(tagged, task, least_bytes, store):
+            # Messages without rows are at the end of what a task got. One task writes what follows them.
+            task, least_bytes = continued(), math.inf
+    finally:
+        _remove_unpublished(store)
     newest = newest_segment(place)
     if newest is not None and next_seq is not None and next_seq > newest.state.next_seq:
         marks = tagged.where((F.col("kind") == SESSION_MARK) & (F.col("seq") > newest.last_seq))
@@ -114,6 +139,85 @@ def write_segments(
         note = {"last_seq": newest.last_seq, "next_seq": next_seq, "new_session": session}
         store.put(_NEXT, json.dumps(note).encode())
     return [store.at(each.name) for each in named_segments(store) if each.last_seq > last_seq]
+
+
+def _write(tagged: DataFrame, task: WriteSegments, least_bytes: float, store: Store) -> bool:
+    """Writes segments and publishes them, all of them or the first ones. Returns whether these are all.
+
+    Args:
+        tagged: the rows.
+        task: writes them, if it is one task.
+        least_bytes: a task gets at least so many, if several can write.
+        store: the directory.
+    """
+    schema = spark_schema(WRITTEN_SCHEMA)
+    untagged, ends = untagged_of(tagged), ends_of(tagged)
+    if untagged is None or ends is None:
+        rows = tagged.select(*TAGGED_SCHEMA.names).repartition(1)
+        rows = rows.sortWithinPartitions("seq", "kind", F.length("payload").desc())
+        written = rows.mapInArrow(shipped(task), schema)
+    else:
+        payloads, ranges = untagged.payloads.joined(least_bytes)
+        task = _divided(task, ends.before.next_seq, untagged.task.starts, ranges)
+        written = payloads.mapped(TagThen(untagged.task, task), schema)
+    return _publish(store, task, [row["unpublished"] for row in written.collect()])
+
+
+def _divided(
+    task: WriteSegments, first_seq: int, starts: Starts, ranges: list[RangesOfTask]
+) -> WriteSegments:
+    """The task that several run, each for some ranges: they cut these into segments of about one size.
+
+    Args:
+        task: writes everything.
+        first_seq: ordinal of the first message of the first range.
+        starts: the starts of all ranges.
+        ranges: the ranges of each task.
+    """
+    if len(ranges) == 1:
+        return task
+    known = list(starts.by_first_row.values())
+    seqs = list(accumulate((each.count for each in known), initial=first_seq))
+    divided = [
+        LaterStart(
+            seqs[each.first],
+            known[each.first],
+            max(1, each.nbytes // max(1, round(each.nbytes / task.segment_bytes))),
+        )
+        for each in ranges
+    ]
+    return replace(
+        task, segment_bytes=divided[0].segment_bytes, later=tuple(divided[1:]), catalog=starts.catalog
+    )
+
+
+def _publish(store: Store, task: WriteSegments, unpublished: list[str]) -> bool:
+    """Renames the segments that follow each other, in stream order. Returns whether these are all.
+
+    Raises:
+        FileExistsError: if another process wrote segments meanwhile.
+    """
+    newest = newest_named(store)
+    last, follows = task.last_seq, task.follows and task.last_seq >= 0
+    if (-1 if newest is None else newest.last_seq) != last:
+        raise FileExistsError(
+            f"another process wrote segments into {store} at the same time: make sure that only one process writes "
+            "there"
+        )
+    named = sorted((ordinals_of(published_name(name)), name) for name in unpublished)
+    # The state of the last segment counts all messages. Without segments of the last task it does not.
+    whole = not task.later or (bool(named) and named[-1][0][1] >= task.later[-1].seq)
+    for (first, end), name in named if whole else named[:-1]:
+        if follows and first != last + 1:
+            return False
+        store.rename(name, published_name(name))
+        last, follows = end, True
+    return whole
+
+
+def _remove_unpublished(store: Store) -> None:
+    for name in unpublished_names(store):
+        store.remove(name)
 
 
 def _continued(
@@ -151,6 +255,7 @@ def _continued(
             next_seq=next_seq,
             segment_bytes=segment_bytes,
         )
+    check_source(newest.path, newest.source, SOURCE)
     before, last_payload, note = newest.state, None, _note_after(store, newest)
     reached = note.next_seq
     if known is not None and not before.next_seq <= known.next_seq <= reached:

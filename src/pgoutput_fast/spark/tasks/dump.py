@@ -31,10 +31,12 @@ class FileRows:
     Attributes:
         path: absolute path or URI of the file.
         row_groups: numbers of the row groups.
+        nbytes: their size in bytes, before compression.
     """
 
     path: str
     row_groups: tuple[int, ...]
+    nbytes: int = 0
 
 
 @dataclass(frozen=True)

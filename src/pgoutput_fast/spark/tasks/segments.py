@@ -3,33 +3,36 @@
 from __future__ import annotations
 
 import os
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pgoutput_fast.catalog.relations import Catalog
 from pgoutput_fast.decoding.rejected_rows import tag_in_quarantine, whole_messages
 from pgoutput_fast.decoding.state import StreamState, native_decoder, state_of
 from pgoutput_fast.protocol.kinds import SESSION_MARK, UNKNOWN_OUTCOME
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 from pgoutput_fast.segments.catalog import CatalogLog
-from pgoutput_fast.segments.read import newest_segment
 from pgoutput_fast.segments.segment import Source
-from pgoutput_fast.segments.write import write_segment
+from pgoutput_fast.segments.write import write_unpublished
+from pgoutput_fast.spark.tasks.tag import Start
 from pgoutput_fast.storage.paths import redacted_uri
 from pgoutput_fast.storage.stores import open_store
 
-__all__ = ["SOURCE", "WRITTEN_SCHEMA", "WriteSegments"]
+__all__ = ["SOURCE", "WRITTEN_SCHEMA", "LaterStart", "WriteSegments"]
 
 # Tagged payloads do not identify their server and slot. A capture has another source, so it refuses to continue such a
 # directory: up to where its slot may be confirmed is unknown.
 SOURCE = Source("unknown", "unknown", "unknown")
 
-WRITTEN_SCHEMA = pa.schema([("last_seq", pa.int64())])
+WRITTEN_SCHEMA = pa.schema([("unpublished", pa.string())])
 
 _MOST_ROWS = 1_000_000
 _TAGS = [name for name in TAGGED_SCHEMA.names if name != "payload"]
@@ -42,7 +45,9 @@ class _Writer:
         directory: the directory of the segments.
         state: the state before the first payload.
         segment_bytes: minimum bytes of payloads at which a segment is written.
-        last_seq: the last ordinal in the directory; None if it has no segments, or if rows may be missing after it.
+        last_seq: the last ordinal before the first segment here; None if there is none, or if rows may be missing
+            after it.
+        next_seq: as in WriteSegments.
         new_session: whether a session began after the state.
         quarantine: whether some messages were rejected.
     """
@@ -53,13 +58,15 @@ class _Writer:
         state: StreamState,
         segment_bytes: int,
         last_seq: int | None,
+        next_seq: int | None,
         *,
-        new_session: bool,
         quarantine: bool,
+        new_session: bool = False,
     ) -> None:
-        self._directory = directory
+        self._store = open_store(directory)
         self._written = last_seq  # no row is between it and the first one here
-        self._log = CatalogLog(open_store(directory))
+        self._next_seq = next_seq
+        self._log = CatalogLog(self._store)
         self._native = native_decoder(Options(on_error="quarantine" if quarantine else "raise"), state)
         self._quarantine = quarantine
         # In quarantine: the rows of a message that may have more rows.
@@ -71,8 +78,8 @@ class _Writer:
         self._tagged: list[pa.RecordBatch] = []
         self._rows = self._nbytes = 0
 
-    def add(self, rows: pa.RecordBatch) -> Iterator[int]:
-        """Adds the next rows. Yields the last ordinal of each segment written.
+    def add(self, rows: pa.RecordBatch) -> Iterator[str]:
+        """Adds the next rows. Yields the `unpublished_name` of each segment written.
 
         Raises:
             DecodeError: for a message that cannot be tagged.
@@ -87,20 +94,16 @@ class _Writer:
         else:
             yield from self._add(rows)
 
-    def finish(self, next_seq: int | None) -> Iterator[int]:
-        """Writes the last segment. Yields as `add`.
-
-        Args:
-            next_seq: as for `write`.
-        """
+    def finish(self) -> Iterator[str]:
+        """Writes the last segment. Yields as `add`."""
         yield from self._add_whole(self._held)
-        yield from self.write(next_seq)
+        yield from self._write(self._next_seq)
 
-    def _add_whole(self, rows: pa.Table) -> Iterator[int]:
+    def _add_whole(self, rows: pa.Table) -> Iterator[str]:
         for batch in whole_messages(rows).combine_chunks().to_batches():
             yield from self._add(batch)
 
-    def _add(self, rows: pa.RecordBatch) -> Iterator[int]:
+    def _add(self, rows: pa.RecordBatch) -> Iterator[str]:
         while rows.num_rows:
             lengths = pc.binary_length(rows.column("payload")).to_numpy()
             fits = int(np.searchsorted(np.cumsum(lengths), self._segment_bytes - self._nbytes, "right"))
@@ -109,10 +112,10 @@ class _Writer:
             self._nbytes += int(lengths[:count].sum())
             rows = rows.slice(count)
             if self._nbytes >= self._segment_bytes or self._rows >= _MOST_ROWS or rows.num_rows:
-                yield from self.write()
+                yield from self._write()
 
-    def write(self, next_seq: int | None = None) -> Iterator[int]:
-        """Writes the waiting rows, if any, as a segment. Yields its last ordinal.
+    def _write(self, next_seq: int | None = None) -> Iterator[str]:
+        """Writes the waiting rows, if any, as a segment. Yields as `add`.
 
         Args:
             next_seq: the ordinal with which the stream continues, if messages without rows follow.
@@ -124,10 +127,10 @@ class _Writer:
             state = StreamState({**(state.values or {}), "next_seq": next_seq}, state.catalog)
         table = pa.Table.from_batches(self._tagged)
         first = None if self._written is None else self._written + 1
-        write_segment(self._directory, table, state, source=SOURCE, log=self._log, first_seq=first)
+        name = write_unpublished(self._store, table, state, source=SOURCE, log=self._log, first_seq=first)
         self._written = self._seq
         self._tagged, self._rows, self._nbytes = [], 0, 0
-        yield self._seq
+        yield name
 
     def _tag(self, rows: pa.RecordBatch) -> None:
         marks = np.flatnonzero(rows.column("kind").to_numpy() == SESSION_MARK)
@@ -172,9 +175,23 @@ def _first_of_each(rows: pa.RecordBatch, before: int) -> pa.Array:
     return pa.array(np.diff(seqs, prepend=before) != 0)
 
 
+class LaterStart(NamedTuple):
+    """Where a task begins that does not write the first segments.
+
+    Attributes:
+        seq: the ordinal of its first message.
+        start: the state there.
+        segment_bytes: as in WriteSegments.
+    """
+
+    seq: int
+    start: Start
+    segment_bytes: int
+
+
 @dataclass(frozen=True)
 class WriteSegments:
-    """Tagged payloads, sorted -> segments. Yields the last ordinal of each segment.
+    """Tagged payloads, sorted -> segments that are not published yet. Yields their names.
 
     A Truncate's longest row must come first, a session's mark before its message.
 
@@ -183,13 +200,15 @@ class WriteSegments:
         state: the state before the first row, as JSON.
         reached: the first row has the next ordinal of the state, or a later one up to this: no row is in between. None
             if it may have any later ordinal.
-        last_seq: the last ordinal in the directory before this task; -1 if it was empty.
+        last_seq: the last ordinal in the directory; -1 if it is empty.
         follows: whether no row is missing between that and the first row here.
         new_session: whether a session began there, which no row shows.
         last_payload: the payload in the directory, if the first rows may already be there.
         next_seq: the ordinal with which the stream continues; None for the one after the last row.
         segment_bytes: minimum bytes of payloads at which a segment is written.
         quarantine: whether some messages were rejected.
+        later: the starts of the tasks after the first one, in stream order.
+        catalog: the relation versions of these starts, as JSON.
     """
 
     directory: str
@@ -202,6 +221,8 @@ class WriteSegments:
     next_seq: int | None
     segment_bytes: int
     quarantine: bool = False
+    later: tuple[LaterStart, ...] = ()
+    catalog: str = ""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         if open_store(self.directory).local and not os.path.isdir(self.directory):
@@ -209,36 +230,48 @@ class WriteSegments:
                 f"this executor does not see the directory {redacted_uri(self.directory)}: use a directory or a store "
                 "that the driver and all executors see at the same path"
             )
-        state = StreamState.from_json(self.state)
-        newest = newest_segment(self.directory)
-        is_again = newest is not None and newest.last_seq > self.last_seq
-        if newest is not None and is_again:
-            # This task was killed and runs again. Its segments are kept.
-            state = newest.state
-        writer = _Writer(
-            self.directory,
-            state,
-            self.segment_bytes,
-            newest.last_seq if newest is not None and (self.follows or is_again) else None,
-            new_session=self.new_session and not is_again,
-            quarantine=self.quarantine,
-        )
-        is_first, is_same = True, self.last_payload is None or is_again
+        writer, is_same = None, self.last_payload is None
+        begin = 0 if is_same else StreamState.from_json(self.state).next_seq
         for batch in batches:
             rows = batch.cast(TAGGED_SCHEMA)
-            if not is_same:
-                is_same = self._is_same(rows)
-            if is_again or self.last_payload is not None:
-                rows = rows.filter(pc.greater_equal(rows.column("seq"), state.next_seq))
-            if is_first and rows.num_rows:
+            is_same = is_same or self._is_same(rows)
+            if begin:
+                rows = rows.filter(pc.greater_equal(rows.column("seq"), begin))
+            if not rows.num_rows:
+                continue
+            if writer is None:
                 if not is_same:
                     raise self._other()
-                self._check_first(rows.column("seq")[0].as_py(), state, is_again)
-                is_first = False
+                writer = self._writer(rows.column("seq")[0].as_py())
             yield from map(_written, writer.add(rows))
         if not is_same:
             raise self._other()
-        yield from map(_written, writer.finish(self.next_seq))
+        if writer is not None:
+            yield from map(_written, writer.finish())
+
+    def _writer(self, first: int) -> _Writer:
+        """The writer of the task whose first row is this message."""
+        number = bisect_right(self.later, first, key=lambda each: each.seq)
+        next_seq = self.next_seq if number == len(self.later) else None
+        if number:
+            seq, start, segment_bytes = self.later[number - 1]
+            state = start.state_of(Catalog.from_json(self.catalog))
+            assert state is not None
+            # If the task before this one ends with messages without rows, the driver notices it.
+            return _Writer(
+                self.directory, state, segment_bytes, seq - 1, next_seq, quarantine=self.quarantine
+            )
+        state = StreamState.from_json(self.state)
+        self._check_first(first, state)
+        return _Writer(
+            self.directory,
+            state,
+            self.segment_bytes,
+            self.last_seq if self.follows and self.last_seq >= 0 else None,
+            next_seq,
+            quarantine=self.quarantine,
+            new_session=self.new_session,
+        )
 
     def _is_same(self, rows: pa.RecordBatch) -> bool:
         """Whether the rows have the directory's last message."""
@@ -251,10 +284,9 @@ class WriteSegments:
             "another stream, or rows are missing. Use another directory"
         )
 
-    def _check_first(self, first: int, state: StreamState, is_again: bool) -> None:
-        reached = first if is_again or self.reached is None else self.reached
-        is_next = state.next_seq <= first <= max(reached, state.next_seq)
-        if not is_next:
+    def _check_first(self, first: int, state: StreamState) -> None:
+        reached = first if self.reached is None else self.reached
+        if not state.next_seq <= first <= max(reached, state.next_seq):
             raise ValueError(
                 f"the first row is message {first}, but {redacted_uri(self.directory)} continues with message "
                 f"{state.next_seq}: write what follows there, or write into an empty directory and pass with state= "
@@ -262,5 +294,5 @@ class WriteSegments:
             )
 
 
-def _written(last_seq: int) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pydict({"last_seq": [last_seq]}, WRITTEN_SCHEMA)
+def _written(name: str) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict({"unpublished": [name]}, WRITTEN_SCHEMA)

@@ -58,8 +58,8 @@ def rejects_of(directory: str) -> str:
     return f"_rejects/{directory}"
 
 
-# After so many bytes, unused memory is given back. The system zeroes each page that it hands out again, so small batches
-# share the cost.
+# After so many bytes, unused memory is given back. The system zeroes each page that it hands out again: small batches
+# share that cost.
 _RELEASE_BYTES = 32 << 20
 
 # The directory of the rejects that belong to no table of the run. Directories of tables have a dot.

@@ -124,8 +124,9 @@ class Start:
 
     @classmethod
     def of(cls, state: StreamState | None, count: int, first: str, last: str) -> Start:
-        values = None if state is None else packed(state.values)
-        return cls(values, count, first, last)
+        if state is None:
+            return cls(None, count, first, last)
+        return cls(packed(state.values), count, first, last, len(state.catalog.relations))
 
     def state_of(self, catalog: Catalog) -> StreamState | None:
         """The state before the range, with the relation versions of all states; None after the stream's first error."""
