@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
@@ -19,11 +19,14 @@ from pgoutput_fast.decoding.state import StreamState
 from pgoutput_fast.parallel_tag.survey import RangeSurvey
 from pgoutput_fast.protocol.kinds import OUTCOME_ROWS, REJECTED, UNKNOWN_OUTCOME
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
-from pgoutput_fast.spark.shipping import shipped
+from pgoutput_fast.spark.shipping import parts_of, shipped
 from pgoutput_fast.spark.tasks.dump import FileRows, ReadDump
+from pgoutput_fast.spark.tasks.parts import Parts
+from pgoutput_fast.spark.tasks.range_outcomes import RangeOutcomes
 from pgoutput_fast.spark.tasks.survey import SURVEY_SCHEMA, Survey, Surveyor, SurveyTags
-from pgoutput_fast.spark.tasks.tag import OTHER_COLUMNS, TagRanges, TagThen
+from pgoutput_fast.spark.tasks.tag import OTHER_COLUMNS, Start, TagRanges, TagThen
 from pgoutput_fast.spark.types import spark_schema
+from pgoutput_fast.transactions.outcomes import TransactionOutcomes
 
 __all__ = [
     "DumpRows",
@@ -54,6 +57,9 @@ class Rows(Protocol):
     def in_one_task(self) -> Rows:
         """The same rows, which one task gets in stream order."""
 
+    def shared(self, parts: Iterable[bytes]) -> Parts:
+        """Bytes for such tasks."""
+
 
 @dataclass(frozen=True)
 class FrameRows:
@@ -69,6 +75,10 @@ class FrameRows:
         """As in Rows. Spark sorts them, on disk if they do not fit into memory."""
         order = [name for name in self.frame.columns if name not in OTHER_COLUMNS]
         return FrameRows(self.frame.repartition(1).sortWithinPartitions(*order))
+
+    def shared(self, parts: Iterable[bytes]) -> Parts:
+        """As in Rows."""
+        return parts_of(self.frame.sparkSession, parts)
 
 
 @dataclass(frozen=True)
@@ -90,6 +100,10 @@ class DumpRows:
         """As in Rows."""
         return replace(self, ranges=(tuple(chain.from_iterable(self.ranges)),))
 
+    def shared(self, parts: Iterable[bytes]) -> Parts:
+        """As in Rows."""
+        return parts_of(self.spark, parts)
+
 
 @dataclass(frozen=True)
 class Untagged:
@@ -99,6 +113,7 @@ class Untagged:
         payloads: the rows that `tag` tags.
         headers: the same rows without the tuples of changes, enough to tag them.
         task: tags the rows of both.
+        ranges: the starts of all ranges, in stream order.
         commits: whether the surveys have the outcomes of all transactions.
         surveys: first row of a range -> its RangeSurvey, as bytes, from the first pass; empty in quarantine.
         checked: in quarantine, the survey of all ranges, from the pass that checked them.
@@ -107,6 +122,7 @@ class Untagged:
     payloads: Rows
     headers: Rows
     task: TagRanges
+    ranges: Sequence[Start]
     commits: bool
     surveys: Mapping[str, bytes]
     checked: Survey | None = None
@@ -144,6 +160,16 @@ class Untagged:
         return Survey.joined(map(Survey.of_row, rows.to_pylist()))
 
     @cached_property
+    def all_outcomes(self) -> TransactionOutcomes:
+        """The outcomes of all transactions. As `full_survey`."""
+        return TransactionOutcomes.of_batch(self.full_survey.outcomes)
+
+    @cached_property
+    def range_outcomes(self) -> RangeOutcomes:
+        """The outcomes for a task of `decoded`: it gets those of the transactions that have rows in its ranges."""
+        return RangeOutcomes.of(self.all_outcomes, self.ranges, self.payloads.shared)
+
+    @cached_property
     def _bare_survey(self) -> Survey:
         return self._known(outcomes=False)
 
@@ -152,10 +178,9 @@ class Untagged:
 
     def _completed(self, *, outcomes: bool) -> Iterator[Survey]:
         """The surveys of the first pass, completed from the states at the starts of their ranges."""
-        starts = self.task.starts
-        catalog = Catalog.from_json(starts.catalog)
-        for first, data in self.surveys.items():
-            state, known = starts.by_first_row[first].state_of(catalog), RangeSurvey.from_bytes(data)
+        catalog = Catalog.from_json(self.task.starts.catalog)
+        for start in self.ranges:
+            state, known = start.state_of(catalog), RangeSurvey.from_bytes(self.surveys[start.first])
             assert state is not None
             messages, committed = known.tagged_after(state)
             surveyor = Surveyor(outcomes=outcomes)
