@@ -36,7 +36,7 @@ from pgoutput_fast.schema.options import Options
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 from pgoutput_fast.spark.tasks.order import ascending, runs_of, text_at
 from pgoutput_fast.spark.tasks.parts import Parts
-from pgoutput_fast.spark.tasks.rows import rows_of_kinds, rows_of_relations
+from pgoutput_fast.spark.tasks.rows import joined, rows_of_kinds, rows_of_relations
 from pgoutput_fast.spark.tasks.survey import SURVEY_SCHEMA, Survey, Surveyor
 
 __all__ = [
@@ -522,7 +522,7 @@ class TagThen:
     rejected: bool = False
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return self.task(self._chosen(self.tag(batches)))
+        return self.task(self._chosen(self.tag(joined(batches))))
 
     def _chosen(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
