@@ -39,7 +39,7 @@ from pgoutput_fast.spark.tasks.tag import (
 from pgoutput_fast.transactions.outcomes import TransactionOutcomes
 from support.current_streams import batch_of
 from support.forms import and_slow
-from support.streams import RandomChoices, Stream, damage, make_stream, table_of
+from support.streams import RandomChoices, Stream, damage, listed_outcomes, make_stream, table_of
 from support.written_tables import DIRECTORIES, NAMES, PAYLOADS, read
 
 QUARANTINE = pgo.Options(on_error="quarantine")
@@ -141,11 +141,8 @@ def _survey(rows: pa.Table) -> Survey:
 
 
 def _known(survey: Survey) -> tuple[Any, ...]:
-    at = survey.outcomes.schema.get_field_index("commit_timestamp")
-    times = survey.outcomes.column(at).cast(pa.int64())
-    outcomes = survey.outcomes.set_column(at, "commit_timestamp", times).to_pylist()
     bodies = {(row["kind"], bytes(row["body"])) for row in survey.descriptions}
-    return survey.relations, bodies, sorted(outcomes, key=str)
+    return survey.relations, bodies, *listed_outcomes(survey.outcomes)
 
 
 def _first_pass(payload: bytes) -> int:
@@ -199,7 +196,7 @@ def _check(seed: int) -> tuple[bool, int]:
 
 def _check_ranges(rows: pa.Table, checked: Checked) -> None:
     """The outcomes that the task of a range gets say the same of its rows as those of all transactions."""
-    outcomes = TransactionOutcomes.of_batch(checked.survey.outcomes)
+    outcomes = checked.survey.outcomes
     of_ranges = RangeOutcomes.of(outcomes, checked.ranges, Parts.of)
     seqs = rows.column("seq").to_numpy()
     edges = [*of_ranges.first_seqs, checked.state.next_seq]

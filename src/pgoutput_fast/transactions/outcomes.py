@@ -193,6 +193,24 @@ class TransactionOutcomes:
             txns, at_seq, lsn, timestamp, committed.astype(np.bool_), is_lost, _group_by_txn(rolled_back)
         )
 
+    @classmethod
+    def joined(cls, parts: Iterable[TransactionOutcomes]) -> TransactionOutcomes:
+        """The outcomes of the parts of a stream, given in stream order."""
+        parts = list(parts)
+        names = [field.name for field in fields(cls) if field.name != "aborts"]
+        columns = {
+            name: np.concatenate([getattr(each, name) for each in (NO_OUTCOMES, *parts)]) for name in names
+        }
+        txns, lost = columns["txns"], columns["lost"]
+        if lost.any():
+            kept = lost | ~np.isin(txns, txns[lost])
+            columns = {name: values[kept] for name, values in columns.items()}
+        if np.any(columns["txns"][1:] < columns["txns"][:-1]):
+            order = np.argsort(columns["txns"], kind="stable")
+            for name in names:  # one by one: there may be many
+                columns[name] = columns[name][order]
+        return cls(**columns, aborts=_group_by_txn(abort for each in parts for abort in each.rolled_back))
+
     @cached_property
     def rolled_back(self) -> list[tuple[int, int, int]]:
         """(txn, subxid, at_seq) of `aborts`."""

@@ -8,7 +8,6 @@ from functools import cached_property
 from itertools import chain
 from typing import Any, Protocol
 
-import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, StructType
@@ -152,7 +151,7 @@ class Untagged:
 
     @cached_property
     def full_survey(self) -> Survey:
-        """The survey with the outcomes of transactions: some 50 bytes each in the driver. May run a job."""
+        """The survey with the outcomes of transactions: some 40 bytes each in the driver. May run a job."""
         if self.commits:
             return self._known(outcomes=True)
         task = TagThen(self.task, SurveyTags())
@@ -160,14 +159,9 @@ class Untagged:
         return Survey.joined(map(Survey.of_row, rows.to_pylist()))
 
     @cached_property
-    def all_outcomes(self) -> TransactionOutcomes:
-        """The outcomes of all transactions. As `full_survey`."""
-        return TransactionOutcomes.of_batch(self.full_survey.outcomes)
-
-    @cached_property
     def range_outcomes(self) -> RangeOutcomes:
         """The outcomes for a task of `decoded`: it gets those of the transactions that have rows in its ranges."""
-        return RangeOutcomes.of(self.all_outcomes, self.ranges, self.payloads.shared)
+        return RangeOutcomes.of(self.full_survey.outcomes, self.ranges, self.payloads.shared)
 
     @cached_property
     def _bare_survey(self) -> Survey:
@@ -190,7 +184,7 @@ class Untagged:
             yield Survey(
                 survey.descriptions,
                 frozenset(known.relations_after(state)),
-                pa.concat_tables([survey.outcomes, committed]),
+                TransactionOutcomes.joined([survey.outcomes, committed]),
             )
 
 

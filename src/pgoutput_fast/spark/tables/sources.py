@@ -203,7 +203,7 @@ class TaggedSource:
         self._outcomes: TransactionOutcomes | None = None
         if transactions == "committed":
             if self._untagged is not None:
-                known = self._untagged.all_outcomes
+                known = self._untagged.full_survey.outcomes
             else:
                 ended = decode_outcomes(wal, options=options).where(f"at_seq <= {self.last_seq}").toArrow()
                 known = TransactionOutcomes.of_batch(ended)
