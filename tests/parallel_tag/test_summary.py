@@ -23,11 +23,12 @@ from pgoutput_fast.parallel_tag.summary import Summary
 from pgoutput_fast.parallel_tag.survey import RangeSurvey
 from pgoutput_fast.parallel_tag.xid_ranges import XidSet
 from pgoutput_fast.spark.tasks.survey import Survey, Surveyor
+from pgoutput_fast.transactions.outcomes import TransactionOutcomes
 from support.fixtures import FILES, read
 from support.forms import and_exhaustive, and_slow
 from support.interleaved import everything
 from support.strategies import damaged_streams, streams
-from support.streams import RandomChoices, Stream, damage, make_stream
+from support.streams import RandomChoices, Stream, damage, listed_outcomes, make_stream
 
 CONTROLS = b"BCSEcAbPpKrRYO"
 T = RelationSpec(16384, "public", "t", (ColumnSpec("id", 23),))
@@ -124,7 +125,8 @@ def check_survey(stream: Stream, state: StreamState, i: int, j: int) -> None:
     expected = surveyed(wanted)
     assert stored.relations_after(state) == expected.relations
     assert described(found) == described(expected)
-    assert ended(pa.concat_tables([found.outcomes, committed])) == ended(expected.outcomes)
+    both = TransactionOutcomes.joined([found.outcomes, committed])
+    assert listed_outcomes(both) == listed_outcomes(expected.outcomes)
 
 
 def surveyed(batches: Iterable[pa.RecordBatch]) -> Survey:
@@ -132,13 +134,6 @@ def surveyed(batches: Iterable[pa.RecordBatch]) -> Survey:
     for batch in batches:
         surveyor.add(batch)
     return surveyor.survey()
-
-
-def ended(outcomes: pa.Table) -> list[tuple[Any, ...]]:
-    """The rows in any order. Python has no time for some of a damaged stream."""
-    at = outcomes.schema.get_field_index("commit_timestamp")
-    whole = outcomes.set_column(at, "commit_timestamp", outcomes.column(at).cast(pa.int64()))
-    return sorted(zip(*whole.to_pydict().values(), strict=True), key=str)
 
 
 @pytest.mark.parametrize("year", [-200_000, 200_000])

@@ -296,7 +296,7 @@ DAMAGES = {
     ("kind", "tag", "partitions"),
     [
         pytest.param("null", b"I", 1000, marks=[pytest.mark.exhaustive, pytest.mark.timeout(3600)]),
-        ("null", b"I", 20),
+        ("null", b"I", 100),
         ("empty", b"I", 20),
         ("unknown", b"I", 20),
         ("cut", b"I", 20),

@@ -26,6 +26,7 @@ from pgoutput_fast import encode
 from pgoutput_fast import spark as pgspark
 from pgoutput_fast.parallel_tag.summary import Summary
 from pgoutput_fast.segments import list_segments
+from pgoutput_fast.spark.tasks.parts import Parts
 from pgoutput_fast.spark.tasks.tag import ChangedInputError, Start, Starts, TagRanges
 from support.forms import and_exhaustive, and_slow
 from support.interleaved import everything
@@ -516,7 +517,7 @@ def test_an_input_that_changes_is_noticed(changed: str) -> None:
     )
     known = count - (changed == "more")
     start = Start.of(pgo.StreamState(), known, "0", str(known - 1))
-    task = TagRanges(Starts({"0": start}, pgo.Catalog().to_json()), ("place",), pgo.TAGGED_SCHEMA)
+    task = TagRanges(Starts.of([start], pgo.Catalog().to_json(), Parts.of), ("place",), pgo.TAGGED_SCHEMA)
     with pytest.raises(ChangedInputError, match="the table changed"):
         list(task(iter([rows.slice(0, count - (changed == "fewer"))])))
 

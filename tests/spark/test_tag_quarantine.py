@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,8 @@ from pgoutput_fast.protocol.kinds import MSG_ORIGIN, REJECTED, UNKNOWN_OUTCOME
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 from pgoutput_fast.segments import list_segments
 from pgoutput_fast.spark.tagging.quarantine import Checked, checked_starts
+from pgoutput_fast.spark.tasks.parts import Parts
+from pgoutput_fast.spark.tasks.range_outcomes import RangeOutcomes, with_outcomes
 from pgoutput_fast.spark.tasks.rows import ChangesBetween
 from pgoutput_fast.spark.tasks.survey import Survey, Surveyor
 from pgoutput_fast.spark.tasks.tag import (
@@ -37,7 +39,7 @@ from pgoutput_fast.spark.tasks.tag import (
 from pgoutput_fast.transactions.outcomes import TransactionOutcomes
 from support.current_streams import batch_of
 from support.forms import and_slow
-from support.streams import RandomChoices, Stream, damage, make_stream, table_of
+from support.streams import RandomChoices, Stream, damage, listed_outcomes, make_stream, table_of
 from support.written_tables import DIRECTORIES, NAMES, PAYLOADS, read
 
 QUARANTINE = pgo.Options(on_error="quarantine")
@@ -54,6 +56,12 @@ class LocalRows:
     def mapped(self, task: Callable[..., Any], schema: Any) -> Any:
         self.jobs += 1
         return LocalFrame([batch for part in self.parts for batch in task(iter(part))])
+
+    def in_one_task(self) -> LocalRows:
+        return replace(self, parts=[list(chain.from_iterable(self.parts))])
+
+    def shared(self, parts: Iterable[bytes]) -> Parts:
+        return Parts.of(parts)
 
 
 @dataclass
@@ -133,11 +141,8 @@ def _survey(rows: pa.Table) -> Survey:
 
 
 def _known(survey: Survey) -> tuple[Any, ...]:
-    at = survey.outcomes.schema.get_field_index("commit_timestamp")
-    times = survey.outcomes.column(at).cast(pa.int64())
-    outcomes = survey.outcomes.set_column(at, "commit_timestamp", times).to_pylist()
     bodies = {(row["kind"], bytes(row["body"])) for row in survey.descriptions}
-    return survey.relations, bodies, sorted(outcomes, key=str)
+    return survey.relations, bodies, *listed_outcomes(survey.outcomes)
 
 
 def _first_pass(payload: bytes) -> int:
@@ -180,12 +185,27 @@ def _check(seed: int) -> tuple[bool, int]:
     assert _known(checked.survey) == _known(_survey(expected))
     assert _comparable(got) == _comparable(expected)
     assert _values(state) == _values(last)
+    _check_ranges(got, checked)
     assert [each.version for each in state.catalog.relations] == [
         each.version for each in last.catalog.relations
     ]
     kinds = set(expected["kind"].to_pylist())
     assert is_rejected == bool(kinds & {REJECTED, UNKNOWN_OUTCOME})
     return is_rejected, jobs
+
+
+def _check_ranges(rows: pa.Table, checked: Checked) -> None:
+    """The outcomes that the task of a range gets say the same of its rows as those of all transactions."""
+    outcomes = checked.survey.outcomes
+    of_ranges = RangeOutcomes.of(outcomes, checked.ranges, Parts.of)
+    seqs = rows.column("seq").to_numpy()
+    edges = [*of_ranges.first_seqs, checked.state.next_seq]
+    parts = [rows.filter(pa.array((seqs >= first) & (seqs < end))) for first, end in pairwise(edges)]
+    assert sum(part.num_rows for part in parts) == rows.num_rows
+    for part, own in with_outcomes(parts, of_ranges):
+        assert own is not None
+        assert own.released(part).equals(outcomes.released(part))
+        assert own.lost_rows(part).equals(outcomes.lost_rows(part))
 
 
 @pytest.mark.parametrize("seeds", and_slow([range(40)], [range(40, 500), range(500, 1000)]))

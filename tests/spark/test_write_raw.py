@@ -15,6 +15,7 @@ from pgoutput_fast import spark as pgspark
 from pgoutput_fast.spark.dataframes.tagged import DumpRows, FrameRows, untagged_of
 from pgoutput_fast.spark.tagging.dump import ordered_row_groups
 from pgoutput_fast.spark.tasks.dump import FileRows, ReadDump
+from pgoutput_fast.spark.tasks.rows import joined
 from support.forms import and_slow
 from support.written_tables import DIRECTORIES, PAYLOADS, assert_same, read
 
@@ -221,12 +222,12 @@ def test_a_query_that_writes_tables(spark: Any, wanted: dict[str, pa.Table], tmp
     _assert_written("parquet", lake, wanted)
 
 
-def test_batches_of_payloads_in_files_are_large_but_not_too_large(tmp_path: Path) -> None:
+def test_batches_of_payloads_are_large_but_not_too_large(tmp_path: Path) -> None:
     """Equal payloads, which a file has once, count as often as they come."""
     for size, fewest, most in ((20, 50_000, 100_000), (1000, 1, 10_000)):
         table = pa.table({"payload": pa.array([b"x" * size] * 120_000, pa.binary())})
         pq.write_table(table, path := tmp_path / f"{size}.parquet", row_group_size=120_000)
         task = ReadDump(iter, ((FileRows(str(path), (0,)),),), (("payload", "payload"),), numbered=False)
-        counts = [rows.num_rows for rows in task(iter([pa.RecordBatch.from_pydict({"id": [0]})]))]
+        counts = [rows.num_rows for rows in joined(task(iter([pa.RecordBatch.from_pydict({"id": [0]})])))]
         assert sum(counts) == 120_000
         assert fewest <= max(counts) <= most

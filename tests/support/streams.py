@@ -28,6 +28,7 @@ from pgoutput_fast.encode import (
     encode_message,
     encode_type,
 )
+from pgoutput_fast.transactions.outcomes import TransactionOutcomes
 from reference import messages as reference
 from reference import output
 from reference.nested import sent_name
@@ -399,6 +400,13 @@ def table_of(batch: pa.RecordBatch) -> list[dict[str, Any]]:
     batch.validate(full=True)
     values = [plain(column) for column in batch.columns]
     return [dict(zip(batch.schema.names, row, strict=True)) for row in zip(*values, strict=True)]
+
+
+def listed_outcomes(outcomes: TransactionOutcomes) -> tuple[list[Any], list[Any]]:
+    """The transactions and the rolled-back subtransactions, in an order that does not depend on ranges."""
+    names = ("txns", "at_seq", "commit_lsn", "commit_timestamp", "committed", "lost")
+    columns = [getattr(outcomes, name).tolist() for name in names]
+    return sorted(zip(*columns, strict=True)), sorted(outcomes.rolled_back)
 
 
 def _row_key(row: dict[str, Any]) -> Any:

@@ -91,7 +91,12 @@ def test_what_becomes_of_each_kind_of_row() -> None:
     assert seqs(outcomes.of_transactions(1, 5).released(rows)) == [5, 2, 8, 4]
     assert seqs(outcomes.of_transactions(0, 0).released(rows)) == [5, 1, 4]
     assert outcomes.of_transactions(0, 0).rolled_back == []
+    assert seqs(outcomes.of_transactions(2, 5, [0, 1]).released(rows)) == [5, 2, 8, 1, 4]
+    assert seqs(outcomes.of_transactions(2, 5, [1]).released(rows)) == [5, 2, 8, 4]
     assert (outcomes.committed_before(1), outcomes.committed_before(9)) == ([0], [0, 1])
+    assert [outcomes.first_open(*each) for each in ((0, 9), (0, 8), (6, 7), (7, 7), (9, 20))] == [
+        0, None, 1, None, None
+    ]  # fmt: skip
     later = outcomes.of_transactions(0, 0).with_rollbacks_of(outcomes)
     assert (later.txns.tolist(), later.rolled_back) == ([0], [(1, 12, 8)])
     assert NO_OUTCOMES.last_commit is None

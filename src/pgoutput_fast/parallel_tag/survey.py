@@ -19,7 +19,7 @@ from pgoutput_fast.encode.messages import encode_begin, encode_commit
 from pgoutput_fast.parallel_tag.summary import StateMessage, replayed
 from pgoutput_fast.protocol import kinds
 from pgoutput_fast.schema.options import Options
-from pgoutput_fast.schema.tables import OUTCOMES_SCHEMA
+from pgoutput_fast.transactions.outcomes import TransactionOutcomes
 
 if TYPE_CHECKING:
     from pgoutput_fast._core.tagging.control_messages import ControlMessages
@@ -152,7 +152,7 @@ class RangeSurvey:
         inside = values.get("context") == "streaming" and not values.get("session_starts")
         return set(_union(self.relations[inside], self.relations[2]).tolist())
 
-    def tagged_after(self, state: StreamState) -> tuple[Iterator[pa.RecordBatch], pa.Table]:
+    def tagged_after(self, state: StreamState) -> tuple[Iterator[pa.RecordBatch], TransactionOutcomes]:
         """Returns the messages of the range after a state, tagged; and the outcomes of the transactions left out.
 
         Raises:
@@ -170,20 +170,12 @@ class RangeSurvey:
                 for message in _plain_transaction(**{name: int(commits[name][k]) for name in _COMMITS})
             )
             messages = sorted([*messages, *again], key=lambda message: message.seq)
-        times = pa.array(commits["commit_timestamps"]).cast(OUTCOMES_SCHEMA.field("commit_timestamp").type)
-        count = len(reused)
-        outcomes = pa.table(
-            [
-                pa.array(commits["begun"] + base),
-                pa.nulls(count, pa.int64()),
-                pa.repeat("committed", count),
-                pa.array(commits["ended"] + base),
-                pa.array(commits["commit_lsns"]),
-                times,
-            ],
-            schema=OUTCOMES_SCHEMA,
+        begun, ended, lsns, times = (
+            commits[name][~reused] for name in ("begun", "ended", "commit_lsns", "commit_timestamps")
         )
-        return replayed(native, messages, base), outcomes.filter(pa.array(~reused))
+        committed = np.ones(len(begun), np.bool_)
+        outcomes = TransactionOutcomes(begun + base, ended + base, lsns, times, committed, ~committed, {})
+        return replayed(native, messages, base), outcomes
 
 
 def _union(oids: NDArray[np.uint32], more: NDArray[np.uint32]) -> NDArray[np.uint32]:

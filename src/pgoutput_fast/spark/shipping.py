@@ -7,12 +7,16 @@ function needs no import to load. It checks the package, and only then unpickles
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from pyspark import cloudpickle
+from pyspark.sql import SparkSession
 
-__all__ = ["Shipped", "reduced", "shipped"]
+from pgoutput_fast.spark.sessions import context_of
+from pgoutput_fast.spark.tasks.parts import Parts
+
+__all__ = ["Shipped", "parts_of", "reduced", "shipped"]
 
 
 def shipped(task: Callable[..., Any]) -> Callable[..., Any]:
@@ -33,6 +37,15 @@ def shipped(task: Callable[..., Any]) -> Callable[..., Any]:
         return loaded[0][0](*given)
 
     return run
+
+
+def parts_of(spark: SparkSession, parts: Iterable[bytes]) -> Parts:
+    """Bytes for tasks, by number. If they are many, they are broadcast, and a worker loads only those that it uses.
+
+    On Spark Connect, which has no broadcast variables, all of them are pickled with the task.
+    """
+    context = context_of(spark)
+    return Parts.of(parts, None if context is None else context.broadcast)
 
 
 class Shipped:

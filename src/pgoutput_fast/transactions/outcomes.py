@@ -193,6 +193,24 @@ class TransactionOutcomes:
             txns, at_seq, lsn, timestamp, committed.astype(np.bool_), is_lost, _group_by_txn(rolled_back)
         )
 
+    @classmethod
+    def joined(cls, parts: Iterable[TransactionOutcomes]) -> TransactionOutcomes:
+        """The outcomes of the parts of a stream, given in stream order."""
+        parts = list(parts)
+        names = [field.name for field in fields(cls) if field.name != "aborts"]
+        columns = {
+            name: np.concatenate([getattr(each, name) for each in (NO_OUTCOMES, *parts)]) for name in names
+        }
+        txns, lost = columns["txns"], columns["lost"]
+        if lost.any():
+            kept = lost | ~np.isin(txns, txns[lost])
+            columns = {name: values[kept] for name, values in columns.items()}
+        if np.any(columns["txns"][1:] < columns["txns"][:-1]):
+            order = np.argsort(columns["txns"], kind="stable")
+            for name in names:  # one by one: there may be many
+                columns[name] = columns[name][order]
+        return cls(**columns, aborts=_group_by_txn(abort for each in parts for abort in each.rolled_back))
+
     @cached_property
     def rolled_back(self) -> list[tuple[int, int, int]]:
         """(txn, subxid, at_seq) of `aborts`."""
@@ -212,6 +230,13 @@ class TransactionOutcomes:
         found: list[int] = self.txns[self.committed & (self.txns < seq)].tolist()
         return found
 
+    def first_open(self, after: int, last: int) -> int | None:
+        """Key of the oldest transaction that is open after a message, and commits up to another one, if any."""
+        begun = slice(0, int(np.searchsorted(self.txns, after, "right")))
+        at_seq = self.at_seq[begun]
+        found = self.txns[begun][self.committed[begun] & (at_seq > after) & (at_seq <= last)]
+        return int(found[0]) if len(found) else None
+
     def between(self, first: int, last: int) -> TransactionOutcomes:
         """The commits between two messages, inclusive, and all rolled-back subtransactions.
 
@@ -227,12 +252,18 @@ class TransactionOutcomes:
             chosen &= (values >= first) & (values <= last)
         return self._chosen(chosen, self.aborts)
 
-    def of_transactions(self, first: int, last: int) -> TransactionOutcomes:
-        """Only the outcomes of transactions with keys between two, inclusive."""
-        begin, end = np.searchsorted(self.txns, [first, last + 1]).tolist()
+    def of_transactions(self, first: int, last: int, earlier: Iterable[int] = ()) -> TransactionOutcomes:
+        """Only the outcomes of transactions with keys between two, inclusive, and with some smaller keys."""
+        keys = np.array([*earlier, first, last + 1], np.int64)
+        begins, ends = np.searchsorted(self.txns, keys), np.searchsorted(self.txns, keys[:-2], "right")
+        *before, begin, end = begins.tolist()
         ordered = self._aborted
         aborted = ordered[bisect_left(ordered, first) : bisect_left(ordered, last + 1)]
-        return self._chosen(slice(begin, end), {txn: self.aborts[txn] for txn in aborted})
+        aborts = {txn: self.aborts[txn] for txn in (*keys[:-2].tolist(), *aborted) if txn in self.aborts}
+        if not before:
+            return self._chosen(slice(begin, end), aborts)
+        chosen = [np.arange(*each) for each in zip(before, ends.tolist(), strict=True)]
+        return self._chosen(np.concatenate([*chosen, np.arange(begin, end)]), aborts)
 
     def with_rollbacks_of(self, others: TransactionOutcomes) -> TransactionOutcomes:
         """These outcomes, and the rolled-back subtransactions of others."""

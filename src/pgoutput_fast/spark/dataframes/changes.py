@@ -20,7 +20,7 @@ from pgoutput_fast.spark.dataframes.outcomes import released
 from pgoutput_fast.spark.dataframes.plan import SchemaMode, Transactions, plan, rows_of, task_options
 from pgoutput_fast.spark.dataframes.tagged import expect_tagged, may_have_rejected, untagged_of
 from pgoutput_fast.spark.shipping import shipped
-from pgoutput_fast.spark.tasks.changes import DecodeChanges, sent
+from pgoutput_fast.spark.tasks.changes import DecodeChanges, ReleaseRows, sent
 from pgoutput_fast.spark.types import Time, check_time, described_schema, spark_arrow_schema
 from pgoutput_fast.spark.workers import check_workers
 
@@ -113,6 +113,8 @@ def changes(
         "kinds": CHANGES, "relations": resolved.oids, "others": resolved.others, "rejected": rejected
     }  # fmt: skip
     if which == "committed":
+        if untagged is not None and outcomes is None:
+            return untagged.decoded(ReleaseRows(task, (), untagged.range_outcomes), described, **ours)
         rows, release = released(rows, wal, outcomes, decoding, task)
         if untagged is not None and release.outcomes is not None:
             return untagged.decoded(replace(release, left_out=()), described, **ours)

@@ -74,18 +74,16 @@ def released(
     """
     untagged = untagged_of(wal) if ended is None else None
     if untagged is not None:
-        found = untagged.full_survey.outcomes
-        count = found.num_rows
+        known = untagged.full_survey.outcomes
+        count = len(known.txns) + len(known.rolled_back)
     else:
         count = (wal.where(F.col("kind").isin(*OUTCOME_ROWS)) if ended is None else ended).count()
-        found = None
     ended = outcomes(wal, options=options) if ended is None else ended
     ended = ended.where("outcome in ('committed', 'unknown') or subxid is not null")
     if count > _MOST_SENT:
         return _shuffled(rows, ended), ReleaseRows(task, (), None)
-    known = TransactionOutcomes.of_batch(
-        ended.select(*OUTCOMES_SCHEMA.names).toArrow() if found is None else found
-    )
+    if untagged is None:
+        known = TransactionOutcomes.of_batch(ended.select(*OUTCOMES_SCHEMA.names).toArrow())
     if isinstance(task, DecodeRecords):
         return rows, ReleaseRows(task, (), known)
     # Outcomes are found by `txn`, and rollbacks to savepoints by `subxid`.

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol
 
-import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, StructType
@@ -18,11 +17,14 @@ from pgoutput_fast.decoding.state import StreamState
 from pgoutput_fast.parallel_tag.survey import RangeSurvey
 from pgoutput_fast.protocol.kinds import OUTCOME_ROWS, REJECTED, UNKNOWN_OUTCOME
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
-from pgoutput_fast.spark.shipping import shipped
+from pgoutput_fast.spark.shipping import parts_of, shipped
 from pgoutput_fast.spark.tasks.dump import FileRows, ReadDump
+from pgoutput_fast.spark.tasks.parts import Parts
+from pgoutput_fast.spark.tasks.range_outcomes import RangeOutcomes
 from pgoutput_fast.spark.tasks.survey import SURVEY_SCHEMA, Survey, Surveyor, SurveyTags
-from pgoutput_fast.spark.tasks.tag import OTHER_COLUMNS, TagRanges, TagThen
+from pgoutput_fast.spark.tasks.tag import OTHER_COLUMNS, Start, TagRanges, TagThen
 from pgoutput_fast.spark.types import spark_schema
+from pgoutput_fast.transactions.outcomes import TransactionOutcomes
 
 __all__ = [
     "DumpRows",
@@ -71,6 +73,9 @@ class Rows(Protocol):
             least_bytes: a task gets at least so many. If the sizes of the ranges are not known, one task gets all.
         """
 
+    def shared(self, parts: Iterable[bytes]) -> Parts:
+        """Bytes for such tasks."""
+
 
 @dataclass(frozen=True)
 class FrameRows:
@@ -86,6 +91,10 @@ class FrameRows:
         """As in Rows. Spark sorts them, on disk if they do not fit into memory."""
         order = [name for name in self.frame.columns if name not in OTHER_COLUMNS]
         return FrameRows(self.frame.repartition(1).sortWithinPartitions(*order)), [RangesOfTask(0)]
+
+    def shared(self, parts: Iterable[bytes]) -> Parts:
+        """As in Rows."""
+        return parts_of(self.frame.sparkSession, parts)
 
 
 @dataclass(frozen=True)
@@ -115,6 +124,10 @@ class DumpRows:
             tasks[-1].nbytes += sum(each.nbytes for each in some)
         return replace(self, ranges=tuple(ranges)), tasks
 
+    def shared(self, parts: Iterable[bytes]) -> Parts:
+        """As in Rows."""
+        return parts_of(self.spark, parts)
+
 
 @dataclass(frozen=True)
 class Untagged:
@@ -124,6 +137,7 @@ class Untagged:
         payloads: the rows that `tag` tags.
         headers: the same rows without the tuples of changes, enough to tag them.
         task: tags the rows of both.
+        ranges: the starts of all ranges, in stream order.
         commits: whether the surveys have the outcomes of all transactions.
         surveys: first row of a range -> its RangeSurvey, as bytes, from the first pass; empty in quarantine.
         checked: in quarantine, the survey of all ranges, from the pass that checked them.
@@ -132,6 +146,7 @@ class Untagged:
     payloads: Rows
     headers: Rows
     task: TagRanges
+    ranges: Sequence[Start]
     commits: bool
     surveys: Mapping[str, bytes]
     checked: Survey | None = None
@@ -157,12 +172,17 @@ class Untagged:
 
     @cached_property
     def full_survey(self) -> Survey:
-        """The survey with the outcomes of transactions: some 50 bytes each in the driver. May run a job."""
+        """The survey with the outcomes of transactions: some 40 bytes each in the driver. May run a job."""
         if self.commits:
             return self._known(outcomes=True)
         task = TagThen(self.task, SurveyTags())
         rows = self.headers.mapped(task, spark_schema(SURVEY_SCHEMA)).toArrow()
         return Survey.joined(map(Survey.of_row, rows.to_pylist()))
+
+    @cached_property
+    def range_outcomes(self) -> RangeOutcomes:
+        """The outcomes for a task of `decoded`: it gets those of the transactions that have rows in its ranges."""
+        return RangeOutcomes.of(self.full_survey.outcomes, self.ranges, self.payloads.shared)
 
     @cached_property
     def _bare_survey(self) -> Survey:
@@ -173,10 +193,9 @@ class Untagged:
 
     def _completed(self, *, outcomes: bool) -> Iterator[Survey]:
         """The surveys of the first pass, completed from the states at the starts of their ranges."""
-        starts = self.task.starts
-        catalog = Catalog.from_json(starts.catalog)
-        for first, data in self.surveys.items():
-            state, known = starts.by_first_row[first].state_of(catalog), RangeSurvey.from_bytes(data)
+        catalog = Catalog.from_json(self.task.starts.catalog)
+        for start in self.ranges:
+            state, known = start.state_of(catalog), RangeSurvey.from_bytes(self.surveys[start.first])
             assert state is not None
             messages, committed = known.tagged_after(state)
             surveyor = Surveyor(outcomes=outcomes)
@@ -186,7 +205,7 @@ class Untagged:
             yield Survey(
                 survey.descriptions,
                 frozenset(known.relations_after(state)),
-                pa.concat_tables([survey.outcomes, committed]),
+                TransactionOutcomes.joined([survey.outcomes, committed]),
             )
 
 

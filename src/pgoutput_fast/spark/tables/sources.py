@@ -148,7 +148,7 @@ class SegmentSource:
     def _oldest(self, segments: Sequence[Segment], after: int) -> int | None:
         inside = self._inside(segments, after + 1)
         self._expect_whole(inside, after + 1)
-        return _first_begun(self._listed.outcomes(inside), after, self.last_seq)
+        return self._listed.outcomes(inside).first_open(after, self.last_seq)
 
     def _inside(self, segments: Sequence[Segment], first: int) -> list[Segment]:
         return [each for each in segments if each.last_seq >= first and each.first_seq <= self.last_seq]
@@ -205,8 +205,9 @@ class TaggedSource:
             if self._untagged is not None:
                 known = self._untagged.full_survey.outcomes
             else:
-                known = decode_outcomes(wal, options=options).where(f"at_seq <= {self.last_seq}").toArrow()
-            self._outcomes = TransactionOutcomes.of_batch(known) if known.num_rows else None
+                ended = decode_outcomes(wal, options=options).where(f"at_seq <= {self.last_seq}").toArrow()
+                known = TransactionOutcomes.of_batch(ended)
+            self._outcomes = known if len(known.txns) else None
         # After the outcomes, whose survey has the descriptions, too.
         self.catalog = _merged(catalog, read_catalog(wal, on_error=options.on_error))
 
@@ -225,17 +226,16 @@ class TaggedSource:
 
     def begun_before(self, after: int) -> int | None:
         """As for segments."""
-        return None if self._outcomes is None else _first_begun(self._outcomes, after, self.last_seq)
+        return None if self._outcomes is None else self._outcomes.first_open(after, self.last_seq)
 
     def write(self, task: WriteTables) -> Written:
-        outcomes = self._outcomes
-        if self.transactions == "committed" and outcomes is None:
-            if not self.rejected:
-                return Written([], {})
-            outcomes = NO_OUTCOMES
-        job = replace(task, outcomes=outcomes)
+        committed = self.transactions == "committed"
+        if committed and self._outcomes is None and not self.rejected:
+            return Written([], {})
         if self._untagged is not None:
+            job = replace(task, outcomes=self._untagged.range_outcomes if committed else None)
             return _written(self._untagged.decoded(job, spark_schema(FILES_SCHEMA)))
+        job = replace(task, outcomes=self._outcomes or NO_OUTCOMES if committed else None)
         rows = self._wal.select(*TAGGED_SCHEMA.names)
         return _written(rows.mapInArrow(shipped(job), spark_schema(FILES_SCHEMA)))
 
@@ -254,11 +254,6 @@ def _ends(wal: DataFrame) -> tuple[int, int]:
     if last < first:
         raise ValueError("the source has no payloads")
     return first, last
-
-
-def _first_begun(outcomes: TransactionOutcomes, after: int, last: int) -> int | None:
-    """Ordinal of the first message of the oldest transaction open at a position that commits after it, up to `last`."""
-    return next(iter(outcomes.between(after + 1, last).committed_before(after + 1)), None)
 
 
 def _merged(given: Catalog | None, stored: Catalog) -> Catalog:

@@ -19,7 +19,7 @@ from pgoutput_fast.decoding.state import StreamState
 from pgoutput_fast.parallel_tag.summary import Summary
 from pgoutput_fast.spark.dataframes.tagged import Rows
 from pgoutput_fast.spark.tasks.survey import Survey
-from pgoutput_fast.spark.tasks.tag import CHECKED_SCHEMA, CheckRanges, Start, Starts, packed
+from pgoutput_fast.spark.tasks.tag import CHECKED_SCHEMA, CheckRanges, Start, Starts
 from pgoutput_fast.spark.types import spark_schema
 
 __all__ = ["Checked", "SummarizedRange", "checked_starts"]
@@ -45,13 +45,15 @@ class Checked:
     """The ranges of a stream in quarantine.
 
     Attributes:
-        starts: the starts of all ranges.
+        starts: the starts of all ranges, for tasks.
+        ranges: the same, in stream order.
         state: the state after the last one.
         rejected: whether there are rejected messages, or transactions whose outcome is unknown.
         survey: what a decoding needs to know of all ranges.
     """
 
     starts: Starts
+    ranges: tuple[Start, ...]
     state: StreamState
     rejected: bool
     survey: Survey
@@ -95,12 +97,15 @@ def checked_starts(
     """
     known = _Ranges(ranges, state)
     while known.pass_through():
-        job = CheckRanges(Starts(known.unchecked, known.catalog.to_json()), names, commits)
+        unchecked = Starts.of(known.unchecked.values(), known.catalog.to_json(), rows.shared)
+        job = CheckRanges(unchecked, names, commits)
         for row in rows.mapped(job, spark_schema(CHECKED_SCHEMA)).toArrow().to_pylist():
             known.add(row)
     rejected = any(end.rejected for end in known.ends.values())
     survey = Survey.joined(end.survey for end in known.ends.values())
-    return Checked(Starts(known.starts, known.catalog.to_json()), known.state, rejected, survey)
+    found = tuple(known.starts.values())
+    starts = Starts.of(found, known.catalog.to_json(), rows.shared)
+    return Checked(starts, found, known.state, rejected, survey)
 
 
 class _Ranges:
@@ -139,11 +144,14 @@ class _Ranges:
         self._learn(self._before.catalog.relations)
         state, has_new = self._before, False
         for each in self._ranges:
-            values = packed(state.values)
-            key = values, self._trail
             applied, sound = _applied(each, state)
             reports = not sound or _has_doubts(state)
-            start = Start(values, each.count, each.first, each.last, len(self._versions), reports)
+            start = replace(
+                Start.of(state, each.count, each.first, each.last),
+                versions=len(self._versions),
+                reports=reports,
+            )
+            key = start.state, self._trail
             end = self.ends.get(each.first)
             is_checked = end is not None and end.key == key
             self.starts[each.first] = start

@@ -7,7 +7,6 @@ import math
 import os
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import accumulate
 from pathlib import Path
 
 import pyarrow.compute as pc
@@ -30,6 +29,7 @@ from pgoutput_fast.segments.read import newest_segment, read_segment
 from pgoutput_fast.segments.segment import Segment, check_source
 from pgoutput_fast.spark.dataframes.tagged import (
     RangesOfTask,
+    Untagged,
     ends_of,
     expect_tagged,
     has_rejected,
@@ -38,7 +38,7 @@ from pgoutput_fast.spark.dataframes.tagged import (
 from pgoutput_fast.spark.shipping import shipped
 from pgoutput_fast.spark.tagging.states import given_state
 from pgoutput_fast.spark.tasks.segments import SOURCE, WRITTEN_SCHEMA, LaterStart, WriteSegments
-from pgoutput_fast.spark.tasks.tag import Starts, TagThen
+from pgoutput_fast.spark.tasks.tag import TagThen
 from pgoutput_fast.spark.types import spark_schema
 from pgoutput_fast.spark.workers import check_workers
 from pgoutput_fast.storage.paths import absolute, redacted_uri
@@ -151,43 +151,40 @@ def _write(tagged: DataFrame, task: WriteSegments, least_bytes: float, store: St
         store: the directory.
     """
     schema = spark_schema(WRITTEN_SCHEMA)
-    untagged, ends = untagged_of(tagged), ends_of(tagged)
-    if untagged is None or ends is None:
+    untagged = untagged_of(tagged)
+    if untagged is None:
         rows = tagged.select(*TAGGED_SCHEMA.names).repartition(1)
         rows = rows.sortWithinPartitions("seq", "kind", F.length("payload").desc())
         written = rows.mapInArrow(shipped(task), schema)
     else:
         payloads, ranges = untagged.payloads.joined(least_bytes)
-        task = _divided(task, ends.before.next_seq, untagged.task.starts, ranges)
+        task = _divided(task, untagged, ranges)
         written = payloads.mapped(TagThen(untagged.task, task), schema)
     return _publish(store, task, [row["unpublished"] for row in written.collect()])
 
 
-def _divided(
-    task: WriteSegments, first_seq: int, starts: Starts, ranges: list[RangesOfTask]
-) -> WriteSegments:
+def _divided(task: WriteSegments, untagged: Untagged, ranges: list[RangesOfTask]) -> WriteSegments:
     """The task that several run, each for some ranges: they cut these into segments of about one size.
 
     Args:
         task: writes everything.
-        first_seq: ordinal of the first message of the first range.
-        starts: the starts of all ranges.
+        untagged: the rows, with the starts of all ranges.
         ranges: the ranges of each task.
     """
     if len(ranges) == 1:
         return task
-    known = list(starts.by_first_row.values())
-    seqs = list(accumulate((each.count for each in known), initial=first_seq))
     divided = [
         LaterStart(
-            seqs[each.first],
-            known[each.first],
+            untagged.ranges[each.first],
             max(1, each.nbytes // max(1, round(each.nbytes / task.segment_bytes))),
         )
         for each in ranges
     ]
     return replace(
-        task, segment_bytes=divided[0].segment_bytes, later=tuple(divided[1:]), catalog=starts.catalog
+        task,
+        segment_bytes=divided[0].segment_bytes,
+        later=tuple(divided[1:]),
+        catalog=untagged.task.starts.catalog,
     )
 
 
@@ -206,7 +203,7 @@ def _publish(store: Store, task: WriteSegments, unpublished: list[str]) -> bool:
         )
     named = sorted((ordinals_of(published_name(name)), name) for name in unpublished)
     # The state of the last segment counts all messages. Without segments of the last task it does not.
-    whole = not task.later or (bool(named) and named[-1][0][1] >= task.later[-1].seq)
+    whole = not task.later or (bool(named) and named[-1][0][1] >= task.later[-1].start.next_seq)
     for (first, end), name in named if whole else named[:-1]:
         if follows and first != last + 1:
             return False

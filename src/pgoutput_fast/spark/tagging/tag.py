@@ -381,15 +381,17 @@ class _Source:
         rejected, survey = False, None
         if self.quarantine:
             checked = checked_starts(rows.headers, summaries, self.order, self.state, commits=self.commits)
-            starts, state, rejected, survey = checked.starts, checked.state, checked.rejected, checked.survey
+            starts, ranges, state = checked.starts, checked.ranges, checked.state
+            rejected, survey = checked.rejected, checked.survey
         else:
-            starts, state, error = _starts(summaries, self.state)
+            ranges, state, error = _starts(summaries, self.state)
+            starts = Starts.of(ranges, state.catalog.to_json(), rows.second.shared)
             if error is not None:
                 raise _first_error(rows.second, starts, self.order, error)
         task = TagRanges(starts, self.order, spark_arrow_schema(TAGGED_SCHEMA), self.quarantine)
         places = (summaries[0].begins, summaries[-1].ends) if summaries else ((), ())
         surveys = {each.first: each.survey for each in summaries if each.survey is not None}
-        untagged = Untagged(rows.second, rows.headers, task, self.commits, surveys, survey)
+        untagged = Untagged(rows.second, rows.headers, task, ranges, self.commits, surveys, survey)
         ends = Ends(self.state, state, *places, untagged=untagged, rejected=rejected)
         return with_ends(rows.second.mapped(task, spark_schema(TAGGED_SCHEMA)), ends)
 
@@ -411,18 +413,18 @@ def _check_arguments(order: tuple[str, ...], gaps: str, partitions: int | None, 
 
 def _starts(
     summaries: list[_RangeSummary], state: StreamState
-) -> tuple[Starts, StreamState, DecodeError | None]:
+) -> tuple[tuple[Start, ...], StreamState, DecodeError | None]:
     """Returns the start of each range, the state after the last, and the stream's first error, if any."""
-    by_first_row: dict[str, Start] = {}
+    starts: list[Start] = []
     problem: DecodeError | None = None
     for each in summaries:
         before = state if problem is None else None
-        by_first_row[each.first] = Start.of(before, each.count, each.first, each.last)
+        starts.append(Start.of(before, each.count, each.first, each.last))
         try:
             state = state if problem else Summary.from_bytes(each.summary).apply(state)
         except DecodeError as error:
             problem = error
-    return Starts(by_first_row, state.catalog.to_json()), state, problem
+    return tuple(starts), state, problem
 
 
 def _first_error(rows: Rows, starts: Starts, order: tuple[str, ...], known: DecodeError) -> DecodeError:

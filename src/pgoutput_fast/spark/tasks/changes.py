@@ -27,6 +27,7 @@ from pgoutput_fast.schema.evolution import check_nulls
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.schema.plain import to_types
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
+from pgoutput_fast.spark.tasks.range_outcomes import RangeOutcomes, with_outcomes
 from pgoutput_fast.transactions.lost import rejected
 from pgoutput_fast.transactions.outcomes import TransactionOutcomes
 
@@ -240,30 +241,34 @@ class ReleaseRows:
     Attributes:
         task: the other task.
         left_out: tags that were not sent.
-        outcomes: the outcomes of all transactions. None: each partition begins with the outcomes of its transactions.
+        outcomes: the outcomes of transactions. None: each partition begins with the outcomes of its transactions.
 
     The task for `rejects` also gets the rows of transactions whose outcome is unknown, as rejected ones.
     """
 
     task: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
     left_out: tuple[str, ...]
-    outcomes: TransactionOutcomes | None = field(repr=False)
+    outcomes: RangeOutcomes | TransactionOutcomes | None = field(repr=False)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return self.task(self._released(batches))
 
     def _released(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        outcomes, marks = self.outcomes, [TAGGED_SCHEMA.empty_table()]
+        marks = [TAGGED_SCHEMA.empty_table()]
         given = self.task.catalog if isinstance(self.task, DecodeRecords) else None
         catalog = None if given is None else Catalog.from_json(given)
-        for batch in batches:
-            rows = pa.Table.from_batches([_whole(batch, self.left_out)]).cast(TAGGED_SCHEMA)
-            if outcomes is None:
+        of_marks: TransactionOutcomes | None = None
+        tables = (
+            pa.Table.from_batches([_whole(each, self.left_out)]).cast(TAGGED_SCHEMA) for each in batches
+        )
+        for rows, outcomes in with_outcomes(tables, self.outcomes):
+            if self.outcomes is None and of_marks is None:
                 is_mark = pc.less(rows["kind"], 0)
                 marks.append(rows.filter(is_mark))
                 rows = rows.filter(pc.invert(is_mark))
                 if rows.num_rows:
-                    outcomes = _of_marks(pa.concat_tables(marks))
+                    of_marks = _of_marks(pa.concat_tables(marks))
+            outcomes = of_marks if outcomes is None else outcomes
             if outcomes is not None and rows.num_rows:
                 yield from outcomes.released(rows).to_batches()
                 if catalog is not None and outcomes.lost.any():

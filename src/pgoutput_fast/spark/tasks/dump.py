@@ -5,22 +5,21 @@ Imports no PySpark; the driver pickles the instances.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pgoutput_fast.spark.tasks.rows import BATCH_BYTES
 from pgoutput_fast.spark.tasks.tag import RANGE, ChangedInputError
 from pgoutput_fast.storage.paths import open_file, redacted_uri
 
 __all__ = ["FileRows", "ReadDump"]
 
 _BUFFER_BYTES = 4 << 20
-# A batch of short payloads has many, because a batch costs the same work for every table. A file may have equal
-# payloads once, so only what was read shows its size.
-_BATCH_ROWS, _BATCH_BYTES, _READ_ROWS = 100_000, 4 << 20, 10_000
+_READ_ROWS = 10_000
 _OTHERWISE = "if the executors cannot reach it under this path, pass spark.read.parquet(...) instead of paths"
 
 
@@ -86,26 +85,12 @@ def _read(part: FileRows, names: list[str]) -> Iterator[pa.RecordBatch]:
                 raise ChangedInputError(f"{redacted_uri(part.path)} has changed since tag() read it")
             for number in part.row_groups:
                 group = file.metadata.row_group(number)
-                rows = _BATCH_BYTES * group.num_rows // max(group.total_byte_size, 1)
+                rows = BATCH_BYTES * group.num_rows // max(group.total_byte_size, 1)
                 size = max(1, min(rows, _READ_ROWS))
-                yield from _joined(file.iter_batches(size, row_groups=[number], columns=names))
+                yield from file.iter_batches(size, row_groups=[number], columns=names)
     except FileNotFoundError:
         raise ChangedInputError(
             f"{redacted_uri(part.path)} was removed since tag() listed it, or is not on this machine: {_OTHERWISE}"
         ) from None
     except (OSError, pa.ArrowException) as problem:
         raise OSError(f"{redacted_uri(part.path)} cannot be read: {problem}. {_OTHERWISE}") from None
-
-
-def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Joins small batches."""
-    held: list[pa.RecordBatch] = []
-    rows = nbytes = 0
-    for batch in batches:
-        if held and (rows + batch.num_rows > _BATCH_ROWS or nbytes + batch.nbytes > _BATCH_BYTES):
-            yield from pa.Table.from_batches(held).combine_chunks().to_batches()
-            held, rows, nbytes = [], 0, 0
-        held.append(batch)
-        rows, nbytes = rows + batch.num_rows, nbytes + batch.nbytes
-    if held:
-        yield from pa.Table.from_batches(held).combine_chunks().to_batches()

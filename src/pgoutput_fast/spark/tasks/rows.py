@@ -17,14 +17,20 @@ from pgoutput_fast.storage.paths import open_file, redacted_uri
 from pgoutput_fast.transactions.outcomes import TransactionOutcomes
 
 __all__ = [
+    "BATCH_BYTES",
     "ChangesBetween",
     "changes_of",
     "changes_within",
+    "joined",
     "rows_among",
     "rows_of_kinds",
     "rows_of_relations",
     "rows_of_segment",
 ]
+
+# A batch of short payloads has many, because a batch costs the same work for every table. A file may have equal
+# payloads once, so only what was read shows its size.
+_BATCH_ROWS, BATCH_BYTES = 100_000, 4 << 20
 
 _NO_BOUNDS: Bounds = MappingProxyType({})
 
@@ -152,3 +158,17 @@ def rows_of_relations(rows: pa.Table, oids: Collection[int], others: Collection[
 def _filter_rows(rows: pa.Table, kept: np.ndarray[Any, Any]) -> pa.Table:
     """Filters rows. Row groups are split by relation, so usually all rows are selected, and nothing is copied."""
     return rows if bool(kept.all()) else rows.filter(pa.array(kept))
+
+
+def joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Joins small batches: those of Spark have 10,000 rows, those of a file at most a row group."""
+    held: list[pa.RecordBatch] = []
+    rows = nbytes = 0
+    for batch in batches:
+        if held and (rows + batch.num_rows > _BATCH_ROWS or nbytes + batch.nbytes > BATCH_BYTES):
+            yield from pa.Table.from_batches(held).combine_chunks().to_batches()
+            held, rows, nbytes = [], 0, 0
+        held.append(batch)
+        rows, nbytes = rows + batch.num_rows, nbytes + batch.nbytes
+    if held:
+        yield from pa.Table.from_batches(held).combine_chunks().to_batches()

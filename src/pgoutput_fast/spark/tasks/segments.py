@@ -179,12 +179,10 @@ class LaterStart(NamedTuple):
     """Where a task begins that does not write the first segments.
 
     Attributes:
-        seq: the ordinal of its first message.
-        start: the state there.
+        start: the start of its first range.
         segment_bytes: as in WriteSegments.
     """
 
-    seq: int
     start: Start
     segment_bytes: int
 
@@ -251,16 +249,15 @@ class WriteSegments:
 
     def _writer(self, first: int) -> _Writer:
         """The writer of the task whose first row is this message."""
-        number = bisect_right(self.later, first, key=lambda each: each.seq)
+        number = bisect_right(self.later, first, key=lambda each: each.start.next_seq)
         next_seq = self.next_seq if number == len(self.later) else None
         if number:
-            seq, start, segment_bytes = self.later[number - 1]
+            start, segment_bytes = self.later[number - 1]
             state = start.state_of(Catalog.from_json(self.catalog))
             assert state is not None
             # If the task before this one ends with messages without rows, the driver notices it.
-            return _Writer(
-                self.directory, state, segment_bytes, seq - 1, next_seq, quarantine=self.quarantine
-            )
+            before = start.next_seq - 1
+            return _Writer(self.directory, state, segment_bytes, before, next_seq, quarantine=self.quarantine)
         state = StreamState.from_json(self.state)
         self._check_first(first, state)
         return _Writer(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import pickle
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,7 @@ from pgoutput_fast.protocol.kinds import CHANGES, DESCRIPTIONS, MSG_TYPE, OUTCOM
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.schema.tables import OUTCOMES_SCHEMA
 from pgoutput_fast.spark.tasks.rows import rows_of_kinds
+from pgoutput_fast.transactions.outcomes import TransactionOutcomes
 
 __all__ = ["SURVEY_SCHEMA", "Survey", "SurveyTags", "Surveyor"]
 
@@ -28,7 +30,7 @@ SURVEY_SCHEMA = pa.schema(
             pa.list_(pa.struct([("seq", pa.int64()), ("kind", pa.int8()), ("body", pa.binary())])),
         ),
         ("relations", pa.list_(pa.int64())),
-        ("outcomes", pa.binary()),  # an Arrow stream
+        ("outcomes", pa.binary()),  # pickled
     ]
 )
 
@@ -43,12 +45,12 @@ class Survey:
         descriptions: `seq`, `kind` and `body` of the Type messages, and of the first Relation message of each version,
             by `seq`. A body has no tag and no xid.
         relations: the oids of the relations that have changes.
-        outcomes: the outcomes of transactions, with OUTCOMES_SCHEMA.
+        outcomes: the outcomes of transactions.
     """
 
     descriptions: Sequence[dict[str, Any]]
     relations: frozenset[int]
-    outcomes: pa.Table
+    outcomes: TransactionOutcomes
 
     @classmethod
     def joined(cls, parts: Iterable[Survey]) -> Survey:
@@ -64,26 +66,21 @@ class Survey:
         return cls(
             list(described.values()),
             frozenset(oid for each in parts for oid in each.relations),
-            pa.concat_tables([OUTCOMES_SCHEMA.empty_table(), *(each.outcomes for each in parts)]),
+            TransactionOutcomes.joined(each.outcomes for each in parts),
         )
 
     def to_row(self) -> dict[str, Any]:
         """The survey as a row with SURVEY_SCHEMA."""
-        sink = pa.BufferOutputStream()
-        options = pa.ipc.IpcWriteOptions(compression="zstd")
-        with pa.ipc.new_stream(sink, self.outcomes.schema, options=options) as writer:
-            writer.write_table(self.outcomes)
         return {
             "descriptions": self.descriptions,
             "relations": sorted(self.relations),
-            "outcomes": bytes(sink.getvalue()),
+            "outcomes": pickle.dumps(self.outcomes),
         }
 
     @classmethod
     def of_row(cls, row: Mapping[str, Any]) -> Survey:
         """The inverse of `to_row`."""
-        ended = pa.ipc.open_stream(row["outcomes"]).read_all()
-        return cls(row["descriptions"], frozenset(row["relations"]), ended)
+        return cls(row["descriptions"], frozenset(row["relations"]), pickle.loads(row["outcomes"]))
 
 
 class Surveyor:
@@ -126,7 +123,8 @@ class Surveyor:
         described = [
             {"seq": seq, "kind": kind, "body": body} for (kind, body, _), seq in self._described.items()
         ]
-        return Survey(described, frozenset(self._relations), pa.concat_tables(self._ended))
+        outcomes = TransactionOutcomes.of_batch(pa.concat_tables(self._ended))
+        return Survey(described, frozenset(self._relations), outcomes)
 
 
 @dataclass(frozen=True)

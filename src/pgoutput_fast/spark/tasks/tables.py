@@ -20,6 +20,7 @@ from pgoutput_fast.protocol.kinds import REJECTED
 from pgoutput_fast.schema.tables import REJECTS_SCHEMA, TAGGED_SCHEMA
 from pgoutput_fast.segments.planner import ReadSpec
 from pgoutput_fast.spark.tasks.changes import DecodeChanges
+from pgoutput_fast.spark.tasks.range_outcomes import RangeOutcomes, with_outcomes
 from pgoutput_fast.spark.tasks.rows import ChangesBetween, changes_of, rows_of_kinds, rows_of_relations
 from pgoutput_fast.storage.parquet import Compression
 from pgoutput_fast.storage.stores import open_store
@@ -124,11 +125,11 @@ class _Between(dict[int | None, ChangesBetween]):
     """Position of a table -> the changes after it. Nearly always all tables have the same position."""
 
     def __init__(self, outcomes: TransactionOutcomes | None, last: int) -> None:
-        self._outcomes, self._last = outcomes, last
+        self.outcomes, self._last = outcomes, last
 
     def __missing__(self, position: int | None) -> ChangesBetween:
         first = 0 if position is None else position + 1
-        found = self[position] = ChangesBetween(self._outcomes, first, self._last)
+        found = self[position] = ChangesBetween(self.outcomes, first, self._last)
         return found
 
 
@@ -157,7 +158,7 @@ class WriteTables:
     file_bytes: int
     compression: Compression
     prefix: str
-    outcomes: TransactionOutcomes | None = field(repr=False)
+    outcomes: RangeOutcomes | TransactionOutcomes | None = field(repr=False)
     last: int
     skip: bool = False
     rejected: RejectedPart | None = None
@@ -165,11 +166,11 @@ class WriteTables:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Writes the payloads of a Spark partition."""
         payloads = (pa.Table.from_batches([batch]).cast(TAGGED_SCHEMA) for batch in batches)
-        yield self.write(payloads, self.outcomes)
+        yield self.write(with_outcomes(payloads, self.outcomes))
 
-    def write(self, payloads: Iterable[pa.Table], outcomes: TransactionOutcomes | None) -> pa.RecordBatch:
-        """Writes tagged payloads. Returns the files."""
-        catalogs, between = _Catalogs(self.tables), _Between(outcomes, self.last)
+    def write(self, payloads: Iterable[tuple[pa.Table, TransactionOutcomes | None]]) -> pa.RecordBatch:
+        """Writes tagged payloads, which come with the outcomes of their transactions. Returns the files."""
+        catalogs, between = _Catalogs(self.tables), _Between(None, self.last)
         failed: dict[str, str] = {}
         nbytes = 0
         with TableFiles(
@@ -183,7 +184,9 @@ class WriteTables:
             partitioning={each.directory: each.partitioning for each in self.tables},
             failed=failed if self.skip else None,
         ) as files:
-            for rows in payloads:
+            for rows, outcomes in payloads:
+                if between.outcomes is not outcomes:
+                    between = _Between(outcomes, self.last)
                 if self.rejected is not None:
                     self._write_rejected(files, self.rejected, rows, outcomes, catalogs)
                 after: dict[int | None, pa.Table] = {}
@@ -308,4 +311,4 @@ class WriteSegmentTables:
         for batch in batches:
             for task in batch.column(0).to_pylist():
                 spec: ReadSpec = pickle.loads(zlib.decompress(self.specs[task]))
-                yield self.write.write(changes_of(spec), spec.outcomes)
+                yield self.write.write(with_outcomes(changes_of(spec), spec.outcomes))

@@ -7,8 +7,9 @@ pass identifies a range by its number, the second by its first row.
 from __future__ import annotations
 
 import json
+import pickle
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -34,7 +35,8 @@ from pgoutput_fast.protocol.kinds import (
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 from pgoutput_fast.spark.tasks.order import ascending, runs_of, text_at
-from pgoutput_fast.spark.tasks.rows import rows_of_kinds, rows_of_relations
+from pgoutput_fast.spark.tasks.parts import Parts
+from pgoutput_fast.spark.tasks.rows import joined, rows_of_kinds, rows_of_relations
 from pgoutput_fast.spark.tasks.survey import SURVEY_SCHEMA, Survey, Surveyor
 
 __all__ = [
@@ -111,6 +113,8 @@ class Start:
     Attributes:
         state: values of the stream's state before the range, as compressed JSON; None after the stream's first error.
         count, first, last: the number of rows and the positions of the first and last row in the first pass.
+        next_seq: the ordinal of the first message.
+        open_txns: keys of the transactions that are open there, ascending.
         versions: how many relation versions are known before the range, the first ones of the catalog; None for all.
         reports: whether the state after the range is to be reported in any case.
     """
@@ -119,6 +123,8 @@ class Start:
     count: int
     first: str
     last: str
+    next_seq: int = 0
+    open_txns: tuple[int, ...] = ()
     versions: int | None = None
     reports: bool = False
 
@@ -126,7 +132,8 @@ class Start:
     def of(cls, state: StreamState | None, count: int, first: str, last: str) -> Start:
         if state is None:
             return cls(None, count, first, last)
-        return cls(packed(state.values), count, first, last, len(state.catalog.relations))
+        values, versions = packed(state.values), len(state.catalog.relations)
+        return cls(values, count, first, last, state.next_seq, tuple(state.open_txns), versions)
 
     def state_of(self, catalog: Catalog) -> StreamState | None:
         """The state before the range, with the relation versions of all states; None after the stream's first error."""
@@ -144,10 +151,29 @@ def packed(values: Any) -> bytes:
 
 @dataclass(frozen=True)
 class Starts:
-    """The starts of all ranges, by the position of their first row, and JSON of the relation versions in the states."""
+    """The starts of all ranges, of which a task unpacks its own.
 
-    by_first_row: dict[str, Start]
+    Attributes:
+        numbers: position of the first row of a range -> its number.
+        packed: its start, pickled, by number.
+        catalog: the relation versions in the states, as JSON.
+    """
+
+    numbers: Mapping[str, int]
+    packed: Parts
     catalog: str
+
+    @classmethod
+    def of(cls, starts: Iterable[Start], catalog: str, share: Callable[[Iterable[bytes]], Parts]) -> Starts:
+        """Packs starts."""
+        known = {each.first: each for each in starts}
+        packed = share(pickle.dumps(each) for each in known.values())
+        return cls({first: number for number, first in enumerate(known)}, packed, catalog)
+
+    def at(self, first: str) -> Start | None:
+        """The start of the range with this first row; None if there is none."""
+        number = self.numbers.get(first)
+        return None if number is None else pickle.loads(self.packed[number])
 
 
 def _order_of(part: pa.RecordBatch | pa.Table) -> list[pa.Array]:
@@ -333,7 +359,7 @@ class _RangeTagger:
         self._options = Options(on_error="quarantine" if quarantine else "raise")
         self._rejected = False
         self._known = 0  # the number of relation versions at the start of the range
-        self._starts = starts.by_first_row
+        self._starts = starts
         self._catalog = Catalog.from_json(starts.catalog)
         self._names = names
         self._start: Start | None = None  # of the last row's range, if that range continues
@@ -383,7 +409,7 @@ class _RangeTagger:
             raise _changed_input_error()
 
     def _begin_range(self, first: str) -> Start:
-        start = self._starts.get(first)
+        start = self._starts.at(first)
         if start is None:
             raise _changed_input_error()
         self._count, self._native, self._rejected = 0, None, False
@@ -497,7 +523,7 @@ class TagThen:
     rejected: bool = False
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return self.task(self._chosen(self.tag(batches)))
+        return self.task(self._chosen(self.tag(joined(batches))))
 
     def _chosen(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
