@@ -122,7 +122,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     heading = f"{machine()}; PySpark {spark.version}, local[2], median of {given.rounds} rounds."
     spark.stop()
     if given.tables == list(TABLES) and given.formats == list(FORMATS):
-        rewrite(README, "\n\n".join([heading, *map(str, sections)]), *MARKERS)
+        rewrite(README, "\n\n".join([heading, "\n".join(map(str, sections))]), *MARKERS)
 
 
 if __name__ == "__main__":
