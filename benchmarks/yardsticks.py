@@ -101,10 +101,13 @@ def check_csv(table: pa.Table, truth: pa.Table, cells: dict[str, Cells]) -> None
 
 
 def parse_wide_text(messages: Sequence[bytes], schema: pa.Schema) -> pa.Table:
-    """A simple decoder: loops over messages and cells, then pyarrow's casts. For this table only."""
+    """A simple decoder: loops over messages and cells, then pyarrow's casts.
+
+    For messages of one table in text format, whose updates have no old row.
+    """
     columns: list[list[bytes | None]] = [[] for _ in schema]
     for message in messages:
-        if message[0] != 73:  # I
+        if message[0] not in b"IU":
             continue
         at = 8
         for column in columns:

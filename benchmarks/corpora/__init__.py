@@ -1,7 +1,8 @@
-"""Three streams of messages, generated from a seed, and the expected results of decoding them.
+"""Streams of messages, generated from a seed, and the expected results of decoding them.
 
-`wide text` and `wide binary` have the same inserts into a table of 16 columns of different types. `pgbench` has the
-messages of pgbench's default script. A corpus is generated once and kept in a cache directory as Arrow IPC.
+`wide text` and `wide binary` have the same inserts into a table of 16 columns of different types. `narrow text` has
+three of these columns. `pgbench` has the messages of pgbench's default script. A corpus is generated once and kept in a
+cache directory as Arrow IPC.
 """
 
 from __future__ import annotations
@@ -25,7 +26,17 @@ from pgoutput_fast.encode import (
     encode_truncate,
 )
 
-__all__ = ["FULL_MESSAGES", "SEED", "WIDE_COLUMNS", "Corpus", "check", "corpus", "csv_of", "wide_cells"]
+__all__ = [
+    "FULL_MESSAGES",
+    "NARROW",
+    "SEED",
+    "WIDE_COLUMNS",
+    "Corpus",
+    "check",
+    "corpus",
+    "csv_of",
+    "wide_cells",
+]
 
 SEED = 20_261_120
 # Part of the names of cached files. Increase it when the generated corpora change.
@@ -53,6 +64,8 @@ WIDE_COLUMNS: dict[str, tuple[str, float]] = {
 WIDE_OID = 16_401
 WIDE_ROWS_PER_TRANSACTION = 740
 WIDE_TRANSACTIONS = 500
+NARROW = "narrow text"
+NARROW_COLUMNS = ("id", "quantity", "code")
 PGBENCH_TRANSACTIONS = 100_000
 
 # At scale 1.
@@ -64,7 +77,7 @@ class Corpus:
     """A stream and the expected result.
 
     Attributes:
-        name: a key of FULL_MESSAGES.
+        name: a key of FULL_MESSAGES, or NARROW.
         payloads: the messages.
         tables: {qualified name: the rows as columns, in the order in which they were sent}.
     """
@@ -94,10 +107,11 @@ def corpus(name: str, scale: float = 1.0, seed: int = SEED) -> Corpus:
     """The corpus of this name. `scale` is the share of its full size, in whole transactions and at least one.
 
     Raises:
-        ValueError: for a name that is not in FULL_MESSAGES.
+        ValueError: for another name than NARROW and those of FULL_MESSAGES.
     """
-    if name not in FULL_MESSAGES:
-        raise ValueError(f"name must be one of {', '.join(FULL_MESSAGES)}, not {name!r}")
+    names = (*FULL_MESSAGES, NARROW)
+    if name not in names:
+        raise ValueError(f"name must be one of {', '.join(names)}, not {name!r}")
     directory = _cache() / f"v{FORMAT_VERSION}-{name.replace(' ', '-')}-{seed}-{scale:g}"
     if not directory.exists():
         made = _pgbench(scale, seed) if name == "pgbench" else _wide(name, scale, seed)
@@ -176,7 +190,9 @@ def _transactions(full: int, scale: float) -> int:
 
 
 def _wide(name: str, scale: float, seed: int) -> Corpus:
-    cells = wide_cells(scale, seed)
+    table, cells = name.split()[0], wide_cells(scale, seed)
+    if name == NARROW:
+        cells = {column: cells[column] for column in NARROW_COLUMNS}
     binary = name == "wide binary"
     rows = changes(
         b"I",
@@ -184,11 +200,11 @@ def _wide(name: str, scale: float, seed: int) -> Corpus:
         [each.binary if binary else each.text for each in cells.values()],
         b"b" if binary else b"t",
     )
-    columns = specs({name: TYPES[kind] for name, (kind, _) in WIDE_COLUMNS.items()}, "id")
-    relation = encode_relation(RelationSpec(WIDE_OID, "public", "wide", columns))
+    columns = specs({column: TYPES[WIDE_COLUMNS[column][0]] for column in cells}, "id")
+    relation = encode_relation(RelationSpec(WIDE_OID, "public", table, columns))
     payloads = in_transactions(relation, rows, WIDE_ROWS_PER_TRANSACTION)
-    table = pa.table({name: each.values for name, each in cells.items()})
-    return Corpus(name, payloads, {"public.wide": table})
+    values = pa.table({column: each.values for column, each in cells.items()})
+    return Corpus(name, payloads, {f"public.{table}": values})
 
 
 def csv_of(cells: dict[str, Cells]) -> pa.Buffer:

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pgoutput_fast as pgo
 from benchmarks.report import README, Section, machine, rewrite
-from benchmarks.spark.queries import TABLE, cpu_of_descendants, cpu_since, identity, session, wide_segments
+from benchmarks.spark.measuring import measured, to_noop
+from benchmarks.spark.queries import TABLE, identity, session, wide_segments
 from benchmarks.timing import Measured
 
 __all__ = ["queries", "section"]
@@ -78,11 +78,10 @@ def section(spark: Any, directory: Path, rounds: int, rows: int) -> Section:
     cpus: dict[str, list[float]] = {label: [] for label in compared}
     for number in range(rounds + 1):
         for label, query in compared.items():
-            before, started = cpu_of_descendants(), time.perf_counter()
-            query().write.format("noop").mode("overwrite").save()
+            wall_seconds, cpu_seconds = measured(to_noop(query))
             if number:
-                walls[label].append(time.perf_counter() - started)
-                cpus[label].append(max(cpu_since(before), 1e-9))
+                walls[label].append(wall_seconds)
+                cpus[label].append(cpu_seconds)
     wall = {label: Measured(seconds) for label, seconds in walls.items()}
     cpu = {label: Measured(seconds) for label, seconds in cpus.items()}
     table = Section(

@@ -10,18 +10,16 @@ in the temporary directory.
 from __future__ import annotations
 
 import argparse
-import os
 import tempfile
-import time
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.processes import Watch, descendants
 from benchmarks.report import Section, machine, rewrite
-from benchmarks.spark.queries import TABLE, cpu_of_descendants, cpu_since, session, wide_segments
+from benchmarks.spark.measuring import measured, peak_of_workers, to_noop
+from benchmarks.spark.queries import TABLE, session, wide_segments
 
 __all__ = ["Point", "chart", "measure", "on_paper", "table"]
 
@@ -30,7 +28,6 @@ MARKERS = "<!-- curve -->", "<!-- end of curve -->"
 TIMES = (1, 4, 16, 64)
 SCALE = 0.5
 COLORS = ("#1f5fa8", "#c2571a", "#3a7d44")
-_EVERY_SECONDS = 0.05
 
 
 @dataclass(frozen=True)
@@ -43,7 +40,7 @@ class Point:
         nbytes: bytes of the payloads.
         seconds: wall time in seconds.
         cpu: CPU time in seconds of the JVM and its Python workers.
-        worker: peak of the resident memory of one Python worker, in bytes.
+        worker: peak of the resident memory of one Python worker, in MB.
         shuffled: bytes that tasks wrote for other tasks.
         tasks: number of tasks.
     """
@@ -53,28 +50,9 @@ class Point:
     nbytes: int
     seconds: float
     cpu: float
-    worker: int
+    worker: float
     shuffled: int
     tasks: int
-
-
-class WorkerMemory(Watch):
-    """Samples the resident memory of the Python processes below the JVM while a block runs."""
-
-    def __init__(self) -> None:
-        super().__init__(_EVERY_SECONDS)
-        self.most = 0
-
-    def look(self) -> None:
-        page = os.sysconf("SC_PAGE_SIZE")
-        for process in descendants(os.getpid()):
-            try:
-                command = Path(f"/proc/{process}/cmdline").read_bytes()
-                if b"pyspark" in command and b"java" not in command.split(b"\0")[0]:
-                    pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
-                    self.most = max(self.most, pages * page)
-            except OSError:  # the process has ended meanwhile
-                continue
 
 
 def queries(spark: Any, directory: Path) -> dict[str, Callable[[], Any]]:
@@ -94,13 +72,12 @@ def measure(spark: Any, directory: Path, times: int, nbytes: int) -> list[Point]
     """Runs every query once over the segments of a directory. The times include planning."""
     found = []
     for name, query in queries(spark, directory).items():
-        group, before, started = str(uuid.uuid4()), cpu_of_descendants(), time.perf_counter()
+        group = str(uuid.uuid4())
         spark.sparkContext.setJobGroup(group, name)
-        with WorkerMemory() as memory:
-            query().write.format("noop").mode("overwrite").save()
-        seconds, cpu = time.perf_counter() - started, cpu_since(before)
+        peak_of_workers()
+        seconds, cpu = measured(to_noop(query))
         shuffled, tasks = _stages(spark, group)
-        found.append(Point(name, times, nbytes, seconds, cpu, memory.most, shuffled, tasks))
+        found.append(Point(name, times, nbytes, seconds, cpu, peak_of_workers(), shuffled, tasks))
     return found
 
 
@@ -141,7 +118,7 @@ def table(points: Sequence[Point]) -> Section:
                 f"{p.seconds:.1f}",
                 f"{p.nbytes / p.seconds / 1e6:.0f}",
                 f"{p.cpu / (p.nbytes / 1e9):.1f}",
-                f"{p.worker / 1e6:.0f}",
+                f"{p.worker:.0f}",
                 f"{p.shuffled / 1e6:.2f}",
                 str(p.tasks),
             ]

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
 from statistics import median
@@ -20,13 +19,15 @@ from typing import Any
 
 import pgoutput_fast as pgo
 from benchmarks.report import README, Section, machine, rewrite
-from benchmarks.spark.queries import SOURCE, cpu_of_descendants, cpu_since, session
+from benchmarks.spark.measuring import measured
+from benchmarks.spark.queries import SOURCE, session
 from pgoutput_fast import spark as pgspark
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
 from pgoutput_fast.segments import write_segment
 
 MARKERS = "<!-- spark many figures -->", "<!-- end of spark many figures -->"
 FORMATS = ("delta", "iceberg", "parquet")
+TABLES = (400, 4_000)
 CHANGING = (1, 5, 400)
 _COLUMNS = (ColumnSpec("id", 23, key=True), ColumnSpec("note", 25))
 
@@ -56,13 +57,6 @@ class Stream:
         wal += self._writer.commit(1000 * n, 1000 * n + 8, n)
         tagged, self._state = pgo.tag(wal, self._state)
         write_segment(self._directory, tagged, self._state, source=SOURCE)
-
-
-def measured(run: Callable[[], Any]) -> tuple[float, float]:
-    """(wall seconds, CPU seconds) of a call."""
-    before, own, started = cpu_of_descendants(), time.process_time(), time.perf_counter()
-    run()
-    return time.perf_counter() - started, cpu_since(before) + time.process_time() - own
 
 
 def section(spark: Any, directory: Path, tables: int, rounds: int, formats: Sequence[str]) -> Section:
@@ -114,7 +108,7 @@ def section(spark: Any, directory: Path, tables: int, rounds: int, formats: Sequ
 def main(arguments: Sequence[str] | None = None) -> None:
     """The command."""
     parser = argparse.ArgumentParser("python -m benchmarks.spark_many", description=__doc__)
-    parser.add_argument("--tables", type=int, nargs="+", default=[400])
+    parser.add_argument("--tables", type=int, nargs="+", default=list(TABLES))
     parser.add_argument("--formats", nargs="+", choices=FORMATS, default=list(FORMATS))
     parser.add_argument("--rounds", type=int, default=3)
     given = parser.parse_args(arguments)
@@ -127,8 +121,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             print(sections[-1], flush=True)
     heading = f"{machine()}; PySpark {spark.version}, local[2], median of {given.rounds} rounds."
     spark.stop()
-    if given.tables == [400] and given.formats == list(FORMATS):
-        rewrite(README, "\n\n".join([heading, *map(str, sections)]), *MARKERS)
+    if given.tables == list(TABLES) and given.formats == list(FORMATS):
+        rewrite(README, "\n\n".join([heading, "\n".join(map(str, sections))]), *MARKERS)
 
 
 if __name__ == "__main__":

@@ -11,8 +11,7 @@ from __future__ import annotations
 import argparse
 import os
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +20,11 @@ import pyarrow as pa
 import pgoutput_fast as pgo
 from benchmarks import corpora
 from benchmarks.report import README, Section, machine, rewrite
+from benchmarks.spark.measuring import measured, to_noop
 from benchmarks.timing import Measured
 from pgoutput_fast.segments import Source, write_segment
 
-__all__ = ["cpu_of_descendants", "cpu_since", "session", "wide_segments"]
+__all__ = ["identity", "session", "wide_segments"]
 
 SOURCE = Source("7300000000000000001", "bench", "slot", ("all",), {"proto_version": "1"})
 TIMES = 8
@@ -67,38 +67,6 @@ def session() -> Any:
     return spark
 
 
-def cpu_of_descendants() -> dict[int, float]:
-    """The child processes and their children: the JVM and the Python workers that it forked. {pid: CPU seconds}."""
-    tick = os.sysconf("SC_CLK_TCK")
-    children: dict[int, list[int]] = {}
-    used: dict[int, float] = {}
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdecimal():
-            continue
-        try:
-            fields = (entry / "stat").read_text().rsplit(")", 1)[1].split()
-        except OSError:  # the process has already ended
-            continue
-        children.setdefault(int(fields[1]), []).append(int(entry.name))
-        used[int(entry.name)] = sum(map(int, fields[11:15])) / tick
-    found: dict[int, float] = {}
-    pending = list(children.get(os.getpid(), []))
-    while pending:
-        process = pending.pop()
-        pending += children.get(process, [])
-        found[process] = used[process]
-    return found
-
-
-def cpu_since(before: Mapping[int, float]) -> float:
-    """CPU seconds of the descendants since `before`, a result of `cpu_of_descendants`.
-
-    Spark ends idle workers, and their time is no longer counted. So processes that have ended are left out on both
-    sides.
-    """
-    return sum(seconds - before.get(process, 0.0) for process, seconds in cpu_of_descendants().items())
-
-
 def identity(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Returns the batches unchanged, so that only the transport is measured."""
     yield from batches
@@ -138,12 +106,10 @@ def section(spark: Any, directory: Path, rounds: int, rows: int, nbytes: int) ->
     cpus: dict[str, list[float]] = {label: [] for label in compared}
     for number in range(rounds + 1):
         for label, query in compared.items():
-            before, started = cpu_of_descendants(), time.perf_counter()
-            query().write.format("noop").mode("overwrite").save()
+            wall_seconds, cpu_seconds = measured(to_noop(query))
             if number:
-                walls[label].append(time.perf_counter() - started)
-                # If a worker ended without being waited for, the difference could be negative.
-                cpus[label].append(max(cpu_since(before), 1e-9))
+                walls[label].append(wall_seconds)
+                cpus[label].append(cpu_seconds)
     found = Section(
         f"Spark: {rows:,} rows, {nbytes / 1e9:.2f} GB of payloads",
         ["", "wall s", "MB/s", "CPU s", "wall beside payloads", "wall beside tagged", "CPU beside tagged"],

@@ -15,7 +15,6 @@ import struct
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +25,8 @@ import pyarrow.parquet as pq
 import pgoutput_fast as pgo
 from benchmarks import corpora
 from benchmarks.report import README, Section, machine, rewrite
-from benchmarks.spark.queries import (
-    SOURCE,
-    TABLE,
-    TIMES,
-    cpu_of_descendants,
-    cpu_since,
-    session,
-    wide_segments,
-)
+from benchmarks.spark.measuring import measured, peak_of_workers
+from benchmarks.spark.queries import SOURCE, TABLE, TIMES, session, wide_segments
 from benchmarks.timing import Measured
 from pgoutput_fast.schema.plain import to_types
 from pgoutput_fast.schema.types import stored_schema
@@ -155,12 +147,10 @@ def section(spark: Any, segments: Path, rounds: int, rows: int, nbytes: int) -> 
     for number in range(rounds + 1):
         for label, write in compared.items():
             target = segments.parent / "target"
-            before, own, started = cpu_of_descendants(), time.process_time(), time.perf_counter()
-            write(target)
-            wall, cpu = time.perf_counter() - started, cpu_since(before) + time.process_time() - own
+            wall, cpu = measured(lambda write=write, target=target: write(target))
             if number:
                 walls[label].append(wall)
-                cpus[label].append(max(cpu, 1e-9))
+                cpus[label].append(cpu)
             else:
                 assert _count(target) == rows, label
             shutil.rmtree(target)
@@ -239,28 +229,6 @@ def ten_tables(spark: Any, directory: Path, times: int, scale: float, rounds: in
     return found
 
 
-def _bytes(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError:  # the process has already ended
-        return b""
-
-
-def _peak_memory() -> float:
-    """The largest resident set of a worker since the last call, in MB."""
-    peak = 0
-    for process in cpu_of_descendants():
-        worker = Path("/proc") / str(process)
-        if b"pyspark.daemon" not in _bytes(worker / "cmdline"):
-            continue
-        for line in _bytes(worker / "status").splitlines():
-            if line.startswith(b"VmHWM:"):
-                peak = max(peak, int(line.split()[1]))
-        with suppress(OSError):
-            (worker / "clear_refs").write_text("5")
-    return peak / 1024
-
-
 def scaling(spark: Any, directory: Path, scale: float, factors: Sequence[int]) -> Section:
     """Increasing numbers of rows: time, rate, memory of the workers."""
     from pgoutput_fast import spark as pgspark
@@ -276,14 +244,14 @@ def scaling(spark: Any, directory: Path, scale: float, factors: Sequence[int]) -
             tagged, state = pgo.tag(corpus.payloads, state)
             write_segment(directory, tagged, state, source=SOURCE)
         there = factor
-        _peak_memory()
+        peak_of_workers()
         target, started = directory.parent / "scaled", time.perf_counter()
         pgspark.write_tables(directory, target, spark=spark)
         wall = time.perf_counter() - started
         size = sum(each.path.stat().st_size for each in list_segments(directory))
         rate = corpus.nbytes * factor / wall / 1e6
         found.rows.append(
-            [f"{factor}x", f"{size / 1e6:.0f}", f"{wall:.2f}", f"{rate:.0f}", f"{_peak_memory():.0f}"]
+            [f"{factor}x", f"{size / 1e6:.0f}", f"{wall:.2f}", f"{rate:.0f}", f"{peak_of_workers():.0f}"]
         )
         shutil.rmtree(target)
     return found

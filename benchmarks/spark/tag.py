@@ -9,12 +9,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import resource
 import statistics
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +21,9 @@ import pyarrow.parquet as pq
 
 import pgoutput_fast as pgo
 from benchmarks import corpora
+from benchmarks.spark.measuring import measured, peak_of_workers, to_noop
+from benchmarks.spark.queries import identity, session
 from pgoutput_fast import spark as pgspark
-from pgoutput_fast.demo.java import spark_environment
 
 FILES_PER_COPY = 2
 ROW_GROUP = 20_000
@@ -43,8 +41,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         payloads = corpora.corpus("wide text", given.scale, given.seed).payloads
         write(Path(directory), payloads, given.copies, given.seed)
-        with session(Path(directory)) as spark:
-            print(json.dumps(measure(spark, Path(directory), payloads, given.copies, given.rounds), indent=1))
+        spark = session()
+        spark.conf.set("spark.sql.shuffle.partitions", 16)
+        print(json.dumps(measure(spark, Path(directory), payloads, given.copies, given.rounds), indent=1))
+        spark.stop()
 
 
 def write(directory: Path, payloads: pa.Array, copies: int, seed: int) -> None:
@@ -66,44 +66,8 @@ def write(directory: Path, payloads: pa.Array, copies: int, seed: int) -> None:
             )
 
 
-class session:  # noqa: N801
-    """A Spark session on two cores, for a `with` block."""
-
-    def __init__(self, directory: Path) -> None:
-        os.environ.update(spark_environment())
-        from pyspark.sql import SparkSession
-
-        self.spark = (
-            SparkSession.builder.master("local[2]")
-            .config("spark.ui.enabled", False)
-            .config("spark.ui.showConsoleProgress", False)
-            .config("spark.driver.host", "127.0.0.1")
-            .config("spark.driver.bindAddress", "127.0.0.1")
-            # With loopback TCP, two full buffers can block both sides for minutes.
-            .config("spark.python.unix.domain.socket.enabled", True)
-            .config("spark.driver.memory", "4g")
-            .config("spark.local.dir", str(directory / "local"))
-            .config("spark.sql.shuffle.partitions", 16)
-            .getOrCreate()
-        )
-
-    def __enter__(self) -> Any:
-        return self.spark
-
-    def __exit__(self, *_: object) -> None:
-        gateway: Any = self.spark.sparkContext._gateway
-        self.spark.stop()
-        gateway.shutdown()
-        gateway.proc.stdin.close()
-        gateway.proc.wait(30)
-
-
-def _identity(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    yield from batches
-
-
 def measure(spark: Any, directory: Path, payloads: pa.Array, copies: int, rounds: int) -> dict[str, Any]:
-    """Median wall seconds, and median ratios to the identity's time in the same round.
+    """Medians of wall and CPU seconds, and of their ratios to the identity in the same round.
 
     Raises:
         AssertionError: if the tags differ from those of `pgo.tag`.
@@ -115,29 +79,34 @@ def measure(spark: Any, directory: Path, payloads: pa.Array, copies: int, rounds
         some = pgspark.tag(frame.where(f"seq < {len(payloads)}"), "seq").select(*CHECKED).orderBy("seq")
         assert pa.Table.from_batches([expected]).equals(some.toArrow().cast(expected.schema))
     tasks: dict[str, Callable[[], Any]] = {
-        "identity": lambda: frames["ordered"].mapInArrow(_identity, schema),
+        "identity": lambda: frames["ordered"].mapInArrow(identity, schema),
         "in order": lambda: pgspark.tag(frames["ordered"], "seq"),
         "first pass in order": lambda: pgspark.tag(frames["ordered"], "seq").limit(0),
         "with the sort": lambda: pgspark.tag(frames["shuffled"], "seq"),
         "first pass with the sort": lambda: pgspark.tag(frames["shuffled"], "seq").limit(0),
     }
-    seconds: dict[str, list[float]] = {name: [] for name in tasks}
+    walls: dict[str, list[float]] = {name: [] for name in tasks}
+    cpus: dict[str, list[float]] = {name: [] for name in tasks}
     for number in range(rounds + 1):
         for name, task in tasks.items():
-            start = time.perf_counter()
-            task().write.format("noop").mode("overwrite").save()
+            wall, cpu = measured(to_noop(task))
             if number:
-                seconds[name].append(time.perf_counter() - start)
-    return {
+                walls[name].append(wall)
+                cpus[name].append(cpu)
+    found: dict[str, Any] = {
         "bytes of payloads": (payloads.nbytes - 4 * len(payloads)) * copies,
         "messages": len(payloads) * copies,
-        "seconds": {name: round(statistics.median(each), 2) for name, each in seconds.items()},
-        "times the identity": {
+        "peak of a worker, MB": round(peak_of_workers()),
+    }
+    for clock, seconds in (("wall", walls), ("CPU", cpus)):
+        found[f"{clock} seconds"] = {
+            name: round(statistics.median(each), 2) for name, each in seconds.items()
+        }
+        found[f"{clock} time beside the identity"] = {
             name: round(statistics.median(b / a for a, b in zip(seconds["identity"], each, strict=True)), 2)
             for name, each in seconds.items()
-        },
-        "peak of a child, MB": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss >> 10,
-    }
+        }
+    return found
 
 
 if __name__ == "__main__":

@@ -132,5 +132,5 @@ def resolve(
         known.fingerprint(),
         whole,
         oids,
-        tuple(r.version for r in known.relations if r.oid in oids and r.version not in chosen),
+        tuple(each.version for oid in oids for each in known.named(oid) if each.version not in chosen),
     )

@@ -70,8 +70,8 @@ _LOGICAL_HEADER = 14  # with an xid
 # To tag a change of a row, the xid, the relation, and the first tuple up to the kind of its first value are enough.
 _ROW_HEADER = 13
 # A range has at least this many rows, unless the caller sets the number of ranges. Even a task with few rows takes some
-# 50 ms.
-_LEAST_ROWS = 10_000
+# 50 ms, and there are two for each range.
+_LEAST_ROWS = 50_000
 
 
 def tag(
