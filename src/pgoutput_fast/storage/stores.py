@@ -155,11 +155,17 @@ class Store(ABC):
         """Removes a file. Returns whether it existed."""
 
     @abstractmethod
-    def rename(self, name: str, new_name: str) -> None:
-        """Renames a file durably within its directory, and replaces a file of the new name.
+    def rename(self, name: str, new_name: str, *, replace: bool = True) -> None:
+        """Renames a file durably within its directory.
+
+        Args:
+            name: its name.
+            new_name: its new name.
+            replace: whether a file of the new name is replaced. Object stores do not prevent that if it appears now.
 
         Raises:
             FileNotFoundError: if the file does not exist.
+            FileExistsError: if there is a file of the new name, which is not to be replaced.
         """
 
     def put(self, name: str, content: bytes) -> None:
@@ -365,8 +371,11 @@ class _Directory(Store):
             fsync(directory.parent)
             self._sure.add(directory)
 
-    def rename(self, name: str, new_name: str) -> None:
-        os.rename(self._root / name, self._root / new_name)
+    def rename(self, name: str, new_name: str, *, replace: bool = True) -> None:
+        if replace:
+            os.rename(self._root / name, self._root / new_name)
+        else:
+            publish(self._root / name, self._root / new_name)
         fsync((self._root / new_name).parent)
 
     def remove(self, name: str) -> bool:
@@ -473,9 +482,11 @@ class _Remote(Store):
         (info,) = self._files.get_file_info([inside])
         return info.size if info.is_file else None
 
-    def rename(self, name: str, new_name: str) -> None:
+    def rename(self, name: str, new_name: str, *, replace: bool = True) -> None:
         if self._size(f"{self._root}/{name}") is None:
             raise FileNotFoundError(f"{self}/{name} does not exist")
+        if not replace and self._size(f"{self._root}/{new_name}") is not None:
+            raise FileExistsError(f"{self}/{new_name} exists")
         self._files.move(f"{self._root}/{name}", f"{self._root}/{new_name}")
 
     def remove(self, name: str) -> bool:

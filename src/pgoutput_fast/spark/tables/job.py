@@ -281,7 +281,7 @@ def _commit(
 
     if mode == "overwrite":
         run.lease.check()
-        run.progress.forget(part.directory for part in parts)
+        run.progress.forget(part.directory for part in parts if part.directory not in problems.reasons)
     if source.rejected:
         _commit_rejects(run, OTHER_REJECTS, by_table.get(OTHER_REJECTS, []), position, mode)
 

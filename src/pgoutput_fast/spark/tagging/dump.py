@@ -77,16 +77,17 @@ def _row_groups(path: str, order: str, columns: Sequence[str]) -> tuple[tuple[An
     kinds = tuple(schema.field(name).type for name in columns)
     if not pa.types.is_integer(schema.field(order).type) or not all(map(_is_plain, kinds)):
         raise ValueError("a column of another type")
-    (at,) = (k for k in range(metadata.num_columns) if metadata.schema.column(k).path == order)
+    places = {metadata.schema.column(k).path: k for k in range(metadata.num_columns)}
     found = []
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
         if not group.num_rows:
             continue
-        known = group.column(at).statistics
+        known = group.column(places[order]).statistics
         if known is None or not known.has_min_max or not known.has_null_count or known.null_count:
             raise ValueError("a row group without statistics")
-        found.append(_RowGroup(int(known.min), int(known.max), path, number, group.total_byte_size))
+        nbytes = sum(group.column(places[name]).total_uncompressed_size for name in columns)
+        found.append(_RowGroup(int(known.min), int(known.max), path, number, nbytes))
     return kinds, found
 
 

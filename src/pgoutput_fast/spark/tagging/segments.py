@@ -19,8 +19,8 @@ from pgoutput_fast.decoding.state import StreamState
 from pgoutput_fast.protocol.kinds import SESSION_MARK
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 from pgoutput_fast.segments.names import (
+    all_named,
     named_segments,
-    newest_named,
     ordinals_of,
     published_name,
     unpublished_names,
@@ -37,7 +37,7 @@ from pgoutput_fast.spark.dataframes.tagged import (
 )
 from pgoutput_fast.spark.shipping import shipped
 from pgoutput_fast.spark.tagging.states import given_state
-from pgoutput_fast.spark.tasks.segments import SOURCE, WRITTEN_SCHEMA, LaterStart, WriteSegments
+from pgoutput_fast.spark.tasks.segments import SOURCE, WRITTEN_SCHEMA, TaskStart, WriteSegments
 from pgoutput_fast.spark.tasks.tag import TagThen
 from pgoutput_fast.spark.types import spark_schema
 from pgoutput_fast.spark.workers import check_workers
@@ -131,7 +131,8 @@ def write_segments(
             # Messages without rows are at the end of what a task got. One task writes what follows them.
             task, least_bytes = continued(), math.inf
     finally:
-        _remove_unpublished(store)
+        with suppress(OSError):  # the next call removes them
+            _remove_unpublished(store)
     newest = newest_segment(place)
     if newest is not None and next_seq is not None and next_seq > newest.state.next_seq:
         marks = tagged.where((F.col("kind") == SESSION_MARK) & (F.col("seq") > newest.last_seq))
@@ -173,19 +174,13 @@ def _divided(task: WriteSegments, untagged: Untagged, ranges: list[RangesOfTask]
     """
     if len(ranges) == 1:
         return task
-    divided = [
-        LaterStart(
-            untagged.ranges[each.first],
-            max(1, each.nbytes // max(1, round(each.nbytes / task.segment_bytes))),
-        )
-        for each in ranges
-    ]
-    return replace(
-        task,
-        segment_bytes=divided[0].segment_bytes,
-        later=tuple(divided[1:]),
-        catalog=untagged.task.starts.catalog,
-    )
+    divided = []
+    for each in ranges:
+        start, count = untagged.ranges[each.first], round(each.nbytes / task.segment_bytes)
+        nbytes = each.nbytes // count if count else task.segment_bytes
+        divided.append(TaskStart(start.next_seq, start.first, nbytes))
+    first, *later = divided
+    return replace(task, segment_bytes=first.segment_bytes, later=tuple(later), starts=untagged.task.starts)
 
 
 def _publish(store: Store, task: WriteSegments, unpublished: list[str]) -> bool:
@@ -194,22 +189,36 @@ def _publish(store: Store, task: WriteSegments, unpublished: list[str]) -> bool:
     Raises:
         FileExistsError: if another process wrote segments meanwhile.
     """
-    newest = newest_named(store)
-    last, follows = task.last_seq, task.follows and task.last_seq >= 0
-    if (-1 if newest is None else newest.last_seq) != last:
-        raise FileExistsError(
-            f"another process wrote segments into {store} at the same time: make sure that only one process writes "
-            "there"
-        )
     named = sorted((ordinals_of(published_name(name)), name) for name in unpublished)
     # The state of the last segment counts all messages. Without segments of the last task it does not.
-    whole = not task.later or (bool(named) and named[-1][0][1] >= task.later[-1].start.next_seq)
+    whole = not task.later or (bool(named) and named[-1][0][1] >= task.later[-1].next_seq)
+    last, follows = task.last_seq, task.follows and task.last_seq >= 0
+    published: list[str] = []
+    _expect_own(store, task, published)
     for (first, end), name in named if whole else named[:-1]:
         if follows and first != last + 1:
-            return False
-        store.rename(name, published_name(name))
+            whole = False
+            break
+        try:
+            store.rename(name, published_name(name), replace=False)
+        except (FileExistsError, FileNotFoundError):
+            raise _others_write(store) from None
+        published.append(published_name(name))
         last, follows = end, True
+    _expect_own(store, task, published)
     return whole
+
+
+def _expect_own(store: Store, task: WriteSegments, published: list[str]) -> None:
+    """Checks that no other process wrote segments since the task was planned."""
+    if [each.name for each in all_named(store) if each.last_seq > task.last_seq] != published:
+        raise _others_write(store)
+
+
+def _others_write(store: Store) -> FileExistsError:
+    return FileExistsError(
+        f"another process wrote segments into {store} at the same time: make sure that only one process writes there"
+    )
 
 
 def _remove_unpublished(store: Store) -> None:

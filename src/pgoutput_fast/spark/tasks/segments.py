@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -22,11 +22,11 @@ from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 from pgoutput_fast.segments.catalog import CatalogLog
 from pgoutput_fast.segments.segment import Source
 from pgoutput_fast.segments.write import write_unpublished
-from pgoutput_fast.spark.tasks.tag import Start
+from pgoutput_fast.spark.tasks.tag import Starts
 from pgoutput_fast.storage.paths import redacted_uri
 from pgoutput_fast.storage.stores import open_store
 
-__all__ = ["SOURCE", "WRITTEN_SCHEMA", "LaterStart", "WriteSegments"]
+__all__ = ["SOURCE", "WRITTEN_SCHEMA", "TaskStart", "WriteSegments"]
 
 # Tagged payloads do not identify their server and slot. A capture has another source, so it refuses to continue such a
 # directory: up to where its slot may be confirmed is unknown.
@@ -175,15 +175,17 @@ def _first_of_each(rows: pa.RecordBatch, before: int) -> pa.Array:
     return pa.array(np.diff(seqs, prepend=before) != 0)
 
 
-class LaterStart(NamedTuple):
-    """Where a task begins that does not write the first segments.
+class TaskStart(NamedTuple):
+    """Where a task begins.
 
     Attributes:
-        start: the start of its first range.
+        next_seq: the ordinal of its first message.
+        first: its first row, by which its start is found.
         segment_bytes: as in WriteSegments.
     """
 
-    start: Start
+    next_seq: int
+    first: str
     segment_bytes: int
 
 
@@ -205,8 +207,8 @@ class WriteSegments:
         next_seq: the ordinal with which the stream continues; None for the one after the last row.
         segment_bytes: minimum bytes of payloads at which a segment is written.
         quarantine: whether some messages were rejected.
-        later: the starts of the tasks after the first one, in stream order.
-        catalog: the relation versions of these starts, as JSON.
+        later: where the tasks after the first one begin, in stream order.
+        starts: the states there.
     """
 
     directory: str
@@ -219,8 +221,8 @@ class WriteSegments:
     next_seq: int | None
     segment_bytes: int
     quarantine: bool = False
-    later: tuple[LaterStart, ...] = ()
-    catalog: str = ""
+    later: tuple[TaskStart, ...] = ()
+    starts: Starts | None = field(default=None, repr=False)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         if open_store(self.directory).local and not os.path.isdir(self.directory):
@@ -249,15 +251,19 @@ class WriteSegments:
 
     def _writer(self, first: int) -> _Writer:
         """The writer of the task whose first row is this message."""
-        number = bisect_right(self.later, first, key=lambda each: each.start.next_seq)
+        number = bisect_right(self.later, first, key=lambda each: each.next_seq)
         next_seq = self.next_seq if number == len(self.later) else None
         if number:
-            start, segment_bytes = self.later[number - 1]
-            state = start.state_of(Catalog.from_json(self.catalog))
+            begin, row, segment_bytes = self.later[number - 1]
+            assert self.starts is not None
+            start = self.starts.at(row)
+            assert start is not None
+            state = start.state_of(Catalog.from_json(self.starts.catalog))
             assert state is not None
             # If the task before this one ends with messages without rows, the driver notices it.
-            before = start.next_seq - 1
-            return _Writer(self.directory, state, segment_bytes, before, next_seq, quarantine=self.quarantine)
+            return _Writer(
+                self.directory, state, segment_bytes, begin - 1, next_seq, quarantine=self.quarantine
+            )
         state = StreamState.from_json(self.state)
         self._check_first(first, state)
         return _Writer(

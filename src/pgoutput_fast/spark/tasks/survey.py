@@ -54,7 +54,7 @@ class Survey:
 
     @classmethod
     def joined(cls, parts: Iterable[Survey]) -> Survey:
-        """The survey of all payloads, from those of their parts in any order."""
+        """The survey of all payloads, from those of their parts in stream order."""
         parts = list(parts)
         described: dict[tuple[int, bytes, int], dict[str, Any]] = {}
         for row in sorted(

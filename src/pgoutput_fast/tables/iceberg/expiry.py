@@ -23,7 +23,7 @@ class Expired:
     Attributes:
         ids: their ids.
         snapshots: the same, oldest first.
-        neighbours: the snapshots before and after them, which stay.
+        neighbours: the snapshots before and after them, which stay; and the newest one.
     """
 
     ids: list[int]
@@ -56,17 +56,26 @@ def expired(metadata: Any) -> Expired | None:
     from pyiceberg.table import TableProperties
     from pyiceberg.table.snapshots import Operation
 
-    kept = max(int(metadata.properties.get(TableProperties.MIN_SNAPSHOTS_TO_KEEP, _KEPT)), 1)
     ordered = sorted(metadata.snapshots, key=lambda each: each.sequence_number)
-    # The parent of a snapshot is None after it has expired.
-    is_line = all(new.parent_snapshot_id in (old.snapshot_id, None) for old, new in pairwise(ordered))
-    if len(metadata.refs) != 1 or not is_line:
-        return None
     appends = sum(
         1 for _ in takewhile(lambda each: each.summary.operation == Operation.APPEND, reversed(ordered))
     )
-    if appends < 2 * kept:
+    kept, begin = (
+        _kept(metadata.properties.get(TableProperties.MIN_SNAPSHOTS_TO_KEEP)),
+        len(ordered) - appends,
+    )
+    if appends < 2 * kept or len(metadata.refs) != 1:
         return None
-    begin = len(ordered) - appends
-    gone, neighbours = ordered[begin : begin + kept], [*ordered[:begin][-1:], ordered[begin + kept]]
+    ids = {each.snapshot_id for each in ordered}
+    for k, (old, new) in enumerate(pairwise(ordered), 1):
+        # The parent of the first append may have expired.
+        if new.parent_snapshot_id != old.snapshot_id and (k != begin or new.parent_snapshot_id in ids):
+            return None
+    gone = ordered[begin : begin + kept]
+    neighbours = [*ordered[:begin][-1:], ordered[begin + kept], ordered[-1]]
     return Expired([each.snapshot_id for each in gone], gone, neighbours)
+
+
+def _kept(given: str | None) -> int:
+    """How many snapshots a table keeps, by its property."""
+    return int(given) if given is not None and given.isdecimal() and int(given) else _KEPT
