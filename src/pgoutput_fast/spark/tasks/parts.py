@@ -12,7 +12,7 @@ from typing import Protocol
 __all__ = ["Parts"]
 
 # Spark divides a broadcast variable into pieces of this size.
-_BLOCK_BYTES = 4 << 20
+_JOINED_BYTES = 4 << 20
 # Fewer bytes are pickled with the task, which costs it less than a broadcast variable.
 _LEAST_SHARED = 256 << 10
 
@@ -61,7 +61,7 @@ class Parts:
             block.clear()
 
         for part in parts:
-            if block and len(block) + len(part) > _BLOCK_BYTES:
+            if block and len(block) + len(part) > _JOINED_BYTES:
                 close()
             places.append((len(blocks), len(block), len(block) + len(part)))
             block += part
