@@ -6,6 +6,7 @@ import itertools
 import os
 import random
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,8 @@ from pgoutput_fast.spark.dataframes.tagged import ends_of, untagged_of
 from support.disks import small_disk
 from support.forms import and_slow
 from support.interleaved import everything
-from support.lakes import running, settled
+from support.lakes import running, settled, wait_for
+from support.segment_streams import SOURCE
 from support.streams import RandomChoices, make_stream
 
 DRIVER = pytest.mark.classic("a driver of its own, on a classic Spark")
@@ -620,3 +622,39 @@ def test_missing_rows_stay_a_gap(spark: Any, tmp_path: Path) -> None:
     pgspark.write_segments(wals[2][1].where("seq >= 0"), directory, state=state)
     with pytest.raises(ValueError, match=r"no segment has messages 4 to 6|messages 4 to 6"):
         pgspark.write_tables(directory, tmp_path / "lake")
+
+
+def test_payloads_that_a_file_has_once(spark: Any, tmp_path: Path) -> None:
+    """The size of a row group with equal payloads says nothing of theirs."""
+    writer, spec = encode.Writer(), encode.RelationSpec(7, "public", "t", (encode.ColumnSpec("note", 25),))
+    payloads = writer.begin(1, 1000, 0)
+    for k in range(2000):
+        payloads += writer.change(spec, "insert", new=[random.Random(k).randbytes(200).hex()])
+    payloads += writer.commit(1000, 1008, 0) + writer.begin(2, 2000, 0)
+    for _ in range(2000):
+        payloads += writer.change(spec, "insert", new=["x" * 400])
+    payloads += writer.commit(2000, 2008, 0)
+    wal = pgspark.tag(dumped(tmp_path / "dump", payloads, rows=500), "place", spark=spark)
+    found = pgspark.write_segments(wal, tmp_path / "segments", segment_bytes=100_000)
+    assert 10 <= len(found) <= 40
+    assert [row["payload"] for row in rows_in(tmp_path / "segments")] == payloads
+
+
+def test_another_process_writes_meanwhile(spark: Any, tmp_path: Path) -> None:
+    """Its segment stays, and the call says so."""
+    payloads, directory = everything().payloads, tmp_path / "segments"
+    wal = pgspark.tag(dumped(tmp_path / "dump", payloads), "place", spark=spark)
+    rows, state = pgo.tag(payloads[:5])
+    written: list[Any] = []
+
+    def other() -> None:
+        wait_for(lambda: list(directory.glob(".*.unpublished.*")), 60)
+        written.append(segments.write_segment(directory, rows, state, source=SOURCE))
+
+    with ThreadPoolExecutor(1) as pool:
+        writing = pool.submit(other)
+        with pytest.raises(FileExistsError, match="another process wrote segments"):
+            pgspark.write_segments(wal, directory, segment_bytes=1)
+        writing.result()
+    assert [segment.path for segment in list_segments(directory)] == written
+    assert not list(directory.glob(".*.unpublished.*"))

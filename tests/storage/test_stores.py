@@ -94,6 +94,29 @@ def test_places_that_are_no_places(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert absolute(place) == place
 
 
+def _rename_without_replacing(store: Store) -> None:
+    store.put("a", b"1")
+    store.put("b", b"2")
+    with pytest.raises(FileExistsError, match="b exists"):
+        store.rename("a", "b", replace=False)
+    assert (store.read("a"), store.read("b")) == (b"1", b"2")
+    store.rename("a", "c", replace=False)
+    store.rename("c", "b")
+    assert (store.names(), store.read("b")) == (["b"], b"1")
+    with pytest.raises(FileNotFoundError):
+        store.rename("a", "d", replace=False)
+
+
+def test_a_rename_that_replaces_nothing(store: Store) -> None:
+    _rename_without_replacing(store)
+
+
+@pytest.mark.slow
+def test_a_rename_in_a_store_that_replaces_nothing() -> None:
+    with opened_bucket("renamed") as bucket:
+        _rename_without_replacing(open_store(bucket.uri % "files"))
+
+
 @pytest.mark.slow
 def test_a_file_of_a_store_that_is_replaced_while_it_is_read() -> None:
     """A reader gets the whole file, as it was or as it is."""
