@@ -57,13 +57,11 @@ def expired(metadata: Any) -> Expired | None:
     from pyiceberg.table.snapshots import Operation
 
     ordered = sorted(metadata.snapshots, key=lambda each: each.sequence_number)
-    appends = sum(
-        1 for _ in takewhile(lambda each: each.summary.operation == Operation.APPEND, reversed(ordered))
-    )
-    kept, begin = (
-        _kept(metadata.properties.get(TableProperties.MIN_SNAPSHOTS_TO_KEEP)),
-        len(ordered) - appends,
-    )
+    kept = _kept(metadata.properties.get(TableProperties.MIN_SNAPSHOTS_TO_KEEP))
+    # Other programs may leave the summary out.
+    operations = (None if each.summary is None else each.summary.operation for each in reversed(ordered))
+    appends = sum(1 for _ in takewhile(lambda each: each == Operation.APPEND, operations))
+    begin = len(ordered) - appends
     if appends < 2 * kept or len(metadata.refs) != 1:
         return None
     ids = {each.snapshot_id for each in ordered}
