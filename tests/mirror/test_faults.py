@@ -28,6 +28,8 @@ _CURRENT, _POINTS = "pgoutput_fast.merge.local", "pgoutput_fast.mirror.state.poi
 _LOAD, _RETENTION = "pgoutput_fast.mirror.load.load", "pgoutput_fast.capture.retention"
 
 # (module, function, call): at that call, or when it returns (a number below 0).
+BEFORE_A_TABLE = [[_CURRENT, "commit", 1]]  # a file of the first current table
+BEFORE_A_HISTORY = [[_HISTORY, "AppendTable.commit", 1]]
 LOADING = [
     [_STATE, "MirrorState.set_beginning", -1],  # no slot yet
     [_STATE, "MirrorState.set_beginning", 2],  # the slot, and nobody knows
@@ -98,7 +100,11 @@ def _transfer(place: Place, seed: int) -> None:
     transfers.write(place.database, seed, 10)
 
 
-@pytest.mark.parametrize("kills", [LOADING, pytest.param(LOADING_TOO, marks=SOAK)], ids=["some", "others"])
+@pytest.mark.parametrize(
+    "kills",
+    [BEFORE_A_TABLE, BEFORE_A_HISTORY, LOADING, pytest.param(LOADING_TOO, marks=SOAK)],
+    ids=["before a table", "before a history", "some", "others"],
+)
 def test_killed_at_a_step_of_the_first_load(accounts: Place, kills: list[list[Any]]) -> None:
     for n, kill in enumerate(kills):
         _transfer(accounts, n)

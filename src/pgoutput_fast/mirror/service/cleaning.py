@@ -40,11 +40,13 @@ class Cleaning:
             self._state.set_cleaned(time.time())
 
     def clean_after_kill(self, tables: Tables) -> None:
-        """Removes what a killed mirror left."""
+        """Removes what a killed mirror left, now and when it is next due."""
         before = self._state.run()
         if before is not None:
             self._state.set_left_runs({before: time.time()} | self._state.left_runs())
             self._clean(tables)
+            # Files of a load that was not committed go once their table exists.
+            self._next = time.monotonic()
         self.remove_spilled()
 
     def remove_spilled(self) -> None:
