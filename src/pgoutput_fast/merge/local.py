@@ -90,10 +90,10 @@ def _find(
     parts = [pa.schema([version.schema.field(name) for name in existing]).empty_table()]
     finder = Finder(keys, keys=True)
     for k in candidates(version, keys):
-        place = f"{table.files}/{version.files[k].name}"
+        file = version.files[k]
         # First only the keys: most candidates have no match.
-        groups = row_groups(table.store, place, version.schema, keys.schema.names, keys)
+        groups = row_groups(table.store, table.files, file, version.schema, keys.schema.names, keys)
         if any((finder.find(rows) >= 0).any() for _, rows in groups):
-            for _, rows in row_groups(table.store, place, version.schema, existing, keys):
+            for _, rows in row_groups(table.store, table.files, file, version.schema, existing, keys):
                 parts.append(rows.filter(pa.array(finder.find(rows) >= 0)))
     return with_null_columns(pa.concat_tables(parts), names)

@@ -59,7 +59,7 @@ class Staged:
         before, removed = self.before, self.removed
         old = () if before is None or removed is None else before.files
         kept = [k for k, each in enumerate(old) if removed is not None and each.name not in removed]
-        new = [DataFile(each.name, each.rows, each.nbytes) for each in self.added]
+        new = [DataFile.of(each) for each in self.added]
         statistics = [parsed_json(each.statistics) for each in self.added]
         schema = self.schema
 

@@ -19,6 +19,7 @@ from pgoutput_fast.tables.data_files import (
     candidates,
     least_and_largest,
     row_groups,
+    stays_without,
 )
 from pgoutput_fast.tables.files import WrittenFile
 from pgoutput_fast.tables.table import DataFile, Version
@@ -43,10 +44,6 @@ class MergedTable:
     key: tuple[str, ...]
     identity: tuple[str, ...]
     schema: pa.Schema
-
-    def place(self, file: DataFile) -> str:
-        """The name of a file in the store."""
-        return f"{self.directory}/{file.name}"
 
 
 @dataclass(frozen=True)
@@ -99,7 +96,7 @@ class RewriteUnit:
         take = _replacements(self.effects, placed, self.table.schema)
 
         def rewritten(file: DataFile) -> Iterator[pa.Table]:
-            return _rewritten(store, self.table.place(file), self.table.schema, removed.get(file.name), take)
+            return _rewritten(store, self.table, file, removed.get(file.name), take)
 
         joined = [file for file in self.version.files if file.name in self.joined]
         changed = [
@@ -122,11 +119,11 @@ class RewriteUnit:
         for k in candidates(self.version, rows):
             file = self.version.files[k]
             found = [Removed(np.empty(0, np.int64), np.empty(0, np.int64))]
-            for begin, group in row_groups(
-                store, self.table.place(file), self.table.schema, self.table.identity, rows
+            for positions, group in row_groups(
+                store, self.table.directory, file, self.table.schema, self.table.identity, rows
             ):
                 part = search.removed(group)
-                found.append(Removed(part.rows + begin, part.replacements))
+                found.append(Removed(positions[part.rows], part.replacements))
             ordinals = np.concatenate([part.rows for part in found])
             if len(ordinals):
                 removed[file.name] = Removed(ordinals, np.concatenate([part.replacements for part in found]))
@@ -205,24 +202,27 @@ def _replacements(
 
 
 def _rewritten(
-    store: Store, file: str, schema: pa.Schema, removed: Removed | None, take: Callable[[Numbers], pa.Table]
+    store: Store,
+    table: MergedTable,
+    file: DataFile,
+    removed: Removed | None,
+    take: Callable[[Numbers], pa.Table],
 ) -> Iterator[pa.Table]:
     """The rows of a file, without the removed ones and with their replacements.
 
     Args:
-        store: the store of the file.
-        file: its name in the store.
-        schema: the columns of the table.
+        store: the store of the table.
+        table: the table.
+        file: the file.
         removed: the removed rows; None for none.
         take: returns replacements by their numbers.
     """
-    for begin, rows in row_groups(store, file, schema, schema.names):
-        if removed is None:
+    for positions, rows in row_groups(store, table.directory, file, table.schema, table.schema.names):
+        if removed is None or not len(positions):
             yield rows
             continue
-        first, last = np.searchsorted(removed.rows, [begin, begin + rows.num_rows])
-        stays = np.ones(rows.num_rows, np.bool_)
-        stays[removed.rows[first:last] - begin] = False
+        first, last = np.searchsorted(removed.rows, [positions[0], positions[-1] + 1])
+        stays = stays_without(positions, removed.rows[first:last])
         replacements = removed.replacements[first:last]
         yield pa.concat_tables([rows.filter(pa.array(stays)), take(replacements[replacements >= 0])])
 

@@ -15,7 +15,7 @@ from pgoutput_fast.tables.columns import check_names, fitted, in_schema, merged
 from pgoutput_fast.tables.damaged import DamagedError
 from pgoutput_fast.tables.data_files import RUN, row_groups
 from pgoutput_fast.tables.files import CURRENT_FILE_BYTES, WrittenFile
-from pgoutput_fast.tables.table import Commit, CommitLsn, CurrentRows, DataFile, OpenVersion, Table, Version
+from pgoutput_fast.tables.table import Commit, CommitLsn, CurrentRows, OpenVersion, Table, Version
 
 __all__ = ["CurrentFileTable"]
 
@@ -149,15 +149,12 @@ class CurrentFileTable(CurrentRows):
 
         def pieces(columns: Sequence[str]) -> Iterator[pa.Table]:
             for file in there.files:
-                for _, rows in row_groups(self._store, self._file(file), there.schema, columns):
+                for _, rows in row_groups(self._store, self._directory, file, there.schema, columns):
                     yield rows
 
-        places = [str(self._store.at(self._file(file))) for file in there.files]
-        return OpenVersion(there.lsn, there.schema, pieces, places)
-
-    def _file(self, file: DataFile) -> str:
-        """The name of a file in the store."""
-        return f"{self._directory}/{file.name}"
+        marked = any(file.deleted is not None for file in there.files)
+        places = [str(self._store.at(f"{self._directory}/{file.name}")) for file in there.files]
+        return OpenVersion(there.lsn, there.schema, pieces, None if marked else places)
 
     def may_have(self, files: Sequence[WrittenFile]) -> bool:
         """Whether the table has any of these files, or cannot be read."""

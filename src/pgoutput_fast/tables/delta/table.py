@@ -11,6 +11,8 @@ from functools import cached_property, partial
 from typing import Any
 from urllib.parse import parse_qs, unquote
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -20,8 +22,10 @@ from pgoutput_fast.schema.types import stored_schema
 from pgoutput_fast.storage.paths import is_uri, open_place, redacted_uri, split_uri
 from pgoutput_fast.storage.stores import Store, open_store
 from pgoutput_fast.tables.delta.joining import joined, short_files
+from pgoutput_fast.tables.delta.log import VECTORS_FEATURE, LogState, has_entry, read_state, write_entry
 from pgoutput_fast.tables.delta.statistics import complete, inexact, mended_actions
 from pgoutput_fast.tables.delta.steps import add_columns, allow_timestamps
+from pgoutput_fast.tables.delta.vectors import Vector, write_vectors
 from pgoutput_fast.tables.files import WrittenFile
 from pgoutput_fast.tables.stream import Stream
 from pgoutput_fast.tables.table import (
@@ -65,8 +69,9 @@ _NEWEST = 1000
 # The application whose transaction is the newest time at which a file was written whose bounds were checked.
 _CHECKED = f"{_ORDINAL}.bounds"
 # The features that a table may require of its readers. With others, files may have rows that are not in the table, or
-# columns under other names.
+# columns under other names. If delta-rs enables deletion vectors, it requires variants, too, whatever the columns are.
 _FEATURES = {"timestampNtz", "v2Checkpoint"}
+_CURRENT_FEATURES = {"timestampNtz", "variantType", VECTORS_FEATURE}
 # What delta-rs writes between an error and its cause.
 _NEXT_CAUSE = re.compile(r"\s*\n[\s↳]*(?:\x1b\[\d+m[\s↳]*)*")
 
@@ -113,8 +118,14 @@ class DeltaTable(Table):
         self._delta = deltalake
         self._uri, options = uri_and_options(str(store.at(directory)))
         self._storage = {**options, **(storage_options or {})} or None
-        # The newest version that was read.
+        # The newest version that was read; and the log of the newest one whose log was read.
         self._opened: Any = None
+        self._log: LogState | None = None
+
+    @property
+    def marks(self) -> bool:  # type: ignore[override]
+        # Only delta-rs writes conditionally into a store, and it does not commit vectors.
+        return self.role == "current" and self.store.local
 
     def can_widen(self, before: pa.DataType, wide: pa.DataType) -> bool:
         return bool(wide.equals(before))  # delta-rs does not support Delta's type widening
@@ -159,7 +170,7 @@ class DeltaTable(Table):
             raise
 
     def _forget(self) -> None:
-        self._opened = self._known = None
+        self._opened = self._known = self._log = None
         self._is_known = False
 
     def _at(self, number: int | None) -> Any:
@@ -180,13 +191,25 @@ class DeltaTable(Table):
             with self._errors(None):
                 return pa.table((table if table.version() == number else self._at(number)).get_add_actions())
 
-        listed = ListedFiles(files, _data_files)
+        marks = VECTORS_FEATURE in (table.protocol().reader_features or ())
+
+        def data_files(actions: pa.Table) -> list[DataFile]:
+            return _data_files(actions, self._state(number).vectors if marks else {})
+
+        listed = ListedFiles(files, data_files)
 
         def bounds(column: str) -> tuple[pa.Array, pa.Array]:
             return _bound(listed.listing, "min", column), _bound(listed.listing, "max", column)
 
         schema = stored_schema(pa.schema(table.schema().to_arrow()), "table")
         return Version(number, position, schema, listed, bounds, partition_by)
+
+    def _state(self, number: int) -> LogState:
+        """The log of a version."""
+        state = read_state(self.store, self.directory, number, self._log)
+        if self._log is None or state.number > self._log.number:
+            self._log = state
+        return state
 
     def _position(self, table: Any) -> Ordinal | CommitLsn | None:
         found = [table.transaction_version(name) for name in _POSITIONS[self.role]]
@@ -237,6 +260,8 @@ class DeltaTable(Table):
                 return _create(self._uri, self._storage, whole, commit, actions, properties)
             table = self._prepared(commit, base, whole)
             number = table.version()
+            if self._concerns_vectors(commit):
+                return self._commit_entry(commit, number)
             table.create_write_transaction(
                 self._actions(commit),
                 "overwrite" if commit.replaces else "append",
@@ -262,6 +287,107 @@ class DeltaTable(Table):
                 raise
             raise _columns_error(problem, str(self)) from problem
 
+    def _concerns_vectors(self, commit: Commit) -> bool:
+        """Whether delta-rs cannot make a commit, because of deletion vectors.
+
+        Raises:
+            ValueError: if so, and this package cannot make it either.
+        """
+        if commit.base is None or commit.replaces:
+            return False
+        removed = commit.removed and any(
+            file.deleted is not None and file.name in commit.removed for file in commit.base.files
+        )
+        if (commit.deleted or removed) and not self.marks:
+            raise ValueError(
+                f"{self} has files with rows that are marked deleted (deletion vectors), which this package cannot "
+                f"commit in a store. {self.remove.capitalize()}, and {self.again}"
+            )
+        return bool(commit.deleted or removed)
+
+    def _commit_entry(self, commit: Commit, number: int) -> None:
+        """Commits an entry of the log after a version."""
+        assert commit.base is not None
+        state, base = self._state(number), {file.name: file for file in commit.base.files}
+        try:
+            state.check_writable()
+        except ValueError as problem:
+            raise ValueError(
+                f"{self} was changed by something else, and cannot be written: {problem}"
+            ) from None
+        rows = {name: self._marked(base[name], new) for name, new in commit.deleted.items()}
+        vectors = write_vectors(self.store, self.directory, rows) if rows else {}
+        actions = state.enabled() if vectors else []
+        actions += [state.removed(name) for name in (*vectors, *commit.removed)]
+        actions += [state.added(name, vector) for name, vector in vectors.items()]
+        actions += [_entry_of(_add_action(file)) for file in commit.added]
+        applied, info = self._applications(commit)
+        if not self._written(number + 1, actions, applied, info, list(vectors.values())[:1]):
+            raise ConflictError(self)
+        if (number + 1) % state.checkpoint_interval == 0:
+            self._checkpoint()
+
+    def _writable(self, number: int) -> LogState:
+        """The log of a version, for an entry after it.
+
+        Raises:
+            ValueError: if this package may not write it.
+        """
+        state = self._state(number)
+        try:
+            state.check_writable()
+        except ValueError as problem:
+            raise ValueError(
+                f"{self} was changed by something else, and cannot be written: {problem}"
+            ) from None
+        return state
+
+    def _marked(self, file: DataFile, new: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The positions of all rows of a file that are marked after a commit."""
+        if file.deleted is None:
+            return new
+        return np.union1d(file.deleted.positions(self.store, self.directory, file.rows), new)
+
+    def _written(
+        self,
+        number: int,
+        actions: Sequence[Mapping[str, Any]],
+        applied: Mapping[str, int],
+        info: Mapping[str, str] | None = None,
+        vectors: Sequence[Vector] = (),
+    ) -> bool:
+        """Commits a version by an entry of the log. Returns whether no other commit was in the way.
+
+        Args:
+            number: the version.
+            actions, applied, info: as for `write_entry`.
+            vectors: one of each new file of vectors.
+
+        Raises:
+            OutcomeUnknownError: if it may be lost in a crash of the machine.
+        """
+        try:
+            write_entry(self.store, self.directory, number, actions, applied, info)
+        except OSError as problem:
+            exists = isinstance(problem, FileExistsError)
+            if not exists and has_entry(self.store, self.directory, number):
+                raise OutcomeUnknownError(self, problem) from problem
+            for vector in vectors:
+                with suppress(OSError):
+                    self.store.remove(f"{self.directory}/{vector.file}")
+            if exists:
+                return False
+            raise
+        return True
+
+    def _checkpoint(self) -> None:
+        """Writes a checkpoint, and removes old entries of the log, as delta-rs does after its own commits."""
+        # The commit is done, and the next one tries again.
+        with suppress(self._delta.exceptions.DeltaError, OSError):
+            table = self._at(None)
+            table.create_checkpoint()
+            table.cleanup_metadata()
+
     def _actions(self, commit: Commit) -> list[Any]:
         from deltalake.transaction import RemoveAction
 
@@ -284,9 +410,11 @@ class DeltaTable(Table):
         """
         table = self._opened
         # If files are removed, a log that was damaged meanwhile must be noticed.
-        if table is None or commit.removed or table.version() != base.number:
+        if table is None or commit.removed or commit.deleted or table.version() != base.number:
             table = self._at(base.number)
-        step, newest = self._step(base, alone=bool(commit.removed)), partial(self._newest_at, base.position)
+        alone = bool(commit.removed or commit.deleted)
+        step = self._commit_properties(_step(base), None, alone=alone)
+        newest = partial(self._newest_at, base.position)
         if commit.removed == "all":
             return allow_timestamps(table, whole, step, newest)
         added = pa.schema([field for field in commit.schema if field.name not in base.schema.names])
@@ -322,17 +450,24 @@ class DeltaTable(Table):
             check: whether to check bounds that only look exact. Each file is read for this at most once.
         """
         assert isinstance(version.files, ListedFiles)
-        files, step = version.files.listing, self._step(version, alone=True)
+        files, step = version.files.listing, _step(version)
+        if not self.marks:
+            leave = {*leave, *(file.name for file in version.files if file.deleted is not None)}
         suspect: Collection[str] = ()
         if check:
             before = table.transaction_version(_CHECKED)
             suspect, newest = inexact(version.schema, files, -1 if before is None else before)
-            step = self._step(version, alone=True, more={_CHECKED: newest} if suspect else None)
+            step |= {_CHECKED: newest} if suspect else {}
         actions = mended_actions(table, self._directory, files, new=new, leave=leave, suspect=suspect)
         return bool(actions) and self._rewritten(table, version, actions, step, version.names)
 
     def _rewritten(
-        self, table: Any, version: Version, actions: Sequence[Any], step: Any, names: Collection[str]
+        self,
+        table: Any,
+        version: Version,
+        actions: Sequence[Any],
+        step: dict[str, int],
+        names: Collection[str],
     ) -> bool:
         """Commits actions that keep the rows and the position. Returns whether no other commit was in the way.
 
@@ -340,13 +475,19 @@ class DeltaTable(Table):
             table: the version, opened.
             version: the same.
             actions: the actions.
-            step: the properties of the commit, without retries. A retry on top of another commit could bring back a
-                file that an OPTIMIZE has removed.
+            step: the application transactions of the commit.
             names: the names of all files after it.
         """
+        if any(file.deleted is not None for file in version.files):
+            state = self._writable(version.number)
+            adds = [state.added(each.path.replace("%", "%25"), statistics=each.stats) for each in actions]
+            return self._written(version.number + 1, adds, step)
+        # Without retries: one on top of another commit could bring back a file that an OPTIMIZE has removed.
+        properties, columns = self._commit_properties(step, None, alone=True), list(version.partition_by)
         try:
-            columns = list(version.partition_by)
-            table.create_write_transaction(actions, "append", table.schema(), columns, commit_properties=step)
+            table.create_write_transaction(
+                actions, "append", table.schema(), columns, commit_properties=properties
+            )
         except self._delta.exceptions.CommitFailedError:
             return self._is_own_step(version, names)
         return True
@@ -364,23 +505,18 @@ class DeltaTable(Table):
     def _directory(self) -> Store:
         return open_store(str(self.store.at(self.directory)))
 
-    def _properties(self, commit: Commit) -> Any:
-        """The properties of a commit, with its position."""
+    def _applications(self, commit: Commit) -> tuple[dict[str, int], dict[str, str] | None]:
+        """The application transactions of a commit, with its position, and more of its commit info."""
         base = None if commit.base is None else commit.base.position
         applied, info = _applied(commit.position, base if commit.replaces else None)
         # An earlier version of this package that continues the table must not append changes again.
         old = self.role == "history" and self._opened and self._opened.transaction_version(_ORDINAL)
         if old:
             applied[_ORDINAL] = applied[_LSN]
-        return self._commit_properties(applied, info, alone=bool(commit.removed))
+        return applied, info
 
-    def _step(self, base: Version, *, alone: bool, more: Mapping[str, int] | None = None) -> Any:
-        """The properties of a commit that keeps the position. It may have more application transactions."""
-        position = base.position
-        if isinstance(position, Ordinal):
-            position = Ordinal(position.seq)
-        applied = {} if position is None else _applied(position)[0]
-        return self._commit_properties({**applied, **(more or {})}, None, alone=alone)
+    def _properties(self, commit: Commit) -> Any:
+        return self._commit_properties(*self._applications(commit), alone=bool(commit.removed))
 
     def _commit_properties(self, applied: dict[str, int], info: dict[str, str] | None, *, alone: bool) -> Any:
         # delta-rs would retry on top of another commit. It does not see that an OPTIMIZE has rewritten a removed file,
@@ -421,8 +557,7 @@ class DeltaTable(Table):
         actions: list[Any] = [_add_action(each, changes=False) for each in written]
         actions += [RemoveAction(each.name, False, now, each.nbytes, {}) for each in files]
         names = version.names - {each.name for each in files} | {each.name for each in written}
-        step = self._step(version, alone=True)
-        if not self._rewritten(self._opened, version, actions, step, names):
+        if not self._rewritten(self._opened, version, actions, _step(version), names):
             # If an answer was lost, the next version has the files, whatever came after it. Without a next version,
             # nobody knows whether they will be in it: then they stay.
             with suppress(self._delta.exceptions.DeltaError):
@@ -443,7 +578,9 @@ def _check_features(named: Table, table: Any, partition_by: tuple[str, ...]) -> 
         ValueError: if another program changed that.
     """
     protocol = table.protocol()
-    unknown = set(protocol.reader_features or ()) - _FEATURES
+    features = set(protocol.reader_features or ())
+    marks = named.role == "current" and VECTORS_FEATURE in features
+    unknown = features - (_CURRENT_FEATURES if marks else _FEATURES)
     unknown |= {"columnMapping"} if protocol.min_reader_version == 2 else set()
     unknown |= {"partition columns"} if partition_by and named.role != "changes" else set()
     if unknown:
@@ -454,7 +591,7 @@ def _check_features(named: Table, table: Any, partition_by: tuple[str, ...]) -> 
 
 
 def _names_of(table: Any) -> set[str]:
-    return {file.name for file in _data_files(pa.table(table.get_add_actions()))}
+    return set(pa.table(table.get_add_actions()).column("path").to_pylist())
 
 
 def _create(
@@ -480,9 +617,17 @@ def _one_line(problem: BaseException) -> str:
     return _NEXT_CAUSE.sub(": ", str(problem).strip())
 
 
-def _data_files(actions: pa.Table) -> list[DataFile]:
-    columns = (actions.column(name).to_pylist() for name in ("path", "num_records", "size_bytes"))
-    return [DataFile(*each) for each in zip(*columns, strict=True)]
+def _data_files(actions: pa.Table, vectors: Mapping[str, Vector]) -> list[DataFile]:
+    """The files of a version.
+
+    Raises:
+        ValueError: if a file with marked rows is unknown to delta-rs, or is in the table twice.
+    """
+    paths, rows, sizes = (actions.column(each).to_pylist() for each in ("path", "num_records", "size_bytes"))
+    files = [DataFile(*each, vectors.get(each[0])) for each in zip(paths, rows, sizes, strict=True)]
+    if vectors and not (vectors.keys() <= set(paths) and len(set(paths)) == len(paths)):
+        raise ValueError("the log of a Delta table has a deletion vector without its file")
+    return files
 
 
 def _bound(actions: pa.Table, which: str, column: str) -> pa.Array:
@@ -490,6 +635,14 @@ def _bound(actions: pa.Table, which: str, column: str) -> pa.Array:
     if bounds is None or bounds.type.get_field_index(column) < 0:
         return pa.nulls(actions.num_rows)
     return pc.struct_field(bounds, [bounds.type.get_field_index(column)])
+
+
+def _step(base: Version) -> dict[str, int]:
+    """The application transactions of a commit that keeps the position."""
+    position = base.position
+    if isinstance(position, Ordinal):
+        position = Ordinal(position.seq)
+    return {} if position is None else _applied(position)[0]
 
 
 def _applied(
@@ -541,6 +694,20 @@ def uri_and_options(place: str) -> tuple[str, dict[str, str]]:
     if query.get("force_virtual_addressing") == "true":
         said["AWS_VIRTUAL_HOSTED_STYLE_REQUEST"] = "true"
     return redacted_uri(uri.geturl()), said
+
+
+def _entry_of(add: Any) -> dict[str, Any]:
+    """The action of the log that `create_write_transaction` writes for one of delta-rs."""
+    return {
+        "add": {
+            "path": add.path.replace("%", "%25"),
+            "partitionValues": add.partition_values,
+            "size": add.size,
+            "modificationTime": add.modification_time,
+            "dataChange": add.data_change,
+            "stats": add.stats,
+        }
+    }
 
 
 def _add_action(file: WrittenFile, partition_by: tuple[str, ...] = (), *, changes: bool = True) -> Any:
