@@ -68,7 +68,7 @@ def _apply_in_tasks(
     results += [_run(place, unit) for unit in plan.new_rows(results)]
     with NewFiles(files.store, files.files, files.file_bytes) as new:
         new.written = [file for result in results for file in result.added]
-        commit(files, new, before, schema, position, plan.removed(results))
+        commit(files, new, before, schema, position, plan.removed(results), plan.deleted(results))
     return plan
 
 

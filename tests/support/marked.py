@@ -12,6 +12,8 @@ import deltalake
 import pyarrow as pa
 from pyroaring import BitMap64
 
+from pgoutput_fast.storage.stores import open_store
+from pgoutput_fast.tables.delta.table import uri_and_options
 from pgoutput_fast.tables.statistics import as_json
 
 __all__ = ["inline", "mark_rows", "read_with_delta_rs"]
@@ -33,7 +35,7 @@ def inline(positions: Collection[int]) -> dict[str, Any]:
 
 
 def mark_rows(
-    table: Path,
+    table: Path | str,
     file: str,
     vector: dict[str, Any] | None,
     before: dict[str, Any] | None = None,
@@ -42,13 +44,14 @@ def mark_rows(
     """Commits another vector of a file.
 
     Args:
-        table: the directory of the table.
+        table: the directory of the table, or its URI as for `open_store`.
         file: the name of the file.
         vector: its new vector.
         before: its vector until now.
         features: those that readers need.
     """
-    opened = deltalake.DeltaTable(table)
+    uri, options = uri_and_options(str(table))
+    opened = deltalake.DeltaTable(uri, storage_options=options)
     adds = pa.table(opened.get_add_actions()).to_pylist()
     (add,) = [each for each in adds if each["path"] == file]
     now = int(time.time() * 1000)
@@ -73,9 +76,8 @@ def mark_rows(
         versions = {"minReaderVersion": 3, "minWriterVersion": 7}
         names = {"readerFeatures": list(features), "writerFeatures": ["appendOnly", "invariants", *features]}
         actions.append({"protocol": {**versions, **names}})
-    path = table / "_delta_log" / f"{opened.version() + 1:020d}.json"
-    with path.open("x") as entry:
-        entry.write("".join(as_json(each) + "\n" for each in actions))
+    with open_store(table).write(f"_delta_log/{opened.version() + 1:020d}.json") as entry:
+        entry.write("".join(as_json(each) + "\n" for each in actions).encode())
 
 
 def read_with_delta_rs(table: Path | str) -> pa.Table:

@@ -11,6 +11,7 @@ from pgoutput_fast.merge.current_table import CurrentTable, with_null_columns
 from pgoutput_fast.merge.effect.effect import Effect
 from pgoutput_fast.merge.match import Finder
 from pgoutput_fast.merge.plan import MergePlan
+from pgoutput_fast.merge.search import Numbers
 from pgoutput_fast.merge.staged import Staged
 from pgoutput_fast.merge.stored_effect import store_effect
 from pgoutput_fast.tables.columns import in_schema
@@ -35,7 +36,9 @@ class LocalMerge(CurrentTable):
         self.table.now()  # refuses a table that a mirror did not make, before the long work
         with self._new_files() as files:
             files.write(in_schema(pa.Table.from_batches([batch]), stored) for batch in rows)
-            with_version(self.table, lambda before: commit(self.table, files, before, stored, position, None))
+            with_version(
+                self.table, lambda before: commit(self.table, files, before, stored, position, None, {})
+            )
 
     def find(self, keys: pa.Table, columns: Sequence[str]) -> pa.Table:
         return with_version(self.table, lambda version: _find(self.table, version, keys, columns))
@@ -49,7 +52,7 @@ class LocalMerge(CurrentTable):
                 for effect in parts:
                     staged = self._staged(staged, effect, files)
                 if staged.schema is not None:
-                    commit(self.table, files, before, staged.schema, position, staged.removed)
+                    commit(self.table, files, before, staged.schema, position, staged.removed, staged.deleted)
 
         with_version(self.table, apply)
 
@@ -60,23 +63,39 @@ class LocalMerge(CurrentTable):
         """The next version of the table after one more effect, whose files it writes."""
         version, earlier = staged.version, len(files.written)
         effect = effect.filled_by(lambda keys, columns: _find(self.table, version, keys, columns))
-        schema, removed = merge_effect(self.table, version, effect, files)
-        staged, unused = staged.after(schema, files.written[earlier:], removed)
+        schema, removed, deleted = merge_effect(self.table, version, effect, files, staged.new_names)
+        staged, unused = staged.after(schema, files.written[earlier:], removed, deleted)
         files.remove(unused)
         return staged
 
 
 def merge_effect(
-    table: CurrentFileTable, before: Version | None, effect: Effect, files: NewFiles
-) -> tuple[pa.Schema, Collection[str] | None]:
-    """Writes the files of an effect. Returns the columns after it, and the removed files; None for all."""
+    table: CurrentFileTable,
+    before: Version | None,
+    effect: Effect,
+    files: NewFiles,
+    uncommitted: Collection[str] = (),
+) -> tuple[pa.Schema, Collection[str] | None, dict[str, Numbers]]:
+    """Writes the files of an effect.
+
+    Args:
+        table: the table.
+        before: its version; None if there is none.
+        effect: the effect.
+        files: writes the files.
+        uncommitted: as in `MergePlan`.
+
+    Returns:
+        (the columns after it, the removed files, the rows that are marked deleted), as for `CurrentFileTable.commit`.
+    """
     schema = table.schema_with(before, effect.rows.schema)
     identity = tuple(effect.identity)
-    plan = MergePlan(table, before, effect.key, identity, schema, (store_effect(effect, identity, schema),))
+    stored = (store_effect(effect, identity, schema),)
+    plan = MergePlan(table, before, effect.key, identity, schema, stored, uncommitted=frozenset(uncommitted))
     results = [unit.run(table.store, files) for unit in plan.rewrites]
     for unit in plan.new_rows(results):
         unit.run(table.store, files)
-    return schema, plan.removed(results)
+    return schema, plan.removed(results), plan.deleted(results)
 
 
 def _find(

@@ -1,8 +1,8 @@
-"""Units of work of a merge: files to rewrite, and new rows to write. They run in this process or on other machines."""
+"""Units of work of a merge: files to change, and new rows to write. They run in this process or on other machines."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import TypeAlias
@@ -25,6 +25,9 @@ from pgoutput_fast.tables.files import WrittenFile
 from pgoutput_fast.tables.table import DataFile, Version
 
 __all__ = ["MergedTable", "NewRowsUnit", "RewriteUnit", "Unit", "UnitResult"]
+
+# A file in which more than this share of the rows would be marked deleted is rewritten without them: readers read them.
+_MOST_MARKED = 0.3
 
 
 @dataclass(frozen=True)
@@ -54,16 +57,20 @@ class UnitResult:
         added: the new files.
         removed: the names of the files that they replace.
         placed: for each effect the numbers of the rows that are in the new files; None for all rows of all effects.
+        deleted: {name of another file: the positions of the rows to mark}.
     """
 
     added: Sequence[WrittenFile]
     removed: Sequence[str] = ()
     placed: Sequence[Numbers] | None = None
+    deleted: Mapping[str, Numbers] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class RewriteUnit:
     """Some files of a table -> the same files without the removed rows, and with the rows that replace some.
+
+    Or, in files of `marked`, the positions of the removed rows. Then the files stay, and the rows are marked.
 
     Attributes:
         table: the table.
@@ -71,6 +78,7 @@ class RewriteUnit:
         joined: the names of the files to join, even if none of their rows is removed.
         effects: the effects on all keys.
         adds: whether the new rows that replace none are written with the joined files.
+        marked: the names of the files in which rows may be marked.
     """
 
     table: MergedTable
@@ -78,6 +86,7 @@ class RewriteUnit:
     joined: frozenset[str]
     effects: tuple[StoredEffect, ...]
     adds: bool
+    marked: frozenset[str] = frozenset()
 
     def run(self, store: Store, files: NewFiles) -> UnitResult:
         """Writes new files.
@@ -92,6 +101,11 @@ class RewriteUnit:
         """
         earlier = len(files.written)
         removed = self._search(store)
+        deleted = {
+            file.name: removed[file.name].rows for file in self.version.files if self._marks(file, removed)
+        }
+        for name in deleted:
+            del removed[name]
         placed = _by_effect(self.effects, [each.replacements for each in removed.values()])
         take = _replacements(self.effects, placed, self.table.schema)
 
@@ -107,7 +121,14 @@ class RewriteUnit:
         new = _new_rows(self.table, self.effects, placed) if self.adds else ()
         files.write(chain(chain.from_iterable(map(rewritten, joined)), new))
         names = [file.name for file in (*changed, *joined)]
-        return UnitResult(files.written[earlier:], names, None if self.adds else placed)
+        return UnitResult(files.written[earlier:], names, None if self.adds else placed, deleted)
+
+    def _marks(self, file: DataFile, removed: Mapping[str, Removed]) -> bool:
+        """Whether the removed rows of a file are marked. Files of other programs may lack a count of rows."""
+        if file.name not in self.marked or file.name in self.joined or file.name not in removed:
+            return False
+        count = len(removed[file.name].rows) + (0 if file.deleted is None else file.deleted.count)
+        return bool(file.rows) and count <= _MOST_MARKED * file.rows
 
     def _search(self, store: Store) -> dict[str, Removed]:
         """{file: its removed rows}."""

@@ -33,6 +33,7 @@ __all__ = [
     "DataFile",
     "DeletedRows",
     "ListedFiles",
+    "MarkedRows",
     "Mode",
     "OpenVersion",
     "Ordinal",
@@ -101,6 +102,32 @@ class DeletedRows(Protocol):
             ValueError: if it is damaged.
             ImportError: if a package that the format needs is not installed.
         """
+
+
+@dataclass(frozen=True, eq=False)
+class MarkedRows:
+    """Rows that a commit marks, beside those that are marked already.
+
+    Attributes:
+        before: those that are.
+        rows: the positions of the others, ascending.
+    """
+
+    before: DeletedRows | None
+    rows: npt.NDArray[np.int64]
+
+    @property
+    def count(self) -> int:
+        return len(self.rows) + (0 if self.before is None else self.before.count)
+
+    @property
+    def file(self) -> None:
+        return None
+
+    def positions(self, store: Store, directory: str, rows: int) -> npt.NDArray[np.int64]:
+        if self.before is None:
+            return self.rows
+        return np.union1d(self.before.positions(store, directory, rows), self.rows)
 
 
 @dataclass(frozen=True)
@@ -410,8 +437,13 @@ class Table(ABC):
             if version is not None:
                 yield version
 
-    def clean(self) -> int:
-        """Removes files of the format that no version needs, besides those of rows. Returns how many."""
+    def clean(self, kept: Collection[str], expired: float) -> int:
+        """Removes files of the format that no version needs, besides those of rows. Returns how many.
+
+        Args:
+            kept: the names of files that stay.
+            expired: files of other programs are removed if they were written before, in seconds since 1970.
+        """
         return 0
 
     def damaged(self, problem: BaseException, *, remove: bool = True) -> DamagedError:

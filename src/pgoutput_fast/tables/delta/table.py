@@ -11,8 +11,6 @@ from functools import cached_property, partial
 from typing import Any
 from urllib.parse import parse_qs, unquote
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -20,12 +18,12 @@ from pgoutput_fast.base.documents import parsed_json
 from pgoutput_fast.schema.options import Transactions
 from pgoutput_fast.schema.types import stored_schema
 from pgoutput_fast.storage.paths import is_uri, open_place, redacted_uri, split_uri
-from pgoutput_fast.storage.stores import Store, open_store
+from pgoutput_fast.storage.stores import Store, is_unfinished, open_store
 from pgoutput_fast.tables.delta.joining import joined, short_files
 from pgoutput_fast.tables.delta.log import VECTORS_FEATURE, LogState, has_entry, read_state, write_entry
 from pgoutput_fast.tables.delta.statistics import complete, inexact, mended_actions
 from pgoutput_fast.tables.delta.steps import add_columns, allow_timestamps
-from pgoutput_fast.tables.delta.vectors import Vector, write_vectors
+from pgoutput_fast.tables.delta.vectors import OWN_VECTORS, VECTORS, Vector, write_vectors
 from pgoutput_fast.tables.files import WrittenFile
 from pgoutput_fast.tables.stream import Stream
 from pgoutput_fast.tables.table import (
@@ -34,6 +32,7 @@ from pgoutput_fast.tables.table import (
     ConflictError,
     DataFile,
     ListedFiles,
+    MarkedRows,
     Ordinal,
     OutcomeUnknownError,
     Table,
@@ -81,6 +80,7 @@ class DeltaTarget(FileTarget):
 
     roles = frozenset({"changes", "history", "current"})
     package = "deltalake", "deltalake>=1.6.6"
+    marks = True
     unfit = re.compile(r"%[0-9a-fA-F]{2}|[\\\x00-\x1f]")
     sign = "/_delta_log", ".json"
 
@@ -315,7 +315,10 @@ class DeltaTable(Table):
             raise ValueError(
                 f"{self} was changed by something else, and cannot be written: {problem}"
             ) from None
-        rows = {name: self._marked(base[name], new) for name, new in commit.deleted.items()}
+        rows = {
+            name: MarkedRows(base[name].deleted, new).positions(self.store, self.directory, base[name].rows)
+            for name, new in commit.deleted.items()
+        }
         vectors = write_vectors(self.store, self.directory, rows) if rows else {}
         actions = state.enabled() if vectors else []
         actions += [state.removed(name) for name in (*vectors, *commit.removed)]
@@ -341,12 +344,6 @@ class DeltaTable(Table):
                 f"{self} was changed by something else, and cannot be written: {problem}"
             ) from None
         return state
-
-    def _marked(self, file: DataFile, new: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """The positions of all rows of a file that are marked after a commit."""
-        if file.deleted is None:
-            return new
-        return np.union1d(file.deleted.positions(self.store, self.directory, file.rows), new)
 
     def _written(
         self,
@@ -531,6 +528,18 @@ class DeltaTable(Table):
         version = self.known
         if version is not None:
             self._is_known = not self._mended(self._opened, version, check=True)
+
+    def clean(self, kept: Collection[str], expired: float) -> int:
+        """Removes deletion vectors, and log entries that were never finished."""
+        removed = 0
+        for name in self.store.names(f"{self.directory}/_delta_log"):
+            removed += is_unfinished(name.rpartition("/")[2]) and self.store.remove(name)
+        for entry in self.store.entries(self.directory):
+            name = entry.name.rpartition("/")[2]
+            own, other = OWN_VECTORS.fullmatch(name), VECTORS.fullmatch(name) and entry.modified < expired
+            if name not in kept and (own or other):
+                removed += self.store.remove(entry.name)
+        return removed
 
     def compact(self) -> None:
         """Joins short files. Removes files that no version of the last week has."""
