@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from pgoutput_fast.storage.stores import open_store
 from pgoutput_fast.tables.delta import vectors
-from pgoutput_fast.tables.delta.vectors import OWN_VECTORS, VECTORS, Vector, write_vectors
+from pgoutput_fast.tables.delta.vectors import VECTORS, Vector, write_vectors
 from support.buckets import opened_bucket
 
 # Files that Delta 2.4 and 3.2 for Spark wrote, for tests of Delta and delta-rs, and what their logs say of them.
@@ -92,18 +92,17 @@ def test_written_vectors_are_read(sets: list[list[int]]) -> None:
     with tempfile.TemporaryDirectory() as place:
         rows = {str(k): np.array(each, np.int64) for k, each in enumerate(sets)}
         written = write_vectors(open_store(place), "t", rows)
-        (file,) = Path(place, "t").iterdir()
-        assert OWN_VECTORS.fullmatch(file.name)
+        (file,) = Path(place, "t", "_vectors").iterdir()
         assert VECTORS.fullmatch(file.name)
         for k, each in enumerate(sets):
             vector = Vector.from_json(written[str(k)].to_json())
-            assert (vector.file, vector.count) == (file.name, len(each))
+            assert (vector.file, vector.count) == (f"_vectors/{file.name}", len(each))
             assert _positions(Path(place), vector) == each
 
 
 def test_runs_of_rows_take_little_room(tmp_path: Path) -> None:
     write_vectors(open_store(tmp_path), "t", {"a": np.arange(1_000_000)})
-    (file,) = (tmp_path / "t").iterdir()
+    (file,) = (tmp_path / "t" / "_vectors").iterdir()
     assert file.stat().st_size < 500
 
 
@@ -116,18 +115,11 @@ def test_vectors_in_a_store() -> None:
             replace(vector, place=vectors._encoded(uuid.uuid4().bytes)).positions(store, "t", 6)
 
 
-def test_a_uuid_of_another_program_is_not_own() -> None:
-    for _ in range(1000):
-        name = f"deletion_vector_{uuid.uuid4()}.bin"
-        assert VECTORS.fullmatch(name)
-        assert not OWN_VECTORS.fullmatch(name)
-
-
 @pytest.fixture
 def written(tmp_path: Path) -> tuple[Path, Vector]:
     rows = {"a": np.array([1, 5, 700_000]), "b": np.array([2, 3, 9])}
     vector = write_vectors(open_store(tmp_path), "t", rows)["b"]
-    (file,) = (tmp_path / "t").iterdir()
+    (file,) = (tmp_path / "t" / "_vectors").iterdir()
     return file, vector
 
 

@@ -469,7 +469,7 @@ def test_a_table_that_is_always_changed(
     either: LocalMerge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(commits, "_ATTEMPTS", 3)
-    before = {each.name for each in (tmp_path / "t").iterdir()}
+    before = {each.name for each in (tmp_path / "t").rglob("*")}
     with monkeypatch.context() as patch:
         _disturbed(
             patch,
@@ -481,7 +481,7 @@ def test_a_table_that_is_always_changed(
         ):
             either.apply(numbered.effect([5], [6]), 2)
     assert either.position() == 1
-    left = {each.name for each in (tmp_path / "t").iterdir()} - before
+    left = {each.name for each in (tmp_path / "t").rglob("*")} - before
     assert not [each for each in left if each.startswith(("part-current-", "deletion_vector_"))]
 
 

@@ -99,10 +99,12 @@ def _finish(kind: str, place: Path, seed: int, key: str | None, count: int) -> N
     if kind == "duckdb":
         return
     table.vacuum()
-    there = {each.name for each in (place / "public.orders").iterdir() if each.is_file()}
+    directory = place / "public.orders"
+    there = {each.name for each in directory.iterdir() if each.is_file()}
+    there |= {f"_vectors/{each.name}" for each in directory.glob("_vectors/*")}
     files = table.table.now().files
     assert there == {file.name for file in files} | {file.deleted.file for file in files if file.deleted}
-    assert not any(is_unfinished(each.name) for each in (place / "public.orders").rglob("*"))
+    assert not any(is_unfinished(each.name) for each in directory.rglob("*"))
     effects.model.assert_equal(table, effects.compared)
 
 

@@ -531,15 +531,15 @@ class DeltaTable(Table):
 
     def clean(self, kept: Collection[str], expired: float) -> int:
         """Removes deletion vectors, and log entries that were never finished."""
-        removed = 0
-        for name in self.store.names(f"{self.directory}/_delta_log"):
-            removed += is_unfinished(name.rpartition("/")[2]) and self.store.remove(name)
-        for entry in self.store.entries(self.directory):
-            name = entry.name.rpartition("/")[2]
-            own, other = OWN_VECTORS.fullmatch(name), VECTORS.fullmatch(name) and entry.modified < expired
-            if name not in kept and (own or other):
-                removed += self.store.remove(entry.name)
-        return removed
+        log, own = (self.store.names(f"{self.directory}/{each}") for each in ("_delta_log", OWN_VECTORS))
+        others = self.store.entries(self.directory)
+        vectors = [
+            *own,
+            *(each.name for each in others if each.modified < expired and VECTORS.search(each.name)),
+        ]
+        unneeded = [name for name in log if is_unfinished(name.rpartition("/")[2])]
+        unneeded += [name for name in vectors if name.removeprefix(f"{self.directory}/") not in kept]
+        return sum(map(self.store.remove, unneeded))
 
     def compact(self) -> None:
         """Joins short files. Removes files that no version of the last week has."""

@@ -25,11 +25,11 @@ from pgoutput_fast.storage.stores import Store
 
 __all__ = ["OWN_VECTORS", "VECTORS", "Vector", "write_vectors"]
 
-# The names of files of vectors, and of those of this package: no other program uses UUIDs of version 8.
+# The names of files of vectors.
 VECTORS = re.compile(r"deletion_vector_[0-9a-f-]{36}\.bin")
-OWN_VECTORS = re.compile(
-    r"deletion_vector_[0-9a-f]{8}-[0-9a-f]{4}-8[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}\.bin"
-)
+# The directory of those of this package, in that of a table. Outside of a directory with such a name, a `vacuum` of
+# delta-rs 1.6.6 with `full=True` removes vectors that the table has.
+OWN_VECTORS = "_vectors"
 _VERSION = b"\x01"
 # The portable form of 64-bit roaring bitmaps follows it.
 _MAGIC = (1681511377).to_bytes(4, "little")
@@ -180,18 +180,16 @@ def write_vectors(
         ImportError: if `pyroaring` is not installed.
     """
     bitmap_type = _bitmap_type()
-    # The version that RFC 9562 leaves to programs.
-    random = bytearray(uuid.uuid4().bytes)
-    random[6] = random[6] & 0x0F | 0x80
-    identity, vectors = uuid.UUID(bytes=bytes(random)), {}
-    with store.write(f"{directory}/deletion_vector_{identity}.bin") as file:
+    identity, vectors = uuid.uuid4(), {}
+    place = OWN_VECTORS + _encoded(identity.bytes)
+    with store.write(f"{directory}/{OWN_VECTORS}/deletion_vector_{identity}.bin") as file:
         file.write(_VERSION)
         for name, positions in rows.items():
             bitmap = bitmap_type(array("Q", np.asarray(positions, np.uint64).tobytes()))
             bitmap.run_optimize()
             data, offset = _MAGIC + bitmap.serialize(), file.tell()
             file.write(len(data).to_bytes(4, "big") + data + crc32(data).to_bytes(4, "big"))
-            vectors[name] = Vector("u", _encoded(identity.bytes), offset, len(data), len(bitmap))
+            vectors[name] = Vector("u", place, offset, len(data), len(bitmap))
     return vectors
 
 
