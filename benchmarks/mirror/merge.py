@@ -40,7 +40,7 @@ __all__ = ["SIZES", "section"]
 
 MARKERS = "<!-- merge figures -->", "<!-- end of merge figures -->"
 SIZES = (100_000, 1_000_000, 10_000_000)
-FULL_SIZE, FULL_KINDS = 100_000_000, ("Delta",)
+FULL_SIZE, FULL_KINDS = 100_000_000, ("Delta", "Delta, merged on read")
 CHANGES = 10_000
 _PIECE = 100_000
 _COLUMNS = pa.schema(
@@ -132,6 +132,9 @@ def _duckdb(place: Path) -> DuckDBMerge:
 
 KINDS: Mapping[str, Callable[[Path], Any]] = {
     "Delta": lambda place: LocalMerge(CurrentFileTable(_table("delta", place))),
+    "Delta, merged on read": lambda place: LocalMerge(
+        CurrentFileTable(_table("delta", place), merge="on_read")
+    ),
     "Delta, delta-rs's MERGE": lambda place: _Merged(CurrentFileTable(_table("delta", place))),
     "Iceberg": lambda place: LocalMerge(CurrentFileTable(_table("iceberg", place))),
     "DuckDB": _duckdb,

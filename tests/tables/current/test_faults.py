@@ -31,7 +31,7 @@ KILLS = int(os.environ.get("PGOUTPUT_FAST_KILLS", "2"))
 _FILES, _STORES, _DUCKDB = (
     f"pgoutput_fast.{name}" for name in ("tables.files", "storage.stores", "tables.duckdb")
 )
-_LOCAL, _DELTA = "pgoutput_fast.merge.local", "pgoutput_fast.tables.delta.table"
+_LOCAL, _ENTRIES = "pgoutput_fast.merge.local", "pgoutput_fast.tables.delta.entries"
 # A negative number kills behind the call.
 STEPS = [
     ("delta", "int8", (_LOCAL, "merge_effect", 4)),
@@ -40,7 +40,7 @@ STEPS = [
     ("delta", "int8", (_FILES, "_OpenFile.close", -5)),
     ("delta", "int8", ("deltalake.table", "DeltaTable.create_write_transaction", -5)),
     ("duckdb", "int8", ("pgoutput_fast.merge.duckdb", "DuckDBMerge._change", -4)),
-    ("marked", None, (_DELTA, "write_vectors", -2)),
+    ("marked", None, (_ENTRIES, "write_vectors", -2)),
 ]  # fmt: skip
 SLOW_STEPS = [
     ("delta", "text", ("os", "fsync", 13)),
@@ -48,11 +48,11 @@ SLOW_STEPS = [
     ("delta", None, (_LOCAL, "commit", 5)),
     ("delta", "text", ("deltalake.table", "DeltaTable.create_write_transaction", 5)),
     ("iceberg", "int8", (_FILES, "_OpenFile.close", -5)),
-    ("marked", None, (_DELTA, "write_vectors", 2)),
-    ("marked", None, (_DELTA, "write_entry", -1)),
-    ("marked", None, (_DELTA, "write_entry", 3)),
-    ("marked", None, (_DELTA, "DeltaTable._checkpoint", 1)),
-    ("marked", None, (_DELTA, "DeltaTable._checkpoint", -1)),
+    ("marked", None, (_ENTRIES, "write_vectors", 2)),
+    ("marked", None, (_ENTRIES, "write_entry", -1)),
+    ("marked", None, (_ENTRIES, "write_entry", 3)),
+    ("marked", None, (_ENTRIES, "LogEntries._checkpoint", 1)),
+    ("marked", None, (_ENTRIES, "LogEntries._checkpoint", -1)),
     ("marked", None, ("os", "fsync", 14)),
     ("marked", None, (_STORES, "publish", -4)),
 ]  # fmt: skip

@@ -6,6 +6,7 @@ import json
 import os
 import random
 from collections.abc import Callable
+from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -501,3 +502,16 @@ def test_a_full_vacuum_of_delta_rs(marking: LocalMerge, tmp_path: Path) -> None:
         os.utime(each, (0, 0))
     deltalake.DeltaTable(place).vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
     _expect(marking, place, set(range(1000)) - {5})
+
+
+def test_a_timestamp_in_a_marked_table(marking: LocalMerge, tmp_path: Path) -> None:
+    """It needs a feature of its own, beside that of vectors."""
+    marking.apply(numbered.effect([5]), 2)
+    effect = numbered.effect([6], [150])
+    at = pa.array([datetime(2024, 2, 29)], pa.timestamp("us"))
+    rows = effect.rows.append_column("at", at)
+    marking.apply(Effect(effect.key, False, effect.gone, rows), 3)
+    _expect(marking, tmp_path / "t", set(range(1000)) - {5, 6})
+    features = deltalake.DeltaTable(tmp_path / "t").protocol().reader_features
+    assert sorted(features) == ["deletionVectors", "timestampNtz"]
+    assert marking.find(numbered.keys(150), ["at"])["at"].to_pylist() == [datetime(2024, 2, 29)]

@@ -140,8 +140,7 @@ class Mirror:
             raise ValueError("merge_seconds must not be less than seconds")
         # Independent of later changes of the working directory; a Spark sink finds the directory, too.
         self._store = open_store(absolute(target))
-        naming = Naming(namespace)
-        table_options = TableOptions(storage_options, iceberg_catalog, naming=naming, merge=merge)
+        table_options = TableOptions(storage_options, iceberg_catalog, naming=Naming(namespace), merge=merge)
         check_name(format, "current")
         FORMATS[format].check(self._store, table_options, format)
         FORMATS[HISTORIES].check_path(self._store, HISTORIES)

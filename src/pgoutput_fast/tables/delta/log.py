@@ -27,8 +27,8 @@ from pgoutput_fast.tables.statistics import as_json
 __all__ = ["VECTORS_FEATURE", "LogState", "has_entry", "read_state", "write_entry"]
 
 VECTORS_FEATURE = "deletionVectors"
-# What a writer must respect in the tables to which this package commits. All of them but the last concern rows that it
-# does not check, because the server did, or columns that no mirror has.
+# What a table may demand of its writers. `_APPEND_ONLY` is checked. The server has checked the rows, and no mirror has
+# columns with variants.
 _WRITER_FEATURES = {"appendOnly", "invariants", "timestampNtz", "variantType", VECTORS_FEATURE}
 # Those that a writer of these versions respects without a name.
 _UNNAMED: dict[int, tuple[str, ...]] = {1: (), 2: ("appendOnly", "invariants")}
@@ -103,6 +103,11 @@ class LogState:
         """The number of commits for each checkpoint."""
         interval = self._properties.get("delta.checkpointInterval", "")
         return int(interval) if re.fullmatch("[1-9][0-9]{0,8}", interval) else 10
+
+    @property
+    def cleans_log(self) -> bool:
+        """Whether a checkpoint removes old entries of the log."""
+        return self._properties.get("delta.enableExpiredLogCleanup") != "false"
 
     def enabled(self) -> list[dict[str, _Action]]:
         """The actions that allow deletion vectors. The table keeps its other features and properties."""

@@ -18,12 +18,12 @@ from pgoutput_fast.base.documents import parsed_json
 from pgoutput_fast.schema.options import Transactions
 from pgoutput_fast.schema.types import stored_schema
 from pgoutput_fast.storage.paths import is_uri, open_place, redacted_uri, split_uri
-from pgoutput_fast.storage.stores import Store, is_unfinished, open_store
+from pgoutput_fast.storage.stores import Store, open_store
+from pgoutput_fast.tables.delta.entries import LogEntries, concerns_vectors
 from pgoutput_fast.tables.delta.joining import joined, short_files
-from pgoutput_fast.tables.delta.log import VECTORS_FEATURE, LogState, has_entry, read_state, write_entry
+from pgoutput_fast.tables.delta.log import VECTORS_FEATURE
 from pgoutput_fast.tables.delta.statistics import complete, inexact, mended_actions
 from pgoutput_fast.tables.delta.steps import add_columns, allow_timestamps
-from pgoutput_fast.tables.delta.vectors import OWN_VECTORS, VECTORS, Vector, write_vectors
 from pgoutput_fast.tables.files import WrittenFile
 from pgoutput_fast.tables.stream import Stream
 from pgoutput_fast.tables.table import (
@@ -31,8 +31,8 @@ from pgoutput_fast.tables.table import (
     CommitLsn,
     ConflictError,
     DataFile,
+    DeletedRows,
     ListedFiles,
-    MarkedRows,
     Ordinal,
     OutcomeUnknownError,
     Table,
@@ -118,9 +118,9 @@ class DeltaTable(Table):
         self._delta = deltalake
         self._uri, options = uri_and_options(str(store.at(directory)))
         self._storage = {**options, **(storage_options or {})} or None
-        # The newest version that was read; and the log of the newest one whose log was read.
+        # The newest version that was read.
         self._opened: Any = None
-        self._log: LogState | None = None
+        self._log = LogEntries(self, partial(self._at, None))
 
     @property
     def marks(self) -> bool:  # type: ignore[override]
@@ -143,6 +143,7 @@ class DeltaTable(Table):
                     return self._known
             elif self._delta.DeltaTable.is_deltatable(self._uri, storage_options=self._storage):
                 self._opened = self._at(None)
+                self._log.forget()
             else:
                 return None
             version = self._version(self._opened)
@@ -170,7 +171,7 @@ class DeltaTable(Table):
             raise
 
     def _forget(self) -> None:
-        self._opened = self._known = self._log = None
+        self._opened = self._known = None
         self._is_known = False
 
     def _at(self, number: int | None) -> Any:
@@ -194,7 +195,7 @@ class DeltaTable(Table):
         marks = VECTORS_FEATURE in (table.protocol().reader_features or ())
 
         def data_files(actions: pa.Table) -> list[DataFile]:
-            return _data_files(actions, self._state(number).vectors if marks else {})
+            return _data_files(actions, self._log.deleted(number) if marks else {})
 
         listed = ListedFiles(files, data_files)
 
@@ -203,13 +204,6 @@ class DeltaTable(Table):
 
         schema = stored_schema(pa.schema(table.schema().to_arrow()), "table")
         return Version(number, position, schema, listed, bounds, partition_by)
-
-    def _state(self, number: int) -> LogState:
-        """The log of a version."""
-        state = read_state(self.store, self.directory, number, self._log)
-        if self._log is None or state.number > self._log.number:
-            self._log = state
-        return state
 
     def _position(self, table: Any) -> Ordinal | CommitLsn | None:
         found = [table.transaction_version(name) for name in _POSITIONS[self.role]]
@@ -255,19 +249,21 @@ class DeltaTable(Table):
         number = None if base is None else base.number
         try:
             whole = self._delta.Schema.from_arrow(stored_schema(commit.schema, "table"))
+            applied, info = _applications(commit, self._opened if self.role == "history" else None)
+            properties = _commit_properties(applied, info, alone=bool(commit.removed))
             if base is None:
-                actions, properties = self._actions(commit), self._properties(commit)
-                return _create(self._uri, self._storage, whole, commit, actions, properties)
+                return _create(self._uri, self._storage, whole, commit, self._actions(commit), properties)
             table = self._prepared(commit, base, whole)
             number = table.version()
-            if self._concerns_vectors(commit):
-                return self._commit_entry(commit, number)
+            if concerns_vectors(self, commit):
+                added = [_entry_of(_add_action(file)) for file in commit.added]
+                return self._log.commit(commit, number, added, applied, info)
             table.create_write_transaction(
                 self._actions(commit),
                 "overwrite" if commit.replaces else "append",
                 whole if commit.replaces else table.schema(),
                 list(commit.partition_by if commit.replaces else base.partition_by),
-                commit_properties=self._properties(commit),
+                commit_properties=properties,
             )
         except CommitFailedError as problem:
             newest = self.version()
@@ -286,104 +282,6 @@ class DeltaTable(Table):
             if type(problem) is not Exception:
                 raise
             raise _columns_error(problem, str(self)) from problem
-
-    def _concerns_vectors(self, commit: Commit) -> bool:
-        """Whether delta-rs cannot make a commit, because of deletion vectors.
-
-        Raises:
-            ValueError: if so, and this package cannot make it either.
-        """
-        if commit.base is None or commit.replaces:
-            return False
-        removed = commit.removed and any(
-            file.deleted is not None and file.name in commit.removed for file in commit.base.files
-        )
-        if (commit.deleted or removed) and not self.marks:
-            raise ValueError(
-                f"{self} has files with rows that are marked deleted (deletion vectors), which this package cannot "
-                f"commit in a store. {self.remove.capitalize()}, and {self.again}"
-            )
-        return bool(commit.deleted or removed)
-
-    def _commit_entry(self, commit: Commit, number: int) -> None:
-        """Commits an entry of the log after a version."""
-        assert commit.base is not None
-        state, base = self._state(number), {file.name: file for file in commit.base.files}
-        try:
-            state.check_writable()
-        except ValueError as problem:
-            raise ValueError(
-                f"{self} was changed by something else, and cannot be written: {problem}"
-            ) from None
-        rows = {
-            name: MarkedRows(base[name].deleted, new).positions(self.store, self.directory, base[name].rows)
-            for name, new in commit.deleted.items()
-        }
-        vectors = write_vectors(self.store, self.directory, rows) if rows else {}
-        actions = state.enabled() if vectors else []
-        actions += [state.removed(name) for name in (*vectors, *commit.removed)]
-        actions += [state.added(name, vector) for name, vector in vectors.items()]
-        actions += [_entry_of(_add_action(file)) for file in commit.added]
-        applied, info = self._applications(commit)
-        if not self._written(number + 1, actions, applied, info, list(vectors.values())[:1]):
-            raise ConflictError(self)
-        if (number + 1) % state.checkpoint_interval == 0:
-            self._checkpoint()
-
-    def _writable(self, number: int) -> LogState:
-        """The log of a version, for an entry after it.
-
-        Raises:
-            ValueError: if this package may not write it.
-        """
-        state = self._state(number)
-        try:
-            state.check_writable()
-        except ValueError as problem:
-            raise ValueError(
-                f"{self} was changed by something else, and cannot be written: {problem}"
-            ) from None
-        return state
-
-    def _written(
-        self,
-        number: int,
-        actions: Sequence[Mapping[str, Any]],
-        applied: Mapping[str, int],
-        info: Mapping[str, str] | None = None,
-        vectors: Sequence[Vector] = (),
-    ) -> bool:
-        """Commits a version by an entry of the log. Returns whether no other commit was in the way.
-
-        Args:
-            number: the version.
-            actions, applied, info: as for `write_entry`.
-            vectors: one of each new file of vectors.
-
-        Raises:
-            OutcomeUnknownError: if it may be lost in a crash of the machine.
-        """
-        try:
-            write_entry(self.store, self.directory, number, actions, applied, info)
-        except OSError as problem:
-            exists = isinstance(problem, FileExistsError)
-            if not exists and has_entry(self.store, self.directory, number):
-                raise OutcomeUnknownError(self, problem) from problem
-            for vector in vectors:
-                with suppress(OSError):
-                    self.store.remove(f"{self.directory}/{vector.file}")
-            if exists:
-                return False
-            raise
-        return True
-
-    def _checkpoint(self) -> None:
-        """Writes a checkpoint, and removes old entries of the log, as delta-rs does after its own commits."""
-        # The commit is done, and the next one tries again.
-        with suppress(self._delta.exceptions.DeltaError, OSError):
-            table = self._at(None)
-            table.create_checkpoint()
-            table.cleanup_metadata()
 
     def _actions(self, commit: Commit) -> list[Any]:
         from deltalake.transaction import RemoveAction
@@ -410,7 +308,7 @@ class DeltaTable(Table):
         if table is None or commit.removed or commit.deleted or table.version() != base.number:
             table = self._at(base.number)
         alone = bool(commit.removed or commit.deleted)
-        step = self._commit_properties(_step(base), None, alone=alone)
+        step = _commit_properties(_step(base), None, alone=alone)
         newest = partial(self._newest_at, base.position)
         if commit.removed == "all":
             return allow_timestamps(table, whole, step, newest)
@@ -476,11 +374,10 @@ class DeltaTable(Table):
             names: the names of all files after it.
         """
         if any(file.deleted is not None for file in version.files):
-            state = self._writable(version.number)
-            adds = [state.added(each.path.replace("%", "%25"), statistics=each.stats) for each in actions]
-            return self._written(version.number + 1, adds, step)
+            statistics = {each.path.replace("%", "%25"): each.stats for each in actions}
+            return self._log.add_again(version.number, statistics, step)
         # Without retries: one on top of another commit could bring back a file that an OPTIMIZE has removed.
-        properties, columns = self._commit_properties(step, None, alone=True), list(version.partition_by)
+        properties, columns = _commit_properties(step, None, alone=True), list(version.partition_by)
         try:
             table.create_write_transaction(
                 actions, "append", table.schema(), columns, commit_properties=properties
@@ -502,26 +399,6 @@ class DeltaTable(Table):
     def _directory(self) -> Store:
         return open_store(str(self.store.at(self.directory)))
 
-    def _applications(self, commit: Commit) -> tuple[dict[str, int], dict[str, str] | None]:
-        """The application transactions of a commit, with its position, and more of its commit info."""
-        base = None if commit.base is None else commit.base.position
-        applied, info = _applied(commit.position, base if commit.replaces else None)
-        # An earlier version of this package that continues the table must not append changes again.
-        old = self.role == "history" and self._opened and self._opened.transaction_version(_ORDINAL)
-        if old:
-            applied[_ORDINAL] = applied[_LSN]
-        return applied, info
-
-    def _properties(self, commit: Commit) -> Any:
-        return self._commit_properties(*self._applications(commit), alone=bool(commit.removed))
-
-    def _commit_properties(self, applied: dict[str, int], info: dict[str, str] | None, *, alone: bool) -> Any:
-        # delta-rs would retry on top of another commit. It does not see that an OPTIMIZE has rewritten a removed file,
-        # whose rows would then stay beside the new ones.
-        more = {"max_commit_retries": 0} if alone else {}
-        transactions = [self._delta.Transaction(*each) for each in applied.items()]
-        return self._delta.CommitProperties(custom_metadata=info, app_transactions=transactions, **more)
-
     # ---- upkeep --------------------------------------------------------------------------------------------------
 
     def fix_statistics(self) -> None:
@@ -530,16 +407,7 @@ class DeltaTable(Table):
             self._is_known = not self._mended(self._opened, version, check=True)
 
     def clean(self, kept: Collection[str], expired: float) -> int:
-        """Removes deletion vectors, and log entries that were never finished."""
-        log, own = (self.store.names(f"{self.directory}/{each}") for each in ("_delta_log", OWN_VECTORS))
-        others = self.store.entries(self.directory)
-        vectors = [
-            *own,
-            *(each.name for each in others if each.modified < expired and VECTORS.search(each.name)),
-        ]
-        unneeded = [name for name in log if is_unfinished(name.rpartition("/")[2])]
-        unneeded += [name for name in vectors if name.removeprefix(f"{self.directory}/") not in kept]
-        return sum(map(self.store.remove, unneeded))
+        return self._log.clean(kept, expired)
 
     def compact(self) -> None:
         """Joins short files. Removes files that no version of the last week has."""
@@ -626,15 +494,15 @@ def _one_line(problem: BaseException) -> str:
     return _NEXT_CAUSE.sub(": ", str(problem).strip())
 
 
-def _data_files(actions: pa.Table, vectors: Mapping[str, Vector]) -> list[DataFile]:
+def _data_files(actions: pa.Table, deleted: Mapping[str, DeletedRows]) -> list[DataFile]:
     """The files of a version.
 
     Raises:
         ValueError: if a file with marked rows is unknown to delta-rs, or is in the table twice.
     """
     paths, rows, sizes = (actions.column(each).to_pylist() for each in ("path", "num_records", "size_bytes"))
-    files = [DataFile(*each, vectors.get(each[0])) for each in zip(paths, rows, sizes, strict=True)]
-    if vectors and not (vectors.keys() <= set(paths) and len(set(paths)) == len(paths)):
+    files = [DataFile(*each, deleted.get(each[0])) for each in zip(paths, rows, sizes, strict=True)]
+    if deleted and not (deleted.keys() <= set(paths) and len(set(paths)) == len(paths)):
         raise ValueError("the log of a Delta table has a deletion vector without its file")
     return files
 
@@ -644,6 +512,32 @@ def _bound(actions: pa.Table, which: str, column: str) -> pa.Array:
     if bounds is None or bounds.type.get_field_index(column) < 0:
         return pa.nulls(actions.num_rows)
     return pc.struct_field(bounds, [bounds.type.get_field_index(column)])
+
+
+def _applications(commit: Commit, history: Any) -> tuple[dict[str, int], dict[str, str] | None]:
+    """The application transactions of a commit, with its position, and more of its commit info.
+
+    Args:
+        commit: the commit.
+        history: the table, opened, if it is a history.
+    """
+    base = None if commit.base is None else commit.base.position
+    applied, info = _applied(commit.position, base if commit.replaces else None)
+    # An earlier version of this package that continues the table must not append changes again.
+    if history and history.transaction_version(_ORDINAL):
+        applied[_ORDINAL] = applied[_LSN]
+    return applied, info
+
+
+def _commit_properties(applied: dict[str, int], info: dict[str, str] | None, *, alone: bool) -> Any:
+    """The properties of a commit of delta-rs, which does not retry it if it is `alone`."""
+    from deltalake import CommitProperties, Transaction
+
+    # delta-rs would retry on top of another commit. It does not see that an OPTIMIZE has rewritten a removed file,
+    # whose rows would then stay beside the new ones.
+    more = {"max_commit_retries": 0} if alone else {}
+    transactions = [Transaction(*each) for each in applied.items()]
+    return CommitProperties(custom_metadata=info, app_transactions=transactions, **more)
 
 
 def _step(base: Version) -> dict[str, int]:
