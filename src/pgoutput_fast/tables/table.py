@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Generic, Literal, NamedTuple, Protocol, TypeVar, overload
@@ -428,14 +429,12 @@ class Table(ABC):
 
     def kept(self, now: Version, keep: int) -> Iterable[Version]:
         """The last versions: `now` and those before, at most `keep` in all. Others can no longer be read."""
-        yield now
-        for number in range(now.number - 1, max(now.number - keep, -1), -1):
-            try:
+        for number in range(max(now.number - keep + 1, 0), now.number):
+            with suppress(FileNotFoundError):  # Delta removes old entries of its log
                 version = self.version(number)
-            except FileNotFoundError:
-                return  # Delta removes old entries of its log
-            if version is not None:
-                yield version
+                if version is not None:
+                    yield version
+        yield now
 
     def clean(self, kept: Collection[str], expired: float) -> int:
         """Removes files of the format that no version needs, besides those of rows. Returns how many.

@@ -32,12 +32,13 @@ class LogEntries:
     def __init__(self, table: Table, opened: Callable[[], Any]) -> None:
         self._table, self._store, self._directory = table, table.store, table.directory
         self._opened = opened
-        # Of the newest version that was read.
+        # The newest version that was read, and the one that was read last.
         self._newest: LogState | None = None
+        self._last: LogState | None = None
 
     def forget(self) -> None:
         """Reads the whole log the next time: the table may be another one."""
-        self._newest = None
+        self._newest = self._last = None
 
     def deleted(self, number: int) -> Mapping[str, DeletedRows]:
         """{path: the marked rows of a file} of the files of a version that have some.
@@ -77,7 +78,7 @@ class LogEntries:
         vectors = write_vectors(self._store, self._directory, rows) if rows else {}
         actions = state.enabled() if vectors else []
         actions += [state.removed(name) for name in (*vectors, *commit.removed)]
-        actions += [state.added(name, vector) for name, vector in vectors.items()]
+        actions += [state.marked(name, vector, base[name].rows) for name, vector in vectors.items()]
         if not self._write(number + 1, [*actions, *added], applied, info, vectors.values()):
             raise ConflictError(self._table)
         if (number + 1) % state.checkpoint_interval == 0:
@@ -95,7 +96,7 @@ class LogEntries:
             As `commit`.
         """
         state = self._writable(number)
-        adds = [state.added(path, statistics=new) for path, new in statistics.items()]
+        adds = [state.added(path, new) for path, new in statistics.items()]
         return self._write(number + 1, adds, applied)
 
     def clean(self, kept: Collection[str], expired: float) -> int:
@@ -111,10 +112,11 @@ class LogEntries:
         return sum(map(self._store.remove, unneeded))
 
     def _state(self, number: int) -> LogState:
-        state = read_state(self._store, self._directory, number, self._newest)
-        if self._newest is None or state.number > self._newest.number:
-            self._newest = state
-        return state
+        known = next((each for each in (self._newest, self._last) if each and each.number <= number), None)
+        self._last = read_state(self._store, self._directory, number, known)
+        if self._newest is None or number > self._newest.number:
+            self._newest = self._last
+        return self._last
 
     def _writable(self, number: int) -> LogState:
         """The log of a version, for an entry after it.

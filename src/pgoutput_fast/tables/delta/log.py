@@ -11,13 +11,13 @@ import os
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from pgoutput_fast.base.display import error_text
 from pgoutput_fast.base.documents import parsed_json
 from pgoutput_fast.storage.paths import open_file
 from pgoutput_fast.storage.stores import Store
@@ -59,27 +59,16 @@ class LogState:
     Attributes:
         number: the version.
         adds: {path: the `add` action of a file}.
+        vectors: {path: the deletion vector of a file} of the files that have one.
         metadata: the last `metaData` action.
         protocol: the last `protocol` action.
     """
 
     number: int
-    adds: Mapping[str, _Action]
-    metadata: _Action
-    protocol: _Action
-
-    @cached_property
-    def vectors(self) -> dict[str, Vector]:
-        """{path: the deletion vector of a file} of the files that have one.
-
-        Raises:
-            ValueError: if a vector has an unknown form.
-        """
-        return {
-            path: Vector.from_json(vector)
-            for path, add in self.adds.items()
-            if (vector := add.get("deletionVector")) is not None
-        }
+    adds: Mapping[str, _Action] = field(default_factory=dict)
+    vectors: Mapping[str, Vector] = field(default_factory=dict)
+    metadata: _Action = field(default_factory=dict)
+    protocol: _Action = field(default_factory=dict)
 
     def check_writable(self) -> None:
         """Checks that this package may commit to the table.
@@ -133,29 +122,31 @@ class LogState:
         more = {"deletionTimestamp": _now(), "dataChange": True, "extendedFileMetadata": True}
         return {"remove": {"path": path, **more, **kept}}
 
-    def added(
-        self, path: str, vector: Vector | None = None, statistics: str | None = None
-    ) -> dict[str, _Action]:
-        """The action that adds a file again.
+    def marked(self, path: str, vector: Vector, rows: int) -> dict[str, _Action]:
+        """The action that adds a file again, with a new deletion vector.
 
         Args:
             path: its path.
-            vector: its new deletion vector; None for the one that it has. Then no rows change.
-            statistics: its new statistics, JSON; None for those that it has.
+            vector: the vector.
+            rows: how many rows the file has. A checkpoint may have its statistics in a form that is not read here.
         """
-        add = {**self.adds[path], "dataChange": vector is not None}
-        if vector is not None:
-            add["deletionVector"] = vector.to_json()
-        add["stats"] = statistics or add.get("stats") or "{}"
-        if "deletionVector" in add:
-            # Rows with the bounds may be marked.
-            values = parsed_json(add["stats"], "statistics", decimals=True)
-            add["stats"] = as_json({**values, "tightBounds": False})
-        return {"add": add}
+        add = self.adds[path]
+        statistics = _not_tight(add.get("stats") or "{}", rows)
+        return {"add": {**add, "dataChange": True, "deletionVector": vector.to_json(), "stats": statistics}}
+
+    def added(self, path: str, statistics: str) -> dict[str, _Action]:
+        """The action that adds a file again, with other statistics, JSON, and the same rows."""
+        statistics = _not_tight(statistics) if path in self.vectors else statistics
+        return {"add": {**self.adds[path], "dataChange": False, "stats": statistics}}
 
     def after(self, number: int, actions: Iterator[Mapping[str, _Action]]) -> LogState:
-        """The next version, whose log entry has these actions, in any order."""
-        adds, metadata, protocol, new = dict(self.adds), self.metadata, self.protocol, []
+        """The next version, whose log entry has these actions, in any order.
+
+        Raises:
+            ValueError: if a vector has an unknown form.
+        """
+        adds, vectors, new = dict(self.adds), dict(self.vectors), list[_Action]()
+        metadata, protocol = self.metadata, self.protocol
         for action in actions:
             metadata, protocol = action.get("metaData") or metadata, action.get("protocol") or protocol
             if (removed := action.get("remove")) is not None:
@@ -163,9 +154,15 @@ class LogState:
                 # A file with another vector is another one, and stays.
                 if before is not None and _vector_id(before) == _vector_id(removed):
                     del adds[removed["path"]]
+                    vectors.pop(removed["path"], None)
             elif (added := action.get("add")) is not None:
                 new.append(added)
-        return LogState(number, adds | {each["path"]: each for each in new}, metadata, protocol)
+        for added in new:
+            adds[added["path"]] = added
+            vectors.pop(added["path"], None)
+            if (vector := added.get("deletionVector")) is not None:
+                vectors[added["path"]] = Vector.from_json(vector)
+        return LogState(number, adds, vectors, metadata, protocol)
 
 
 def read_state(store: Store, directory: str, number: int, known: LogState | None = None) -> LogState:
@@ -175,21 +172,21 @@ def read_state(store: Store, directory: str, number: int, known: LogState | None
         store: the store of the table.
         directory: the table's directory in it.
         number: the version.
-        known: an earlier version, if it was read before. Then only the log entries after it are read.
+        known: an earlier version that was read before. Then only the log entries after it are read.
 
     Raises:
         FileNotFoundError: if the log lacks an entry.
         ValueError: if it is damaged, or in a form that this package does not know.
     """
     log = f"{directory}/_delta_log"
-    if known is None or known.number > number:
+    if known is None:
         known = _checkpoint(store, log, number)
     for k in range(known.number + 1, number + 1):
         lines = store.read(_entry(directory, k)).splitlines()
         try:
             known = known.after(k, (parsed_json(line, "log entry") for line in lines if line))
-        except (AttributeError, KeyError, TypeError) as problem:
-            raise ValueError(f"{store}/{_entry(directory, k)} is damaged: {problem!r}") from None
+        except (AttributeError, KeyError, TypeError, ValueError) as problem:
+            raise ValueError(f"{store.at(_entry(directory, k))} is damaged: {error_text(problem)}") from None
     return known
 
 
@@ -240,6 +237,13 @@ def _now() -> int:
     return int(time.time() * 1000)
 
 
+def _not_tight(statistics: str, rows: int | None = None) -> str:
+    """The statistics of a file some of whose bounds may be those of marked rows."""
+    values = parsed_json(statistics, "statistics", decimals=True)
+    count = {} if rows is None else {"numRecords": rows}
+    return as_json({**values, **count, "tightBounds": False})
+
+
 def _vector_id(action: _Action) -> tuple[Any, ...] | None:
     """The identity of the deletion vector in an action."""
     vector = action.get("deletionVector")
@@ -256,9 +260,9 @@ def _checkpoint(store: Store, log: str, number: int) -> LogState:
             found.setdefault((int(match[1]), int(match[2] or 1)), []).append(name)
     complete = [each for each, parts in found.items() if len(parts) == each[1]]
     if not complete:
-        return LogState(-1, {}, {}, {})
+        return LogState(-1)
     newest = max(complete)
-    state = LogState(newest[0], {}, {}, {})
+    state = LogState(newest[0])
     for name in found[newest]:
         state = state.after(newest[0], _actions(os.fspath(store.at(name))))
     return state
