@@ -60,7 +60,7 @@ class Staged:
             whole &= {each.name for each in self.before.files}
         marked = {**self.deleted, **deleted}
         for name in self.deleted.keys() & deleted.keys():
-            marked[name] = np.union1d(self.deleted[name], deleted[name])
+            marked[name] = np.sort(np.concatenate([self.deleted[name], deleted[name]]))
         left = {name: rows for name, rows in marked.items() if whole is not None and name not in whole}
         return replace(self, schema=schema, added=[*stay, *added], removed=whole, deleted=left), gone
 

@@ -198,12 +198,23 @@ def row_groups(
 
 
 def stays_without(positions: npt.NDArray[np.int64], gone: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-    """Which of some positions are not in others. Both ascend."""
+    """Which of some positions are not in others. Both ascend.
+
+    >>> stays_without(np.array([1, 3, 4, 9]), np.array([0, 3, 5, 9, 12])).tolist()
+    [True, False, True, False]
+    """
     stays = np.ones(len(positions), np.bool_)
-    if len(positions):
-        first, last = np.searchsorted(gone, [positions[0], positions[-1] + 1])
-        at = np.searchsorted(positions, gone[first:last])
-        stays[at[positions[at] == gone[first:last]]] = False
+    if not len(positions):
+        return stays
+    first, last = np.searchsorted(gone, [positions[0], positions[-1] + 1])
+    gone = gone[first:last]
+    # Each of the fewer ones is searched among the others.
+    if len(gone) <= len(positions):
+        at = np.searchsorted(positions, gone)
+        stays[at[positions[at] == gone]] = False
+    else:
+        at = np.searchsorted(gone, positions)
+        stays[gone[np.minimum(at, len(gone) - 1)] == positions] = False
     return stays
 
 

@@ -111,7 +111,7 @@ class MarkedRows:
 
     Attributes:
         before: those that are.
-        rows: the positions of the others, ascending.
+        rows: the positions of others, ascending.
     """
 
     before: DeletedRows | None
@@ -128,7 +128,8 @@ class MarkedRows:
     def positions(self, store: Store, directory: str, rows: int) -> npt.NDArray[np.int64]:
         if self.before is None:
             return self.rows
-        return np.union1d(self.before.positions(store, directory, rows), self.rows)
+        before = self.before.positions(store, directory, rows)
+        return np.insert(before, np.searchsorted(before, self.rows), self.rows)
 
 
 @dataclass(frozen=True)
