@@ -8,12 +8,12 @@ from typing import Any
 
 from pgoutput_fast.storage.stores import is_unfinished
 from pgoutput_fast.tables.delta.log import LogState, has_entry, read_state, write_entry
-from pgoutput_fast.tables.delta.vectors import OWN_VECTORS, VECTORS, Vector, write_vectors
+from pgoutput_fast.tables.delta.vectors import OWN_VECTORS, VECTORS, Vector, with_rows, write_vectors
 from pgoutput_fast.tables.table import (
     Commit,
     ConflictError,
+    DataFile,
     DeletedRows,
-    MarkedRows,
     OutcomeUnknownError,
     Table,
 )
@@ -71,10 +71,7 @@ class LogEntries:
         """
         assert commit.base is not None
         state, base = self._writable(number), {file.name: file for file in commit.base.files}
-        rows = {
-            name: MarkedRows(base[name].deleted, new).positions(self._store, self._directory, base[name].rows)
-            for name, new in commit.deleted.items()
-        }
+        rows = {name: with_rows(new, self._marked(base[name])) for name, new in commit.deleted.items()}
         vectors = write_vectors(self._store, self._directory, rows) if rows else {}
         actions = state.enabled() if vectors else []
         actions += [state.removed(name) for name in (*vectors, *commit.removed)]
@@ -83,6 +80,13 @@ class LogEntries:
             raise ConflictError(self._table)
         if (number + 1) % state.checkpoint_interval == 0:
             self._checkpoint(clean=state.cleans_log)
+
+    def _marked(self, file: DataFile) -> Any:
+        """The bitmap of the rows of a file that are marked already; None if there are none."""
+        if file.deleted is None:
+            return None
+        assert isinstance(file.deleted, Vector)
+        return file.deleted.bitmap(self._store, self._directory, file.rows)
 
     def add_again(self, number: int, statistics: Mapping[str, str], applied: Mapping[str, int]) -> bool:
         """Gives files other statistics, in the version after this one. Returns whether no other commit was in the way.

@@ -23,7 +23,7 @@ import numpy.typing as npt
 from pgoutput_fast.storage.paths import open_file
 from pgoutput_fast.storage.stores import Store
 
-__all__ = ["OWN_VECTORS", "VECTORS", "Vector", "write_vectors"]
+__all__ = ["OWN_VECTORS", "VECTORS", "Vector", "with_rows", "write_vectors"]
 
 # The names of files of vectors.
 VECTORS = re.compile(r"deletion_vector_[0-9a-f-]{36}\.bin")
@@ -109,7 +109,12 @@ class Vector:
         return f"{prefix}{'/' if prefix else ''}deletion_vector_{uuid.UUID(bytes=data)}.bin"
 
     def positions(self, store: Store, directory: str, rows: int) -> npt.NDArray[np.int64]:
-        """The positions of the marked rows in their file, ascending.
+        """The positions of the marked rows in their file, ascending. Arguments and errors as for `bitmap`."""
+        found = self.bitmap(store, directory, rows)
+        return np.frombuffer(found.to_array(), np.int64) if self.count else np.empty(0, np.int64)
+
+    def bitmap(self, store: Store, directory: str, rows: int) -> Any:
+        """The positions of the marked rows in their file, as a bitmap of pyroaring.
 
         Args:
             store: the store of the table.
@@ -133,7 +138,7 @@ class Vector:
             raise _damaged(name, f"it marks {len(bitmap)} rows, and the log says {self.count}")
         if self.count and bitmap.max() >= rows:
             raise _damaged(name, f"it marks row {bitmap.max()} of a file with {rows} rows")
-        return np.frombuffer(bitmap.to_array(), np.int64) if self.count else np.empty(0, np.int64)
+        return bitmap
 
     def _data(self, store: Store, directory: str) -> tuple[str, bytes]:
         """(names the vector for errors, its bytes)."""
@@ -163,29 +168,32 @@ class Vector:
         return data
 
 
-def write_vectors(
-    store: Store, directory: str, rows: Mapping[str, npt.NDArray[np.int64]]
-) -> dict[str, Vector]:
+def with_rows(positions: npt.NDArray[np.int64], before: Any = None) -> Any:
+    """A bitmap of positions, and of those of another one.
+
+    Raises:
+        ImportError: if `pyroaring` is not installed.
+    """
+    found = _bitmap_type()(array("Q", np.asarray(positions, np.uint64).tobytes()))
+    return found if before is None else found | before
+
+
+def write_vectors(store: Store, directory: str, rows: Mapping[str, Any]) -> dict[str, Vector]:
     """Writes vectors into one new file of a table.
 
     Args:
         store: the store of the table.
         directory: the table's directory in it.
-        rows: {file: the positions of its marked rows}.
+        rows: {file: the bitmap of the positions of its marked rows}.
 
     Returns:
         {file: its vector}.
-
-    Raises:
-        ImportError: if `pyroaring` is not installed.
     """
-    bitmap_type = _bitmap_type()
     identity, vectors = uuid.uuid4(), {}
     place = OWN_VECTORS + _encoded(identity.bytes)
     with store.write(f"{directory}/{OWN_VECTORS}/deletion_vector_{identity}.bin") as file:
         file.write(_VERSION)
-        for name, positions in rows.items():
-            bitmap = bitmap_type(array("Q", np.asarray(positions, np.uint64).tobytes()))
+        for name, bitmap in rows.items():
             bitmap.run_optimize()
             data, offset = _MAGIC + bitmap.serialize(), file.tell()
             file.write(len(data).to_bytes(4, "big") + data + crc32(data).to_bytes(4, "big"))
