@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from pgoutput_fast.storage.stores import open_store
 from pgoutput_fast.tables.delta import vectors
-from pgoutput_fast.tables.delta.vectors import VECTORS, Vector, write_vectors
+from pgoutput_fast.tables.delta.vectors import VECTORS, Vector, with_rows, write_vectors
 from support.buckets import opened_bucket
 
 # Files that Delta 2.4 and 3.2 for Spark wrote, for tests of Delta and delta-rs, and what their logs say of them.
@@ -90,7 +90,7 @@ def test_written_vectors_are_read(sets: list[list[int]]) -> None:
     import tempfile
 
     with tempfile.TemporaryDirectory() as place:
-        rows = {str(k): np.array(each, np.int64) for k, each in enumerate(sets)}
+        rows = {str(k): with_rows(np.array(each, np.int64)) for k, each in enumerate(sets)}
         written = write_vectors(open_store(place), "t", rows)
         (file,) = Path(place, "t", "_vectors").iterdir()
         assert VECTORS.fullmatch(file.name)
@@ -101,7 +101,7 @@ def test_written_vectors_are_read(sets: list[list[int]]) -> None:
 
 
 def test_runs_of_rows_take_little_room(tmp_path: Path) -> None:
-    write_vectors(open_store(tmp_path), "t", {"a": np.arange(1_000_000)})
+    write_vectors(open_store(tmp_path), "t", {"a": with_rows(np.arange(1_000_000))})
     (file,) = (tmp_path / "t" / "_vectors").iterdir()
     assert file.stat().st_size < 500
 
@@ -109,7 +109,7 @@ def test_runs_of_rows_take_little_room(tmp_path: Path) -> None:
 def test_vectors_in_a_store() -> None:
     with opened_bucket("vectors") as bucket:
         store = open_store(bucket.uri % "lake")
-        vector = write_vectors(store, "t", {"a": np.array([3, 5])})["a"]
+        vector = write_vectors(store, "t", {"a": with_rows(np.array([5]), with_rows(np.array([3])))})["a"]
         assert vector.positions(store, "t", 6).tolist() == [3, 5]
         with pytest.raises(FileNotFoundError, match="deletion_vector_"):
             replace(vector, place=vectors._encoded(uuid.uuid4().bytes)).positions(store, "t", 6)
@@ -117,7 +117,7 @@ def test_vectors_in_a_store() -> None:
 
 @pytest.fixture
 def written(tmp_path: Path) -> tuple[Path, Vector]:
-    rows = {"a": np.array([1, 5, 700_000]), "b": np.array([2, 3, 9])}
+    rows = {"a": with_rows(np.array([1, 5, 700_000])), "b": with_rows(np.array([2, 3, 9]))}
     vector = write_vectors(open_store(tmp_path), "t", rows)["b"]
     (file,) = (tmp_path / "t" / "_vectors").iterdir()
     return file, vector

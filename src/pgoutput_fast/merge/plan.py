@@ -144,7 +144,9 @@ class MergePlan:
         version = part_of(before, part, list(bounded))
         names = frozenset(before.files[k].name for k in part if k in joined)
         marked = frozenset(version.names - self.uncommitted if self.table.marks else ())
-        return RewriteUnit(self._merged_table, version, names, self.effects, adds, marked)
+        return RewriteUnit(
+            self._merged_table, version, names, self.effects, adds, marked, self.table.most_marked
+        )
 
     def _candidates(self, before: Version) -> list[int]:
         """The files that may have rows to remove, as far as the bounds of the effects tell.

@@ -28,9 +28,6 @@ from pgoutput_fast.tables.table import DataFile, Version
 
 __all__ = ["MergedTable", "NewRowsUnit", "RewriteUnit", "Unit", "UnitResult"]
 
-# A file in which more than this share of the rows would be marked deleted is rewritten without them: readers read them.
-_MOST_MARKED = 0.3
-
 
 @dataclass(frozen=True)
 class MergedTable:
@@ -81,6 +78,7 @@ class RewriteUnit:
         effects: the effects on all keys.
         adds: whether the new rows that replace none are written with the joined files.
         marked: the names of the files in which rows may be marked.
+        most_marked: the largest share of the rows of a file that may be marked.
     """
 
     table: MergedTable
@@ -89,6 +87,7 @@ class RewriteUnit:
     effects: tuple[StoredEffect, ...]
     adds: bool
     marked: frozenset[str] = frozenset()
+    most_marked: float = 0.0
 
     def run(self, store: Store, files: NewFiles, keys: KeyFiles | None = None) -> UnitResult:
         """Writes new files.
@@ -131,7 +130,7 @@ class RewriteUnit:
         if file.name not in self.marked or file.name in self.joined or file.name not in removed:
             return False
         count = len(removed[file.name].rows) + (0 if file.deleted is None else file.deleted.count)
-        return bool(file.rows) and count <= _MOST_MARKED * file.rows
+        return bool(file.rows) and count <= self.most_marked * file.rows
 
     def _search(self, store: Store, keys: KeyFiles | None) -> dict[str, Removed]:
         """{file: its removed rows}."""
