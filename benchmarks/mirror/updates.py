@@ -31,7 +31,7 @@ from pgoutput_fast.demo.servers import Server, find_installations
 __all__ = ["main", "section"]
 
 MARKERS = "<!-- updates figures -->", "<!-- end of updates figures -->"
-ROWS, UPDATES, SHARE, IN_A_TRANSACTION = 10_000_000, 500_000, 0.1, 100
+ROWS, UPDATES, SHARE, IN_A_TRANSACTION = 10_000_000, 2_000_000, 0.01, 100
 _TABLES = ("accounts", "accounts_share")  # Debezium follows the second one, and has a share of the updates
 _COLUMNS = {"id": "int64", "bid": "int32", "abalance": "int32", "filler": "string"}
 
