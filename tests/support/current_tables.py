@@ -98,12 +98,14 @@ def open_table(
     name: str = "public.orders",
     file_bytes: int = 4_000,
 ) -> Any:
-    """A table with files so short that a test has several. `marked` is a Delta table that is merged on read."""
+    """A table with files so short that a test has several. `marked` is a Delta table in which merges mark many rows."""
     if kind == "duckdb":
         return duckdb_table(place / "current.duckdb", name)
     place.mkdir(exist_ok=True)
     if kind == "marked":
-        return delta_table(place, name, file_bytes=file_bytes, merge="on_read")
+        table = delta_table(place, name, file_bytes=file_bytes, merge="on_read")
+        table.table.most_marked = 0.3
+        return table
     return open_files(kind, place, name, file_bytes)
 
 

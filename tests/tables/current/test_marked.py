@@ -263,7 +263,7 @@ def test_both_merges_do_what_a_model_does(key: str | None, tmp_path: Path) -> No
 
     def opened(merge: Merge) -> LocalMerge:
         table = delta_table(tmp_path, "t", file_bytes=4_000, merge=merge)
-        table.table.most_marked = 0.3
+        table.table.most_marked = 0.3  # the table is small
         return table
 
     table, marks, lost = opened("on_read"), 0, 0
