@@ -2,7 +2,8 @@
 
     python debezium_sink.py '<JSON>'
 
-properties: of the connector. target: a directory for the tables `history` and `current`.
+properties: of the connector. target: a directory for the tables `history` and `current`. columns: {name: Arrow's name
+of its type}, if the table is another one than the wide one.
 
 Every batch is appended to the history. Then the last row per key of the batch is merged into the current table.
 """
@@ -25,25 +26,26 @@ JSON = pa.schema(
         "id": pa.int64(), "a": pa.int32(), "b": pa.int32(), "c": pa.int16(), "price": pa.string(), "rate": pa.float64(),
         "yes": pa.bool_(), "day": pa.int32(), "at": pa.string(), "name": pa.string(), "note": pa.string(),
         "code": pa.string(), "key": pa.string(), "data": pa.string(), "more": pa.string(), "big": pa.int64(),
-        "__op": pa.string(), "__lsn": pa.int64(), "__deleted": pa.string(),
     }
 )  # fmt: skip
 TYPES = {"price": pa.decimal128(12, 2), "day": pa.date32(), "at": pa.timestamp("us", "UTC")}
-# Columns that the connector adds to rows of the server.
+# Columns that the connector adds to rows of the server, and those of them that the current table lacks.
+CONNECTOR = pa.schema({"__op": pa.string(), "__lsn": pa.int64(), "__deleted": pa.string()})
 ADDED = ("__op", "__deleted")
 
 
 class Sink(BasePythonChangeHandler):
     """Writes batches into two Delta tables."""
 
-    def __init__(self, target: Path) -> None:
+    def __init__(self, target: Path, columns: pa.Schema | None) -> None:
         self._history, self._current = str(target / "history"), str(target / "current")
+        self._columns = columns
 
     def handleJsonBatch(self, records: Any) -> None:  # noqa: N802  (Debezium's name)
         lines = [str(value) for value in (each.value() for each in records) if value is not None]
         if not lines:
             return
-        rows = typed("\n".join(lines).encode())
+        rows = typed("\n".join(lines).encode(), self._columns)
         write_deltalake(self._history, rows, mode="append")
         self._merge(rows)
 
@@ -72,12 +74,18 @@ class Sink(BasePythonChangeHandler):
         )
 
 
-def typed(lines: bytes) -> pa.Table:
-    """Rows of a batch, in lake types."""
-    options = arrow_json.ParseOptions(explicit_schema=JSON, unexpected_field_behavior="ignore")
+def typed(lines: bytes, columns: pa.Schema | None = None) -> pa.Table:
+    """Rows of a batch, in lake types.
+
+    Args:
+        lines: JSON.
+        columns: of the table, whose types are the same in JSON; None for the wide table.
+    """
+    schema = pa.schema([*(JSON if columns is None else columns), *CONNECTOR])
+    options = arrow_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
     read = arrow_json.ReadOptions(use_threads=True, block_size=max(len(lines), 1))
     rows = arrow_json.read_json(io.BytesIO(lines), read_options=read, parse_options=options)
-    for name, kind in TYPES.items():
+    for name, kind in TYPES.items() if columns is None else ():
         at = rows.column_names.index(name)
         column = rows[name]
         if name == "at":
@@ -88,4 +96,7 @@ def typed(lines: bytes) -> pa.Table:
 
 if __name__ == "__main__":
     job = json.loads(sys.argv[1])
-    DebeziumJsonEngine(job["properties"], Sink(Path(job["target"]))).run()
+    given = job["columns"] and pa.schema(
+        {name: pa.type_for_alias(kind) for name, kind in job["columns"].items()}
+    )
+    DebeziumJsonEngine(job["properties"], Sink(Path(job["target"]), given)).run()

@@ -36,7 +36,7 @@ from benchmarks.peers.installations import MissingError
 from benchmarks.report import README, Section, machine, rewrite
 from pgoutput_fast.demo.servers import Installation, Server, find_installations
 
-__all__ = ["Live", "main", "measured", "sections"]
+__all__ = ["Halted", "Live", "main", "measured", "sections"]
 
 MARKERS = "<!-- live figures -->", "<!-- end of live figures -->"
 ROWS_OF_A_BURST, WARM_UP, SHARE = 2_000_000, 50_000, 0.1
@@ -143,7 +143,7 @@ class Live:
                 continue
             with ExitStack() as halted:
                 # Also those of the other table, because their walsenders would read past foreign changes.
-                stopped = {each.name: halted.enter_context(_Halted(each)) for each in self.systems}
+                stopped = {each.name: halted.enter_context(Halted(each)) for each in self.systems}
                 made = rows if table == "wide" or not counts else max(round(rows * SHARE), 1)
                 end = self._commit(table, made)
                 for each in systems:
@@ -197,7 +197,7 @@ class Live:
             with ExitStack() as halted:
                 for other in self.systems:
                     if other is not system:
-                        halted.enter_context(_Halted(other))
+                        halted.enter_context(Halted(other))
                 self._steady(system, rate, max(round(rate * seconds), 1))
             (end,) = self._execute("SELECT (pg_current_wal_lsn() - '0/0')::int8")
             for other in self.systems:
@@ -271,14 +271,14 @@ class Live:
         }
 
 
-class _Halted:
+class Halted:
     """Halts the walsender of a system during a with block, or until it is resumed."""
 
     def __init__(self, system: System) -> None:
         self._system = system
         self._pid: int | None = None
 
-    def __enter__(self) -> _Halted:
+    def __enter__(self) -> Halted:
         wait(self._system.walsender, self._system.process)
         self._pid = self._system.walsender()
         assert self._pid is not None

@@ -4,9 +4,9 @@
     python -m benchmarks.mirror.merge --full     # and 100,000,000 rows in the format of Delta
 
 Every table has an ascending int64 key and four more columns. Half of the changes are updates, four tenths are new rows,
-and a tenth are deletes. The updates and deletes are of the newest keys (`local`) or of any keys (`random`). All kinds
-of tables get the same changes, and must have the right rows afterwards. `delta-rs's MERGE` is the alternative that was
-not chosen, with the bounds of the keys as literals.
+and a tenth are deletes. The updates and deletes are of the newest keys (`local`) or of any keys (`random`, and then
+`again`). All kinds of tables get the same changes, and must have the right rows afterwards. `delta-rs's MERGE` is the
+alternative that was not chosen, with the bounds of the keys as literals.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ __all__ = ["SIZES", "section"]
 
 MARKERS = "<!-- merge figures -->", "<!-- end of merge figures -->"
 SIZES = (100_000, 1_000_000, 10_000_000)
-FULL_SIZE, FULL_KINDS = 100_000_000, ("Delta",)
+FULL_SIZE, FULL_KINDS = 100_000_000, ("Delta", "Delta, merged on read")
 CHANGES = 10_000
 _PIECE = 100_000
 _COLUMNS = pa.schema(
@@ -80,15 +80,17 @@ def batches(size: int) -> Iterator[pa.RecordBatch]:
 
 
 def effects(size: int, changes: int) -> Mapping[str, Effect]:
-    """The local changes, and then the random ones."""
+    """The local changes, and then random ones twice."""
     noise = np.random.default_rng(size)
     updates, deletes = changes // 2, changes // 10
     newest = 2 * np.arange(size - updates - deletes, size)
     fresh = 2 * np.arange(size, size + changes - updates - deletes)
-    anywhere = 2 * noise.choice(size - updates - deletes, updates + deletes, replace=False)
+    count = updates + deletes
+    anywhere = 2 * noise.choice(size - count, 2 * count, replace=False)
     return {
         "local": _effect(noise.permutation(newest), fresh, deletes, 2),
-        "random": _effect(anywhere, fresh + 2 * len(fresh), deletes, 3),
+        "random": _effect(anywhere[:count], fresh + 2 * len(fresh), deletes, 3),
+        "again": _effect(anywhere[count:], fresh + 4 * len(fresh), deletes, 4),
     }
 
 
@@ -132,6 +134,9 @@ def _duckdb(place: Path) -> DuckDBMerge:
 
 KINDS: Mapping[str, Callable[[Path], Any]] = {
     "Delta": lambda place: LocalMerge(CurrentFileTable(_table("delta", place))),
+    "Delta, merged on read": lambda place: LocalMerge(
+        CurrentFileTable(_table("delta", place), merge="on_read")
+    ),
     "Delta, delta-rs's MERGE": lambda place: _Merged(CurrentFileTable(_table("delta", place))),
     "Iceberg": lambda place: LocalMerge(CurrentFileTable(_table("iceberg", place))),
     "DuckDB": _duckdb,
@@ -210,6 +215,8 @@ def section(sizes: Sequence[int] = SIZES, changes: int = CHANGES, *, full: bool 
                 for where in ("local", "random")
                 for what in ("CPU s", "wall s", "files rewritten", "MB written")
             ),
+            "again, CPU s",
+            "again, MB written",
         ],
     )
     for kind in KINDS:
@@ -219,6 +226,7 @@ def section(sizes: Sequence[int] = SIZES, changes: int = CHANGES, *, full: bool 
             for where in ("local", "random"):
                 cost = each[where]
                 row += [f"{cost.cpu:.2f}", f"{cost.wall:.2f}", cost.rewritten, f"{cost.megabytes:.1f}"]
+            row += [f"{each['again'].cpu:.2f}", f"{each['again'].megabytes:.1f}"]
             print(" | ".join(row), flush=True)
             found.rows.append(row)
     return found

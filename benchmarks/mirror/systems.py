@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -209,9 +209,11 @@ class OurSystem(Mirrored):
 
     name, slot = "our mirror", "ours"
 
-    def __init__(self, dsn: str, table: str, directory: Path, seconds: float = 2.0) -> None:
+    def __init__(
+        self, dsn: str, table: str, directory: Path, seconds: float = 2.0, merge: str = "on_write"
+    ) -> None:
         super().__init__(dsn, table, directory)
-        self._seconds = seconds
+        self._seconds, self._merge = seconds, merge
         self.history = directory / "lake" / "history" / f"public.{table}"
         self.current = directory / "lake" / "current" / f"public.{table}"
         self._last_fresh = -1
@@ -228,7 +230,7 @@ class OurSystem(Mirrored):
         words = ["--slot", self.slot, "--publication", self.table, "--target", str(self.directory / "lake")]
         return [
             sys.executable, "-m", "pgoutput_fast", "mirror", *words,
-            "--seconds", str(self._seconds), "--remove-segments", "--quiet",
+            "--seconds", str(self._seconds), "--merge", self._merge, "--remove-segments", "--quiet",
         ]  # fmt: skip
 
 
@@ -241,8 +243,11 @@ class DebeziumSystem(Mirrored):
 
     name, slot = "Debezium embedded, pyarrow, deltalake", "debezium"
 
-    def __init__(self, dsn: str, table: str, directory: Path) -> None:
+    def __init__(
+        self, dsn: str, table: str, directory: Path, columns: Mapping[str, str] | None = None
+    ) -> None:
         super().__init__(dsn, table, directory)
+        self._columns = columns
         self._python = installations.python(*_DEBEZIUM, pyarrow=True)
         self.history, self.current = directory / "history", directory / "current"
 
@@ -288,5 +293,5 @@ class DebeziumSystem(Mirrored):
             "transforms.unwrap.delete.tombstone.handling.mode": "rewrite",
             "transforms.unwrap.add.fields": "op,lsn",
         }
-        job = {"properties": properties, "target": str(self.directory)}
+        job = {"properties": properties, "target": str(self.directory), "columns": self._columns}
         return [str(self._python), str(HERE / "debezium_sink.py"), json.dumps(job)]

@@ -68,7 +68,7 @@ def _apply_in_tasks(
     results += [_run(place, unit) for unit in plan.new_rows(results)]
     with NewFiles(files.store, files.files, files.file_bytes) as new:
         new.written = [file for result in results for file in result.added]
-        commit(files, new, before, schema, position, plan.removed(results))
+        commit(files, new, before, schema, position, plan.removed(results), plan.deleted(results))
     return plan
 
 
@@ -85,8 +85,11 @@ def _rows_of_files(place: Path, table: LocalMerge) -> list[list[dict[str, Any]]]
 @pytest.mark.parametrize(
     ("kind", "key"),
     and_slow(
-        [("delta", key) for key in [*KEYS, None] if key not in SLOW_KEYS],
-        [*(("delta", key) for key in SLOW_KEYS), ("iceberg", "text and int8"), ("iceberg", None)],
+        [*(("delta", key) for key in [*KEYS, None] if key not in SLOW_KEYS), ("marked", "numeric")],
+        [
+            *(("delta", key) for key in SLOW_KEYS),
+            *((kind, key) for kind in ("iceberg", "marked") for key in ("text and int8", None)),
+        ],
     ),
     ids=str,
 )

@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 
 import pytest
 from benchmarks import capture, formats, growth, guard, random_tables, segments, snapshot
-from benchmarks.mirror import effect, live, merge
+from benchmarks.mirror import effect, live, merge, updates
 from benchmarks.mirror.processes import ProcessTree
 from benchmarks.mirror.systems import DebeziumSystem
 from benchmarks.spark import columns as spark_columns
@@ -106,6 +106,20 @@ def test_live_mirrors_at_a_tiny_scale() -> None:
     assert all(float(cell.replace(",", "")) >= 0 for row in backlog.rows for cell in row[2:])
     assert all(0 <= float(row[2]) <= float(row[3]) <= float(row[4]) for row in steady.rows)
     assert all(float(row[1]) > 0 for row in loads.rows)
+
+
+@pytest.mark.exhaustive
+def test_updates_at_a_tiny_scale() -> None:
+    """As live mirrors."""
+    debezium = os.environ.get("CI") == "true" or DebeziumSystem.is_installed()
+    try:
+        figures = updates.section(2000, 200, debezium=debezium).rows
+    except LookupError as problem:
+        if os.environ.get("CI") == "true":
+            raise
+        pytest.skip(str(problem))
+    assert len(figures) == 3 + debezium
+    assert all(float(cell.replace(",", "")) > 0 for row in figures for cell in row[2:])
 
 
 def test_the_commands_of_the_page_exist() -> None:

@@ -23,7 +23,7 @@ from pgoutput_fast.tables.duckdb import DuckDBCurrent
 from pgoutput_fast.tables.file_table import CurrentFileTable
 from pgoutput_fast.tables.files import CURRENT_FILE_BYTES
 from pgoutput_fast.tables.formats import open_target
-from pgoutput_fast.tables.options import TableOptions
+from pgoutput_fast.tables.options import Merge, TableOptions
 
 __all__ = [
     "KEYS",
@@ -92,20 +92,33 @@ _VALUES: list[tuple[pa.DataType, Any]] = [
 ]
 
 
-def open_table(kind: str, place: Path, name: str = "public.orders", file_bytes: int = 4_000) -> Any:
-    """A table with files so short that a test has several."""
+def open_table(
+    kind: str,
+    place: Path,
+    name: str = "public.orders",
+    file_bytes: int = 4_000,
+) -> Any:
+    """A table with files so short that a test has several. `marked` is a Delta table in which merges mark many rows."""
     if kind == "duckdb":
         return duckdb_table(place / "current.duckdb", name)
     place.mkdir(exist_ok=True)
+    if kind == "marked":
+        table = delta_table(place, name, file_bytes=file_bytes, merge="on_read")
+        table.table.most_marked = 0.3
+        return table
     return open_files(kind, place, name, file_bytes)
 
 
 def open_files(
-    format: str, place: str | os.PathLike[str], directory: str, file_bytes: int = CURRENT_FILE_BYTES
+    format: str,
+    place: str | os.PathLike[str],
+    directory: str,
+    file_bytes: int = CURRENT_FILE_BYTES,
+    merge: Merge = "on_write",
 ) -> LocalMerge:
     """A current table of files, by its directory."""
     target = open_target(format, open_store(place), TableOptions())
-    return LocalMerge(CurrentFileTable(target.table(directory, "current"), file_bytes))
+    return LocalMerge(CurrentFileTable(target.table(directory, "current"), file_bytes, merge))
 
 
 def delta_table(place: str | os.PathLike[str], directory: str, **more: Any) -> LocalMerge:

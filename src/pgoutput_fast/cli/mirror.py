@@ -67,6 +67,13 @@ _MergeSeconds: TypeAlias = Annotated[
         help="how old a change may become before it is in its current table; as --seconds if it is not given",
     ),
 ]
+_Merge: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        metavar="on_write|on_read",
+        help="write the files with updated and deleted rows anew, or mark these rows as deleted in files that stay",
+    ),
+]
 _KeepPoints: TypeAlias = Annotated[int, typer.Option(metavar="N", help="how many points in time can be read")]
 _InStep: TypeAlias = Annotated[
     bool,
@@ -134,6 +141,7 @@ def mirror(
     segments: _Segments = None,
     seconds: _Seconds = 10.0,
     merge_seconds: _MergeSeconds = None,
+    merge: _Merge = "on_write",
     keep_points: _KeepPoints = 100,
     in_step: _InStep = False,
     remove_segments: _RemoveSegments = False,
@@ -188,8 +196,8 @@ def _service(given: Mapping[str, Any]) -> Mirror:
 
     catalog = name_value_pairs("--iceberg-catalog", given["iceberg_catalog"], "type=rest")
     same = (
-        *("adopt", "format", "in_step", "keep_points", "merge_seconds", "metrics_address", "metrics_file"),
-        "namespace",
+        *("adopt", "format", "in_step", "keep_points", "merge", "merge_seconds", "metrics_address"),
+        *("metrics_file", "namespace"),
         *("retry_seconds", "seconds", "segments", "threads"),
     )
     try:

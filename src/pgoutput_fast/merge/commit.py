@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypeVar
 
 import pyarrow as pa
 
+from pgoutput_fast.merge.search import Numbers
 from pgoutput_fast.tables.data_files import NewFiles
 from pgoutput_fast.tables.errors import MirrorBusyError
 from pgoutput_fast.tables.file_table import CurrentFileTable
@@ -49,19 +50,20 @@ def commit(
     schema: pa.Schema,
     position: int,
     removed: Collection[str] | None,
+    deleted: Mapping[str, Numbers],
 ) -> None:
     """Commits new files. After an error that leaves the outcome unknown, they stay.
 
     Args:
         table: the table.
         files: its new files.
-        before, schema, position, removed: as for `CurrentFileTable.commit`.
+        before, schema, position, removed, deleted: as for `CurrentFileTable.commit`.
 
     Raises:
         ConflictError: if another program has committed since `before`. The table is unchanged.
     """
     try:
-        table.commit(before, schema, position, files.written, removed)
+        table.commit(before, schema, position, files.written, removed, deleted)
     except (ConflictError, MirrorBusyError):
         raise
     except BaseException as problem:

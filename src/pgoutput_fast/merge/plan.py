@@ -31,8 +31,8 @@ _BOUNDED_COLUMNS = 3
 class MergePlan:
     """The merge of effects into a version of a table.
 
-    First run the units of `rewrites`, then those of `new_rows`. Then commit the new files, and remove those of
-    `removed`.
+    First run the units of `rewrites`, then those of `new_rows`. Then commit the new files, remove those of `removed`,
+    and mark the rows of `deleted`.
 
     Attributes:
         table: the table.
@@ -42,6 +42,7 @@ class MergePlan:
         schema: the columns of the table after the effects.
         effects: the effects. Each concerns other keys.
         units: about how many units run at the same time. A single one runs in this process.
+        uncommitted: the names of files of `before` that the same commit adds. In them, no rows can be marked.
     """
 
     table: CurrentFileTable
@@ -51,6 +52,7 @@ class MergePlan:
     schema: pa.Schema
     effects: tuple[StoredEffect, ...]
     units: int = 1
+    uncommitted: frozenset[str] = frozenset()
 
     @cached_property
     def rewrites(self) -> list[RewriteUnit]:
@@ -113,6 +115,14 @@ class MergePlan:
             return None
         return {name for result in results for name in result.removed}
 
+    def deleted(self, results: Sequence[UnitResult]) -> dict[str, Numbers]:
+        """{name of a file that stays: the positions of the rows that are marked deleted}.
+
+        Args:
+            results: of the first step.
+        """
+        return {name: rows for result in results for name, rows in result.deleted.items()}
+
     @property
     def _replaces_all(self) -> bool:
         """Whether all existing rows are removed."""
@@ -133,7 +143,10 @@ class MergePlan:
         bounded = islice((name for name in self.identity if has_bounds(before, name)), _BOUNDED_COLUMNS)
         version = part_of(before, part, list(bounded))
         names = frozenset(before.files[k].name for k in part if k in joined)
-        return RewriteUnit(self._merged_table, version, names, self.effects, adds)
+        marked = frozenset(version.names - self.uncommitted if self.table.marks else ())
+        return RewriteUnit(
+            self._merged_table, version, names, self.effects, adds, marked, self.table.most_marked
+        )
 
     def _candidates(self, before: Version) -> list[int]:
         """The files that may have rows to remove, as far as the bounds of the effects tell.

@@ -6,14 +6,16 @@ So the effects of a transaction larger than the memory are computed part by part
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from pgoutput_fast.base.documents import parsed_json
+from pgoutput_fast.merge.search import Numbers
 from pgoutput_fast.tables.files import WrittenFile
-from pgoutput_fast.tables.table import DataFile, Version
+from pgoutput_fast.tables.table import DataFile, MarkedRows, Version
 
 __all__ = ["Staged"]
 
@@ -27,15 +29,21 @@ class Staged:
         schema: the next columns; None if there is no table, and no effect yet.
         added: the new files.
         removed: the names of the files of `before` that are removed; None for all.
+        deleted: {name of another file of `before`: the positions of the rows that are marked deleted}.
     """
 
     before: Version | None
     schema: pa.Schema | None = None
     added: Sequence[WrittenFile] = ()
     removed: frozenset[str] | None = frozenset()
+    deleted: Mapping[str, Numbers] = field(default_factory=dict)
 
     def after(
-        self, schema: pa.Schema, added: Sequence[WrittenFile], removed: Collection[str] | None
+        self,
+        schema: pa.Schema,
+        added: Sequence[WrittenFile],
+        removed: Collection[str] | None,
+        deleted: Mapping[str, Numbers],
     ) -> tuple[Staged, list[WrittenFile]]:
         """(this after one more effect, the files of earlier effects that are no longer needed).
 
@@ -43,13 +51,23 @@ class Staged:
             schema: the columns after the effect.
             added: its new files.
             removed: the names of the files that it removes; None for all.
+            deleted: {name of a file: the positions of the rows that it marks}.
         """
         stay = [] if removed is None else [each for each in self.added if each.name not in removed]
         gone = [each for each in self.added if each not in stay]
         whole = None if removed is None or self.removed is None else self.removed | frozenset(removed)
         if whole is not None and self.before is not None:
             whole &= {each.name for each in self.before.files}
-        return replace(self, schema=schema, added=[*stay, *added], removed=whole), gone
+        marked = {**self.deleted, **deleted}
+        for name in self.deleted.keys() & deleted.keys():
+            marked[name] = np.sort(np.concatenate([self.deleted[name], deleted[name]]))
+        left = {name: rows for name, rows in marked.items() if whole is not None and name not in whole}
+        return replace(self, schema=schema, added=[*stay, *added], removed=whole, deleted=left), gone
+
+    @property
+    def new_names(self) -> set[str]:
+        """The names of the new files."""
+        return {each.name for each in self.added}
 
     @property
     def version(self) -> Version | None:
@@ -59,7 +77,7 @@ class Staged:
         before, removed = self.before, self.removed
         old = () if before is None or removed is None else before.files
         kept = [k for k, each in enumerate(old) if removed is not None and each.name not in removed]
-        new = [DataFile(each.name, each.rows, each.nbytes) for each in self.added]
+        new = [DataFile.of(each) for each in self.added]
         statistics = [parsed_json(each.statistics) for each in self.added]
         schema = self.schema
 
@@ -74,7 +92,11 @@ class Staged:
             return pa.concat_arrays([lows, low]), pa.concat_arrays([highs, high])
 
         number, position = (-1, None) if before is None else (before.number, before.position)
-        return Version(number, position, schema, [*(old[k] for k in kept), *new], bounds)
+        return Version(number, position, schema, [*(self._marked(old[k]) for k in kept), *new], bounds)
+
+    def _marked(self, file: DataFile) -> DataFile:
+        rows = self.deleted.get(file.name)
+        return file if rows is None else replace(file, deleted=MarkedRows(file.deleted, rows))
 
 
 def _of_files(

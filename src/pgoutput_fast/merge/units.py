@@ -1,9 +1,10 @@
-"""Units of work of a merge: files to rewrite, and new rows to write. They run in this process or on other machines."""
+"""Units of work of a merge: files to change, and new rows to write. They run in this process or on other machines."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from typing import TypeAlias
 
@@ -11,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pgoutput_fast.merge.key_files import KeyFiles
 from pgoutput_fast.merge.search import Numbers, Removed, Search
 from pgoutput_fast.merge.stored_effect import StoredEffect, in_key_order, rows_at, rows_between
 from pgoutput_fast.storage.stores import Store
@@ -19,6 +21,7 @@ from pgoutput_fast.tables.data_files import (
     candidates,
     least_and_largest,
     row_groups,
+    stays_without,
 )
 from pgoutput_fast.tables.files import WrittenFile
 from pgoutput_fast.tables.table import DataFile, Version
@@ -44,10 +47,6 @@ class MergedTable:
     identity: tuple[str, ...]
     schema: pa.Schema
 
-    def place(self, file: DataFile) -> str:
-        """The name of a file in the store."""
-        return f"{self.directory}/{file.name}"
-
 
 @dataclass(frozen=True)
 class UnitResult:
@@ -57,16 +56,20 @@ class UnitResult:
         added: the new files.
         removed: the names of the files that they replace.
         placed: for each effect the numbers of the rows that are in the new files; None for all rows of all effects.
+        deleted: {name of another file: the positions of the rows to mark}.
     """
 
     added: Sequence[WrittenFile]
     removed: Sequence[str] = ()
     placed: Sequence[Numbers] | None = None
+    deleted: Mapping[str, Numbers] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class RewriteUnit:
     """Some files of a table -> the same files without the removed rows, and with the rows that replace some.
+
+    Or, in files of `marked`, the positions of the removed rows. Then the files stay, and the rows are marked.
 
     Attributes:
         table: the table.
@@ -74,6 +77,8 @@ class RewriteUnit:
         joined: the names of the files to join, even if none of their rows is removed.
         effects: the effects on all keys.
         adds: whether the new rows that replace none are written with the joined files.
+        marked: the names of the files in which rows may be marked.
+        most_marked: the largest share of the rows of a file that may be marked.
     """
 
     table: MergedTable
@@ -81,25 +86,33 @@ class RewriteUnit:
     joined: frozenset[str]
     effects: tuple[StoredEffect, ...]
     adds: bool
+    marked: frozenset[str] = frozenset()
+    most_marked: float = 0.0
 
-    def run(self, store: Store, files: NewFiles) -> UnitResult:
+    def run(self, store: Store, files: NewFiles, keys: KeyFiles | None = None) -> UnitResult:
         """Writes new files.
 
         Args:
             store: the store with the table.
             files: writes them.
+            keys: the sorted keys of the table's files, if this machine has them.
 
         Raises:
             ValueError: if a row without a key to remove does not exist.
             FileNotFoundError: if a file of the table is gone.
         """
         earlier = len(files.written)
-        removed = self._search(store)
+        removed = self._search(store, keys)
+        deleted = {
+            file.name: removed[file.name].rows for file in self.version.files if self._marks(file, removed)
+        }
+        for name in deleted:
+            del removed[name]
         placed = _by_effect(self.effects, [each.replacements for each in removed.values()])
         take = _replacements(self.effects, placed, self.table.schema)
 
         def rewritten(file: DataFile) -> Iterator[pa.Table]:
-            return _rewritten(store, self.table.place(file), self.table.schema, removed.get(file.name), take)
+            return _rewritten(store, self.table, file, removed.get(file.name), take)
 
         joined = [file for file in self.version.files if file.name in self.joined]
         changed = [
@@ -110,23 +123,33 @@ class RewriteUnit:
         new = _new_rows(self.table, self.effects, placed) if self.adds else ()
         files.write(chain(chain.from_iterable(map(rewritten, joined)), new))
         names = [file.name for file in (*changed, *joined)]
-        return UnitResult(files.written[earlier:], names, None if self.adds else placed)
+        return UnitResult(files.written[earlier:], names, None if self.adds else placed, deleted)
 
-    def _search(self, store: Store) -> dict[str, Removed]:
+    def _marks(self, file: DataFile, removed: Mapping[str, Removed]) -> bool:
+        """Whether the removed rows of a file are marked. Files of other programs may lack a count of rows."""
+        if file.name not in self.marked or file.name in self.joined or file.name not in removed:
+            return False
+        count = len(removed[file.name].rows) + (0 if file.deleted is None else file.deleted.count)
+        return bool(file.rows) and count <= self.most_marked * file.rows
+
+    def _search(self, store: Store, keys: KeyFiles | None) -> dict[str, Removed]:
         """{file: its removed rows}."""
         rows, replacements = self._rows_to_remove()
         if not rows.num_rows:
             return {}
         search = Search(rows, keys=bool(self.table.key), replacements=replacements)
+        of_file = (
+            keys.rows
+            if keys is not None and self.table.key
+            else partial(row_groups, store, self.table.directory)
+        )
         removed = {}
         for k in candidates(self.version, rows):
             file = self.version.files[k]
             found = [Removed(np.empty(0, np.int64), np.empty(0, np.int64))]
-            for begin, group in row_groups(
-                store, self.table.place(file), self.table.schema, self.table.identity, rows
-            ):
+            for positions, group in of_file(file, self.table.schema, self.table.identity, rows):
                 part = search.removed(group)
-                found.append(Removed(part.rows + begin, part.replacements))
+                found.append(Removed(positions[part.rows], part.replacements))
             ordinals = np.concatenate([part.rows for part in found])
             if len(ordinals):
                 removed[file.name] = Removed(ordinals, np.concatenate([part.replacements for part in found]))
@@ -205,24 +228,27 @@ def _replacements(
 
 
 def _rewritten(
-    store: Store, file: str, schema: pa.Schema, removed: Removed | None, take: Callable[[Numbers], pa.Table]
+    store: Store,
+    table: MergedTable,
+    file: DataFile,
+    removed: Removed | None,
+    take: Callable[[Numbers], pa.Table],
 ) -> Iterator[pa.Table]:
     """The rows of a file, without the removed ones and with their replacements.
 
     Args:
-        store: the store of the file.
-        file: its name in the store.
-        schema: the columns of the table.
+        store: the store of the table.
+        table: the table.
+        file: the file.
         removed: the removed rows; None for none.
         take: returns replacements by their numbers.
     """
-    for begin, rows in row_groups(store, file, schema, schema.names):
-        if removed is None:
+    for positions, rows in row_groups(store, table.directory, file, table.schema, table.schema.names):
+        if removed is None or not len(positions):
             yield rows
             continue
-        first, last = np.searchsorted(removed.rows, [begin, begin + rows.num_rows])
-        stays = np.ones(rows.num_rows, np.bool_)
-        stays[removed.rows[first:last] - begin] = False
+        first, last = np.searchsorted(removed.rows, [positions[0], positions[-1] + 1])
+        stays = stays_without(positions, removed.rows[first:last])
         replacements = removed.replacements[first:last]
         yield pa.concat_tables([rows.filter(pa.array(stays)), take(replacements[replacements >= 0])])
 

@@ -78,9 +78,8 @@ class _Merge:
                 files.written = [file for result in self.done for file in result.added]
                 if self.missing is not None:
                     raise self.missing
-                commit(
-                    self.table, files, self.before, self.schema, self.position, self.plan.removed(self.done)
-                )
+                removed, deleted = self.plan.removed(self.done), self.plan.deleted(self.done)
+                commit(self.table, files, self.before, self.schema, self.position, removed, deleted)
         except (ConflictError, FileNotFoundError) as problem:
             expect_conflict(self.table, self.before, problem)
             return True

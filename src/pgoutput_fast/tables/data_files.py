@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from datetime import date, datetime
 from decimal import Decimal
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -17,7 +19,7 @@ from pgoutput_fast.storage.paths import open_file
 from pgoutput_fast.storage.stores import Store
 from pgoutput_fast.tables.columns import in_schema
 from pgoutput_fast.tables.files import TableFiles, WrittenFile
-from pgoutput_fast.tables.table import Version
+from pgoutput_fast.tables.table import DataFile, Version
 
 __all__ = [
     "RUN",
@@ -28,6 +30,7 @@ __all__ = [
     "least_and_largest",
     "part_of",
     "row_groups",
+    "stays_without",
 ]
 
 # Takes the place of a run in the names of files of the mirror.
@@ -142,35 +145,77 @@ def _between(values: pa.Array, low: pa.Scalar, high: pa.Scalar) -> bool:
 
 
 def row_groups(
-    store: Store, name: str, schema: pa.Schema, columns: Sequence[str], wanted: pa.Table | None = None
-) -> Iterator[tuple[int, pa.Table]]:
-    """Yields (ordinal of the first row, rows) for the row groups of a file.
+    store: Store,
+    directory: str,
+    file: DataFile,
+    schema: pa.Schema,
+    columns: Sequence[str],
+    wanted: pa.Table | None = None,
+    at: npt.NDArray[np.int64] | None = None,
+) -> Iterator[tuple[npt.NDArray[np.int64], pa.Table]]:
+    """Yields (positions, rows) for the row groups of a file, without the rows that are marked deleted.
+
+    A position is the number of a row in the file, from 0 up, with those that are marked deleted.
 
     Args:
-        store: the store of the file.
-        name: its name in the store.
+        store: the store of the table.
+        directory: the table's directory in it.
+        file: the file.
         schema: the columns of the table. A column that the file lacks is null.
         columns: the columns to read.
         wanted: skips row groups that have none of these rows, by their bounds.
+        at: skips row groups that have none of these positions, which ascend.
+
+    Raises:
+        FileNotFoundError: if the file is gone, or the one with the marks.
+        ValueError: if one of them is damaged.
     """
     types = pa.schema([schema.field(each) for each in columns])
     leading = None if wanted is None else _leading(wanted, _in_group)
     begin = 0
     # Spark may write timestamps of 96 bits. Object stores are read with many columns at once.
     more = {"coerce_int96_timestamp_unit": "us", "pre_buffer": not store.local}
-    with pq.ParquetFile(open_file(os.fspath(store.at(name))), **more) as file:
-        there = set(file.schema_arrow.names)
+    with pq.ParquetFile(open_file(os.fspath(store.at(f"{directory}/{file.name}"))), **more) as opened:
+        count = opened.metadata.num_rows
+        deleted = None if file.deleted is None else file.deleted.positions(store, directory, count)
+        there = set(opened.schema_arrow.names)
         named = [each for each in columns if each in there]
-        for k in range(file.num_row_groups):
-            group = file.metadata.row_group(k)
-            if leading is None or _may_have(group, *leading):
-                rows = (
-                    file.read_row_group(k, columns=named)
-                    if named
-                    else pa.table({"": pa.nulls(group.num_rows)})
-                )
-                yield begin, in_schema(rows, types)
+        for k in range(opened.num_row_groups):
+            group = opened.metadata.row_group(k)
+            positions = np.arange(begin, begin + group.num_rows)
             begin += group.num_rows
+            if leading is not None and not _may_have(group, *leading):
+                continue
+            if at is not None and np.diff(np.searchsorted(at, [begin - group.num_rows, begin]))[0] == 0:
+                continue
+            rows = (
+                opened.read_row_group(k, columns=named) if named else pa.table({"": pa.nulls(group.num_rows)})
+            )
+            if deleted is not None:
+                stays = stays_without(positions, deleted)
+                rows, positions = rows.filter(pa.array(stays)), positions[stays]
+            yield positions, in_schema(rows, types)
+
+
+def stays_without(positions: npt.NDArray[np.int64], gone: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """Which of some positions are not in others. Both ascend.
+
+    >>> stays_without(np.array([1, 3, 4, 9]), np.array([0, 3, 5, 9, 12])).tolist()
+    [True, False, True, False]
+    """
+    stays = np.ones(len(positions), np.bool_)
+    if not len(positions):
+        return stays
+    first, last = np.searchsorted(gone, [positions[0], positions[-1] + 1])
+    gone = gone[first:last]
+    # Each of the fewer ones is searched among the others.
+    if len(gone) <= len(positions):
+        at = np.searchsorted(positions, gone)
+        stays[at[positions[at] == gone]] = False
+    else:
+        at = np.searchsorted(gone, positions)
+        stays[gone[np.minimum(at, len(gone) - 1)] == positions] = False
+    return stays
 
 
 def _may_have(group: pq.RowGroupMetaData, name: str, values: pa.Array) -> bool:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Literal
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from pgoutput_fast.storage.stores import Store, is_unfinished
@@ -15,7 +17,8 @@ from pgoutput_fast.tables.columns import check_names, fitted, in_schema, merged
 from pgoutput_fast.tables.damaged import DamagedError
 from pgoutput_fast.tables.data_files import RUN, row_groups
 from pgoutput_fast.tables.files import CURRENT_FILE_BYTES, WrittenFile
-from pgoutput_fast.tables.table import Commit, CommitLsn, CurrentRows, DataFile, OpenVersion, Table, Version
+from pgoutput_fast.tables.options import Merge
+from pgoutput_fast.tables.table import Commit, CommitLsn, CurrentRows, OpenVersion, Table, Version
 
 __all__ = ["CurrentFileTable"]
 
@@ -29,14 +32,18 @@ class CurrentFileTable(CurrentRows):
     Args:
         table: the same in its format, which makes the commits.
         file_bytes: the largest size of a file, roughly.
+        merge: how rows are updated and deleted, as in `TableOptions`.
     """
 
     #: Called before each commit.
     check: Callable[[], object] | None = None
+    #: A file in which a larger share of the rows would be marked deleted is rewritten without them, because readers
+    #: read them. With random keys, this costs a merge about as much CPU time as everything else that it does.
+    most_marked = 0.1
 
-    def __init__(self, table: Table, file_bytes: int = CURRENT_FILE_BYTES) -> None:
+    def __init__(self, table: Table, file_bytes: int = CURRENT_FILE_BYTES, merge: Merge = "on_write") -> None:
         self._table, self._store, self._directory = table, table.store, table.directory
-        self._file_bytes = file_bytes
+        self._file_bytes, self._merge = file_bytes, merge
 
     def _load(self, number: int | None = None) -> Version | None:
         """A version of the table, by default the current one. None if there is no table.
@@ -71,6 +78,11 @@ class CurrentFileTable(CurrentRows):
     def file_bytes(self) -> int:
         """The largest size of a file, roughly."""
         return self._file_bytes
+
+    @property
+    def marks(self) -> bool:
+        """Whether merges mark rows as deleted, in files that stay."""
+        return self._merge == "on_read" and self._table.marks
 
     def now(self) -> Version | None:
         """The current version of the table with its files. None if there is no table."""
@@ -110,6 +122,7 @@ class CurrentFileTable(CurrentRows):
         position: int,
         added: Sequence[WrittenFile],
         removed: Collection[str] | None,
+        deleted: Mapping[str, npt.NDArray[np.int64]],
     ) -> None:
         """Commits files that a writer has written.
 
@@ -119,6 +132,7 @@ class CurrentFileTable(CurrentRows):
             position: the new position.
             added: the new files.
             removed: the names of the removed files; None for all.
+            deleted: {name of a file: the positions of the rows that are marked deleted now}.
 
         Raises:
             ConflictError: if another program has committed since `before`. The table is unchanged, and the files stay.
@@ -126,7 +140,9 @@ class CurrentFileTable(CurrentRows):
         self._expect_own()
         all_or_some: Collection[str] | Literal["all"] = "all" if removed is None else removed
         with advised(self._store):
-            self._table.commit(Commit(before, schema, CommitLsn(position), added, all_or_some))
+            self._table.commit(
+                Commit(before, schema, CommitLsn(position), added, all_or_some, deleted=deleted)
+            )
 
     def _expect_own(self) -> None:
         if self.check is not None:
@@ -149,15 +165,12 @@ class CurrentFileTable(CurrentRows):
 
         def pieces(columns: Sequence[str]) -> Iterator[pa.Table]:
             for file in there.files:
-                for _, rows in row_groups(self._store, self._file(file), there.schema, columns):
+                for _, rows in row_groups(self._store, self._directory, file, there.schema, columns):
                     yield rows
 
-        places = [str(self._store.at(self._file(file))) for file in there.files]
-        return OpenVersion(there.lsn, there.schema, pieces, places)
-
-    def _file(self, file: DataFile) -> str:
-        """The name of a file in the store."""
-        return f"{self._directory}/{file.name}"
+        marked = any(file.deleted is not None for file in there.files)
+        places = [str(self._store.at(f"{self._directory}/{file.name}")) for file in there.files]
+        return OpenVersion(there.lsn, there.schema, pieces, None if marked else places)
 
     def may_have(self, files: Sequence[WrittenFile]) -> bool:
         """Whether the table has any of these files, or cannot be read."""
@@ -179,15 +192,17 @@ class CurrentFileTable(CurrentRows):
         now = self._load()
         if now is None:
             return 0
-        kept = {file.name for version in self._table.kept(now, keep) for file in version.files}
-        removed = 0
+        kept, removed, expired = set[str](), 0, time.time() - _WEEK
+        for version in self._table.kept(now, keep):
+            kept |= version.names
+            kept |= {file.deleted.file for file in version.files if file.deleted and file.deleted.file}
         for entry in self._store.entries(self._directory):
             name = entry.name.rpartition("/")[2]
             own = _OWN.fullmatch(name) or is_unfinished(name)
-            old = name.endswith(".parquet") and entry.modified < time.time() - _WEEK
+            old = name.endswith(".parquet") and entry.modified < expired
             if name not in kept and (own or old):
                 removed += self._store.remove(entry.name)
-        return removed + self._table.clean()
+        return removed + self._table.clean(kept, expired)
 
     def fix_statistics(self) -> None:
         if self._load() is not None:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
 
 from pgoutput_fast.storage.paths import redacted_uri
 from pgoutput_fast.tables.files import CURRENT_FILE_BYTES
 from pgoutput_fast.tables.naming import SAME_NAMES, Naming
 
-__all__ = ["TableOptions"]
+__all__ = ["MERGES", "Merge", "TableOptions"]
+
+Merge: TypeAlias = Literal["on_write", "on_read"]
+MERGES: tuple[Merge, ...] = ("on_write", "on_read")
 
 
 @dataclass(frozen=True)
@@ -21,12 +25,15 @@ class TableOptions:
         iceberg_catalog: properties of a pyiceberg catalog; None for the one in the target.
         file_bytes: about how many bytes a file of a current table has at most.
         naming: the names of current tables, with prefixes only.
+        merge: how rows of current tables are updated and deleted: files with them are rewritten (`on_write`), or the
+            rows are marked deleted in files that stay, and readers skip them (`on_read`).
     """
 
     storage: Mapping[str, str] | None = field(default=None, repr=False)  # both may have secrets
     iceberg_catalog: Mapping[str, str] | None = field(default=None, repr=False)
     file_bytes: int = CURRENT_FILE_BYTES
     naming: Naming = SAME_NAMES
+    merge: Merge = "on_write"
 
     @property
     def catalog_place(self) -> str | None:

@@ -6,11 +6,14 @@ A `Table` has versions, and a commit makes the next one. `CurrentRows` are the r
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Generic, Literal, NamedTuple, TypeVar, overload
+from typing import Generic, Literal, NamedTuple, Protocol, TypeVar, overload
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from pgoutput_fast.schema.options import Transactions
@@ -29,7 +32,9 @@ __all__ = [
     "ConflictError",
     "CurrentRows",
     "DataFile",
+    "DeletedRows",
     "ListedFiles",
+    "MarkedRows",
     "Mode",
     "OpenVersion",
     "Ordinal",
@@ -74,19 +79,79 @@ class CommitLsn(NamedTuple):
     lsn: int
 
 
+class DeletedRows(Protocol):
+    """The rows of a file that are marked deleted: they are in the file, and not in the table."""
+
+    @property
+    def count(self) -> int:
+        """How many they are."""
+
+    @property
+    def file(self) -> str | None:
+        """The name of the file in the table's directory that has the marks; None if there is none."""
+
+    def positions(self, store: Store, directory: str, rows: int) -> npt.NDArray[np.int64]:
+        """Their positions in the file, from 0 up, ascending.
+
+        Args:
+            store: the store of the table.
+            directory: the table's directory in it.
+            rows: how many rows the file has.
+
+        Raises:
+            FileNotFoundError: if the file with the marks is gone.
+            ValueError: if it is damaged.
+            ImportError: if a package that the format needs is not installed.
+        """
+
+
+@dataclass(frozen=True, eq=False)
+class MarkedRows:
+    """Rows that a commit marks, beside those that are marked already.
+
+    Attributes:
+        before: those that are.
+        rows: the positions of others, ascending.
+    """
+
+    before: DeletedRows | None
+    rows: npt.NDArray[np.int64]
+
+    @property
+    def count(self) -> int:
+        return len(self.rows) + (0 if self.before is None else self.before.count)
+
+    @property
+    def file(self) -> None:
+        return None
+
+    def positions(self, store: Store, directory: str, rows: int) -> npt.NDArray[np.int64]:
+        if self.before is None:
+            return self.rows
+        before = self.before.positions(store, directory, rows)
+        return np.insert(before, np.searchsorted(before, self.rows), self.rows)
+
+
 @dataclass(frozen=True)
 class DataFile:
     """A file of a table.
 
     Attributes:
         name: its name in the table's directory.
-        rows: how many rows it has.
+        rows: how many rows it has, with those that are marked deleted.
         nbytes: its size in bytes.
+        deleted: the rows that are marked deleted; None if there are none.
     """
 
     name: str
     rows: int
     nbytes: int
+    deleted: DeletedRows | None = None
+
+    @classmethod
+    def of(cls, written: WrittenFile) -> DataFile:
+        """A file that was written."""
+        return cls(written.name, written.rows, written.nbytes)
 
 
 class ListedFiles(Sequence[DataFile], Generic[_Listing]):
@@ -130,7 +195,7 @@ class Version:
         schema: its columns.
         files: its files, which may be listed when they are first used.
         bounds: column -> (least values, largest values) of the column in all files; null if unknown. Nulls do not
-            count.
+            count. Rows that are marked deleted may have them.
         partition_by: the partition columns.
     """
 
@@ -170,6 +235,7 @@ class Commit:
         added: the new files.
         removed: the names of the removed files.
         partition_by: the partition columns, those of `base` if there is one.
+        deleted: {name of a file of `base`: positions of rows that are marked deleted now}. Only if the table `marks`.
     """
 
     base: Version | None
@@ -178,6 +244,7 @@ class Commit:
     added: Sequence[WrittenFile] = ()
     removed: Collection[str] | Literal["all"] = ()
     partition_by: tuple[str, ...] = ()
+    deleted: Mapping[str, npt.NDArray[np.int64]] = field(default_factory=dict)
 
     @property
     def replaces(self) -> bool:
@@ -227,6 +294,9 @@ def _is_made(commit: Commit, newest: Version) -> bool:
     if base is None:
         return not newest.names
     moved = base.position is None or base.position[0] != commit.position[0]
+    before = {file.name: file.deleted for file in base.files}
+    if any(file.deleted == before[file.name] for file in newest.files if file.name in commit.deleted):
+        return False
     left = set() if commit.removed == "all" else base.names.difference(commit.removed)
     return moved and newest.names == left
 
@@ -248,6 +318,8 @@ class Table(ABC):
     folded = False
     #: Whether a commit that removes all files may change types in ways that `can_widen` excludes.
     rewrites_types = False
+    #: Whether rows can be marked deleted, in files that stay (`Commit.deleted`).
+    marks = False
     #: How to remove a table, for errors.
     remove = "remove its directory"
 
@@ -358,17 +430,20 @@ class Table(ABC):
 
     def kept(self, now: Version, keep: int) -> Iterable[Version]:
         """The last versions: `now` and those before, at most `keep` in all. Others can no longer be read."""
-        yield now
-        for number in range(now.number - 1, max(now.number - keep, -1), -1):
-            try:
+        for number in range(max(now.number - keep + 1, 0), now.number):
+            with suppress(FileNotFoundError):  # Delta removes old entries of its log
                 version = self.version(number)
-            except FileNotFoundError:
-                return  # Delta removes old entries of its log
-            if version is not None:
-                yield version
+                if version is not None:
+                    yield version
+        yield now
 
-    def clean(self) -> int:
-        """Removes files of the format that no version needs, besides those of rows. Returns how many."""
+    def clean(self, kept: Collection[str], expired: float) -> int:
+        """Removes files of the format that no version needs, besides those of rows. Returns how many.
+
+        Args:
+            kept: the names of files that stay.
+            expired: files of other programs are removed if they were written before, in seconds since 1970.
+        """
         return 0
 
     def damaged(self, problem: BaseException, *, remove: bool = True) -> DamagedError:
@@ -394,7 +469,7 @@ class OpenVersion:
         position: its LSN.
         schema: its columns.
         pieces: columns -> all rows, with these columns, in pieces.
-        files: the paths or URIs of its files; None if it has none of its own.
+        files: the paths or URIs of its files; None if it has none of its own, or if rows of them are marked deleted.
     """
 
     position: int

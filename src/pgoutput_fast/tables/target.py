@@ -11,7 +11,7 @@ from typing import ClassVar
 from pgoutput_fast.storage.stores import Store
 from pgoutput_fast.tables.directories import delta_directory, directory_of
 from pgoutput_fast.tables.file_table import CurrentFileTable
-from pgoutput_fast.tables.options import TableOptions
+from pgoutput_fast.tables.options import MERGES, TableOptions
 from pgoutput_fast.tables.table import CurrentRows, Table, TableRole
 
 __all__ = ["FileTarget", "Target"]
@@ -31,6 +31,8 @@ class Target(ABC):
     package: ClassVar[tuple[str, str] | None] = None
     #: Characters in a local path that readers of the format misread, because they make a URI of it.
     unfit: ClassVar[re.Pattern[str] | None] = None
+    #: Whether rows can be marked deleted in a local target.
+    marks: ClassVar[bool] = False
     #: Whether tables may be in a catalog that the user names.
     takes_catalog: ClassVar[bool] = False
 
@@ -52,6 +54,13 @@ class Target(ABC):
         if options.iceberg_catalog is not None and not cls.takes_catalog:
             raise ValueError(
                 "iceberg_catalog= is for format='iceberg': leave it out, or pass format='iceberg'"
+            )
+        if options.merge not in MERGES:
+            raise ValueError(f"merge must be one of {', '.join(map(repr, MERGES))}, not {options.merge!r}")
+        if options.merge == "on_read" and not (cls.marks and store.local):
+            raise ValueError(
+                f"merge='on_read' cannot be had for {format} tables in {store}: only Delta tables in a directory have "
+                "rows that are marked deleted. Leave it out"
             )
         cls.check_path(store, format)
 
@@ -121,7 +130,9 @@ class FileTarget(Target):
 
     def current(self, table: str) -> CurrentFileTable:
         return CurrentFileTable(
-            self.table(directory_of(table, self.options.naming), "current"), self.options.file_bytes
+            self.table(directory_of(table, self.options.naming), "current"),
+            self.options.file_bytes,
+            self.options.merge,
         )
 
     @classmethod

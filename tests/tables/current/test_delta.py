@@ -51,6 +51,12 @@ def small(tmp_path: Path) -> LocalMerge:
     return _loaded(tmp_path, file_bytes=100)
 
 
+@pytest.fixture(params=["on_write", "on_read"])
+def either(request: pytest.FixtureRequest, tmp_path: Path) -> LocalMerge:
+    """The same, for each way to merge."""
+    return _loaded(tmp_path, file_bytes=100, merge=request.param)
+
+
 def _files(place: Path) -> set[str]:
     return {each.rpartition("/")[2] for each in deltalake.DeltaTable(place / "t").file_uris()}
 
@@ -394,7 +400,7 @@ def _disturbed(monkeypatch: pytest.MonkeyPatch, what: Callable[[], object], time
 
 @pytest.mark.parametrize("what", ["compact", "z_order", "vacuum", "delete", "append"])
 def test_others_change_the_table_meanwhile(
-    small: LocalMerge, tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch
+    either: LocalMerge, tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def change() -> None:
         table = deltalake.DeltaTable(tmp_path / "t")
@@ -410,19 +416,19 @@ def test_others_change_the_table_meanwhile(
             deltalake.write_deltalake(table, numbered.rows([10_000]), mode="append")
 
     _disturbed(monkeypatch, change)
-    small.apply(numbered.effect([5], [6, 700, 1000]), 2)
+    either.apply(numbered.effect([5], [6, 700, 1000]), 2)
     expected = {*range(1001)} - {5}
     expected ^= {"delete": {500}, "append": {10_000}}.get(what, set())
-    assert numbered.ids(small) == sorted(expected)
-    assert small.position() == 2
-    assert small.find(numbered.keys(6, 700, 1000), ["text"]).column("text").to_pylist() == ["new"] * 3
+    assert numbered.ids(either) == sorted(expected)
+    assert either.position() == 2
+    assert either.find(numbered.keys(6, 700, 1000), ["text"]).column("text").to_pylist() == ["new"] * 3
     _disturbed(monkeypatch, change)
-    small.apply(numbered.effect([700]), 3)
-    assert len(numbered.ids(small)) == len(expected) - 1 + (what == "append")
+    either.apply(numbered.effect([700]), 3)
+    assert len(numbered.ids(either)) == len(expected) - 1 + (what == "append")
 
 
 def test_a_file_is_gone_when_it_is_read(
-    small: LocalMerge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    either: LocalMerge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, left = RewriteUnit.run, [1]
 
@@ -435,35 +441,35 @@ def test_a_file_is_gone_when_it_is_read(
         return run(*arguments)
 
     monkeypatch.setattr(RewriteUnit, "run", disturbed)
-    small.apply(numbered.effect([5], [6, 1000]), 2)
-    assert numbered.ids(small) == [each for each in range(1001) if each != 5]
+    either.apply(numbered.effect([5], [6, 1000]), 2)
+    assert numbered.ids(either) == [each for each in range(1001) if each != 5]
     for each in _files(tmp_path):
         (tmp_path / "t" / each).unlink()
     with pytest.raises(
         ValueError, match=r"is damaged: .*parquet.* Or load the table again .in a mirror: Mirror.reload"
     ):
-        small.apply(numbered.effect([7]), 3)
+        either.apply(numbered.effect([7]), 3)
     with pytest.raises(ValueError, match=r"is damaged: .*parquet.* Or load the table again"):
-        small.find(numbered.effect([7]).gone, ["v"])
+        either.find(numbered.effect([7]).gone, ["v"])
 
 
 def test_the_same_effect_from_two_processes(
-    small: LocalMerge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    either: LocalMerge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other, effect = delta_table(tmp_path, "t"), numbered.effect([5], [6, 1000])
     other.position()
     with monkeypatch.context() as patch:
         _disturbed(patch, lambda: other.apply(effect, 2))
-        small.apply(effect, 2)
-    assert numbered.ids(small) == [each for each in range(1001) if each != 5]
-    assert small.version() == 1
+        either.apply(effect, 2)
+    assert numbered.ids(either) == [each for each in range(1001) if each != 5]
+    assert either.version() == 1
 
 
 def test_a_table_that_is_always_changed(
-    small: LocalMerge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    either: LocalMerge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(commits, "_ATTEMPTS", 3)
-    before = {each.name for each in (tmp_path / "t").iterdir()}
+    before = {each.name for each in (tmp_path / "t").rglob("*")}
     with monkeypatch.context() as patch:
         _disturbed(
             patch,
@@ -473,10 +479,10 @@ def test_a_table_that_is_always_changed(
         with pytest.raises(
             RuntimeError, match="3 times during a commit: let only one process mirror into it"
         ):
-            small.apply(numbered.effect([5], [6]), 2)
-    assert small.position() == 1
-    left = {each.name for each in (tmp_path / "t").iterdir()} - before
-    assert not [each for each in left if each.startswith("part-current-")]
+            either.apply(numbered.effect([5], [6]), 2)
+    assert either.position() == 1
+    left = {each.name for each in (tmp_path / "t").rglob("*")} - before
+    assert not [each for each in left if each.startswith(("part-current-", "deletion_vector_"))]
 
 
 def test_tables_of_others_are_refused(tmp_path: Path) -> None:
@@ -496,8 +502,8 @@ def test_tables_of_others_are_refused(tmp_path: Path) -> None:
 
 def test_features_that_hide_rows_are_refused(small: LocalMerge, tmp_path: Path) -> None:
     table = deltalake.DeltaTable(tmp_path / "t")
-    table.alter.add_feature(deltalake.TableFeatures.DeletionVectors, allow_protocol_versions_increase=True)
-    with pytest.raises(ValueError, match="it has deletionVectors, which this package does not know"):
+    table.alter.add_feature(deltalake.TableFeatures.ColumnMapping, allow_protocol_versions_increase=True)
+    with pytest.raises(ValueError, match="it has columnMapping, which this package does not know"):
         small.apply(numbered.effect([5]), 2)
 
 

@@ -31,7 +31,7 @@ KILLS = int(os.environ.get("PGOUTPUT_FAST_KILLS", "2"))
 _FILES, _STORES, _DUCKDB = (
     f"pgoutput_fast.{name}" for name in ("tables.files", "storage.stores", "tables.duckdb")
 )
-_LOCAL = "pgoutput_fast.merge.local"
+_LOCAL, _ENTRIES = "pgoutput_fast.merge.local", "pgoutput_fast.tables.delta.entries"
 # A negative number kills behind the call.
 STEPS = [
     ("delta", "int8", (_LOCAL, "merge_effect", 4)),
@@ -40,6 +40,7 @@ STEPS = [
     ("delta", "int8", (_FILES, "_OpenFile.close", -5)),
     ("delta", "int8", ("deltalake.table", "DeltaTable.create_write_transaction", -5)),
     ("duckdb", "int8", ("pgoutput_fast.merge.duckdb", "DuckDBMerge._change", -4)),
+    ("marked", None, (_ENTRIES, "write_vectors", -2)),
 ]  # fmt: skip
 SLOW_STEPS = [
     ("delta", "text", ("os", "fsync", 13)),
@@ -47,6 +48,13 @@ SLOW_STEPS = [
     ("delta", None, (_LOCAL, "commit", 5)),
     ("delta", "text", ("deltalake.table", "DeltaTable.create_write_transaction", 5)),
     ("iceberg", "int8", (_FILES, "_OpenFile.close", -5)),
+    ("marked", None, (_ENTRIES, "write_vectors", 2)),
+    ("marked", None, (_ENTRIES, "write_entry", -1)),
+    ("marked", None, (_ENTRIES, "write_entry", 3)),
+    ("marked", None, (_ENTRIES, "LogEntries._checkpoint", 1)),
+    ("marked", None, (_ENTRIES, "LogEntries._checkpoint", -1)),
+    ("marked", None, ("os", "fsync", 14)),
+    ("marked", None, (_STORES, "publish", -4)),
 ]  # fmt: skip
 MORE_STEPS = [
     ("iceberg", "text", ("pyiceberg.catalog.sql", "SqlCatalog.commit_table", 5)),
@@ -91,9 +99,12 @@ def _finish(kind: str, place: Path, seed: int, key: str | None, count: int) -> N
     if kind == "duckdb":
         return
     table.vacuum()
-    there = {each.name for each in (place / "public.orders").iterdir() if each.is_file()}
-    assert there == {file.name for file in table.table.now().files}
-    assert not any(map(is_unfinished, there))
+    directory = place / "public.orders"
+    there = {each.name for each in directory.iterdir() if each.is_file()}
+    there |= {f"_vectors/{each.name}" for each in directory.glob("_vectors/*")}
+    files = table.table.now().files
+    assert there == {file.name for file in files} | {file.deleted.file for file in files if file.deleted}
+    assert not any(is_unfinished(each.name) for each in directory.rglob("*"))
     effects.model.assert_equal(table, effects.compared)
 
 
@@ -118,7 +129,7 @@ def test_killed_at_a_step(kind: str, key: str | None, kill: Any, tmp_path: Path)
         pytest.param(
             kind, marks=pytest.mark.exhaustive if kind in ("iceberg", "duckdb") and KILLS < 4 else []
         )
-        for kind in KINDS
+        for kind in [*KINDS, "marked"]
     ],
 )
 def test_killed_at_random_moments(kind: str, tmp_path: Path) -> None:
@@ -179,9 +190,10 @@ def test_a_disk_that_is_full(kind: str, disk: Path) -> None:
     assert table.position() == 2
 
 
-def test_a_disk_that_is_full_at_the_commit(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", ["delta", "marked"])
+def test_a_disk_that_is_full_at_the_commit(kind: str, disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The files of rows are there already."""
-    table, filler = open_table("delta", disk / "lake"), disk / "filler"
+    table, filler = open_table(kind, disk / "lake"), disk / "filler"
     table.apply(_wide(0, 100), 1)
     files = set(disk.rglob("*.parquet"))
     commit = Table.commit
@@ -195,11 +207,13 @@ def test_a_disk_that_is_full_at_the_commit(disk: Path, monkeypatch: pytest.Monke
     with monkeypatch.context() as patch:
         patch.setattr(Table, "commit", filled)
         with pytest.raises(OSError, match=r"(?s).+") as caught:
-            table.apply(_wide(50, 100), 2)
+            table.apply(_wide(90, 100), 2)
     assert "There is no space for files of tables" in "".join(getattr(caught.value, "__notes__", ()))
     filler.unlink()
     assert set(disk.rglob("*.parquet")) == files
-    for each in (table, open_table("delta", disk / "lake")):
+    assert not list(disk.rglob("*deletion_vector_*"))
+    for each in (table, open_table(kind, disk / "lake")):
         assert (each.position(), each.read().num_rows) == (1, 100)
-    table.apply(_wide(50, 100), 2)
-    assert (table.position(), table.read().num_rows) == (2, 150)
+    table.apply(_wide(90, 100), 2)
+    assert (table.position(), table.read().num_rows) == (2, 190)
+    assert any(file.deleted for file in table.table.now().files) == (kind == "marked")

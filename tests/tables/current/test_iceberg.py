@@ -59,7 +59,7 @@ def test_a_commit_upon_another_one_does_nothing(tmp_path: Path) -> None:
     before = table.table.now()
     other.apply(numbered.effect([], [1000]), 2)
     with pytest.raises(ConflictError):
-        table.table.commit(before, numbered.SCHEMA, 3, [], None)
+        table.table.commit(before, numbered.SCHEMA, 3, [], None, {})
     assert (table.position(), table.read().num_rows) == (2, 301)
     table.apply(numbered.effect([1000], []), 3)
     assert (other.position(), other.read().num_rows) == (3, 300)

@@ -20,7 +20,7 @@ from pgoutput_fast.tables.errors import MirrorBusyError
 from pgoutput_fast.tables.files import TableFiles, WrittenFile, file_prefix
 from pgoutput_fast.tables.formats import open_history
 from pgoutput_fast.tables.options import TableOptions
-from pgoutput_fast.tables.table import Commit, CommitLsn, ConflictError
+from pgoutput_fast.tables.table import Commit, CommitLsn, ConflictError, DataFile
 
 __all__ = ["AppendTable", "HistoryFiles"]
 
@@ -119,10 +119,10 @@ class AppendTable:
         wide = self.widened(schema)
         return any(not field.type.equals(wide.field(field.name).type) for field in self._schema)
 
-    def files(self) -> list[str]:
-        """The names of all files of the table."""
+    def files(self) -> list[DataFile]:
+        """All files of the table."""
         known = self._table.known
-        return [] if known is None else sorted(known.names)
+        return [] if known is None else sorted(known.files, key=lambda file: file.name)
 
     def commit(
         self, files: list[WrittenFile], position: int, schema: pa.Schema, *, replace: bool = False
@@ -285,8 +285,8 @@ class HistoryFiles:
         """
         whole = table.widened(schema)
         with TableFiles(self._store, self._run, False) as files:
-            for name in [*table.files(), *(each.name for each in written)]:
-                for _, rows in row_groups(self._store, f"{table.directory}/{name}", whole, whole.names):
+            for file in [*table.files(), *map(DataFile.of, written)]:
+                for _, rows in row_groups(self._store, table.directory, file, whole, whole.names):
                     for batch in rows.combine_chunks().to_batches():
                         files.add(table.directory, batch)
         for each in written:

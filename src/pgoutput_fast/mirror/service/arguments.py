@@ -104,6 +104,7 @@ _CHECKS: Mapping[str, Callable[[str, Any], None]] = {
     "segments": _optional(expect_place),
     "seconds": _seconds,
     "merge_seconds": _optional(_seconds),
+    "merge": _text,
     "options": _of(Options, "an Options"),
     "adopt": expect_bool,
     "retention": _of(Retention, "a Retention"),

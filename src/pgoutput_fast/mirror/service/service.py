@@ -46,7 +46,7 @@ from pgoutput_fast.storage.stores import make_target, open_store
 from pgoutput_fast.tables.errors import MirrorError
 from pgoutput_fast.tables.formats import FORMATS, HISTORIES, check_name
 from pgoutput_fast.tables.naming import Naming
-from pgoutput_fast.tables.options import TableOptions
+from pgoutput_fast.tables.options import Merge, TableOptions
 
 __all__ = ["Mirror"]
 
@@ -73,6 +73,9 @@ class Mirror:
             longer.
         merge_seconds: the same for current tables alone. Histories may be ahead of them (see `fresh`). None for
             `seconds`. Changes wait in memory until they are in the current table.
+        merge: how rows of current tables are updated and deleted: `on_write` writes the files with them anew; `on_read`
+            marks the rows as deleted, in files that stay, and their readers must know deletion vectors. That is for
+            Delta tables in a directory. Each run may use another one.
         options: how to decode: numeric, uuid, strings, on_error, unrepresentable, and those of memory and threads. The
             others must be the default. A uuid that is not a text is stored as a binary value.
         adopt: take over an existing slot, and its segments, if there are any. The slot must have no other reader.
@@ -112,6 +115,7 @@ class Mirror:
         segments: str | os.PathLike[str] | None = None,
         seconds: float = 10.0,
         merge_seconds: float | None = None,
+        merge: Merge = "on_write",
         options: Options | None = None,
         adopt: bool = False,
         retention: Retention | None = None,
@@ -136,7 +140,7 @@ class Mirror:
             raise ValueError("merge_seconds must not be less than seconds")
         # Independent of later changes of the working directory; a Spark sink finds the directory, too.
         self._store = open_store(absolute(target))
-        table_options = TableOptions(storage_options, iceberg_catalog, naming=Naming(namespace))
+        table_options = TableOptions(storage_options, iceberg_catalog, naming=Naming(namespace), merge=merge)
         check_name(format, "current")
         FORMATS[format].check(self._store, table_options, format)
         FORMATS[HISTORIES].check_path(self._store, HISTORIES)

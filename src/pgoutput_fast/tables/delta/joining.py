@@ -44,7 +44,7 @@ def joined(store: Store, directory: str, files: Sequence[DataFile], schema: pa.S
         store, _RUN, False, file_bytes=_JOINED_BYTES, waiting_bytes=_GROUP_BYTES, prefix=None
     ) as new:
         for each in files:
-            for _, rows in row_groups(store, f"{directory}/{each.name}", schema, schema.names):
+            for _, rows in row_groups(store, directory, each, schema, schema.names):
                 for batch in rows.combine_chunks().to_batches():
                     new.add(directory, batch)
     return new.written

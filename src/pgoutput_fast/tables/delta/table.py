@@ -19,7 +19,9 @@ from pgoutput_fast.schema.options import Transactions
 from pgoutput_fast.schema.types import stored_schema
 from pgoutput_fast.storage.paths import is_uri, open_place, redacted_uri, split_uri
 from pgoutput_fast.storage.stores import Store, open_store
+from pgoutput_fast.tables.delta.entries import LogEntries, concerns_vectors
 from pgoutput_fast.tables.delta.joining import joined, short_files
+from pgoutput_fast.tables.delta.log import VECTORS_FEATURE
 from pgoutput_fast.tables.delta.statistics import complete, inexact, mended_actions
 from pgoutput_fast.tables.delta.steps import add_columns, allow_timestamps
 from pgoutput_fast.tables.files import WrittenFile
@@ -29,6 +31,7 @@ from pgoutput_fast.tables.table import (
     CommitLsn,
     ConflictError,
     DataFile,
+    DeletedRows,
     ListedFiles,
     Ordinal,
     OutcomeUnknownError,
@@ -65,8 +68,9 @@ _NEWEST = 1000
 # The application whose transaction is the newest time at which a file was written whose bounds were checked.
 _CHECKED = f"{_ORDINAL}.bounds"
 # The features that a table may require of its readers. With others, files may have rows that are not in the table, or
-# columns under other names.
+# columns under other names. If delta-rs enables deletion vectors, it requires variants, too, whatever the columns are.
 _FEATURES = {"timestampNtz", "v2Checkpoint"}
+_CURRENT_FEATURES = {"timestampNtz", "variantType", VECTORS_FEATURE}
 # What delta-rs writes between an error and its cause.
 _NEXT_CAUSE = re.compile(r"\s*\n[\s↳]*(?:\x1b\[\d+m[\s↳]*)*")
 
@@ -76,6 +80,7 @@ class DeltaTarget(FileTarget):
 
     roles = frozenset({"changes", "history", "current"})
     package = "deltalake", "deltalake>=1.6.6"
+    marks = True
     unfit = re.compile(r"%[0-9a-fA-F]{2}|[\\\x00-\x1f]")
     sign = "/_delta_log", ".json"
 
@@ -115,6 +120,12 @@ class DeltaTable(Table):
         self._storage = {**options, **(storage_options or {})} or None
         # The newest version that was read.
         self._opened: Any = None
+        self._log = LogEntries(self, partial(self._at, None))
+
+    @property
+    def marks(self) -> bool:  # type: ignore[override]
+        # Only delta-rs writes conditionally into a store, and it does not commit vectors.
+        return self.role == "current" and self.store.local
 
     def can_widen(self, before: pa.DataType, wide: pa.DataType) -> bool:
         return bool(wide.equals(before))  # delta-rs does not support Delta's type widening
@@ -132,6 +143,7 @@ class DeltaTable(Table):
                     return self._known
             elif self._delta.DeltaTable.is_deltatable(self._uri, storage_options=self._storage):
                 self._opened = self._at(None)
+                self._log.forget()
             else:
                 return None
             version = self._version(self._opened)
@@ -180,7 +192,12 @@ class DeltaTable(Table):
             with self._errors(None):
                 return pa.table((table if table.version() == number else self._at(number)).get_add_actions())
 
-        listed = ListedFiles(files, _data_files)
+        marks = VECTORS_FEATURE in (table.protocol().reader_features or ())
+
+        def data_files(actions: pa.Table) -> list[DataFile]:
+            return _data_files(actions, self._log.deleted(number) if marks else {})
+
+        listed = ListedFiles(files, data_files)
 
         def bounds(column: str) -> tuple[pa.Array, pa.Array]:
             return _bound(listed.listing, "min", column), _bound(listed.listing, "max", column)
@@ -232,17 +249,21 @@ class DeltaTable(Table):
         number = None if base is None else base.number
         try:
             whole = self._delta.Schema.from_arrow(stored_schema(commit.schema, "table"))
+            applied, info = _applications(commit, self._opened if self.role == "history" else None)
+            properties = _commit_properties(applied, info, alone=bool(commit.removed))
             if base is None:
-                actions, properties = self._actions(commit), self._properties(commit)
-                return _create(self._uri, self._storage, whole, commit, actions, properties)
+                return _create(self._uri, self._storage, whole, commit, self._actions(commit), properties)
             table = self._prepared(commit, base, whole)
             number = table.version()
+            if concerns_vectors(self, commit):
+                added = [_entry_of(_add_action(file)) for file in commit.added]
+                return self._log.commit(commit, number, added, applied, info)
             table.create_write_transaction(
                 self._actions(commit),
                 "overwrite" if commit.replaces else "append",
                 whole if commit.replaces else table.schema(),
                 list(commit.partition_by if commit.replaces else base.partition_by),
-                commit_properties=self._properties(commit),
+                commit_properties=properties,
             )
         except CommitFailedError as problem:
             newest = self.version()
@@ -284,9 +305,11 @@ class DeltaTable(Table):
         """
         table = self._opened
         # If files are removed, a log that was damaged meanwhile must be noticed.
-        if table is None or commit.removed or table.version() != base.number:
+        if table is None or commit.removed or commit.deleted or table.version() != base.number:
             table = self._at(base.number)
-        step, newest = self._step(base, alone=bool(commit.removed)), partial(self._newest_at, base.position)
+        alone = bool(commit.removed or commit.deleted)
+        step = _commit_properties(_step(base), None, alone=alone)
+        newest = partial(self._newest_at, base.position)
         if commit.removed == "all":
             return allow_timestamps(table, whole, step, newest)
         added = pa.schema([field for field in commit.schema if field.name not in base.schema.names])
@@ -322,17 +345,24 @@ class DeltaTable(Table):
             check: whether to check bounds that only look exact. Each file is read for this at most once.
         """
         assert isinstance(version.files, ListedFiles)
-        files, step = version.files.listing, self._step(version, alone=True)
+        files, step = version.files.listing, _step(version)
+        if not self.marks:
+            leave = {*leave, *(file.name for file in version.files if file.deleted is not None)}
         suspect: Collection[str] = ()
         if check:
             before = table.transaction_version(_CHECKED)
             suspect, newest = inexact(version.schema, files, -1 if before is None else before)
-            step = self._step(version, alone=True, more={_CHECKED: newest} if suspect else None)
+            step |= {_CHECKED: newest} if suspect else {}
         actions = mended_actions(table, self._directory, files, new=new, leave=leave, suspect=suspect)
         return bool(actions) and self._rewritten(table, version, actions, step, version.names)
 
     def _rewritten(
-        self, table: Any, version: Version, actions: Sequence[Any], step: Any, names: Collection[str]
+        self,
+        table: Any,
+        version: Version,
+        actions: Sequence[Any],
+        step: dict[str, int],
+        names: Collection[str],
     ) -> bool:
         """Commits actions that keep the rows and the position. Returns whether no other commit was in the way.
 
@@ -340,13 +370,18 @@ class DeltaTable(Table):
             table: the version, opened.
             version: the same.
             actions: the actions.
-            step: the properties of the commit, without retries. A retry on top of another commit could bring back a
-                file that an OPTIMIZE has removed.
+            step: the application transactions of the commit.
             names: the names of all files after it.
         """
+        if any(file.deleted is not None for file in version.files):
+            statistics = {each.path.replace("%", "%25"): each.stats for each in actions}
+            return self._log.add_again(version.number, statistics, step)
+        # Without retries: one on top of another commit could bring back a file that an OPTIMIZE has removed.
+        properties, columns = _commit_properties(step, None, alone=True), list(version.partition_by)
         try:
-            columns = list(version.partition_by)
-            table.create_write_transaction(actions, "append", table.schema(), columns, commit_properties=step)
+            table.create_write_transaction(
+                actions, "append", table.schema(), columns, commit_properties=properties
+            )
         except self._delta.exceptions.CommitFailedError:
             return self._is_own_step(version, names)
         return True
@@ -364,37 +399,15 @@ class DeltaTable(Table):
     def _directory(self) -> Store:
         return open_store(str(self.store.at(self.directory)))
 
-    def _properties(self, commit: Commit) -> Any:
-        """The properties of a commit, with its position."""
-        base = None if commit.base is None else commit.base.position
-        applied, info = _applied(commit.position, base if commit.replaces else None)
-        # An earlier version of this package that continues the table must not append changes again.
-        old = self.role == "history" and self._opened and self._opened.transaction_version(_ORDINAL)
-        if old:
-            applied[_ORDINAL] = applied[_LSN]
-        return self._commit_properties(applied, info, alone=bool(commit.removed))
-
-    def _step(self, base: Version, *, alone: bool, more: Mapping[str, int] | None = None) -> Any:
-        """The properties of a commit that keeps the position. It may have more application transactions."""
-        position = base.position
-        if isinstance(position, Ordinal):
-            position = Ordinal(position.seq)
-        applied = {} if position is None else _applied(position)[0]
-        return self._commit_properties({**applied, **(more or {})}, None, alone=alone)
-
-    def _commit_properties(self, applied: dict[str, int], info: dict[str, str] | None, *, alone: bool) -> Any:
-        # delta-rs would retry on top of another commit. It does not see that an OPTIMIZE has rewritten a removed file,
-        # whose rows would then stay beside the new ones.
-        more = {"max_commit_retries": 0} if alone else {}
-        transactions = [self._delta.Transaction(*each) for each in applied.items()]
-        return self._delta.CommitProperties(custom_metadata=info, app_transactions=transactions, **more)
-
     # ---- upkeep --------------------------------------------------------------------------------------------------
 
     def fix_statistics(self) -> None:
         version = self.known
         if version is not None:
             self._is_known = not self._mended(self._opened, version, check=True)
+
+    def clean(self, kept: Collection[str], expired: float) -> int:
+        return self._log.clean(kept, expired)
 
     def compact(self) -> None:
         """Joins short files. Removes files that no version of the last week has."""
@@ -421,8 +434,7 @@ class DeltaTable(Table):
         actions: list[Any] = [_add_action(each, changes=False) for each in written]
         actions += [RemoveAction(each.name, False, now, each.nbytes, {}) for each in files]
         names = version.names - {each.name for each in files} | {each.name for each in written}
-        step = self._step(version, alone=True)
-        if not self._rewritten(self._opened, version, actions, step, names):
+        if not self._rewritten(self._opened, version, actions, _step(version), names):
             # If an answer was lost, the next version has the files, whatever came after it. Without a next version,
             # nobody knows whether they will be in it: then they stay.
             with suppress(self._delta.exceptions.DeltaError):
@@ -443,7 +455,9 @@ def _check_features(named: Table, table: Any, partition_by: tuple[str, ...]) -> 
         ValueError: if another program changed that.
     """
     protocol = table.protocol()
-    unknown = set(protocol.reader_features or ()) - _FEATURES
+    features = set(protocol.reader_features or ())
+    marks = named.role == "current" and VECTORS_FEATURE in features
+    unknown = features - (_CURRENT_FEATURES if marks else _FEATURES)
     unknown |= {"columnMapping"} if protocol.min_reader_version == 2 else set()
     unknown |= {"partition columns"} if partition_by and named.role != "changes" else set()
     if unknown:
@@ -454,7 +468,7 @@ def _check_features(named: Table, table: Any, partition_by: tuple[str, ...]) -> 
 
 
 def _names_of(table: Any) -> set[str]:
-    return {file.name for file in _data_files(pa.table(table.get_add_actions()))}
+    return set(pa.table(table.get_add_actions()).column("path").to_pylist())
 
 
 def _create(
@@ -480,9 +494,17 @@ def _one_line(problem: BaseException) -> str:
     return _NEXT_CAUSE.sub(": ", str(problem).strip())
 
 
-def _data_files(actions: pa.Table) -> list[DataFile]:
-    columns = (actions.column(name).to_pylist() for name in ("path", "num_records", "size_bytes"))
-    return [DataFile(*each) for each in zip(*columns, strict=True)]
+def _data_files(actions: pa.Table, deleted: Mapping[str, DeletedRows]) -> list[DataFile]:
+    """The files of a version.
+
+    Raises:
+        ValueError: if a file with marked rows is unknown to delta-rs, or is in the table twice.
+    """
+    paths, rows, sizes = (actions.column(each).to_pylist() for each in ("path", "num_records", "size_bytes"))
+    files = [DataFile(*each, deleted.get(each[0])) for each in zip(paths, rows, sizes, strict=True)]
+    if deleted and not (deleted.keys() <= set(paths) and len(set(paths)) == len(paths)):
+        raise ValueError("the log of a Delta table has a deletion vector without its file")
+    return files
 
 
 def _bound(actions: pa.Table, which: str, column: str) -> pa.Array:
@@ -490,6 +512,40 @@ def _bound(actions: pa.Table, which: str, column: str) -> pa.Array:
     if bounds is None or bounds.type.get_field_index(column) < 0:
         return pa.nulls(actions.num_rows)
     return pc.struct_field(bounds, [bounds.type.get_field_index(column)])
+
+
+def _applications(commit: Commit, history: Any) -> tuple[dict[str, int], dict[str, str] | None]:
+    """The application transactions of a commit, with its position, and more of its commit info.
+
+    Args:
+        commit: the commit.
+        history: the table, opened, if it is a history.
+    """
+    base = None if commit.base is None else commit.base.position
+    applied, info = _applied(commit.position, base if commit.replaces else None)
+    # An earlier version of this package that continues the table must not append changes again.
+    if history and history.transaction_version(_ORDINAL):
+        applied[_ORDINAL] = applied[_LSN]
+    return applied, info
+
+
+def _commit_properties(applied: dict[str, int], info: dict[str, str] | None, *, alone: bool) -> Any:
+    """The properties of a commit of delta-rs, which does not retry it if it is `alone`."""
+    from deltalake import CommitProperties, Transaction
+
+    # delta-rs would retry on top of another commit. It does not see that an OPTIMIZE has rewritten a removed file,
+    # whose rows would then stay beside the new ones.
+    more = {"max_commit_retries": 0} if alone else {}
+    transactions = [Transaction(*each) for each in applied.items()]
+    return CommitProperties(custom_metadata=info, app_transactions=transactions, **more)
+
+
+def _step(base: Version) -> dict[str, int]:
+    """The application transactions of a commit that keeps the position."""
+    position = base.position
+    if isinstance(position, Ordinal):
+        position = Ordinal(position.seq)
+    return {} if position is None else _applied(position)[0]
 
 
 def _applied(
@@ -541,6 +597,20 @@ def uri_and_options(place: str) -> tuple[str, dict[str, str]]:
     if query.get("force_virtual_addressing") == "true":
         said["AWS_VIRTUAL_HOSTED_STYLE_REQUEST"] = "true"
     return redacted_uri(uri.geturl()), said
+
+
+def _entry_of(add: Any) -> dict[str, Any]:
+    """The action of the log that `create_write_transaction` writes for one of delta-rs."""
+    return {
+        "add": {
+            "path": add.path.replace("%", "%25"),
+            "partitionValues": add.partition_values,
+            "size": add.size,
+            "modificationTime": add.modification_time,
+            "dataChange": add.data_change,
+            "stats": add.stats,
+        }
+    }
 
 
 def _add_action(file: WrittenFile, partition_by: tuple[str, ...] = (), *, changes: bool = True) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from functools import cached_property
 from typing import Any
@@ -423,16 +423,16 @@ class IcebergTable(Table):
                 if version is not None:
                     yield version
 
-    def clean(self) -> int:
+    def clean(self, kept: Collection[str], expired: float) -> int:
         # pyiceberg cannot remove files that only expired snapshots need.
-        table, kept, removed = self._load(), set(), 0
+        table, named, removed = self._load(), set[str](), 0
         if table is None:
             return 0
         for snapshot in table.metadata.snapshots:
-            named = [snapshot.manifest_list, *(each.manifest_path for each in snapshot.manifests(table.io))]
-            kept |= {each.rpartition("/")[2] for each in named}
+            lists = [snapshot.manifest_list, *(each.manifest_path for each in snapshot.manifests(table.io))]
+            named |= {each.rpartition("/")[2] for each in lists}
         for name in self.store.names(f"{self.directory}/metadata"):
-            if name.endswith(".avro") and name.rpartition("/")[2] not in kept:
+            if name.endswith(".avro") and name.rpartition("/")[2] not in named:
                 removed += self.store.remove(name)
         return removed
 
