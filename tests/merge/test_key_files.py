@@ -130,8 +130,13 @@ def test_those_of_files_that_are_gone(tmp_path: Path) -> None:
     table.apply(numbered.effect([50, 150]), 2)
     before = _files(tmp_path)
     assert len(before) == 2
+    others = tmp_path / "t" / "_keys" / "README", tmp_path / "t" / "_keys" / ".part-1.arrow.0123456789abcdef"
+    for other in others:
+        other.write_bytes(b"")
     table.apply(numbered.effect(range(100, 130)), 3)  # so many that the file is rewritten
     table.apply(numbered.effect([250]), 4)
+    assert [other.exists() for other in others] == [True, False]
+    others[0].unlink()
     assert len(set(before) - set(_files(tmp_path))) == 1
     names = {file.name for file in table.table.now().files}
     assert names <= {each.name for each in (tmp_path / "t").iterdir()}

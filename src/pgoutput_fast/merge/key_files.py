@@ -22,14 +22,14 @@ import pyarrow.compute as pc
 from pgoutput_fast.merge.match import is_plain
 from pgoutput_fast.merge.search import Numbers
 from pgoutput_fast.storage.private_directory import PrivateDirectory
-from pgoutput_fast.storage.stores import Store, open_store
+from pgoutput_fast.storage.stores import Store, is_unfinished, open_store
 from pgoutput_fast.tables.data_files import row_groups, stays_without
 from pgoutput_fast.tables.table import DataFile
 
 __all__ = ["KeyFiles", "sorted_keys"]
 
 # Their directory, in the directory of the data files. Other programs leave such a name alone.
-_DIRECTORY = "_keys"
+_DIRECTORY, _SUFFIX = "_keys", ".arrow"
 # The most bytes of keys that are sorted.
 _MOST_BYTES = 256 << 20
 _ROW = "_row"
@@ -137,7 +137,8 @@ class KeyFiles:
     def _remove_others(self) -> None:
         names = {self._name(name) for name in self.known}
         for name in self._place.names(self._below):
-            if name not in names:
+            own = name.endswith(_SUFFIX) or is_unfinished(name.rpartition("/")[2])
+            if own and name not in names:
                 self._place.remove(name)
         self._open = {name: keys for name, keys in self._open.items() if name in self.known}
 
@@ -149,7 +150,7 @@ class KeyFiles:
         return open_store(self._private.path)
 
     def _name(self, file: str) -> str:
-        return f"{self._below}/{file}.arrow"
+        return f"{self._below}/{file}{_SUFFIX}"
 
 
 def sorted_keys(keys: pa.Table) -> pa.Table:
