@@ -164,8 +164,14 @@ def test_protocols(log: Path) -> None:
     (protocol, _) = LogState(0, metadata=old.metadata, protocol=named).enabled()
     assert protocol["protocol"]["readerFeatures"] == ["deletionVectors", "timestampNtz"]
     assert protocol["protocol"]["writerFeatures"] == ["deletionVectors", "timestampNtz"]
-    with pytest.raises(ValueError, match="writers need version 4"):
-        LogState(0, protocol={"minWriterVersion": 4}).check_writable()
+    (protocol, _) = LogState(0, metadata=old.metadata, protocol={"minWriterVersion": 4}).enabled()
+    others = ["appendOnly", "changeDataFeed", "checkConstraints", "generatedColumns", "invariants"]
+    assert set(protocol["protocol"]["writerFeatures"]) == {"deletionVectors", *others}
+    with pytest.raises(ValueError, match="writers need version 5"):
+        LogState(0, protocol={"minWriterVersion": 5}).check_writable()
+    generated = {"schemaString": '{"fields": [{"metadata": {"delta.generationExpression": "id + 1"}}]}'}
+    with pytest.raises(ValueError, match="it has generated columns"):
+        LogState(0, metadata=generated, protocol={"minWriterVersion": 4}).check_writable()
 
 
 @pytest.mark.parametrize(("interval", "expected"), [(None, 10), ("3", 3), ("0", 10), ("x", 10), ("-1", 10)])

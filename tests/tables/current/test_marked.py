@@ -297,6 +297,24 @@ def test_both_merges_do_what_a_model_does(key: str | None, tmp_path: Path) -> No
     assert own | _vector_files(place) <= known
 
 
+@pytest.mark.parametrize("merge", ["on_read", "on_write"])
+def test_the_change_data_feed_of_delta(merge: Merge, tmp_path: Path) -> None:
+    """With marks, it has the rows that changed. Otherwise, it has all rows of the files that were written anew."""
+    table = numbered.load(delta_table(tmp_path, "t", file_bytes=100, merge=merge))
+    deltalake.DeltaTable(tmp_path / "t").alter.set_table_properties({"delta.enableChangeDataFeed": "true"})
+    table.apply(numbered.effect([5], [150, 2000]), 2)
+    opened = deltalake.DeltaTable(tmp_path / "t")
+    feed = pa.table(opened.load_cdf(starting_version=opened.version()).read_all())
+    changes = sorted(
+        (row["_change_type"], row["id"]) for row in feed.select(["_change_type", "id"]).to_pylist()
+    )
+    if merge == "on_read":
+        assert changes == [("delete", 5), ("delete", 150), ("insert", 150), ("insert", 2000)]
+    else:
+        assert len(changes) == 200 + 200
+    _expect(table, tmp_path / "t", (set(range(1000)) | {2000}) - {5})
+
+
 # ---- other programs, and errors --------------------------------------------------------------------------------------
 
 
@@ -438,6 +456,7 @@ def test_a_truncate_between_parts(marking: LocalMerge, tmp_path: Path) -> None:
     [
         ({"writerFeatures": ["deletionVectors", "rowTracking"]}, {}, "writers need rowTracking"),
         ({}, {"delta.appendOnly": "true"}, "it has the property delta.appendOnly"),
+        ({}, {"delta.constraints.small": "id < 7"}, "it has the property delta.constraints.small"),
     ],
     ids=str,
 )

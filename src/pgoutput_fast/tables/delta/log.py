@@ -27,12 +27,17 @@ from pgoutput_fast.tables.statistics import as_json
 __all__ = ["VECTORS_FEATURE", "LogState", "has_entry", "read_state", "write_entry"]
 
 VECTORS_FEATURE = "deletionVectors"
-# What a table may demand of its writers. `_APPEND_ONLY` is checked. The server has checked the rows, and no mirror has
-# columns with variants.
-_WRITER_FEATURES = {"appendOnly", "invariants", "timestampNtz", "variantType", VECTORS_FEATURE}
 # Those that a writer of these versions respects without a name.
-_UNNAMED: dict[int, tuple[str, ...]] = {1: (), 2: ("appendOnly", "invariants")}
+_VERSION_2 = ("appendOnly", "invariants")
+_VERSION_3 = (*_VERSION_2, "checkConstraints")
+_VERSION_4 = (*_VERSION_3, "changeDataFeed", "generatedColumns")
+_UNNAMED: dict[int, tuple[str, ...]] = {1: (), 2: _VERSION_2, 3: _VERSION_3, 4: _VERSION_4}
+# What a table may demand of its writers. The server has checked the rows, and no mirror has columns with variants. A
+# change data feed needs no files of its own: readers see which rows an entry marks, and which files it adds.
+_WRITER_FEATURES = {*_VERSION_4, "timestampNtz", "variantType", VECTORS_FEATURE}
 _ENABLED, _APPEND_ONLY = "delta.enableDeletionVectors", "delta.appendOnly"
+# What a writer would have to check or compute for each row.
+_CONSTRAINT, _GENERATED = "delta.constraints.", "delta.generationExpression"
 
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.\d{10}\.(\d{10}))?\.parquet")
 # Of an action in a checkpoint, without what other columns repeat in another form.
@@ -82,6 +87,11 @@ class LogState:
             raise ValueError(f"writers need {', '.join(sorted(unknown)) or f'version {version}'}")
         if self._properties.get(_APPEND_ONLY) == "true":
             raise ValueError(f"it has the property {_APPEND_ONLY}")
+        constraints = sorted(name for name in self._properties if name.startswith(_CONSTRAINT))
+        if constraints:
+            raise ValueError(f"it has the property {constraints[0]}")
+        if _GENERATED in (self.metadata.get("schemaString") or ""):
+            raise ValueError("it has generated columns")
 
     @property
     def _properties(self) -> Mapping[str, str]:
