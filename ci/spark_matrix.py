@@ -48,6 +48,7 @@ TESTS = (
     "flask>=3",
     "flask-cors>=5",
     "deltalake>=1.0",
+    "obstore>=0.5",
     "pyroaring>=1.0",
     "pyiceberg[pyarrow,sql-sqlite]>=0.12",
     "polars>=1.30",

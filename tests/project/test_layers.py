@@ -20,6 +20,7 @@ BELOW_CORE = {"base", "catalog", "protocol", "schema"}
 # Packages that only some groups may import.
 FOREIGN = {
     "deltalake": {"demo", "mirror", "tables"},
+    "obstore": {"tables"},
     "pyroaring": {"tables"},
     "duckdb": {"cli", "demo", "tables"},
     "pandas": {"spark"},

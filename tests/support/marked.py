@@ -81,5 +81,6 @@ def mark_rows(
 
 
 def read_with_delta_rs(table: Path | str) -> pa.Table:
-    """All rows, as the engine of delta-rs reads them."""
-    return pa.table(deltalake.DeltaTable(table).scan())
+    """All rows, as the engine of delta-rs reads them. A URI is as for `open_store`."""
+    uri, options = uri_and_options(str(table))
+    return pa.table(deltalake.DeltaTable(uri, storage_options=options or None).scan())

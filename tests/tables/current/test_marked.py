@@ -27,7 +27,7 @@ from pgoutput_fast.tables.formats import FORMATS
 from pgoutput_fast.tables.options import Merge, TableOptions
 from pgoutput_fast.tables.table import Commit, CommitLsn, DataFile, OutcomeUnknownError
 from support import numbered
-from support.buckets import opened_bucket
+from support.buckets import Bucket, opened_bucket
 from support.current_tables import RandomEffects, delta_table
 from support.forms import and_slow
 from support.marked import inline, mark_rows, read_with_delta_rs
@@ -492,32 +492,75 @@ def test_bounds_of_marked_files_keep_their_digits(tmp_path: Path) -> None:
 
 def test_targets_that_cannot_mark_rows(tmp_path: Path) -> None:
     options = TableOptions(merge="on_read")
-    FORMATS["delta"].check(open_store(tmp_path), options, "delta")
-    for format, place in (
-        ("iceberg", str(tmp_path)),
-        ("duckdb", str(tmp_path)),
-        ("delta", "s3://bucket/lake?region=x"),
-    ):
-        with pytest.raises(ValueError, match=f"merge='on_read' cannot be had for {format} tables in"):
-            FORMATS[format].check(open_store(place), options, format)
+    for place in (str(tmp_path), "s3://bucket/lake?region=x"):
+        FORMATS["delta"].check(open_store(place), options, "delta")
+    for format in ("iceberg", "duckdb"):
+        with pytest.raises(ValueError, match=f"merge='on_read' cannot be had for {format} tables"):
+            FORMATS[format].check(open_store(tmp_path), options, format)
     with pytest.raises(ValueError, match="merge must be one of 'on_write', 'on_read', not 'read'"):
         FORMATS["delta"].check(open_store(tmp_path), TableOptions(merge="read"), "delta")  # type: ignore[arg-type]
 
 
+def _bucket_table(bucket: Bucket, count: int = 300) -> LocalMerge:
+    return numbered.load(delta_table(bucket.uri % "lake", "t", file_bytes=100, merge="on_read"), count)
+
+
 def test_marked_rows_in_a_bucket() -> None:
-    """They are read there. A commit that removes their file would have to be conditional, and is refused."""
+    """Those of others, and of this package."""
     with opened_bucket("marked") as bucket:
         place = bucket.uri % "lake"
-        table = numbered.load(delta_table(place, "t", file_bytes=100), 300)
-        name = _file(table, 1).name
-        mark_rows(str(open_store(place).at("t")), name, inline([3]))
+        table = _bucket_table(bucket)
+        before = _names(table)
+        mark_rows(str(open_store(place).at("t")), _file(table, 1).name, inline([3]))
         assert numbered.ids(table) == sorted({*range(300)} - {103})
-        with pytest.raises(ValueError, match="which this package cannot commit in a store"):
-            table.apply(numbered.effect([104]), 2)
-        table.apply(numbered.effect([5], [2000]), 2)
-        assert numbered.ids(table) == sorted({*range(300), 2000} - {5, 103})
+        table.apply(numbered.effect([104, 5], [2000]), 2)
+        table.apply(numbered.effect([250], [7]), 3)
+        assert before < _names(table)
+        left = sorted({*range(300), 2000} - {5, 103, 104, 250})
+        for each in (table, delta_table(place, "t", merge="on_read")):
+            assert numbered.ids(each) == left
+        theirs = read_with_delta_rs(bucket.uri % "lake/t")
+        assert sorted(theirs["id"].to_pylist()) == left
+        stale = delta_table(place, "t", merge="on_read")
+        assert stale.position() == 3
+        table.apply(numbered.effect([8]), 4)
+        stale.apply(numbered.effect([9]), 5)
+        assert numbered.ids(stale) == sorted({*left} - {8, 9})
+        for position in range(6, 14):
+            table.apply(numbered.effect([20 * position]), position)
+        names = open_store(place).names("t/_delta_log")
+        assert f"t/_delta_log/{10:020d}.checkpoint.parquet" in names
+        assert table.vacuum() > 0
+        assert numbered.ids(table) == sorted({*left} - {8, 9, *range(120, 280, 20)})
         numbered.load(table, 7)
         assert numbered.ids(table) == [*range(7)]
+
+
+def test_marks_that_come_late() -> None:
+    """A store reports an error, and makes the commit later: all of its files are there."""
+    with opened_bucket("late-marks") as bucket:
+        table = _bucket_table(bucket)
+        bucket.delay("_delta_log/")
+        with pytest.raises(OutcomeUnknownError):
+            table.apply(numbered.effect([5], [2000]), 2)
+        table = delta_table(bucket.uri % "lake", "t", merge="on_read")
+        assert table.position() == 1
+        bucket.arrive()
+        assert table.position() == 2
+        assert numbered.ids(table) == sorted({*range(300), 2000} - {5})
+
+
+def test_marks_whose_answer_is_lost() -> None:
+    """The store has committed them, and the request is made again. Nothing is applied twice."""
+    with opened_bucket("lost-marks") as bucket:
+        table = _bucket_table(bucket)
+        for position in (2, 3):
+            bucket.lose_answers("_delta_log/")
+            table.apply(numbered.effect([position], [2000 + position]), position)
+            assert bucket.to_lose == 0
+        for each in (table, delta_table(bucket.uri % "lake", "t", merge="on_read")):
+            assert (each.position(), each.version()) == (3, 2)
+            assert numbered.ids(each) == sorted({*range(300), 2002, 2003} - {2, 3})
 
 
 def test_a_full_vacuum_of_delta_rs(marking: LocalMerge, tmp_path: Path) -> None:

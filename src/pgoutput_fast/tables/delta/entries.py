@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 from pgoutput_fast.storage.stores import is_unfinished
-from pgoutput_fast.tables.delta.log import LogState, has_entry, read_state, write_entry
+from pgoutput_fast.tables.delta.log import LogState, entry, has_entry, read_state, write_entry
 from pgoutput_fast.tables.delta.vectors import OWN_VECTORS, VECTORS, Vector, with_rows, write_vectors
 from pgoutput_fast.tables.table import (
     Commit,
@@ -27,11 +27,14 @@ class LogEntries:
     Args:
         table: the table.
         opened: opens its newest version with delta-rs.
+        uri, options: of the table, as delta-rs takes them.
     """
 
-    def __init__(self, table: Table, opened: Callable[[], Any]) -> None:
+    def __init__(
+        self, table: Table, opened: Callable[[], Any], uri: str, options: Mapping[str, str] | None
+    ) -> None:
         self._table, self._store, self._directory = table, table.store, table.directory
-        self._opened = opened
+        self._opened, self._uri, self._options = opened, uri, options
         # The newest version that was read, and the one that was read last.
         self._newest: LogState | None = None
         self._last: LogState | None = None
@@ -66,7 +69,7 @@ class LogEntries:
 
         Raises:
             ConflictError: if there is such a version.
-            OutcomeUnknownError: if the commit may be lost in a crash of the machine.
+            OutcomeUnknownError: if the commit may be lost in a crash of the machine, or comes later.
             ValueError: if another program has changed what writers of the table must do.
         """
         assert commit.base is not None
@@ -148,13 +151,16 @@ class LogEntries:
         """Writes an entry. Returns whether there was none with this number. If there was, the new vectors are removed.
 
         Raises:
-            OutcomeUnknownError: if it may be lost in a crash of the machine.
+            OutcomeUnknownError: if it may be lost in a crash of the machine, or comes later.
         """
+        content = entry(actions, applied, info)
         try:
-            write_entry(self._store, self._directory, number, actions, applied, info)
+            write_entry(self._store, self._directory, number, content, self._uri, self._options)
         except OSError as problem:
             exists = isinstance(problem, FileExistsError)
-            if not exists and has_entry(self._store, self._directory, number):
+            # A store may execute a request after it reported an error.
+            may_come = not self._store.local or has_entry(self._store, self._directory, number)
+            if not exists and may_come:
                 raise OutcomeUnknownError(self._table, problem) from problem
             for file in {vector.file for vector in vectors}:
                 with suppress(OSError):
@@ -176,22 +182,11 @@ class LogEntries:
                 table.cleanup_metadata()
 
 
-def concerns_vectors(table: Table, commit: Commit) -> bool:
-    """Whether delta-rs cannot make a commit: it marks rows, or removes a file with marked rows, but not all files.
-
-    Raises:
-        ValueError: if so, and this package cannot make it either.
-    """
+def concerns_vectors(commit: Commit) -> bool:
+    """Whether delta-rs cannot make a commit: it marks rows, or removes a file with marked rows, but not all files."""
     if commit.base is None or commit.replaces:
         return False
     marked = (
         {file.name for file in commit.base.files if file.deleted is not None} if commit.removed else set()
     )
-    if not commit.deleted and marked.isdisjoint(commit.removed):
-        return False
-    if not table.marks:
-        raise ValueError(
-            f"{table} has files with rows that are marked deleted (deletion vectors), which this package cannot "
-            f"commit in a store. {table.remove.capitalize()}, and {table.again}"
-        )
-    return True
+    return bool(commit.deleted) or not marked.isdisjoint(commit.removed)

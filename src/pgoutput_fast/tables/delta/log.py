@@ -10,6 +10,7 @@ import json
 import os
 import re
 import time
+import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,10 +22,11 @@ from pgoutput_fast.base.display import error_text
 from pgoutput_fast.base.documents import parsed_json
 from pgoutput_fast.storage.paths import open_file
 from pgoutput_fast.storage.stores import Store
+from pgoutput_fast.tables.delta.conditional import put_new
 from pgoutput_fast.tables.delta.vectors import Vector
 from pgoutput_fast.tables.statistics import as_json
 
-__all__ = ["VECTORS_FEATURE", "LogState", "has_entry", "read_state", "write_entry"]
+__all__ = ["VECTORS_FEATURE", "LogState", "entry", "has_entry", "read_state", "write_entry"]
 
 VECTORS_FEATURE = "deletionVectors"
 # Those that a writer of these versions respects without a name.
@@ -192,54 +194,76 @@ def read_state(store: Store, directory: str, number: int, known: LogState | None
     if known is None:
         known = _checkpoint(store, log, number)
     for k in range(known.number + 1, number + 1):
-        lines = store.read(_entry(directory, k)).splitlines()
+        lines = store.read(entry_name(directory, k)).splitlines()
         try:
             known = known.after(k, (parsed_json(line, "log entry") for line in lines if line))
         except (AttributeError, KeyError, TypeError, ValueError) as problem:
-            raise ValueError(f"{store.at(_entry(directory, k))} is damaged: {error_text(problem)}") from None
+            raise ValueError(
+                f"{store.at(entry_name(directory, k))} is damaged: {error_text(problem)}"
+            ) from None
     return known
 
 
-def write_entry(
-    store: Store,
-    directory: str,
-    number: int,
+def entry(
     actions: Iterable[Mapping[str, _Action]],
     transactions: Mapping[str, int],
     info: Mapping[str, str] | None = None,
+) -> bytes:
+    """The content of a log entry. No other entry has the same.
+
+    Args:
+        actions: what it changes.
+        transactions: {application: version} of its application transactions.
+        info: more of the commit info.
+    """
+    now = _now()
+    described = {"timestamp": now, "operation": "MERGE", "operationParameters": {}, "isBlindAppend": False}
+    own = {"engineInfo": "pgoutput_fast", "txnId": str(uuid.uuid4())}
+    content: list[Mapping[str, Any]] = [
+        {"commitInfo": {**described, **own, **(info or {})}},
+        *actions,
+        *({"txn": {"appId": name, "version": k, "lastUpdated": now}} for name, k in transactions.items()),
+    ]
+    return "".join(f"{json.dumps(each)}\n" for each in content).encode()
+
+
+def write_entry(
+    store: Store, directory: str, number: int, content: bytes, uri: str, options: Mapping[str, str] | None
 ) -> None:
     """Commits a version, unless there is one with this number.
 
     Args:
-        store: the store of the table, which must be a local directory: pyarrow has no conditional writes elsewhere.
+        store: the store of the table.
         directory: the table's directory in it.
         number: the version.
-        actions: what it changes.
-        transactions: {application: version} of its application transactions.
-        info: more of the commit info.
+        content: what `entry` returned.
+        uri, options: of the table, as delta-rs takes them.
 
     Raises:
         FileExistsError: if there is such a version.
-        OSError: if it cannot be written. It may be there all the same, or be lost in a crash of the machine.
+        OSError: if it cannot be written. It may be there all the same, or be lost in a crash of the machine; in an
+            object store, it may also appear later.
+        ImportError: if `obstore` is needed, and is not installed.
     """
-    assert store.local
-    now = _now()
-    described = {"timestamp": now, "operation": "MERGE", "operationParameters": {}, "isBlindAppend": False}
-    entry: list[Mapping[str, Any]] = [
-        {"commitInfo": {**described, "engineInfo": "pgoutput_fast", **(info or {})}},
-        *actions,
-        *({"txn": {"appId": name, "version": k, "lastUpdated": now}} for name, k in transactions.items()),
-    ]
-    with store.write(_entry(directory, number)) as file:
-        file.write("".join(f"{json.dumps(each)}\n" for each in entry).encode())
+    if store.local:
+        with store.write(entry_name(directory, number)) as file:
+            file.write(content)
+        return
+    try:
+        put_new(uri, options or {}, entry_name("", number).removeprefix("/"), content)
+    except FileExistsError:
+        # If the answer of the store was lost, it was asked again, and has met the same entry.
+        if store.read(entry_name(directory, number)) != content:
+            raise
 
 
 def has_entry(store: Store, directory: str, number: int) -> bool:
     """Whether the log has a version."""
-    return _entry(directory, number) in store.names(f"{directory}/_delta_log")
+    return entry_name(directory, number) in store.names(f"{directory}/_delta_log")
 
 
-def _entry(directory: str, number: int) -> str:
+def entry_name(directory: str, number: int) -> str:
+    """The name of a log entry in the store."""
     return f"{directory}/_delta_log/{number:020d}.json"
 
 

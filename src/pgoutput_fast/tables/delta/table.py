@@ -120,12 +120,11 @@ class DeltaTable(Table):
         self._storage = {**options, **(storage_options or {})} or None
         # The newest version that was read.
         self._opened: Any = None
-        self._log = LogEntries(self, partial(self._at, None))
+        self._log = LogEntries(self, partial(self._at, None), self._uri, self._storage)
 
     @property
     def marks(self) -> bool:  # type: ignore[override]
-        # Only delta-rs writes conditionally into a store, and it does not commit vectors.
-        return self.role == "current" and self.store.local
+        return self.role == "current"
 
     def can_widen(self, before: pa.DataType, wide: pa.DataType) -> bool:
         return bool(wide.equals(before))  # delta-rs does not support Delta's type widening
@@ -255,7 +254,7 @@ class DeltaTable(Table):
                 return _create(self._uri, self._storage, whole, commit, self._actions(commit), properties)
             table = self._prepared(commit, base, whole)
             number = table.version()
-            if concerns_vectors(self, commit):
+            if concerns_vectors(commit):
                 added = [_entry_of(_add_action(file)) for file in commit.added]
                 return self._log.commit(commit, number, added, applied, info)
             table.create_write_transaction(
@@ -346,8 +345,6 @@ class DeltaTable(Table):
         """
         assert isinstance(version.files, ListedFiles)
         files, step = version.files.listing, _step(version)
-        if not self.marks:
-            leave = {*leave, *(file.name for file in version.files if file.deleted is not None)}
         suspect: Collection[str] = ()
         if check:
             before = table.transaction_version(_CHECKED)
