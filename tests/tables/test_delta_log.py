@@ -163,7 +163,7 @@ def test_a_file_that_appears_once_in_a_store() -> None:
 
 def test_without_obstore(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "obstore", None)
-    with pytest.raises(ImportError, match="in an object store needs obstore: pip install 'obstore>=0.5'"):
+    with pytest.raises(ImportError, match=r"in an object store needs obstore: pip install 'obstore>=0\.5'"):
         put_new("s3://once/lake", {}, "x", b"")
 
 
