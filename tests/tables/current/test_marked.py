@@ -478,6 +478,7 @@ def test_targets_that_cannot_mark_rows(tmp_path: Path) -> None:
         FORMATS["delta"].check(open_store(tmp_path), TableOptions(merge="read"), "delta")  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_marked_rows_in_a_bucket() -> None:
     """They are read there. A commit that removes their file would have to be conditional, and is refused."""
     with opened_bucket("marked") as bucket:
