@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pgoutput_fast.storage.stores import open_store
@@ -85,6 +85,7 @@ def test_a_vector_in_the_log(tmp_path: Path) -> None:
 _ROWS = st.lists(st.integers(0, 1 << 34), max_size=50, unique=True).map(sorted)
 
 
+@settings(max_examples=30)
 @given(st.lists(_ROWS, min_size=1, max_size=4))
 def test_written_vectors_are_read(sets: list[list[int]]) -> None:
     import tempfile

@@ -505,6 +505,7 @@ def _bucket_table(bucket: Bucket, count: int = 300) -> LocalMerge:
     return numbered.load(delta_table(bucket.uri % "lake", "t", file_bytes=100, merge="on_read"), count)
 
 
+@pytest.mark.slow
 def test_marked_rows_in_a_bucket() -> None:
     """Those of others, and of this package."""
     with opened_bucket("marked") as bucket:
@@ -584,3 +585,31 @@ def test_a_timestamp_in_a_marked_table(marking: LocalMerge, tmp_path: Path) -> N
     features = deltalake.DeltaTable(tmp_path / "t").protocol().reader_features
     assert sorted(features) == ["deletionVectors", "timestampNtz"]
     assert marking.find(numbered.keys(150), ["at"])["at"].to_pylist() == [datetime(2024, 2, 29)]
+
+
+def test_bounds_that_an_optimize_has_rounded(tmp_path: Path) -> None:
+    """They are mended in a file that got a vector since, which stays."""
+    schema = current_schema(pa.schema({"id": pa.int64(), "n": pa.decimal128(38, 10)}))
+    numbers = [Decimal(f"1234567890123456789{k}.1234567891") for k in range(8)]
+    rows = pa.table([range(8), pa.array(numbers, schema.field("n").type), [1] * 8, [None] * 8], schema=schema)
+    table, place = delta_table(tmp_path, "t", file_bytes=100, merge="on_read"), tmp_path / "t"
+    table.replace(rows.to_batches(max_chunksize=4), schema, 1)
+    deltalake.DeltaTable(place).optimize.compact()
+    mark_rows(place, _file(table, 0).name, inline([3]))
+    version = table.version()
+    assert version is not None
+    rounded = read_state(open_store(tmp_path), "t", version)
+    delta_table(tmp_path, "t", merge="on_read").fix_statistics()
+    state = read_state(open_store(tmp_path), "t", version + 1)
+    assert rounded.vectors == state.vectors != {}
+    ((before,), (after,)) = (
+        [parsed_json(add["stats"], decimals=True) for add in each.adds.values()] for each in (rounded, state)
+    )
+    assert before["maxValues"]["n"] != numbers[7]
+    assert (after["minValues"]["n"], after["maxValues"]["n"]) == (numbers[0], numbers[7])
+    assert after["tightBounds"] is False
+    for number in numbers:
+        found = pa.table(
+            deltalake.DeltaTable(place).scan(predicate=f"n = CAST('{number}' AS DECIMAL(38, 10))")
+        )
+        assert found.num_rows == (number != numbers[3])
