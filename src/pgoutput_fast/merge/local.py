@@ -9,6 +9,7 @@ import pyarrow as pa
 from pgoutput_fast.merge.commit import commit, is_applied, with_version
 from pgoutput_fast.merge.current_table import CurrentTable, with_null_columns
 from pgoutput_fast.merge.effect.effect import Effect
+from pgoutput_fast.merge.key_files import KeyFiles
 from pgoutput_fast.merge.match import Finder
 from pgoutput_fast.merge.plan import MergePlan
 from pgoutput_fast.merge.search import Numbers
@@ -31,6 +32,11 @@ class LocalMerge(CurrentTable):
 
     table: CurrentFileTable
 
+    def __init__(self, table: CurrentFileTable) -> None:
+        super().__init__(table)
+        # Files that a merge rewrites are gone before their keys are searched again.
+        self._keys = KeyFiles(table.store, table.files) if table.marks else None
+
     def replace(self, rows: Iterable[pa.RecordBatch], schema: pa.Schema, position: int) -> None:
         stored = self.table.schema_with(None, schema)
         self.table.now()  # refuses a table that a mirror did not make, before the long work
@@ -47,6 +53,8 @@ class LocalMerge(CurrentTable):
         def apply(before: Version | None) -> None:
             if is_applied(self, None if before is None else before.lsn, position, after):
                 return
+            if self._keys is not None:
+                self._keys.known = () if before is None else before.names
             with self._new_files() as files:
                 staged = Staged(before)
                 for effect in parts:
@@ -63,7 +71,9 @@ class LocalMerge(CurrentTable):
         """The next version of the table after one more effect, whose files it writes."""
         version, earlier = staged.version, len(files.written)
         effect = effect.filled_by(lambda keys, columns: _find(self.table, version, keys, columns))
-        schema, removed, deleted = merge_effect(self.table, version, effect, files, staged.new_names)
+        schema, removed, deleted = merge_effect(
+            self.table, version, effect, files, staged.new_names, self._keys
+        )
         staged, unused = staged.after(schema, files.written[earlier:], removed, deleted)
         files.remove(unused)
         return staged
@@ -75,6 +85,7 @@ def merge_effect(
     effect: Effect,
     files: NewFiles,
     uncommitted: Collection[str] = (),
+    keys: KeyFiles | None = None,
 ) -> tuple[pa.Schema, Collection[str] | None, dict[str, Numbers]]:
     """Writes the files of an effect.
 
@@ -84,6 +95,7 @@ def merge_effect(
         effect: the effect.
         files: writes the files.
         uncommitted: as in `MergePlan`.
+        keys: the sorted keys of its files, if this machine has them.
 
     Returns:
         (the columns after it, the removed files, the rows that are marked deleted), as for `CurrentFileTable.commit`.
@@ -92,7 +104,7 @@ def merge_effect(
     identity = tuple(effect.identity)
     stored = (store_effect(effect, identity, schema),)
     plan = MergePlan(table, before, effect.key, identity, schema, stored, uncommitted=frozenset(uncommitted))
-    results = [unit.run(table.store, files) for unit in plan.rewrites]
+    results = [unit.run(table.store, files, keys) for unit in plan.rewrites]
     for unit in plan.new_rows(results):
         unit.run(table.store, files)
     return schema, plan.removed(results), plan.deleted(results)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from typing import TypeAlias
 
@@ -11,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pgoutput_fast.merge.key_files import KeyFiles
 from pgoutput_fast.merge.search import Numbers, Removed, Search
 from pgoutput_fast.merge.stored_effect import StoredEffect, in_key_order, rows_at, rows_between
 from pgoutput_fast.storage.stores import Store
@@ -88,19 +90,20 @@ class RewriteUnit:
     adds: bool
     marked: frozenset[str] = frozenset()
 
-    def run(self, store: Store, files: NewFiles) -> UnitResult:
+    def run(self, store: Store, files: NewFiles, keys: KeyFiles | None = None) -> UnitResult:
         """Writes new files.
 
         Args:
             store: the store with the table.
             files: writes them.
+            keys: the sorted keys of the table's files, if this machine has them.
 
         Raises:
             ValueError: if a row without a key to remove does not exist.
             FileNotFoundError: if a file of the table is gone.
         """
         earlier = len(files.written)
-        removed = self._search(store)
+        removed = self._search(store, keys)
         deleted = {
             file.name: removed[file.name].rows for file in self.version.files if self._marks(file, removed)
         }
@@ -130,19 +133,22 @@ class RewriteUnit:
         count = len(removed[file.name].rows) + (0 if file.deleted is None else file.deleted.count)
         return bool(file.rows) and count <= _MOST_MARKED * file.rows
 
-    def _search(self, store: Store) -> dict[str, Removed]:
+    def _search(self, store: Store, keys: KeyFiles | None) -> dict[str, Removed]:
         """{file: its removed rows}."""
         rows, replacements = self._rows_to_remove()
         if not rows.num_rows:
             return {}
         search = Search(rows, keys=bool(self.table.key), replacements=replacements)
+        of_file = (
+            keys.rows
+            if keys is not None and self.table.key
+            else partial(row_groups, store, self.table.directory)
+        )
         removed = {}
         for k in candidates(self.version, rows):
             file = self.version.files[k]
             found = [Removed(np.empty(0, np.int64), np.empty(0, np.int64))]
-            for positions, group in row_groups(
-                store, self.table.directory, file, self.table.schema, self.table.identity, rows
-            ):
+            for positions, group in of_file(file, self.table.schema, self.table.identity, rows):
                 part = search.removed(group)
                 found.append(Removed(positions[part.rows], part.replacements))
             ordinals = np.concatenate([part.rows for part in found])
