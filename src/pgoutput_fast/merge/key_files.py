@@ -6,7 +6,6 @@ search that reads all keys of the data file writes it again.
 
 from __future__ import annotations
 
-import tempfile
 import zlib
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
@@ -22,6 +21,7 @@ import pyarrow.compute as pc
 
 from pgoutput_fast.merge.match import is_plain
 from pgoutput_fast.merge.search import Numbers
+from pgoutput_fast.storage.private_directory import PrivateDirectory
 from pgoutput_fast.storage.stores import Store, open_store
 from pgoutput_fast.tables.data_files import row_groups, stays_without
 from pgoutput_fast.tables.table import DataFile
@@ -30,10 +30,6 @@ __all__ = ["KeyFiles", "sorted_keys"]
 
 # Their directory, in the directory of the data files. Other programs leave such a name alone.
 _DIRECTORY = "_keys"
-# The keys of fewer rows are read as fast.
-_LEAST_ROWS = 1 << 16
-# A search for more than one key in so many rows reads the data file.
-_ROWS_A_KEY = 16
 # The most bytes of keys that are sorted.
 _MOST_BYTES = 256 << 20
 _ROW = "_row"
@@ -50,14 +46,19 @@ class KeyFiles:
     Args:
         store: the store of the table.
         directory: the directory of its data files.
+        least_rows: how many rows a data file has at least. The keys of fewer are read as fast.
+        rows_a_key: how many rows it has at least for each key that is searched. For more keys, it is read, too.
 
     Attributes:
         known: the names of the data files that the table has now. The keys of others are removed.
     """
 
-    def __init__(self, store: Store, directory: str) -> None:
+    def __init__(
+        self, store: Store, directory: str, *, least_rows: int = 1 << 16, rows_a_key: int = 16
+    ) -> None:
         self.known: Collection[str] = ()
         self._store, self._directory = store, directory
+        self._least_rows, self._rows_a_key = least_rows, rows_a_key
         self._below = f"{directory}/{_DIRECTORY}"
         self._open: dict[str, pa.Table] = {}
 
@@ -75,7 +76,7 @@ class KeyFiles:
         Raises:
             As `row_groups`.
         """
-        if not _suits(file, wanted):
+        if not self._suits(file, wanted):
             yield from row_groups(self._store, self._directory, file, schema, columns, wanted)
             return
         keys = self._keys(file, wanted.schema)
@@ -90,6 +91,17 @@ class KeyFiles:
             yield self._unmarked(file, positions, rows)
         if sum(part.num_rows for part in parts) == file.rows:  # no row group was skipped
             self._add(file, pa.concat_tables(parts))
+
+    def _suits(self, file: DataFile, wanted: pa.Table) -> bool:
+        """Whether a file of keys serves this search: the keys are few, and they have an order."""
+        if not wanted.num_columns or file.rows < max(self._least_rows, self._rows_a_key * wanted.num_rows):
+            return False
+        return all(
+            is_plain(column.type)
+            and not isinstance(column.type, pa.BaseExtensionType)
+            and not column.null_count
+            for column in wanted.columns
+        )
 
     def _unmarked(self, file: DataFile, positions: Numbers, rows: pa.Table) -> tuple[Numbers, pa.Table]:
         if file.deleted is None:
@@ -130,25 +142,14 @@ class KeyFiles:
         self._open = {name: keys for name, keys in self._open.items() if name in self.known}
 
     @cached_property
-    def _temporary(self) -> tempfile.TemporaryDirectory[str]:
-        return tempfile.TemporaryDirectory(prefix="pgoutput_fast-", ignore_cleanup_errors=True)
-
-    @cached_property
     def _place(self) -> Store:
-        return self._store if self._store.local else open_store(self._temporary.name)
+        if self._store.local:
+            return self._store
+        self._private = PrivateDirectory()
+        return open_store(self._private.path)
 
     def _name(self, file: str) -> str:
         return f"{self._below}/{file}.arrow"
-
-
-def _suits(file: DataFile, wanted: pa.Table) -> bool:
-    """Whether a search for these keys may use a file of keys: they are few, and in an order that all versions have."""
-    if not wanted.num_columns or file.rows < _LEAST_ROWS or wanted.num_rows * _ROWS_A_KEY > file.rows:
-        return False
-    return all(
-        is_plain(column.type) and not isinstance(column.type, pa.BaseExtensionType) and not column.null_count
-        for column in wanted.columns
-    )
 
 
 def sorted_keys(keys: pa.Table) -> pa.Table:

@@ -28,14 +28,16 @@ class LocalMerge(CurrentTable):
 
     Args:
         table: the table of a format.
+
+    Attributes:
+        keys: the sorted keys of its files; None if merges rewrite files, which would soon be gone.
     """
 
     table: CurrentFileTable
 
     def __init__(self, table: CurrentFileTable) -> None:
         super().__init__(table)
-        # Files that a merge rewrites are gone before their keys are searched again.
-        self._keys = KeyFiles(table.store, table.files) if table.marks else None
+        self.keys = KeyFiles(table.store, table.files) if table.marks else None
 
     def replace(self, rows: Iterable[pa.RecordBatch], schema: pa.Schema, position: int) -> None:
         stored = self.table.schema_with(None, schema)
@@ -53,8 +55,8 @@ class LocalMerge(CurrentTable):
         def apply(before: Version | None) -> None:
             if is_applied(self, None if before is None else before.lsn, position, after):
                 return
-            if self._keys is not None:
-                self._keys.known = () if before is None else before.names
+            if self.keys is not None:
+                self.keys.known = () if before is None else before.names
             with self._new_files() as files:
                 staged = Staged(before)
                 for effect in parts:
@@ -72,7 +74,7 @@ class LocalMerge(CurrentTable):
         version, earlier = staged.version, len(files.written)
         effect = effect.filled_by(lambda keys, columns: _find(self.table, version, keys, columns))
         schema, removed, deleted = merge_effect(
-            self.table, version, effect, files, staged.new_names, self._keys
+            self.table, version, effect, files, staged.new_names, self.keys
         )
         staged, unused = staged.after(schema, files.written[earlier:], removed, deleted)
         files.remove(unused)

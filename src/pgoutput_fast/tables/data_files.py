@@ -198,7 +198,8 @@ def stays_without(positions: npt.NDArray[np.int64], gone: npt.NDArray[np.int64])
     stays = np.ones(len(positions), np.bool_)
     if len(positions):
         first, last = np.searchsorted(gone, [positions[0], positions[-1] + 1])
-        stays[np.searchsorted(positions, gone[first:last])] = False
+        at = np.searchsorted(positions, gone[first:last])
+        stays[at[positions[at] == gone[first:last]]] = False
     return stays
 
 

@@ -17,9 +17,7 @@ import io
 import os
 import re
 import secrets
-import shutil
 import stat
-import tempfile
 import weakref
 from collections.abc import Iterable, Iterator
 from itertools import chain
@@ -33,6 +31,7 @@ from pgoutput_fast.protocol.limits import PIECE_BYTES
 from pgoutput_fast.schema.foreign import checked_table
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 from pgoutput_fast.storage.fsync import fsync, make_directory
+from pgoutput_fast.storage.private_directory import PrivateDirectory
 
 __all__ = ["SpillFile", "Spiller"]
 
@@ -101,7 +100,7 @@ class SpillFile:
 
     def __init__(
         self, path: str, *, txn: int, rows: int, batches: int, nbytes: int, size: int, checksum: int,
-        token: str, keep: bool, directory: _PrivateDirectory | None = None,
+        token: str, keep: bool, directory: PrivateDirectory | None = None,
     ) -> None:  # fmt: skip
         self.path, self.txn, self.rows, self.batches, self.nbytes = path, txn, rows, batches, nbytes
         self.size, self.checksum, self.token = size, checksum, token
@@ -196,19 +195,6 @@ class SpillFile:
             raise SpillError(self.path, self.txn, f"cannot be read ({problem})") from None
 
 
-class _PrivateDirectory:
-    """A temporary directory, removed after the last reference to a file in it."""
-
-    def __init__(self) -> None:
-        self.path = tempfile.mkdtemp(prefix="pgoutput-fast-")
-        weakref.finalize(self, _remove_tree, self.path, os.getpid())
-
-
-def _remove_tree(path: str, process: int) -> None:
-    if process == os.getpid():
-        shutil.rmtree(path, ignore_errors=True)
-
-
 class Spiller:
     """Writes the spill files of one decoder, and tracks which of them the last saved state names.
 
@@ -219,7 +205,7 @@ class Spiller:
     def __init__(self, directory: str | None) -> None:
         # The process may change its working directory.
         self.directory = None if directory is None else os.path.abspath(directory)
-        self._private: _PrivateDirectory | None = None
+        self._private: PrivateDirectory | None = None
         self._chance = secrets.token_hex(8)
         self._number = 0
         self._saved: frozenset[SpillFile] = frozenset()
@@ -235,7 +221,7 @@ class Spiller:
             if not os.path.isdir(self.directory):
                 make_directory(self.directory, 0o700)
         elif self._private is None:
-            self._private = _PrivateDirectory()
+            self._private = PrivateDirectory()
         directory = self.directory if self._private is None else self._private.path
         assert directory is not None
         path = os.path.join(directory, NAME.format(chance=self._chance, number=self._number))

@@ -1,0 +1,218 @@
+"""Files of sorted keys: they find the same rows as a read of the data files, and all of them may be lost or damaged."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pgoutput_fast.merge.key_files import KeyFiles
+from pgoutput_fast.merge.local import LocalMerge
+from pgoutput_fast.storage.stores import open_store
+from pgoutput_fast.tables.table import DataFile
+from support import numbered
+from support.current_tables import RandomEffects, delta_table
+from support.forms import and_slow
+
+COUNT = 70_000
+
+
+def _files(place: Path) -> list[Path]:
+    return sorted((place / "t" / "_keys").glob("*"))
+
+
+def _for_all(table: LocalMerge) -> LocalMerge:
+    """Lets searches use files of keys in short files, too."""
+    table.keys = KeyFiles(table.table.store, table.table.files, least_rows=1, rows_a_key=0)
+    return table
+
+
+@pytest.fixture
+def large(tmp_path: Path) -> LocalMerge:
+    """Numbers in any order, in one file that is large enough."""
+    table = delta_table(tmp_path, "t", merge="on_read")
+    order = np.random.default_rng(3).permutation(COUNT)
+    table.replace(numbered.rows(order.tolist()).to_batches(), numbered.SCHEMA, 1)
+    return table
+
+
+def test_the_first_search_writes_them_and_others_use_them(large: LocalMerge, tmp_path: Path) -> None:
+    assert _files(tmp_path) == []
+    large.apply(numbered.effect([5, COUNT + 7], [6, COUNT]), 2)
+    (file,) = _files(tmp_path)
+    # Without the data, only the keys tell which rows are marked.
+    data = tmp_path / "t" / file.name.removesuffix(".arrow")
+    content = data.read_bytes()
+    data.unlink()
+    large.apply(numbered.effect([6, 7], [8]), 3)
+    delta_table(tmp_path, "t", merge="on_read").apply(numbered.effect([9]), 4)  # another process
+    data.write_bytes(content)
+    assert numbered.ids(large) == sorted({*range(COUNT + 1)} - {5, 6, 7, 9})
+
+
+def test_rows_of_an_earlier_version_that_come_back(large: LocalMerge, tmp_path: Path) -> None:
+    large.keys = None
+    large.apply(numbered.effect([5]), 2)
+    again = delta_table(tmp_path, "t", merge="on_read")
+    again.apply(numbered.effect([6]), 3)
+    assert _files(tmp_path)
+    deltalake.DeltaTable(tmp_path / "t").restore(0)
+    again.apply(numbered.effect([5, 7]), 4)
+    assert numbered.ids(again) == sorted({*range(COUNT)} - {5, 7})
+
+
+def _cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-1000])
+
+
+def _flip(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+def _empty(file: Path) -> None:
+    file.write_bytes(b"")
+
+
+def _of_other_rows(file: Path) -> None:
+    """As if it were of another data file."""
+    table = delta_table(file.parent, "other", merge="on_read")
+    table.replace(numbered.rows(range(COUNT + 1)).to_batches(), numbered.SCHEMA, 1)
+    table.apply(numbered.effect([5]), 2)
+    (other,) = (file.parent / "other" / "_keys").glob("*")
+    file.write_bytes(other.read_bytes())
+
+
+def _of_other_columns(file: Path) -> None:
+    table = delta_table(file.parent, "other", merge="on_read")
+    effect = numbered.effect([], range(COUNT))
+    rows = effect.rows.rename_columns(["number", *effect.rows.schema.names[1:]])
+    table.replace(rows.to_batches(), rows.schema, 1)
+    gone = effect.gone.rename_columns(["number"])
+    table.apply(type(effect)(("number",), False, gone, rows.slice(0, 1)), 2)
+    (other,) = (file.parent / "other" / "_keys").glob("*")
+    file.write_bytes(other.read_bytes())
+
+
+@pytest.mark.parametrize("damage", [_cut, _flip, _empty, _of_other_rows, _of_other_columns, Path.unlink])
+def test_damaged_ones_are_written_again(
+    damage: Callable[[Path], Any], large: LocalMerge, tmp_path: Path
+) -> None:
+    large.apply(numbered.effect([5]), 2)
+    (file,) = _files(tmp_path)
+    content = file.read_bytes()
+    damage(file)
+    assert not file.exists() or file.read_bytes() != content
+    again = delta_table(tmp_path, "t", merge="on_read")
+    again.apply(numbered.effect([6]), 3)
+    assert file.read_bytes() == content
+    assert numbered.ids(again) == sorted({*range(COUNT)} - {5, 6})
+
+
+def test_without_space_for_them(large: LocalMerge, tmp_path: Path) -> None:
+    (tmp_path / "t" / "_keys").write_bytes(b"in the way")
+    large.apply(numbered.effect([5]), 2)
+    large.apply(numbered.effect([6]), 3)
+    assert numbered.ids(large) == sorted({*range(COUNT)} - {5, 6})
+
+
+def test_those_of_files_that_are_gone(tmp_path: Path) -> None:
+    """Nothing else is removed."""
+    table = _for_all(numbered.load(delta_table(tmp_path, "t", file_bytes=100, merge="on_read")))
+    table.apply(numbered.effect([50, 150]), 2)
+    before = _files(tmp_path)
+    assert len(before) == 2
+    table.apply(numbered.effect(range(100, 130)), 3)  # so many that the file is rewritten
+    table.apply(numbered.effect([250]), 4)
+    assert len(set(before) - set(_files(tmp_path))) == 1
+    names = {file.name for file in table.table.now().files}
+    assert names <= {each.name for each in (tmp_path / "t").iterdir()}
+    assert {each.name.removesuffix(".arrow") for each in _files(tmp_path)} <= names
+    assert numbered.ids(table) == sorted({*range(1000)} - {50, 150, 250, *range(100, 130)})
+
+
+def test_a_remote_table_has_them_on_this_machine(tmp_path: Path) -> None:
+    """Not in the store, where a search would read them whole."""
+    store = open_store(tmp_path)
+    store.local = False  # only what the place of the keys depends on
+    numbered.load(delta_table(tmp_path, "t", merge="on_read"), COUNT, COUNT)
+    now = delta_table(tmp_path, "t").table.now()
+    keys = KeyFiles(store, "t")
+    wanted = numbered.keys(9, 8, 9, -1)
+    ((read, _),) = keys.rows(now.files[0], now.schema, ["id"], wanted)
+    ((positions, found),) = keys.rows(now.files[0], now.schema, ["id"], wanted)
+    assert (len(read), positions.tolist(), found["id"].to_pylist()) == (COUNT, [8, 9], [8, 9])
+    assert _files(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "key",
+    and_slow(
+        ["text and int8"],
+        [
+            "int2",
+            "int8",
+            "text",
+            "uuid",
+            "numeric",
+            "float8",
+            "timestamptz",
+            "date",
+            "bytea",
+            "bool and int4",
+        ],
+    ),
+)
+def test_they_find_what_a_model_does(key: str, tmp_path: Path) -> None:
+    """In files of all sizes, with columns that become wider, and restarts."""
+    effects, dice = RandomEffects(len(key) + 2, key), random.Random(9)
+    table = _for_all(delta_table(tmp_path, "t", file_bytes=4_000, merge="on_read"))
+    used = 0
+    for position in range(1, 61):
+        table.apply(effects.next(), position)
+        effects.model.assert_equal(table, effects.compared)
+        used += bool(_files(tmp_path))
+        if dice.random() < 0.2:
+            table = _for_all(delta_table(tmp_path, "t", file_bytes=4_000, merge="on_read"))
+    assert (used > 20) == (key != "float8")
+
+
+@pytest.mark.parametrize("columns", [["n"], ["text"], ["few", "n"], ["n", "few"], ["bytes"]], ids=" ".join)
+def test_searches_beside_plain_python(columns: list[str], tmp_path: Path) -> None:
+    """Keys that are there often, once, and not at all; and some that are wanted twice."""
+    dice = random.Random(4)
+    numbers = [dice.randrange(3000) for _ in range(5000)]
+    table = pa.table(
+        {
+            "n": numbers,
+            "text": [f"é{n}" if n % 3 else "" for n in numbers],
+            "few": [n % 7 for n in range(5000)],
+            "bytes": pa.array([n.to_bytes(16, "big") for n in numbers], pa.binary(16)),
+        }
+    )
+    place = tmp_path / "t"
+    place.mkdir()
+    pq.write_table(table, place / "a.parquet", row_group_size=700)
+    file = DataFile("a.parquet", 5000, 1)
+    keys = KeyFiles(open_store(tmp_path), "t", least_rows=1)
+    for wanted in (table.slice(0, 0), table.slice(100, 300), table.take([7, 7, 9]), table.slice(4999)):
+        wanted = wanted.select(columns)
+        expected = {tuple(row.values()) for row in wanted.to_pylist()}
+        rows = [tuple(row.values()) for row in table.select(columns).to_pylist()]
+        for _ in range(2):
+            found = list(keys.rows(file, table.schema, columns, wanted))
+            places = [at for positions, _ in found for at in positions.tolist()]
+            values = [tuple(row.values()) for _, part in found for row in part.to_pylist()]
+            assert values == [rows[at] for at in places]
+            assert {at for at in places if rows[at] in expected} == {
+                at for at, row in enumerate(rows) if row in expected
+            }
+        assert len(places) == sum(row in expected for row in rows)
