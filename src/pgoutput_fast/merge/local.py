@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from functools import partial
 
+import numpy as np
 import pyarrow as pa
 
 from pgoutput_fast.merge.commit import commit, is_applied, with_version
@@ -49,7 +51,7 @@ class LocalMerge(CurrentTable):
             )
 
     def find(self, keys: pa.Table, columns: Sequence[str]) -> pa.Table:
-        return with_version(self.table, lambda version: _find(self.table, version, keys, columns))
+        return with_version(self.table, lambda version: _find(self.table, version, keys, columns, self.keys))
 
     def apply_parts(self, parts: Iterable[Effect], position: int, after: int | None = None) -> None:
         def apply(before: Version | None) -> None:
@@ -72,7 +74,7 @@ class LocalMerge(CurrentTable):
     def _staged(self, staged: Staged, effect: Effect, files: NewFiles) -> Staged:
         """The next version of the table after one more effect, whose files it writes."""
         version, earlier = staged.version, len(files.written)
-        effect = effect.filled_by(lambda keys, columns: _find(self.table, version, keys, columns))
+        effect = effect.filled_by(lambda keys, columns: _find(self.table, version, keys, columns, self.keys))
         schema, removed, deleted = merge_effect(
             self.table, version, effect, files, staged.new_names, self.keys
         )
@@ -113,20 +115,28 @@ def merge_effect(
 
 
 def _find(
-    table: CurrentFileTable, version: Version | None, keys: pa.Table, columns: Sequence[str]
+    table: CurrentFileTable,
+    version: Version | None,
+    wanted: pa.Table,
+    columns: Sequence[str],
+    keys: KeyFiles | None,
 ) -> pa.Table:
-    names = [*keys.schema.names, *columns]
+    names = [*wanted.schema.names, *columns]
     if version is None:
-        return with_null_columns(keys.slice(0, 0), names)
-    keys = table.fit(version, keys)
+        return with_null_columns(wanted.slice(0, 0), names)
+    wanted = table.fit(version, wanted)
     existing = [name for name in names if name in version.schema.names]
     parts = [pa.schema([version.schema.field(name) for name in existing]).empty_table()]
-    finder = Finder(keys, keys=True)
-    for k in candidates(version, keys):
+    finder = Finder(wanted, keys=True)
+    of_file = partial(row_groups, table.store, table.files) if keys is None else keys.rows
+    for k in candidates(version, wanted):
         file = version.files[k]
         # First only the keys: most candidates have no match.
-        groups = row_groups(table.store, table.files, file, version.schema, keys.schema.names, keys)
-        if any((finder.find(rows) >= 0).any() for _, rows in groups):
-            for _, rows in row_groups(table.store, table.files, file, version.schema, existing, keys):
-                parts.append(rows.filter(pa.array(finder.find(rows) >= 0)))
+        of_keys = of_file(file, version.schema, wanted.schema.names, wanted)
+        at = np.concatenate(
+            [np.empty(0, np.int64), *(places[finder.find(rows) >= 0] for places, rows in of_keys)]
+        )
+        if len(at):
+            for places, rows in row_groups(table.store, table.files, file, version.schema, existing, at=at):
+                parts.append(rows.filter(pa.array(np.isin(places, at, assume_unique=True))))
     return with_null_columns(pa.concat_tables(parts), names)

@@ -151,6 +151,7 @@ def row_groups(
     schema: pa.Schema,
     columns: Sequence[str],
     wanted: pa.Table | None = None,
+    at: npt.NDArray[np.int64] | None = None,
 ) -> Iterator[tuple[npt.NDArray[np.int64], pa.Table]]:
     """Yields (positions, rows) for the row groups of a file, without the rows that are marked deleted.
 
@@ -163,6 +164,7 @@ def row_groups(
         schema: the columns of the table. A column that the file lacks is null.
         columns: the columns to read.
         wanted: skips row groups that have none of these rows, by their bounds.
+        at: skips row groups that have none of these positions, which ascend.
 
     Raises:
         FileNotFoundError: if the file is gone, or the one with the marks.
@@ -183,6 +185,8 @@ def row_groups(
             positions = np.arange(begin, begin + group.num_rows)
             begin += group.num_rows
             if leading is not None and not _may_have(group, *leading):
+                continue
+            if at is not None and np.diff(np.searchsorted(at, [begin - group.num_rows, begin]))[0] == 0:
                 continue
             rows = (
                 opened.read_row_group(k, columns=named) if named else pa.table({"": pa.nulls(group.num_rows)})
