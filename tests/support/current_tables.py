@@ -98,13 +98,16 @@ def open_table(
     name: str = "public.orders",
     file_bytes: int = 4_000,
 ) -> Any:
-    """A table with files so short that a test has several. `marked` is a Delta table that is merged on read."""
+    """A table with files so short that a test has several. Those that are `marked` are merged on read."""
     if kind == "duckdb":
         return duckdb_table(place / "current.duckdb", name)
     place.mkdir(exist_ok=True)
-    if kind == "marked":
-        return delta_table(place, name, file_bytes=file_bytes, merge="on_read")
-    return open_files(kind, place, name, file_bytes)
+    kinds: dict[str, tuple[str, Merge]] = {
+        "marked": ("delta", "on_read"),
+        "marked iceberg": ("iceberg", "on_read"),
+    }
+    format, merge = kinds.get(kind, (kind, "on_write"))
+    return open_files(format, place, name, file_bytes, merge)
 
 
 def open_files(

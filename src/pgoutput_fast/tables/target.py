@@ -31,8 +31,8 @@ class Target(ABC):
     package: ClassVar[tuple[str, str] | None] = None
     #: Characters in a local path that readers of the format misread, because they make a URI of it.
     unfit: ClassVar[re.Pattern[str] | None] = None
-    #: Whether rows can be marked deleted in a local target.
-    marks: ClassVar[bool] = False
+    #: Whether rows can be marked deleted in a local target, and in a store.
+    marks: ClassVar[tuple[bool, bool]] = False, False
     #: Whether tables may be in a catalog that the user names.
     takes_catalog: ClassVar[bool] = False
 
@@ -57,10 +57,10 @@ class Target(ABC):
             )
         if options.merge not in MERGES:
             raise ValueError(f"merge must be one of {', '.join(map(repr, MERGES))}, not {options.merge!r}")
-        if options.merge == "on_read" and not (cls.marks and store.local):
+        if options.merge == "on_read" and not cls.marks[0 if store.local else 1]:
             raise ValueError(
-                f"merge='on_read' cannot be had for {format} tables in {store}: only Delta tables in a directory have "
-                "rows that are marked deleted. Leave it out"
+                f"merge='on_read' cannot be had for {format} tables in {store}: only Iceberg tables, and Delta tables "
+                "in a directory, have rows that are marked deleted. Leave it out"
             )
         cls.check_path(store, format)
 

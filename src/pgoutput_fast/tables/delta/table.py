@@ -80,7 +80,7 @@ class DeltaTarget(FileTarget):
 
     roles = frozenset({"changes", "history", "current"})
     package = "deltalake", "deltalake>=1.6.6"
-    marks = True
+    marks = True, False
     unfit = re.compile(r"%[0-9a-fA-F]{2}|[\\\x00-\x1f]")
     sign = "/_delta_log", ".json"
 
