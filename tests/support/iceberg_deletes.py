@@ -77,7 +77,7 @@ def commit_deletes(
     (partition,) = {task.file.partition for task in table.scan().plan_files()}
     file = DataFile.from_args(
         content=content,
-        file_path=f"file://{place}",
+        file_path=f"file:{place}",  # as Spark writes it
         file_format=format,
         partition=partition,
         record_count=count,

@@ -299,7 +299,7 @@ def test_equality_deletes_are_refused(marking: LocalMerge, tmp_path: Path) -> No
     place = tmp_path / NAME / "equal.parquet"
     pq.write_table(pa.table({"id": [5]}), place)
     commit_deletes(_opened(tmp_path), place, 1, content=DataFileContent.EQUALITY_DELETES)
-    says = rf"has equality deletes, which this package does not read: file://{place}\. Let the program"
+    says = rf"has equality deletes, which this package does not read: file:{place}\. Let the program"
     for table in (marking, iceberg_table(tmp_path, NAME)):
         with pytest.raises(ValueError, match=says):
             table.read()

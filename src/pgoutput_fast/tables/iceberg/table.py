@@ -66,6 +66,8 @@ _PROPERTIES = {
 }
 # The newest version of the format that pyiceberg 0.12 writes.
 _NEWEST_FORMAT = 2
+# Spark writes local paths like this.
+_NO_AUTHORITY = re.compile(r"^file:/(?!/)")
 # The catalog's name. SQL catalogs store it with every table.
 _NAME = "pgoutput_fast"
 
@@ -255,13 +257,13 @@ class IcebergTable(Table):
             return {}
         files: dict[str, Any] = {}
         for task in _planned(self, table, snapshot):
-            paths = [each.file_path for each in (task.file, *task.delete_files)]
-            if self.role == "current" and not all(path.startswith(f"{self._location}/") for path in paths):
+            names = [_name(self._location, each) for each in (task.file, *task.delete_files)]
+            if self.role == "current" and any("://" in name for name in names):
                 raise ValueError(
                     f"{self} was changed by something else: it has files that a mirror does not know. Remove the "
                     f"table from the catalog, and {LOAD_ANY_AGAIN}"
                 )
-            files[_name(self._location, task.file)] = task
+            files[names[0]] = task
         return files
 
     # ---- commits -------------------------------------------------------------------------------------------------
@@ -493,8 +495,8 @@ def _planned(owner: Table, table: Any, snapshot: Any) -> list[Any]:
 
 
 def _name(location: str, file: Any) -> str:
-    """The name of a file in the table's directory."""
-    return str(file.file_path.removeprefix(f"{location}/"))
+    """The name of a file in the table's directory; its path if it is elsewhere."""
+    return _NO_AUTHORITY.sub("file:///", str(file.file_path)).removeprefix(f"{location}/")
 
 
 def _data_files(location: str, tasks: Mapping[str, Any]) -> list[DataFile]:
