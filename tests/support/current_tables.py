@@ -98,15 +98,18 @@ def open_table(
     name: str = "public.orders",
     file_bytes: int = 4_000,
 ) -> Any:
-    """A table with files so short that a test has several. `marked` is a Delta table in which merges mark many rows."""
+    """A table with files so short that a test has several. In those that are `marked`, merges mark many rows."""
     if kind == "duckdb":
         return duckdb_table(place / "current.duckdb", name)
     place.mkdir(exist_ok=True)
-    if kind == "marked":
-        table = delta_table(place, name, file_bytes=file_bytes, merge="on_read")
-        table.table.most_marked = 0.3
-        return table
-    return open_files(kind, place, name, file_bytes)
+    kinds: dict[str, tuple[str, Merge]] = {
+        "marked": ("delta", "on_read"),
+        "marked iceberg": ("iceberg", "on_read"),
+    }
+    format, merge = kinds.get(kind, (kind, "on_write"))
+    table = open_files(format, place, name, file_bytes, merge)
+    table.table.most_marked = 0.3
+    return table
 
 
 def open_files(

@@ -194,8 +194,7 @@ class CurrentFileTable(CurrentRows):
             return 0
         kept, removed, expired = set[str](), 0, time.time() - _WEEK
         for version in self._table.kept(now, keep):
-            kept |= version.names
-            kept |= {file.deleted.file for file in version.files if file.deleted and file.deleted.file}
+            kept |= self._table.needed(version)
         for entry in self._store.entries(self._directory):
             name = entry.name.rpartition("/")[2]
             own = _OWN.fullmatch(name) or is_unfinished(name)

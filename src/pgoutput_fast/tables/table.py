@@ -88,7 +88,7 @@ class DeletedRows(Protocol):
 
     @property
     def file(self) -> str | None:
-        """The name of the file in the table's directory that has the marks; None if there is none."""
+        """The name of the file in the table's directory that has the marks; None if `Table.needed` names what has."""
 
     def positions(self, store: Store, directory: str, rows: int) -> npt.NDArray[np.int64]:
         """Their positions in the file, from 0 up, ascending.
@@ -436,6 +436,11 @@ class Table(ABC):
                 if version is not None:
                     yield version
         yield now
+
+    def needed(self, version: Version) -> set[str]:
+        """The names of the files in the table's directory that a version needs, with those of marks."""
+        marks = {file.deleted.file for file in version.files if file.deleted and file.deleted.file}
+        return version.names | marks
 
     def clean(self, kept: Collection[str], expired: float) -> int:
         """Removes files of the format that no version needs, besides those of rows. Returns how many.

@@ -32,6 +32,7 @@ _FILES, _STORES, _DUCKDB = (
     f"pgoutput_fast.{name}" for name in ("tables.files", "storage.stores", "tables.duckdb")
 )
 _LOCAL, _ENTRIES = "pgoutput_fast.merge.local", "pgoutput_fast.tables.delta.entries"
+_ICEBERG = "pgoutput_fast.tables.iceberg.table"
 # A negative number kills behind the call.
 STEPS = [
     ("delta", "int8", (_LOCAL, "merge_effect", 4)),
@@ -55,6 +56,9 @@ SLOW_STEPS = [
     ("marked", None, (_ENTRIES, "LogEntries._checkpoint", -1)),
     ("marked", None, ("os", "fsync", 14)),
     ("marked", None, (_STORES, "publish", -4)),
+    ("marked iceberg", None, (_ICEBERG, "write_deletes", -2)),
+    ("marked iceberg", None, ("pyiceberg.catalog.sql", "SqlCatalog.commit_table", 5)),
+    ("marked iceberg", None, ("pyiceberg.catalog.sql", "SqlCatalog.commit_table", -5)),
 ]  # fmt: skip
 MORE_STEPS = [
     ("iceberg", "text", ("pyiceberg.catalog.sql", "SqlCatalog.commit_table", 5)),
@@ -102,8 +106,8 @@ def _finish(kind: str, place: Path, seed: int, key: str | None, count: int) -> N
     directory = place / "public.orders"
     there = {each.name for each in directory.iterdir() if each.is_file()}
     there |= {f"_vectors/{each.name}" for each in directory.glob("_vectors/*")}
-    files = table.table.now().files
-    assert there == {file.name for file in files} | {file.deleted.file for file in files if file.deleted}
+    now = table.table.now()
+    assert there == table.table._table.needed(now)
     assert not any(is_unfinished(each.name) for each in directory.rglob("*"))
     effects.model.assert_equal(table, effects.compared)
 
@@ -127,9 +131,12 @@ def test_killed_at_a_step(kind: str, key: str | None, kill: Any, tmp_path: Path)
     "kind",
     [
         pytest.param(
-            kind, marks=pytest.mark.exhaustive if kind in ("iceberg", "duckdb") and KILLS < 4 else []
+            kind,
+            marks=pytest.mark.exhaustive
+            if kind in ("iceberg", "duckdb", "marked iceberg") and KILLS < 4
+            else [],
         )
-        for kind in [*KINDS, "marked"]
+        for kind in [*KINDS, "marked", "marked iceberg"]
     ],
 )
 def test_killed_at_random_moments(kind: str, tmp_path: Path) -> None:
@@ -190,7 +197,7 @@ def test_a_disk_that_is_full(kind: str, disk: Path) -> None:
     assert table.position() == 2
 
 
-@pytest.mark.parametrize("kind", ["delta", "marked"])
+@pytest.mark.parametrize("kind", and_slow(["delta", "marked"], ["marked iceberg"]))
 def test_a_disk_that_is_full_at_the_commit(kind: str, disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The files of rows are there already."""
     table, filler = open_table(kind, disk / "lake"), disk / "filler"
@@ -216,4 +223,4 @@ def test_a_disk_that_is_full_at_the_commit(kind: str, disk: Path, monkeypatch: p
         assert (each.position(), each.read().num_rows) == (1, 100)
     table.apply(_wide(90, 100), 2)
     assert (table.position(), table.read().num_rows) == (2, 190)
-    assert any(file.deleted for file in table.table.now().files) == (kind == "marked")
+    assert any(file.deleted for file in table.table.now().files) == (kind != "delta")

@@ -74,8 +74,8 @@ class Mirror:
         merge_seconds: the same for current tables alone. Histories may be ahead of them (see `fresh`). None for
             `seconds`. Changes wait in memory until they are in the current table.
         merge: how rows of current tables are updated and deleted: `on_write` writes the files with them anew; `on_read`
-            marks the rows as deleted, in files that stay, and their readers must know deletion vectors. That is for
-            Delta tables in a directory. Each run may use another one.
+            marks the rows as deleted, in files that stay, and their readers must know deletion vectors of Delta, or
+            position deletes of Iceberg. Each run may use another one.
         options: how to decode: numeric, uuid, strings, on_error, unrepresentable, and those of memory and threads. The
             others must be the default. A uuid that is not a text is stored as a binary value.
         adopt: take over an existing slot, and its segments, if there are any. The slot must have no other reader.

@@ -109,8 +109,7 @@ def current_sink(
         on_table_error: if a table cannot follow its changes, `"stop"` raises the error, and `"skip"` lets the others go
             on: the table stays as it is, with its position (see `table_status`). It is tried again when the query
             starts again, with all changes after its position. If no table is left, the error is raised.
-        merge: how rows are updated and deleted, as for a `Mirror`: `on_read` marks them as deleted in files that stay,
-            in Delta tables in a directory.
+        merge: how rows are updated and deleted, as for a `Mirror`: `on_read` marks them as deleted in files that stay.
 
     Raises:
         TypeError: if `namespace` is not a text.

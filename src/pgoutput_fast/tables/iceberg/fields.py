@@ -9,9 +9,10 @@ import pyarrow as pa
 from pgoutput_fast.schema.evolution import widen
 from pgoutput_fast.schema.types import leaf_pairs, walk_type
 
-__all__ = ["can_become", "can_widen", "change_columns", "check_iceberg_names", "with_field_ids"]
+__all__ = ["FIELD_ID", "can_become", "can_widen", "change_columns", "check_iceberg_names", "with_field_ids"]
 
-_ID = "PARQUET:field_id"
+# Where Arrow has the id of a column of a Parquet file.
+FIELD_ID = "PARQUET:field_id"
 
 
 def with_field_ids(schema: pa.Schema, table: Any) -> pa.Schema:
@@ -27,7 +28,7 @@ def with_field_ids(schema: pa.Schema, table: Any) -> pa.Schema:
 def _numbered(field: pa.Field, known: Any) -> pa.Field:
     found = next(each for each in known if each.name == field.name)
     kind = _with_inner_ids(field.type, found.field_type)
-    return pa.field(field.name, kind, metadata={_ID: str(found.field_id)})
+    return pa.field(field.name, kind, metadata={FIELD_ID: str(found.field_id)})
 
 
 def _with_inner_ids(kind: pa.DataType, known: Any) -> pa.DataType:
@@ -35,7 +36,7 @@ def _with_inner_ids(kind: pa.DataType, known: Any) -> pa.DataType:
         return pa.struct([_numbered(field, known.fields) for field in kind])
     if pa.types.is_list(kind):
         inner = _with_inner_ids(kind.value_type, known.element_type)
-        return pa.list_(pa.field("element", inner, metadata={_ID: str(known.element_id)}))
+        return pa.list_(pa.field("element", inner, metadata={FIELD_ID: str(known.element_id)}))
     return kind
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 from urllib.parse import unquote
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from pgoutput_fast.schema.types import stored_schema
@@ -17,8 +19,15 @@ from pgoutput_fast.storage.stores import Store, open_store
 from pgoutput_fast.storage.table_directories import table_of
 from pgoutput_fast.tables.errors import LOAD_ANY_AGAIN
 from pgoutput_fast.tables.iceberg.bounds import choose_bounds, with_bounds_or_without
+from pgoutput_fast.tables.iceberg.deletes import (
+    PositionDeletes,
+    delete_entries,
+    equality_deletes,
+    write_deletes,
+)
 from pgoutput_fast.tables.iceberg.expiry import Expired, expired
 from pgoutput_fast.tables.iceberg.fields import can_widen, change_columns, check_iceberg_names, with_field_ids
+from pgoutput_fast.tables.iceberg.overwrite import begin_overwrite
 from pgoutput_fast.tables.iceberg.transaction import begin_transaction
 from pgoutput_fast.tables.options import TableOptions
 from pgoutput_fast.tables.stream import Stream
@@ -28,6 +37,7 @@ from pgoutput_fast.tables.table import (
     ConflictError,
     DataFile,
     ListedFiles,
+    MarkedRows,
     Ordinal,
     OutcomeUnknownError,
     Table,
@@ -54,6 +64,10 @@ _PROPERTIES = {
     "write.metadata.previous-versions-max": "10",
     _MERGE: "true",
 }
+# The newest version of the format that pyiceberg 0.12 writes.
+_NEWEST_FORMAT = 2
+# Spark writes local paths like this.
+_NO_AUTHORITY = re.compile(r"^file:/(?!/)")
 # The catalog's name. SQL catalogs store it with every table.
 _NAME = "pgoutput_fast"
 
@@ -65,6 +79,7 @@ class IcebergTarget(FileTarget):
     package = "pyiceberg", "pyiceberg[pyarrow,sql-sqlite]"
     unfit = re.compile(r"[?#\x00-\x1f]")
     takes_catalog = True
+    marks = True
     # The tables share a catalog, and pyiceberg does not say that threads may.
     side_by_side = False
     sign = "/metadata", ".metadata.json"
@@ -129,6 +144,7 @@ class IcebergTable(Table):
     """
 
     partition_columns_stored = True
+    marks = True
 
     def __init__(self, catalog: Any, store: Store, directory: str, role: TableRole) -> None:
         super().__init__(store, directory, role)
@@ -199,7 +215,7 @@ class IcebergTable(Table):
         return version
 
     def _version(self, table: Any, snapshot: Any) -> Version:
-        files = ListedFiles(lambda: self._listed(table, snapshot), _data_files)
+        files = ListedFiles(lambda: self._listed(table, snapshot), partial(_data_files, self._location))
         schema = table.schema() if snapshot is None else table.schemas()[snapshot.schema_id]
         columns = stored_schema(schema.as_arrow(), "table")
         if self.role == "current":
@@ -209,7 +225,7 @@ class IcebergTable(Table):
         def bounds(column: str) -> tuple[pa.Array, pa.Array]:
             field, kind = schema.find_field(column), columns.field(column).type
             lows, highs = (
-                [_value(field, getattr(each, which)) for each in files.listing.values()]
+                [_value(field, getattr(each.file, which)) for each in files.listing.values()]
                 for which in ("lower_bounds", "upper_bounds")
             )
             return pa.array(lows, kind), pa.array(highs, kind)
@@ -220,8 +236,8 @@ class IcebergTable(Table):
 
     def _position(self, table: Any, snapshot: Any) -> Ordinal | CommitLsn | None:
         if self.role != "changes":
-            found = None if snapshot is None else snapshot.summary.additional_properties.get(_LSN)
-            return None if found is None else CommitLsn(int(found))
+            found = _with_position(table, snapshot)
+            return None if found is None else CommitLsn(int(found.summary.additional_properties[_LSN]))
         known = table.properties
         if _ORDINAL not in known:
             return None
@@ -236,26 +252,18 @@ class IcebergTable(Table):
             raise self.damaged(problem) from problem
 
     def _listed(self, table: Any, snapshot: Any) -> dict[str, Any]:
-        """The files of a snapshot, by name."""
+        """The files of a snapshot with their deletes, by name."""
         if snapshot is None:
             return {}
         files: dict[str, Any] = {}
-        try:
-            tasks = list(table.scan(snapshot_id=snapshot.snapshot_id).plan_files())
-        except (OSError, ValueError):
-            raise
-        except Exception as problem:  # pyiceberg has no error of its own for damaged manifests
-            raise self.damaged(problem) from problem
-        for task in tasks:
-            name = task.file.file_path.removeprefix(f"{self._location}/")
-            if self.role == "current" and (
-                task.delete_files or task.file.file_path != f"{self._location}/{name}"
-            ):
+        for task in _planned(self, table, snapshot):
+            names = [_name(self._location, each) for each in (task.file, *task.delete_files)]
+            if self.role == "current" and any("://" in name for name in names):
                 raise ValueError(
-                    f"{self} was changed by something else: it has deletes or files that a mirror does not know. "
-                    f"Remove the table from the catalog, and {LOAD_ANY_AGAIN}"
+                    f"{self} was changed by something else: it has files that a mirror does not know. Remove the "
+                    f"table from the catalog, and {LOAD_ANY_AGAIN}"
                 )
-            files[name] = task.file
+            files[names[0]] = task
         return files
 
     # ---- commits -------------------------------------------------------------------------------------------------
@@ -294,11 +302,14 @@ class IcebergTable(Table):
         )
 
         old: list[Expired] = []
+        # If the commit fails, they stay until a vacuum: it may have been made all the same.
+        rows = _marked_rows(self, commit)
+        deletes = write_deletes(self.store, self.directory, self._location, rows) if rows else []
 
         def attempt(has_bounds: bool) -> None:
             with self._begun(commit) as transaction:
                 choose_bounds(transaction, of_dates=has_bounds)
-                self._add_snapshot(transaction, commit)
+                self._add_snapshot(transaction, commit, deletes)
                 old[:] = self._expire(transaction)
 
         try:
@@ -336,6 +347,7 @@ class IcebergTable(Table):
         Raises:
             ConflictError: if `commit.base` is not the version that was read last. Later commits of other programs
                 are noticed by the catalog.
+            ValueError: if another program has given the table a newer version of the format.
         """
         if commit.base is None:
             self._catalog.create_namespace_if_not_exists(self._identifier[:-1])
@@ -347,13 +359,18 @@ class IcebergTable(Table):
             return transaction
         if self.known is not commit.base:
             raise ConflictError(self)
+        if self._opened.format_version > _NEWEST_FORMAT:
+            raise ValueError(
+                f"{self} has version {self._opened.format_version} of Iceberg's format, which this package does not "
+                f"write. Remove the table from the catalog, and {self.again}"
+            )
         # pyiceberg would retry the same files on top of another commit. This changes only the copy in memory.
         self._opened.metadata.properties[_RETRIES] = "0"
         transaction = begin_transaction(self._opened)
         self._change_columns(transaction, self._opened, commit.schema, replaced=commit.replaces)
         return transaction
 
-    def _add_snapshot(self, transaction: Any, commit: Commit) -> None:
+    def _add_snapshot(self, transaction: Any, commit: Commit, deletes: Sequence[Any]) -> None:
         """Creates one snapshot, which adds and removes files, and sets the position.
 
         Even without files: a snapshot makes the commit fail if another process has committed meanwhile.
@@ -367,14 +384,11 @@ class IcebergTable(Table):
             transaction.set_properties({TableProperties.DEFAULT_NAME_MAPPING: mapping})
         summary = self._set_position(transaction, commit)
         paths = [f"{self._location}/{file.name}" for file in commit.added]
-        removed = self._removed(commit)
-        if not removed:
+        removed, kept = _removed(commit)
+        if not removed and not deletes:
             transaction.add_files(paths, snapshot_properties=summary, check_duplicate_files=False)
             return
-        with transaction.update_snapshot(snapshot_properties=summary).overwrite() as snapshot:
-            existing = snapshot._existing_manifests
-            # pyiceberg would keep the manifests of files removed by earlier snapshots, one per commit.
-            snapshot._existing_manifests = lambda: list(filter(_is_live, existing()))
+        with begin_overwrite(transaction, summary, deletes, kept) as snapshot:
             for path in paths:
                 snapshot.append_data_file(
                     parquet_file_to_data_file(
@@ -399,29 +413,34 @@ class IcebergTable(Table):
             transaction.remove_properties(*stale)
         return {}
 
-    def _removed(self, commit: Commit) -> list[Any]:
-        """The removed files in pyiceberg's form."""
-        if commit.base is None or not commit.removed:
-            return []
-        assert isinstance(commit.base.files, ListedFiles)
-        files = commit.base.files.listing.items()
-        return [file for name, file in files if commit.replaces or name in commit.removed]
-
     # ---- upkeep --------------------------------------------------------------------------------------------------
 
     def kept(self, now: Version, keep: int) -> Iterator[Version]:
         """Expires older snapshots, so that none names removed files."""
         table = self._load()
         ordered = sorted(table.metadata.snapshots, key=lambda each: each.sequence_number)
-        old = [each.snapshot_id for each in ordered[:-keep]]
+        # After a rollback, the current one is not the newest. Another one may have its position.
+        current = table.current_snapshot()
+        stay = [*ordered[-keep:], current, _with_position(table, current)]
+        stay_ids = {each.snapshot_id for each in stay if each is not None}
+        old = [each.snapshot_id for each in ordered if each.snapshot_id not in stay_ids]
         if old:
             table.maintenance.expire_snapshots().by_ids(old).commit()
             self._catalog.close()
-        for each in ordered[-keep:]:
-            with suppress(FileNotFoundError):
-                version = self.version(each.sequence_number)
-                if version is not None:
-                    yield version
+        for each in ordered:
+            if each.snapshot_id in stay_ids:
+                with suppress(FileNotFoundError):
+                    version = self.version(each.sequence_number)
+                    if version is not None:
+                        yield version
+
+    def needed(self, version: Version) -> set[str]:
+        # Deletes of files that another program removed are still in the manifests, and some readers read them.
+        table = self._opened
+        snapshot = next(each for each in table.metadata.snapshots if each.sequence_number == version.number)
+        return version.names | {
+            _name(self._location, each.data_file) for each in delete_entries(table.io, snapshot)
+        }
 
     def clean(self, kept: Collection[str], expired: float) -> int:
         # pyiceberg cannot remove files that only expired snapshots need.
@@ -437,13 +456,87 @@ class IcebergTable(Table):
         return removed
 
 
-def _data_files(files: Mapping[str, Any]) -> list[DataFile]:
-    return [DataFile(name, each.record_count, each.file_size_in_bytes) for name, each in files.items()]
+def _with_position(table: Any, snapshot: Any) -> Any:
+    """The snapshot that has the position of a snapshot; None if there is none.
+
+    Other programs that only delete rows, or write the same rows again, leave a table at its position.
+    """
+    from pyiceberg.table.snapshots import Operation
+
+    while snapshot is not None and snapshot.summary is not None:
+        if _LSN in snapshot.summary.additional_properties:
+            return snapshot
+        if snapshot.summary.operation not in (Operation.DELETE, Operation.REPLACE):
+            return None
+        snapshot = table.snapshot_by_id(snapshot.parent_snapshot_id)
+    return None
 
 
-def _is_live(manifest: Any) -> bool:
-    """Whether a manifest has live files. Later snapshots need no others."""
-    return bool(manifest.added_files_count != 0 or manifest.existing_files_count != 0)
+def _planned(owner: Table, table: Any, snapshot: Any) -> list[Any]:
+    """The files of a snapshot with their deletes, in pyiceberg's form.
+
+    Raises:
+        ValueError: if it has equality deletes. A DamagedError: if its manifests are damaged.
+    """
+    try:
+        return list(table.scan(snapshot_id=snapshot.snapshot_id).plan_files())
+    except OSError:
+        raise
+    except ValueError as problem:
+        unread = equality_deletes(table.io, snapshot)
+        if not unread:
+            raise
+        raise ValueError(
+            f"{owner} has equality deletes, which this package does not read: {', '.join(unread)}. Let the program "
+            f"that made them rewrite the data files. Or remove the table from the catalog, and {owner.again}"
+        ) from problem
+    except Exception as problem:  # pyiceberg has no error of its own for damaged manifests
+        raise owner.damaged(problem) from problem
+
+
+def _name(location: str, file: Any) -> str:
+    """The name of a file in the table's directory; its path if it is elsewhere."""
+    return _NO_AUTHORITY.sub("file:///", str(file.file_path)).removeprefix(f"{location}/")
+
+
+def _data_files(location: str, tasks: Mapping[str, Any]) -> list[DataFile]:
+    """The files of a version, from those of `_listed`."""
+    made = []
+    for name, task in tasks.items():
+        deletes = None
+        if task.delete_files:
+            files = sorted((_name(location, each), each.file_format.value) for each in task.delete_files)
+            count = sum(each.record_count for each in task.delete_files)
+            deletes = PositionDeletes(task.file.file_path, tuple(files), count)
+        made.append(DataFile(name, task.file.record_count, task.file.file_size_in_bytes, deletes))
+    return made
+
+
+def _marked_rows(table: Table, commit: Commit) -> list[tuple[Any, npt.NDArray[np.int64]]]:
+    """Files in which a commit marks rows, in pyiceberg's form, with the positions of all that are marked then."""
+    rows = []
+    if commit.base is not None and commit.deleted:
+        assert isinstance(commit.base.files, ListedFiles)
+        files, tasks = {file.name: file for file in commit.base.files}, commit.base.files.listing
+        for name, new in commit.deleted.items():
+            marked = MarkedRows(files[name].deleted, new)
+            positions = marked.positions(table.store, table.directory, files[name].rows)
+            rows.append((tasks[name].file, positions))
+    return rows
+
+
+def _removed(commit: Commit) -> tuple[list[Any], set[str]]:
+    """(the removed files in pyiceberg's form, the paths of the files of deletes that stay)."""
+    removed: list[Any] = []
+    kept = set[str]()
+    if commit.base is not None:
+        assert isinstance(commit.base.files, ListedFiles)
+        for name, task in commit.base.files.listing.items():
+            if commit.replaces or name in commit.removed:
+                removed.append(task.file)
+            elif name not in commit.deleted:
+                kept |= {each.file_path for each in task.delete_files}
+    return removed, kept
 
 
 def _value(field: Any, bounds: Mapping[int, bytes] | None) -> Any:
