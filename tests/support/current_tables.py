@@ -107,9 +107,7 @@ def open_table(
         "marked iceberg": ("iceberg", "on_read"),
     }
     format, merge = kinds.get(kind, (kind, "on_write"))
-    table = open_files(format, place, name, file_bytes, merge)
-    table.table.most_marked = 0.3
-    return table
+    return open_files(format, place, name, file_bytes, merge, most_marked=0.3)
 
 
 def open_files(
@@ -118,10 +116,13 @@ def open_files(
     directory: str,
     file_bytes: int = CURRENT_FILE_BYTES,
     merge: Merge = "on_write",
+    most_marked: float = CurrentFileTable.most_marked,
 ) -> LocalMerge:
-    """A current table of files, by its directory."""
+    """A current table of files, by its directory. In short files, more rows than usual may be marked."""
     target = open_target(format, open_store(place), TableOptions())
-    return LocalMerge(CurrentFileTable(target.table(directory, "current"), file_bytes, merge))
+    table = CurrentFileTable(target.table(directory, "current"), file_bytes, merge)
+    table.most_marked = most_marked
+    return LocalMerge(table)
 
 
 def delta_table(place: str | os.PathLike[str], directory: str, **more: Any) -> LocalMerge:

@@ -260,13 +260,8 @@ def test_both_merges_do_what_a_model_does(key: str | None, tmp_path: Path) -> No
     """In turn, in one table, with restarts, and OPTIMIZE, VACUUM and checkpoints of delta-rs between them."""
     effects, dice, place = RandomEffects(len(str(key)) + 1, key), random.Random(8), tmp_path / "t"
     kinds: list[Merge] = ["on_read", "on_read", "on_write"]
-
-    def opened(merge: Merge) -> LocalMerge:
-        table = delta_table(tmp_path, "t", file_bytes=4_000, merge=merge)
-        table.table.most_marked = 0.3  # the table is small
-        return table
-
-    table, marks, lost = opened("on_read"), 0, 0
+    few = {"file_bytes": 4_000, "most_marked": 0.3}
+    table, marks, lost = delta_table(tmp_path, "t", merge="on_read", **few), 0, 0
     for position in range(1, 61):
         before = (
             None
@@ -281,7 +276,7 @@ def test_both_merges_do_what_a_model_does(key: str | None, tmp_path: Path) -> No
             _expect_model(effects, table, place)
         effects.model.assert_equal(table, effects.compared)
         if dice.random() < 0.3:
-            table = opened(dice.choice(kinds))
+            table = delta_table(tmp_path, "t", merge=dice.choice(kinds), **few)
         if dice.random() < 0.2:
             theirs = deltalake.DeltaTable(place)
             dice.choice([table.vacuum, theirs.create_checkpoint, theirs.optimize.compact, theirs.vacuum])()
