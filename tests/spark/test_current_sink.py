@@ -34,7 +34,7 @@ from pgoutput_fast.storage.lease import WriterLease
 from pgoutput_fast.storage.stores import open_store
 from pgoutput_fast.tables.file_table import CurrentFileTable
 from pgoutput_fast.tables.formats import open_current
-from pgoutput_fast.tables.options import TableOptions
+from pgoutput_fast.tables.options import Merge, TableOptions
 from support import pg
 from support.buckets import opened_bucket
 from support.current_queries import Query
@@ -52,13 +52,17 @@ __all__ = ["place", "work"]
 KILLS = int(os.environ.get("PGOUTPUT_FAST_KILLS", "1"))
 
 
-@pytest.mark.parametrize("format", and_exhaustive(["delta"], ["iceberg"]))
+@pytest.mark.parametrize(
+    ("format", "merge"),
+    and_exhaustive(and_slow([("delta", "on_write")], [("delta", "on_read")]), [("iceberg", "on_write")]),
+    ids=str,
+)
 def test_tables_are_those_of_the_server(
-    spark: Any, work: tuple[Sent, Moment], tmp_path: Path, format: str
+    spark: Any, work: tuple[Sent, Moment], tmp_path: Path, format: str, merge: Merge
 ) -> None:
     """Keys that change, values that were not sent, truncates, moves between partitions, tables without a key."""
     sent, moment = work
-    sink = pgspark.current_sink(tmp_path, format=format, file_bytes=4_000, bucket_bytes=4_000)
+    sink = pgspark.current_sink(tmp_path, format=format, file_bytes=4_000, bucket_bytes=4_000, merge=merge)
     for number, (first, last) in enumerate(sent.batches()):
         sink(batch_of(spark, sent.directory, first, last), number)
         assert_as_reference(sent, tmp_path, format)
@@ -70,6 +74,7 @@ def test_tables_are_those_of_the_server(
         assert readable(names, found) == moment.rows[table]
     assert not any((tmp_path / "_mirror" / "scratch").iterdir())
     assert len(points(tmp_path)) == 3
+    assert any(tmp_path.glob("current/*/_vectors/*")) == (merge == "on_read")
 
 
 def _versions(sent: Sent, target: Path, format: str) -> dict[str, int | None]:
