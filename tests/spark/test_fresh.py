@@ -55,6 +55,26 @@ def test_tables_that_the_driver_reads(spark: Any, place: Place) -> None:
 
 
 @pytest.mark.slow
+def test_rows_that_are_marked_deleted(spark: Any, place: Place) -> None:
+    """The files have them. A version without marked rows is read by tasks."""
+    database = place.database
+    database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, n int)",
+        "INSERT INTO t SELECT n, 0 FROM generate_series(1, 100) n",
+        "CREATE PUBLICATION mirrored FOR TABLE t",
+    )
+    place.run(merge="on_read")
+    database.execute("UPDATE t SET n = 1 WHERE id < 10", "DELETE FROM t WHERE id = 50")
+    place.run(merge="on_read")
+    with ahead(place, merge="on_read"):
+        database.execute("UPDATE t SET n = 2 WHERE id < 5", "DELETE FROM t WHERE id = 60")
+        lsn = position_now(place)
+        rows = pgspark.read_fresh(place.target, "public.t", None, settled("public.t", place, lsn), spark)
+        expect_rows(place, "public.t", rows.toArrow())
+    assert any(place.target.glob("current/public.t/_vectors/*"))
+
+
+@pytest.mark.slow
 def test_columns_that_go_without_a_key(spark: Any, place: Place) -> None:
     """Whole rows are compared by the columns of their time."""
     database = place.database

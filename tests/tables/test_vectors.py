@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import random
 import re
+import tempfile
 import uuid
 from dataclasses import replace
 from pathlib import Path
@@ -88,7 +89,6 @@ _ROWS = st.lists(st.integers(0, 1 << 34), max_size=50, unique=True).map(sorted)
 @settings(max_examples=30)
 @given(st.lists(_ROWS, min_size=1, max_size=4))
 def test_written_vectors_are_read(sets: list[list[int]]) -> None:
-    import tempfile
 
     with tempfile.TemporaryDirectory() as place:
         rows = {str(k): with_rows(np.array(each, np.int64)) for k, each in enumerate(sets)}
