@@ -16,7 +16,7 @@ KILLS ?= 50
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long test-whole test-cluster test-matrix test-connect test-oldest test-pythons test-arm test-avx512 test-wheel lint docs bench bench-peers bench-spark bench-guard fuzz sanitize soak wheel develop clean
+.PHONY: help demo test test-long test-whole test-cluster test-matrix test-connect test-ducklake test-oldest test-pythons test-arm test-avx512 test-wheel lint docs bench bench-peers bench-spark bench-guard fuzz sanitize soak wheel develop clean
 
 help:  ## list all targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -63,6 +63,10 @@ test-matrix: $(VENV)/.dev  ## run the Spark tests on Spark 4.0, 4.1, 4.2 and 4.3
 test-connect: $(VENV)/.dev  ## run the Spark tests on Spark Connect, and with a client that has no Java
 	$(BIN)/python ci/fetch_servers.py
 	$(BIN)/python ci/connect_tests.py -- $(PYTEST_ARGS)
+
+test-ducklake: $(VENV)/.dev  ## run the tests of tables in DuckLake, with the DuckDB that its extension needs
+	$(BIN)/python ci/fetch_servers.py
+	$(BIN)/python ci/ducklake_tests.py -- $(PYTEST_ARGS)
 
 # This builds a wheel, unless PGOUTPUT_FAST_WHEEL names one.
 test-cluster: $(VENV)/.dev  ## test how executors get the package, on a cluster of processes without it (some minutes)

@@ -13,6 +13,7 @@ import pytest
 from pgoutput_fast.merge.effect.effect import Effect, Unfilled, current_schema
 from pgoutput_fast.mirror import MirrorBusyError
 from support.current_tables import KINDS, RandomEffects, open_table
+from support.ducklake import lakes
 from support.forms import and_slow
 
 SCHEMA = current_schema(pa.schema({"id": pa.int64(), "big": pa.string(), "n": pa.int64()}))
@@ -20,7 +21,8 @@ SCHEMA = current_schema(pa.schema({"id": pa.int64(), "big": pa.string(), "n": pa
 
 @pytest.mark.parametrize(
     ("kind", "key"),
-    and_slow(
+    lakes("text and int8", None)
+    + and_slow(
         [
             *(("delta", key) for key in ("text and int8", None)),
             ("iceberg", None),
@@ -43,7 +45,7 @@ def test_effects_in_one_commit(kind: str, key: str | None, tmp_path: Path) -> No
 
         def watched(parts: list[Effect] = parts, seen: list[Any] = seen) -> Iterator[Effect]:
             for each in parts:
-                if kind != "duckdb":  # which one connection has open
+                if not kind.startswith("duck"):  # which one connection has open
                     seen.append(open_table(kind, tmp_path).version())
                 yield each
 
@@ -58,7 +60,7 @@ def test_effects_in_one_commit(kind: str, key: str | None, tmp_path: Path) -> No
             assert {path.name for path in (tmp_path / "public.orders").glob("*.parquet")} == named
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", KINDS + lakes(()))
 def test_values_of_earlier_parts(kind: str, tmp_path: Path) -> None:
     """A value that a part lacks may be in the table, or in a part before; its row may have had another key then."""
     table = open_table(kind, tmp_path)

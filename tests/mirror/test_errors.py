@@ -353,7 +353,9 @@ def test_a_target_of_a_format_that_is_gone(small: Place, tmp_path: Path) -> None
 def test_wrong_arguments(small: Place, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(TypeError, match="publications"):
         Mirror("", "s", "p", "t")
-    with pytest.raises(ValueError, match="format must be one of 'delta', 'iceberg', 'duckdb', not"):
+    with pytest.raises(
+        ValueError, match="format must be one of 'delta', 'iceberg', 'duckdb', 'ducklake', not"
+    ):
         Mirror("", "s", ["p"], "t", format="csv")
     with pytest.raises(ValueError, match="seconds must be positive"):
         Mirror("", "s", ["p"], "t", seconds=0)

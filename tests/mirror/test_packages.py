@@ -14,7 +14,12 @@ __all__ = ["place"]
 
 @pytest.mark.parametrize(
     ("format", "module"),
-    [("delta", "deltalake"), ("iceberg", "pyiceberg"), ("duckdb", "duckdb")],
+    [
+        ("delta", "deltalake"),
+        ("iceberg", "pyiceberg"),
+        ("duckdb", "duckdb"),
+        ("ducklake", "duckdb_extension_ducklake"),
+    ],
 )
 def test_nothing_is_left(place: Place, format: str, module: str, monkeypatch: pytest.MonkeyPatch) -> None:
     place.database.execute(

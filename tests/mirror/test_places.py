@@ -76,7 +76,8 @@ def test_a_path_that_readers_of_delta_tables_do_not_find(tmp_path: Path, name: s
 
 
 @pytest.mark.parametrize(
-    ("format", "name"), [("iceberg", "what?"), ("iceberg", "number#1"), ("duckdb", "what?")]
+    ("format", "name"),
+    [("iceberg", "what?"), ("iceberg", "number#1"), ("duckdb", "what?"), ("ducklake", "what?")],
 )
 def test_a_path_that_readers_of_a_format_do_not_find(tmp_path: Path, format: str, name: str) -> None:
     with pytest.raises(ValueError, match=f"cannot be the target, because readers of {format} tables"):

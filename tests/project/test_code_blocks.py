@@ -54,8 +54,9 @@ BLOCKS: dict[str, dict[str, tuple[int | str, ...]]] = {
     },
     "current-tables.md": {
         "Formats": (
-            2,
+            3,
             "tables/current/test_duckdb.py::test_the_page_reads_the_rows",
+            "mirror/test_ducklake.py::test_the_page_reads_the_rows",
             "tables/current/test_iceberg.py::test_the_page_reads_the_rows",
         ),
     },

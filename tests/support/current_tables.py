@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 import os
 import random
+import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -20,6 +21,7 @@ from pgoutput_fast.merge.effect.effect import COMMIT_LSN, UNREPRESENTABLE, Effec
 from pgoutput_fast.merge.local import LocalMerge
 from pgoutput_fast.storage.stores import open_store
 from pgoutput_fast.tables.duckdb import DuckDBCurrent
+from pgoutput_fast.tables.ducklake import DuckLakeCurrent
 from pgoutput_fast.tables.file_table import CurrentFileTable
 from pgoutput_fast.tables.files import CURRENT_FILE_BYTES
 from pgoutput_fast.tables.formats import open_target
@@ -32,8 +34,10 @@ __all__ = [
     "Model",
     "RandomEffects",
     "canonical",
+    "canonical_in",
     "delta_table",
     "duckdb_table",
+    "ducklake_table",
     "iceberg_table",
     "open_table",
 ]
@@ -101,6 +105,8 @@ def open_table(
     """A table with files so short that a test has several. In those that are `marked`, merges mark many rows."""
     if kind == "duckdb":
         return duckdb_table(place / "current.duckdb", name)
+    if kind == "ducklake":
+        return ducklake_table(place / "current.ducklake", name)
     place.mkdir(exist_ok=True)
     kinds: dict[str, tuple[str, Merge]] = {
         "marked": ("delta", "on_read"),
@@ -137,9 +143,20 @@ def duckdb_table(*arguments: Any) -> DuckDBMerge:
     return DuckDBMerge(DuckDBCurrent(*arguments))
 
 
+def ducklake_table(*arguments: Any) -> DuckDBMerge:
+    return DuckDBMerge(DuckLakeCurrent(*arguments))
+
+
 def canonical(value: Any) -> str:
     """A text that identifies a value: all NaNs are equal, and -0.0 differs from 0.0."""
     return repr(value)
+
+
+def canonical_in(table: CurrentTable) -> Callable[[Any], str]:
+    """The same for values of a table, which may keep no signs of zeros."""
+    if getattr(table.table, "signed_zeros", True):
+        return canonical
+    return lambda value: re.sub(r"-0\.0\b", "0.0", canonical(value))
 
 
 class Model:
@@ -179,17 +196,19 @@ class Model:
             self.rows = stay
         self.rows += new
 
-    def assert_equal(self, table: CurrentTable, compared: Sequence[str] | None = None) -> None:
+    def assert_equal(
+        self, table: CurrentTable, compared: Sequence[str] | None = None, version: int | None = None
+    ) -> None:
         """Asserts that the table has these rows, by the compared columns. By default, all are compared."""
-        got = table.read()
+        got = table.read(version)
         assert got.schema.names == self.names
         names = self.names if compared is None else compared
-        there, wanted = (Counter(_sorted(rows, names)) for rows in (got.to_pylist(), self.rows))
+        text = canonical_in(table)
+        there, wanted = (
+            Counter(text([row.get(name) for name in names]) for row in rows)
+            for rows in (got.to_pylist(), self.rows)
+        )
         assert (there - wanted, wanted - there) == (Counter(), Counter())
-
-
-def _sorted(rows: list[dict[str, Any]], names: Sequence[str]) -> list[str]:
-    return sorted(canonical([row.get(name) for name in names]) for row in rows)
 
 
 class RandomEffects:

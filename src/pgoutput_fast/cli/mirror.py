@@ -42,7 +42,7 @@ _Target: TypeAlias = Annotated[
     str | None, typer.Option(metavar="DIR", help="a directory, or a URI such as s3://bucket/lake")
 ]
 _Format: TypeAlias = Annotated[
-    str, typer.Option(metavar="delta|iceberg|duckdb", help="of the current tables")
+    str, typer.Option(metavar="delta|iceberg|duckdb|ducklake", help="of the current tables")
 ]
 _Namespace: TypeAlias = Annotated[
     str,

@@ -1,4 +1,4 @@
-"""Current tables in a database of DuckDB, which applies effects with SQL."""
+"""Current tables in a database of DuckDB, or in a lake of DuckLake. DuckDB applies effects with SQL."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["DuckDBMerge"]
 
 
 class DuckDBMerge(CurrentTable):
-    """A current table in a database of DuckDB.
+    """A current table in a database of DuckDB, or in a lake of DuckLake.
 
     Args:
         table: the table.
@@ -103,7 +103,7 @@ class DuckDBMerge(CurrentTable):
         plain = removed.select([field.name for field in removed.schema if is_plain(field.type)])
         rows = in_schema(self.table.matching(connection, plain, schema.names), schema)
         self.table.delete(connection, plain)
-        search = Search(removed, keys=False)
+        search = Search(removed, keys=False, signed_zeros=self.table.signed_zeros)
         ordinals = search.removed(rows.select(removed.schema.names)).rows
         search.check_complete(str(self))
         self.table.insert(connection, rows.take(pa.array(np.setdiff1d(np.arange(rows.num_rows), ordinals))))

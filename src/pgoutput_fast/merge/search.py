@@ -40,11 +40,19 @@ class Search:
         keys: whether they are keys. Then all rows with these keys are removed. Otherwise `rows` has one row per copy to
             remove.
         replacements: the numbers of the new rows that replace them; -1 for none. By default, none is replaced.
+        signed_zeros: whether the table keeps the sign of zeros. If not, -0.0 and 0.0 are equal in all rows, as in keys.
     """
 
-    def __init__(self, rows: pa.Table, *, keys: bool, replacements: Numbers | None = None) -> None:
+    def __init__(
+        self,
+        rows: pa.Table,
+        *,
+        keys: bool,
+        replacements: Numbers | None = None,
+        signed_zeros: bool = True,
+    ) -> None:
         self._keys = keys
-        self._finder = Finder(rows, keys=keys)
+        self._finder = Finder(rows, keys=keys or not signed_zeros)
         # For the distinct rows: how many may still be removed, and the replacement that is still unused.
         self._left = self._finder.counts()
         self._replacements = np.full(len(self._left), -1, np.int64)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
@@ -20,10 +20,10 @@ from pgoutput_fast.storage.stores import Store
 from pgoutput_fast.storage.temporary_rows import TemporaryRows
 from pgoutput_fast.tables.columns import in_schema
 from pgoutput_fast.tables.options import TableOptions
-from pgoutput_fast.tables.table import CurrentRows, OpenVersion
+from pgoutput_fast.tables.table import CurrentRows, OpenVersion, Versions
 from pgoutput_fast.tables.target import Target
 
-__all__ = ["DuckDBCurrent", "DuckDBTarget"]
+__all__ = ["DuckDBCurrent", "DuckDBTarget", "State"]
 
 # One row per table of a mirror: its schema, its name, its position and its version.
 _NAME = "_pgoutput_fast_positions"
@@ -53,11 +53,15 @@ class DuckDBTarget(Target):
         parts = parse_qualified_name(table)
         assert parts is not None
         schema, name = self.options.naming.of(None, *parts)
-        return DuckDBCurrent(f"{os.fspath(self.store.at(''))}.duckdb", name, schema)
+        return self.open(os.fspath(self.store.at("")), name, schema)
+
+    def open(self, place: str, name: str, schema: str) -> DuckDBCurrent:
+        """Opens a table of the database of a place."""
+        return DuckDBCurrent(f"{place}.duckdb", name, schema)
 
 
 @dataclass(frozen=True)
-class _State:
+class State:
     """The state of the table in the database."""
 
     position: int
@@ -83,6 +87,12 @@ class DuckDBCurrent(CurrentRows):
         ImportError: if `duckdb` is not installed.
     """
 
+    versions: ClassVar[Versions] = "none"
+    #: Whether the table keeps the sign of zeros.
+    signed_zeros = True
+    # The expression for the version in the table of positions.
+    _version = '"version"'
+
     def __init__(self, database: str | os.PathLike[str], name: str, schema: str = "main") -> None:
         try:
             import duckdb
@@ -93,6 +103,15 @@ class DuckDBCurrent(CurrentRows):
         self._names = schema, name
         # Qualified with the catalog name that DuckDB gives the file: a schema may have the name of a catalog.
         self._catalog = ""
+
+    @property
+    def _busy(self) -> tuple[type[Exception], ...]:
+        """What `_connect` raises if another process has the file open, or another thread of this one is closing it."""
+        return self._duckdb.IOException, self._duckdb.ResourceInUseException
+
+    def _connect(self) -> Any:
+        """A connection whose current database is the one of the table."""
+        return self._duckdb.connect(os.fspath(self._path))
 
     @property
     def _schema(self) -> str:
@@ -121,11 +140,10 @@ class DuckDBCurrent(CurrentRows):
         deadline = time.monotonic() + _SECONDS
         while True:
             try:
-                connection = self._duckdb.connect(os.fspath(self._path))
+                connection = self._connect()
                 break
-            except (self._duckdb.IOException, self._duckdb.ResourceInUseException) as problem:
-                # Another process has the file open, or another thread of this one is closing it.
-                if "lock" not in str(problem) and "already attached" not in str(problem):
+            except self._busy as problem:
+                if "lock" not in str(problem) and "already" not in str(problem):
                     raise OSError(f"{self._path} cannot be opened as a database of DuckDB") from problem
                 if time.monotonic() > deadline:
                     raise RuntimeError(
@@ -150,10 +168,9 @@ class DuckDBCurrent(CurrentRows):
             connection.close()
 
     @contextmanager
-    def transaction(self, connection: Any, before: _State | None, position: int) -> Iterator[None]:
+    def transaction(self, connection: Any, before: State | None, position: int) -> Iterator[None]:
         """A transaction that sets the position."""
-        connection.begin()
-        try:
+        with self.committed(connection):
             yield
             connection.execute(
                 f"CREATE TABLE IF NOT EXISTS {self._positions} "
@@ -165,20 +182,31 @@ class DuckDBCurrent(CurrentRows):
             connection.execute(
                 f"INSERT INTO {self._positions} VALUES (?, ?, ?, ?)", [*names, position, version]
             )
+
+    @contextmanager
+    def committed(self, connection: Any) -> Iterator[None]:
+        """A transaction."""
+        connection.begin()
+        try:
+            yield
             connection.commit()
         except BaseException:
             with suppress(self._duckdb.Error):
                 connection.rollback()
             raise
 
-    def _state(self) -> _State | None:
+    def _state(self) -> State | None:
         if not self._path.exists():
             return None
         with self.opened() as connection:
             return self.state_in(connection)
 
-    def state_in(self, connection: Any) -> _State | None:
+    def state_in(self, connection: Any, at: str = "") -> State | None:
         """The state of the table; None if there is no table.
+
+        Args:
+            connection: to the database.
+            at: follows the names of tables in queries.
 
         Raises:
             ValueError: if a mirror did not make the table.
@@ -188,7 +216,7 @@ class DuckDBCurrent(CurrentRows):
             return None
         if self._kind(connection, "main", _NAME) is not None:
             query = (
-                f'SELECT "schema", "name", "position", "version" FROM {self._positions} '
+                f'SELECT "schema", "name", "position", {self._version} FROM {self._positions}{at} '
                 'WHERE lower("schema") = lower(?) AND lower("name") = lower(?)'
             )
             found = connection.execute(query, [*self._names]).fetchall()
@@ -202,9 +230,9 @@ class DuckDBCurrent(CurrentRows):
             )
         if not own or kind != "BASE TABLE":
             raise ValueError(f"{self} is not a table of a mirror: use another name, or remove it")
-        empty = connection.sql(f"SELECT * FROM {self._table} LIMIT 0").to_arrow_table()
+        empty = connection.sql(f"SELECT * FROM {self._table}{at} LIMIT 0").to_arrow_table()
         position, version = map(int, own[0])
-        return _State(position, version, stored_schema(empty.schema, "current"))
+        return State(position, version, stored_schema(empty.schema, "current"))
 
     def _kind(self, connection: Any, schema: str, name: str) -> str | None:
         """The type of the relation of this name, BASE TABLE or VIEW; None if there is none."""
@@ -228,38 +256,38 @@ class DuckDBCurrent(CurrentRows):
         copy = TemporaryRows()
         with self.opened() as connection:
             connection.begin()
-            now = self._expected(connection, version)
-            place = copy.write(now.schema, self._batches(connection, now.schema))
+            now, at = self._expected(connection, version)
+            place = copy.write(now.schema, self._batches(connection, now.schema, at))
 
         def pieces(columns: Sequence[str]) -> Iterator[pa.Table]:
             return (pa.Table.from_batches([batch]) for batch in copy.read(place, columns))
 
         return OpenVersion(now.position, now.schema, pieces, None)
 
-    def _expected(self, connection: Any, version: int | None) -> _State:
-        """The state of the table, which must have this version.
+    def _expected(self, connection: Any, version: int | None) -> tuple[State, str]:
+        """The state of a version of the table, and what follows the names of tables in queries of it.
 
         Raises:
-            FileNotFoundError: if there is no table.
-            ValueError: if it has another version.
+            FileNotFoundError: if there is no table, or if it no longer has this version.
+            ValueError: if tables have only the current version, which is another one.
         """
         now = self.state_in(connection)
         if now is None:
             raise FileNotFoundError(f"{self} does not exist")
         if version not in (None, now.version):
             raise ValueError(f"{self} has no version but the one of now, which is {now.version}")
-        return now
+        return now, ""
 
-    def _batches(self, connection: Any, types: pa.Schema) -> Iterator[pa.RecordBatch]:
+    def _batches(self, connection: Any, types: pa.Schema, at: str = "") -> Iterator[pa.RecordBatch]:
         """All rows, in these columns."""
         listed = ", ".join(map(_quoted, types.names))
-        for batch in connection.sql(f"SELECT {listed} FROM {self._table}").to_arrow_reader(_PIECE_ROWS):
+        for batch in connection.sql(f"SELECT {listed} FROM {self._table}{at}").to_arrow_reader(_PIECE_ROWS):
             yield from in_schema(pa.Table.from_batches([batch]), types).combine_chunks().to_batches()
 
     def scan(self, columns: Sequence[str]) -> Iterator[pa.Table]:
         with self.opened() as connection:
             connection.begin()
-            now = self._expected(connection, None)
+            now, _ = self._expected(connection, None)
             types = pa.schema([now.schema.field(name) for name in columns])
             for batch in self._batches(connection, types):
                 yield pa.Table.from_batches([batch])

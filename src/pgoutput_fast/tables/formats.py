@@ -8,6 +8,7 @@ from pgoutput_fast.storage.stores import Store, open_store
 from pgoutput_fast.tables.delta.table import DeltaTarget
 from pgoutput_fast.tables.directories import CURRENT
 from pgoutput_fast.tables.duckdb import DuckDBTarget
+from pgoutput_fast.tables.ducklake import DuckLakeTarget
 from pgoutput_fast.tables.iceberg.table import IcebergTarget
 from pgoutput_fast.tables.options import TableOptions
 from pgoutput_fast.tables.parquet import ParquetTarget
@@ -30,6 +31,7 @@ FORMATS: dict[str, type[Target]] = {
     "delta": DeltaTarget,
     "iceberg": IcebergTarget,
     "duckdb": DuckDBTarget,
+    "ducklake": DuckLakeTarget,
 }
 # The format of histories, whatever the format of the current tables is.
 HISTORIES = "delta"
@@ -39,7 +41,7 @@ def names_of(role: TableRole, *, of_files: bool = False) -> list[str]:
     """The formats of tables for a role.
 
     >>> names_of("changes"), names_of("current"), names_of("current", of_files=True)
-    (['parquet', 'delta', 'iceberg'], ['delta', 'iceberg', 'duckdb'], ['delta', 'iceberg'])
+    (['parquet', 'delta', 'iceberg'], ['delta', 'iceberg', 'duckdb', 'ducklake'], ['delta', 'iceberg'])
     """
     return [
         name

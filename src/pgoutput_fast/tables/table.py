@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Generic, Literal, NamedTuple, Protocol, TypeVar, overload
+from typing import ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -42,11 +42,14 @@ __all__ = [
     "Table",
     "TableRole",
     "Version",
+    "Versions",
 ]
 
 Mode = Literal["append", "overwrite", "error"]
 # What a table is for. Those of changes have an `Ordinal`, the others a `CommitLsn`.
 TableRole = Literal["changes", "history", "current"]
+# Who shares the earlier versions of a current table: nobody, or all tables of the target; `none`: there are none.
+Versions = Literal["table", "target", "none"]
 
 _Listing = TypeVar("_Listing")
 
@@ -485,6 +488,9 @@ class OpenVersion:
 
 class CurrentRows(ABC):
     """A table with the rows of a table of the server, whatever its format. Its position is an LSN."""
+
+    #: Who shares its earlier versions.
+    versions: ClassVar[Versions] = "table"
 
     @abstractmethod
     def position_and_version(self) -> tuple[int | None, int | None]:

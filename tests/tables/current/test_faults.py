@@ -24,6 +24,7 @@ from pgoutput_fast.storage.stores import is_unfinished
 from pgoutput_fast.tables.table import Table
 from support.current_tables import KINDS, RandomEffects, open_table
 from support.disks import small_disk
+from support.ducklake import lakes
 from support.forms import and_exhaustive, and_slow
 from support.paths import TESTS
 
@@ -65,6 +66,11 @@ MORE_STEPS = [
     ("iceberg", None, ("pyiceberg.catalog.sql", "SqlCatalog.commit_table", -5)),
     ("duckdb", None, (_DUCKDB, "DuckDBCurrent.insert", 5)),
 ]  # fmt: skip
+LAKE_STEPS = [
+    ("int8", ("pgoutput_fast.merge.duckdb", "DuckDBMerge._change", -4)),
+    (None, (_DUCKDB, "DuckDBCurrent.insert", 5)),
+    ("int8", ("pgoutput_fast.tables.ducklake", "fsync", -3)),
+]
 COUNT = 12
 
 
@@ -103,6 +109,8 @@ def _finish(kind: str, place: Path, seed: int, key: str | None, count: int) -> N
     if kind == "duckdb":
         return
     table.vacuum()
+    if kind == "ducklake":
+        return effects.model.assert_equal(table, effects.compared)
     directory = place / "public.orders"
     there = {each.name for each in directory.iterdir() if each.is_file()}
     there |= {f"_vectors/{each.name}" for each in directory.glob("_vectors/*")}
@@ -113,7 +121,9 @@ def _finish(kind: str, place: Path, seed: int, key: str | None, count: int) -> N
 
 
 @pytest.mark.parametrize(
-    ("kind", "key", "kill"), and_exhaustive(and_slow(STEPS, SLOW_STEPS), MORE_STEPS), ids=str
+    ("kind", "key", "kill"),
+    and_exhaustive(and_slow(STEPS, SLOW_STEPS), MORE_STEPS) + lakes(*LAKE_STEPS),
+    ids=str,
 )
 def test_killed_at_a_step(kind: str, key: str | None, kill: Any, tmp_path: Path) -> None:
     process = _start(kind, tmp_path, 3, key, COUNT, kill=kill)
@@ -137,7 +147,8 @@ def test_killed_at_a_step(kind: str, key: str | None, kill: Any, tmp_path: Path)
             else [],
         )
         for kind in [*KINDS, "marked", "marked iceberg"]
-    ],
+    ]
+    + lakes(()),
 )
 def test_killed_at_random_moments(kind: str, tmp_path: Path) -> None:
     dice, count = random.Random(KILLS), 20 * KILLS
@@ -161,7 +172,8 @@ def test_killed_at_random_moments(kind: str, tmp_path: Path) -> None:
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    with small_disk(tmp_path) as place:
+    # The catalog of a lake alone has 3 MB.
+    with small_disk(tmp_path, 12) as place:
         yield place
 
 
@@ -173,7 +185,7 @@ def _wide(first: int, rows: int) -> Effect:
     return Effect(("id",), False, keys.empty_table(), pa.Table.from_pylist(made, schema=schema))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", KINDS + lakes(()))
 def test_a_disk_that_is_full(kind: str, disk: Path) -> None:
     table = open_table(kind, disk / "lake", file_bytes=500_000)
     table.apply(_wide(0, 1_000), 1)
@@ -190,8 +202,10 @@ def test_a_disk_that_is_full(kind: str, disk: Path) -> None:
     for each in (table, open_table(kind, disk / "lake")):
         assert (each.position(), each.version()) == (1, version)
         assert each.read().sort_by("id").equals(before)
-    assert sorted(disk.rglob("*.parquet")) == used
     filler.unlink()
+    if kind == "ducklake":
+        table.vacuum()
+    assert sorted(disk.rglob("*.parquet")) == used
     table.apply(_wide(500, 3_000), 2)
     assert table.read().num_rows == 3_500
     assert table.position() == 2

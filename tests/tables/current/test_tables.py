@@ -10,14 +10,16 @@ import deltalake
 import pytest
 
 from pgoutput_fast.merge.effect.effect import Effect
-from support.current_tables import KEYS, SLOW_KEYS, RandomEffects, canonical, open_table
+from support.current_tables import KEYS, SLOW_KEYS, RandomEffects, canonical_in, open_table
+from support.ducklake import lakes
 from support.forms import and_exhaustive, and_slow
 
 
 # DuckDB takes most time to open and to close a file, so it has fewer cases.
 @pytest.mark.parametrize(
     ("kind", "key"),
-    and_exhaustive(
+    lakes("text and int8", "float8", "timestamptz", None)
+    + and_exhaustive(
         and_slow(
             [
                 # Keys are looked for in the same way in files of both kinds.
@@ -54,7 +56,7 @@ def test_effects_do_what_they_do_to_a_model(kind: str, key: str | None, tmp_path
         assert (table.position(), table.version()) == (position, version)
         if dice.random() < 0.3:
             table = open_table(kind, tmp_path)
-        if kind != "duckdb" and dice.random() < 0.2:
+        if not kind.startswith("duck") and dice.random() < 0.2:
             dice.choice([table.vacuum, lambda: _optimised(kind, tmp_path)])()
             effects.model.assert_equal(table, effects.compared)
     if key is not None:
@@ -77,6 +79,7 @@ def _assert_found(table: Any, effects: RandomEffects) -> None:
     found = table.find(wanted, [*columns, "no such column"])
     assert found.schema.names == [*effects.key, *columns, "no such column"]
     expected = [row for row in model.rows if model.key_of(row, effects.key) in keys]
-    got = [canonical([row[name] for name in columns]) for row in found.to_pylist()]
-    assert sorted(got) == sorted(canonical([row.get(name) for name in columns]) for row in expected)
+    text = canonical_in(table)
+    got = [text([row[name] for name in columns]) for row in found.to_pylist()]
+    assert sorted(got) == sorted(text([row.get(name) for name in columns]) for row in expected)
     assert found.column("no such column").null_count == found.num_rows == len(expected) > 5

@@ -24,7 +24,6 @@ from pgoutput_fast.mirror.schema_changes.versions import columns_of
 from pgoutput_fast.mirror.state.mirror_state import UNPUBLISHED, Gap, KnownColumn, MirrorState, TableRecord
 from pgoutput_fast.schema.metadata_columns import metadata_names
 from pgoutput_fast.tables.errors import LOAD_AGAIN, RELOAD
-from pgoutput_fast.tables.file_table import CurrentFileTable
 
 __all__ = ["MirroredTable", "relation_columns"]
 
@@ -248,11 +247,12 @@ class MirroredTable:
 
     def clean(self, oldest: int | None) -> None:
         """Removes files that only versions before `oldest` have, and files of unfinished commits."""
-        if not isinstance(self.current.table, CurrentFileTable) or self.version is None:
+        versions = self.current.table.versions
+        if versions == "none" or self.version is None:
             return
         try:
             self.current.vacuum(1 if oldest is None else max(1, self.version - oldest + 1))
-            if self.record.gaps or len(self.record.keys) > 1:
+            if versions == "table" and (self.record.gaps or len(self.record.keys) > 1):
                 self._forget(oldest)
         except ValueError as problem:
             if self.record.stage != "stopped":

@@ -70,8 +70,9 @@ class Cleaning:
         if waiting != left:
             self._state.set_left_runs(waiting)
         if not waiting:  # the files of a run in current tables do not have its name
-            oldest = self._points.oldest()
+            oldest, snapshot = self._points.oldest(), self._points.oldest_snapshot()
             for each in tables:
-                each.clean(oldest.get(each.record.table))
+                together = each.current.table.versions == "target"
+                each.clean(snapshot if together else oldest.get(each.record.table))
         self._state.set_cleaned(time.time())
         self._next = time.monotonic() + _CLEAN_SECONDS

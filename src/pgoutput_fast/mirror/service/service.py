@@ -67,7 +67,8 @@ class Mirror:
             `_segments/` the stream of the server, and `_rejects/` values and changes that could not be decoded or have
             no Arrow form.
         format: of the current tables: `delta`; `iceberg` for Iceberg tables with a catalog in `current/_catalog.db`;
-            or `duckdb` for tables in the database `current.duckdb`. Histories are Delta tables.
+            `duckdb` for tables in the database `current.duckdb`; or `ducklake` for tables in a lake with the catalog
+            `current.ducklake`. Histories are Delta tables.
         segments: a directory or URI for the segments, if not `_segments` in the target.
         seconds: how old a change may become before it is in its history and its current table. Under load, it takes
             longer.

@@ -130,6 +130,10 @@ class Points:
                 found.setdefault(table, version)
         return found
 
+    def oldest_snapshot(self) -> int | None:
+        """If all tables share their versions: the oldest one that a point needs, which has the rows of that point."""
+        return next((max(point.versions.values()) for point in self.read() if point.versions), None)
+
     def forget(self) -> None:
         """Removes all points."""
         self._store.remove(_FILE)

@@ -84,8 +84,8 @@ def fresh_batches(
 ) -> pa.RecordBatchReader:
     """Reads the same as `fresh`, in batches: only the changes, and a part of a file, are in memory at a time.
 
-    If current tables are in DuckDB, the table is copied into a temporary file first. If the mirror removes a file
-    meanwhile, this raises FileNotFoundError: then begin again. A mirror keeps the files of its recorded points.
+    If current tables are in DuckDB or DuckLake, the table is copied into a temporary file first. If the mirror removes
+    a file meanwhile, this raises FileNotFoundError: then begin again. A mirror keeps the files of its recorded points.
     """
     if columns is not None:
         expect_list("columns", columns)

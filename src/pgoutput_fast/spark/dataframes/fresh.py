@@ -45,7 +45,7 @@ def read_fresh(
     call fixes the moment: to see later changes, call it again. A running mirror may remove the files of a version older
     than its recorded points; the query then fails.
 
-    If current tables are in DuckDB, the driver reads the whole table.
+    If current tables are in DuckDB or DuckLake, the driver reads the whole table.
 
     Args:
         target: path or URI of the mirror's target. The driver and the executors must see a directory at the same path.
