@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import deltalake
+import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
@@ -25,7 +26,7 @@ from pgoutput_fast.tables.delta.log import read_state
 from pgoutput_fast.tables.delta.table import DeltaTable
 from pgoutput_fast.tables.formats import FORMATS
 from pgoutput_fast.tables.options import Merge, TableOptions
-from pgoutput_fast.tables.table import Commit, CommitLsn, DataFile, OutcomeUnknownError
+from pgoutput_fast.tables.table import Commit, CommitLsn, ConflictError, DataFile, OutcomeUnknownError
 from support import numbered
 from support.buckets import Bucket, opened_bucket
 from support.current_tables import RandomEffects, delta_table
@@ -611,3 +612,51 @@ def test_bounds_that_an_optimize_has_rounded(tmp_path: Path) -> None:
             deltalake.DeltaTable(place).scan(predicate=f"n = CAST('{number}' AS DECIMAL(38, 10))")
         )
         assert found.num_rows == (number != numbers[3])
+
+
+def test_a_part_that_rewrites_a_file_with_new_marks(marking: LocalMerge, tmp_path: Path) -> None:
+    before = _names(marking)
+    marking.apply_parts([numbered.effect([100, 200], [150]), numbered.effect(range(101, 140))], 2)
+    _expect(marking, tmp_path / "t", set(range(1000)) - set(range(100, 140)) - {200})
+    assert len(before - _names(marking)) == 1
+    assert [file.deleted.count for file in marking.table.now().files if file.deleted] == [1]
+
+
+def test_a_position_that_another_program_sets(marking: LocalMerge, tmp_path: Path) -> None:
+    """A commit that only marks rows is not taken for made because the table has its position, and all files."""
+    store = open_store(tmp_path)
+    table = DeltaTable(store, "t", "current")
+    base = table.version()
+    assert base is not None
+    other = deltalake.DeltaTable(tmp_path / "t")
+    moved = deltalake.CommitProperties(app_transactions=[deltalake.Transaction("pgoutput_fast.mirror", 2)])
+    other.create_write_transaction([], "append", other.schema(), [], commit_properties=moved)
+    name = base.files[0].name
+    with pytest.raises(ConflictError):
+        table.commit(Commit(base, base.schema, CommitLsn(2), deleted={name: np.array([0])}))
+    assert not _vector_files(tmp_path / "t")
+    now = table.version()
+    assert now is not None
+    table.commit(Commit(now, base.schema, CommitLsn(3), deleted={name: np.array([0])}))
+    assert len(numbered.ids(marking)) == 999
+
+
+def test_a_new_column_while_others_optimize(
+    marking: LocalMerge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commit that adds the column has the same condition as the one that marks rows."""
+    commit, left = DeltaTable.commit, [1]
+
+    def disturbed(*arguments: Any) -> None:
+        if left:
+            left.clear()
+            deltalake.DeltaTable(tmp_path / "t").optimize.compact()
+        commit(*arguments)
+
+    monkeypatch.setattr(DeltaTable, "commit", disturbed)
+    effect = numbered.effect([5], [150])
+    rows = effect.rows.append_column("more", pa.array(["m"]))
+    marking.apply(Effect(effect.key, False, effect.gone, rows), 2)
+    assert not left
+    _expect(marking, tmp_path / "t", set(range(1000)) - {5})
+    assert any(file.deleted for file in marking.table.now().files)
