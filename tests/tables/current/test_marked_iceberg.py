@@ -174,7 +174,7 @@ class _Reader:
     def __init__(self, rows: pa.Table) -> None:
         self._rows = rows
 
-    def read(self) -> pa.Table:
+    def read(self, _version: int | None = None) -> pa.Table:
         return self._rows
 
 
