@@ -154,7 +154,7 @@ def canonical(value: Any) -> str:
 
 def canonical_in(table: CurrentTable) -> Callable[[Any], str]:
     """The same for values of a table, which may keep no signs of zeros."""
-    if getattr(table.table, "signed_zeros", True):
+    if getattr(getattr(table, "table", None), "signed_zeros", True):
         return canonical
     return lambda value: re.sub(r"-0\.0\b", "0.0", canonical(value))
 
