@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -61,29 +61,30 @@ class PositionDeletes:
             place = os.fspath(store.at(f"{directory}/{name}"))
             opened = open_file(place)
             with open(opened, "rb") if isinstance(opened, str) else opened as content:
-                part = _read(content, format, self.path, place)
+                data = content.read()
+            part = _positions(data, format, self.path, place)
             if len(part) and not 0 <= part.min() <= part.max() < rows:
                 raise _damaged(place, f"they mark row {part.max()} of a file with {rows} rows")
             parts.append(part)
         return np.unique(np.concatenate(parts))
 
 
-def _read(content: IO[bytes], format: str, path: str, place: str) -> npt.NDArray[np.int64]:
-    """The positions of the rows of a data file in a file of deletes.
+def _positions(data: bytes, format: str, path: str, place: str) -> npt.NDArray[np.int64]:
+    """The positions of the rows of a data file in the content of a file of deletes.
 
     Raises:
-        ValueError: if the file is damaged, or has a format that this package does not read.
+        ValueError: if it is damaged, or has a format that this package does not read.
     """
     try:
         if format == "PARQUET":
             matches = pc.field("file_path") == path
-            found = pq.read_table(content, columns=["pos"], filters=matches)
+            found = pq.read_table(pa.BufferReader(data), columns=["pos"], filters=matches)
             return np.asarray(found["pos"].to_numpy(), np.int64)
         if format == "PUFFIN":
-            return _vector(content.read(), path)
-    except Exception as problem:  # pyiceberg has no error of its own for damaged vectors
-        if isinstance(problem, OSError) and problem.errno is not None:
-            raise
+            return _vector(data, path)
+    except (MemoryError, ImportError):
+        raise
+    except Exception as problem:  # pyiceberg and Arrow have many for damaged content
         raise _damaged(place, first_line(problem)) from problem
     raise ValueError(
         f"the position deletes in {place} are in {format}: this package reads Parquet and Puffin"

@@ -1,4 +1,4 @@
-"""Mirrors that mark rows as deleted, in files that stay."""
+"""Mirrors of Iceberg tables that are merged on read."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from pyiceberg.catalog import load_catalog
 
 from pgoutput_fast.mirror import at, fresh
 from support.buckets import opened_bucket
-from support.forms import and_slow
 from support.iceberg_files import open_table
 from support.mirrors import Place, current_of, expect_equal, place
 
@@ -34,25 +33,45 @@ def _change(place: Place, n: int) -> None:
 
 
 @pytest.mark.newest_server
-@pytest.mark.parametrize("format", and_slow(["iceberg"], ["delta"]))
-def test_marked_rows_of_a_mirror(place: Place, format: str) -> None:
+def test_a_mirror_that_marks_rows(place: Place) -> None:
     """Earlier versions stay readable, and runs with the other merge may lie between."""
     _prepare(place)
-    place.run(format=format, merge="on_read")
+    place.run(format="iceberg", merge="on_read")
     loaded = at(place.target)["public.orders"]
     for n in range(1, 5):
         _change(place, n)
-        place.run(format=format, merge="on_write" if n == 3 else "on_read")
-        expect_equal(place, "public.orders", format=format)
+        place.run(format="iceberg", merge="on_write" if n == 3 else "on_read")
+        expect_equal(place, "public.orders", format="iceberg")
         rows = fresh(place.target, "public.orders", ["id", "note"])
         assert rows.num_rows == 1000
-    assert set(current_of(place.target, "public.orders", loaded, format=format)["note"].to_pylist()) == {
+    assert set(current_of(place.target, "public.orders", loaded, format="iceberg")["note"].to_pylist()) == {
         "new"
     }
-    if format == "iceberg":
-        table = open_table(place.target / "current", "public.orders")
-        assert table.scan().to_arrow().num_rows == 1000
-        assert table.current_snapshot().summary["total-delete-files"] == "1"
+    table = open_table(place.target / "current", "public.orders")
+    assert table.scan().to_arrow().num_rows == 1000
+    assert table.current_snapshot().summary["total-delete-files"] == "1"
+
+
+@pytest.mark.slow
+def test_killed_at_a_step_of_a_commit_that_marks_rows(place: Place) -> None:
+    _prepare(place)
+    place.run(format="iceberg", merge="on_read")
+    deletes, catalog = "pgoutput_fast.tables.iceberg.table", "pyiceberg.catalog.sql"
+    kills = [
+        [deletes, "write_deletes", 1],
+        [deletes, "write_deletes", -1],
+        [catalog, "SqlCatalog.commit_table", 1],
+        [catalog, "SqlCatalog.commit_table", -1],
+        ["pgoutput_fast.mirror.state.mirror_state", "MirrorState.set_progress", 1],
+    ]
+    for n, kill in enumerate(kills, 1):
+        _change(place, n)
+        place.killed(kill, "--format", "iceberg", "--merge", "on_read")
+        ids = fresh(place.target, "public.orders")["id"].to_pylist()
+        assert len(ids) == len(set(ids)) == 1000
+    with place.mirror(format="iceberg", merge="on_read", keep_points=1) as mirror:
+        place.run_in(mirror)
+    expect_equal(place, "public.orders", format="iceberg")
 
 
 @pytest.mark.slow
