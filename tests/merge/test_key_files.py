@@ -221,3 +221,5 @@ def test_searches_beside_plain_python(columns: list[str], tmp_path: Path) -> Non
                 at for at, row in enumerate(rows) if row in expected
             }
         assert len(places) == sum(row in expected for row in rows)
+    unknown = DataFile("a.parquet", None, 1)  # type: ignore[arg-type]
+    assert sum(len(at) for at, _ in keys.rows(unknown, table.schema, columns, table.select(columns))) == 5000

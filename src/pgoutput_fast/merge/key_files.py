@@ -94,7 +94,10 @@ class KeyFiles:
 
     def _suits(self, file: DataFile, wanted: pa.Table) -> bool:
         """Whether a file of keys serves this search: the keys are few, and they have an order."""
-        if not wanted.num_columns or file.rows < max(self._least_rows, self._rows_a_key * wanted.num_rows):
+        # Files of other programs may lack a count of rows.
+        if not wanted.num_columns or not file.rows:
+            return False
+        if file.rows < max(self._least_rows, self._rows_a_key * wanted.num_rows):
             return False
         return all(
             is_plain(column.type)
