@@ -17,6 +17,7 @@ FOR_OTHERS = {
     "pgoutput_fast/cli/targets.py",
     "pgoutput_fast/demo/mirrored.py",
     "pgoutput_fast/tables/duckdb.py",
+    "pgoutput_fast/tables/ducklake.py",
 }
 
 _TOKEN = re.compile(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -25,6 +26,8 @@ from pgoutput_fast.tables.target import Target
 
 __all__ = ["DuckDBCurrent", "DuckDBTarget", "State"]
 
+# Connections to the same file share one database. While a thread opens it, another one would find it incomplete.
+_CONNECTING = threading.Lock()
 # One row per table of a mirror: its schema, its name, its position and its version.
 _NAME = "_pgoutput_fast_positions"
 _VIEW = '"_pgoutput_fast_rows"'
@@ -140,7 +143,8 @@ class DuckDBCurrent(CurrentRows):
         deadline = time.monotonic() + _SECONDS
         while True:
             try:
-                connection = self._connect()
+                with _CONNECTING:
+                    connection = self._connect()
                 break
             except self._busy as problem:
                 if "lock" not in str(problem) and "already" not in str(problem):

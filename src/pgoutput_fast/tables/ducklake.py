@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib import import_module
@@ -21,8 +20,6 @@ __all__ = ["DuckLakeCurrent", "DuckLakeTarget"]
 _PACKAGE = "duckdb_extension_ducklake", "duckdb_extension_ducklake==1.5.5"
 # The name of the lake in a connection.
 _LAKE = "ducklake"
-# A lake that another thread is attaching has a name already, but no catalog.
-_ATTACHING = threading.Lock()
 # Columns of the tables in which DuckLake keeps small changes.
 _RESERVED = re.compile("row_id|begin_snapshot|end_snapshot|_ducklake_internal_.*", re.IGNORECASE)
 
@@ -79,12 +76,11 @@ class DuckLakeCurrent(DuckDBCurrent):
         connection = self._duckdb.connect(f":memory:{path}", config={"allow_unsigned_extensions": "true"})
         try:
             connection.execute(f"LOAD {_literal(self._extension)}")
-            with _ATTACHING:
-                # The path of the data is in the catalog, but the lake may have been moved.
-                connection.execute(
-                    f"ATTACH IF NOT EXISTS {_literal(f'ducklake:{path}')} AS {_LAKE} "
-                    f"(DATA_PATH {_literal(f'{self._data}/')}, OVERRIDE_DATA_PATH true)"
-                )
+            # The path of the data is in the catalog, but the lake may have been moved.
+            connection.execute(
+                f"ATTACH IF NOT EXISTS {_literal(f'ducklake:{path}')} AS {_LAKE} "
+                f"(DATA_PATH {_literal(f'{self._data}/')}, OVERRIDE_DATA_PATH true)"
+            )
             connection.execute(f"USE {_LAKE}")
         except BaseException:
             connection.close()
