@@ -127,5 +127,25 @@ def test_what_cannot_be_merged_on_read(place: Place) -> None:
         place.mirror(format="duckdb", merge="on_read")
     with pytest.raises(ValueError, match="merge must be one of 'on_write', 'on_read', not 'later'"):
         place.mirror(merge="later")
-    with pytest.raises(TypeError, match="merge must be a str, not an int"):
+    with pytest.raises(ValueError, match="merge must be one of 'on_write', 'on_read', not 'later'"):
+        place.mirror(merge={"public.keyed": "on_read", "public.whole": "later"})
+    with pytest.raises(TypeError, match="merge must be a str or a dict, not an int"):
         place.mirror(merge=1)
+
+
+@pytest.mark.newest_server
+def test_some_tables_alone(tables: Place, caplog: pytest.LogCaptureFixture) -> None:
+    merge = {"public.keyed": "on_read", "public.kayed": "on_read"}
+    tables.run(merge=merge)
+    assert "merge names public.kayed, which is not mirrored" in caplog.text
+    _change(tables, 1)
+    tables.run(merge=merge)
+    assert [_marked(tables, table) > 0 for table in TABLES] == [True, False]
+    _change(tables, 2)
+    process = tables.start(
+        "--merge", "public.whole=on_read", "--merge", "public.keyed=on_write", "--until", "now"
+    )
+    _, said = process.communicate(timeout=240)
+    assert process.returncode == 0, said
+    assert _marked(tables, "public.whole") > 0
+    _expect_all(tables)

@@ -68,10 +68,11 @@ _MergeSeconds: TypeAlias = Annotated[
     ),
 ]
 _Merge: TypeAlias = Annotated[
-    str,
+    list[str] | None,
     typer.Option(
-        metavar="on_write|on_read",
-        help="write the files with updated and deleted rows anew, or mark these rows as deleted in files that stay",
+        metavar="[TABLE=]on_write|on_read",
+        help="write the files with updated and deleted rows anew (on_write, the default), or mark these rows as "
+        "deleted in files that stay; for all tables, or for one, and repeatable",
     ),
 ]
 _KeepPoints: TypeAlias = Annotated[int, typer.Option(metavar="N", help="how many points in time can be read")]
@@ -141,7 +142,7 @@ def mirror(
     segments: _Segments = None,
     seconds: _Seconds = 10.0,
     merge_seconds: _MergeSeconds = None,
-    merge: _Merge = "on_write",
+    merge: _Merge = None,
     keep_points: _KeepPoints = 100,
     in_step: _InStep = False,
     remove_segments: _RemoveSegments = False,
@@ -196,7 +197,7 @@ def _service(given: Mapping[str, Any]) -> Mirror:
 
     catalog = name_value_pairs("--iceberg-catalog", given["iceberg_catalog"], "type=rest")
     same = (
-        *("adopt", "format", "in_step", "keep_points", "merge", "merge_seconds", "metrics_address"),
+        *("adopt", "format", "in_step", "keep_points", "merge_seconds", "metrics_address"),
         *("metrics_file", "namespace"),
         *("retry_seconds", "seconds", "segments", "threads"),
     )
@@ -209,10 +210,26 @@ def _service(given: Mapping[str, Any]) -> Mirror:
             retention=Retention(consumed=True) if given["remove_segments"] else None,
             backlog_bytes=given["backlog_bytes"] or None,
             iceberg_catalog=catalog or None,
+            merge=_merges(given["merge"]),
             **{name: given[name] for name in same},
         )
     except ValueError as problem:
         raise UsageError(str(problem)) from problem
+
+
+def _merges(texts: list[str] | None) -> Any:
+    """The argument `merge` of `Mirror`."""
+    if not texts:
+        return "on_write"
+    if len(texts) == 1 and "=" not in texts[0]:
+        return texts[0]
+    pairs = [text.rpartition("=") for text in texts]  # the name of a table may have the sign
+    for text, (table, _, _) in zip(texts, pairs, strict=True):
+        if not table:
+            raise UsageError(
+                f"--merge: {text} is not TABLE=on_read or TABLE=on_write, as for more than one table"
+            )
+    return {table: merge for table, _, merge in pairs}
 
 
 def _read_dsn() -> str:

@@ -10,10 +10,12 @@ from pgoutput_fast.storage.paths import redacted_uri
 from pgoutput_fast.tables.files import CURRENT_FILE_BYTES
 from pgoutput_fast.tables.naming import SAME_NAMES, Naming
 
-__all__ = ["MERGES", "Merge", "TableOptions"]
+__all__ = ["MERGES", "Merge", "Merges", "TableOptions"]
 
 Merge: TypeAlias = Literal["on_write", "on_read"]
 MERGES: tuple[Merge, ...] = ("on_write", "on_read")
+# Of all tables, or {qualified name: of this table}. Others have `on_write`.
+Merges: TypeAlias = Merge | Mapping[str, Merge]
 
 
 @dataclass(frozen=True)
@@ -26,14 +28,23 @@ class TableOptions:
         file_bytes: about how many bytes a file of a current table has at most.
         naming: the names of current tables, with prefixes only.
         merge: how rows of current tables are updated and deleted: files with them are rewritten (`on_write`), or the
-            rows are marked deleted in files that stay, and readers skip them (`on_read`).
+            rows are marked deleted in files that stay, and readers skip them (`on_read`). A mapping has that of some
+            tables, by their qualified names; the others have `on_write`.
     """
 
     storage: Mapping[str, str] | None = field(default=None, repr=False)  # both may have secrets
     iceberg_catalog: Mapping[str, str] | None = field(default=None, repr=False)
     file_bytes: int = CURRENT_FILE_BYTES
     naming: Naming = SAME_NAMES
-    merge: Merge = "on_write"
+    merge: Merges = "on_write"
+
+    def merge_of(self, table: str) -> Merge:
+        """How rows of a table are updated and deleted.
+
+        >>> TableOptions(merge={"public.large": "on_read"}).merge_of("public.small")
+        'on_write'
+        """
+        return self.merge.get(table, "on_write") if isinstance(self.merge, Mapping) else self.merge
 
     @property
     def catalog_place(self) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from importlib import import_module
 from typing import ClassVar
 
@@ -55,10 +56,11 @@ class Target(ABC):
             raise ValueError(
                 "iceberg_catalog= is for format='iceberg': leave it out, or pass format='iceberg'"
             )
-        if options.merge not in MERGES:
-            raise ValueError(f"merge must be one of {', '.join(map(repr, MERGES))}, not {options.merge!r}")
-        if options.merge == "on_read" and not cls.marks:
-            raise ValueError(f"merge='on_read' cannot be had for {format} tables: leave it out")
+        for merge in options.merge.values() if isinstance(options.merge, Mapping) else (options.merge,):
+            if merge not in MERGES:
+                raise ValueError(f"merge must be one of {', '.join(map(repr, MERGES))}, not {merge!r}")
+            if merge == "on_read" and not cls.marks:
+                raise ValueError(f"merge='on_read' cannot be had for {format} tables: leave it out")
         cls.check_path(store, format)
 
     @classmethod
@@ -129,7 +131,7 @@ class FileTarget(Target):
         return CurrentFileTable(
             self.table(directory_of(table, self.options.naming), "current"),
             self.options.file_bytes,
-            self.options.merge,
+            self.options.merge_of(table),
         )
 
     @classmethod

@@ -69,6 +69,11 @@ def _text(name: str, value: object) -> None:
         raise TypeError(f"{name} must be a str, not {kind_of(value)}")
 
 
+def _text_or_dict(name: str, value: object) -> None:
+    if not isinstance(value, str | Mapping):
+        raise TypeError(f"{name} must be a str or a dict, not {kind_of(value)}")
+
+
 def _slot(name: str, value: object) -> None:
     _text(name, value)
     if _SLOT.fullmatch(str(value)) is None:
@@ -104,7 +109,7 @@ _CHECKS: Mapping[str, Callable[[str, Any], None]] = {
     "segments": _optional(expect_place),
     "seconds": _seconds,
     "merge_seconds": _optional(_seconds),
-    "merge": _text,
+    "merge": _text_or_dict,
     "options": _of(Options, "an Options"),
     "adopt": expect_bool,
     "retention": _of(Retention, "a Retention"),

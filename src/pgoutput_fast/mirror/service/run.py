@@ -6,7 +6,7 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -126,12 +126,21 @@ class MirrorRun:
             self._run,
             self._keep_going,
         )
+        self._check_names()
         self.follower = self._follower(progress)
         beginning = self._state.beginning()
         if beginning is not None and beginning.stage != "done":
             _log.warning("the repair was interrupted: it begins again")
             self.repair(stop)
         self.follower.mark()
+
+    def _check_names(self) -> None:
+        merges = self._settings.table_options.merge
+        unknown = set(merges if isinstance(merges, Mapping) else ()) - {
+            each.record.table for each in self.tables
+        }
+        if unknown:
+            _log.warning("merge names %s, which is not mirrored", ", ".join(sorted(unknown)))
 
     def _follower(self, progress: Progress) -> Follower:
         return Follower(

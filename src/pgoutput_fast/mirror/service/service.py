@@ -46,7 +46,7 @@ from pgoutput_fast.storage.stores import make_target, open_store
 from pgoutput_fast.tables.errors import MirrorError
 from pgoutput_fast.tables.formats import FORMATS, HISTORIES, check_name
 from pgoutput_fast.tables.naming import Naming
-from pgoutput_fast.tables.options import Merge, TableOptions
+from pgoutput_fast.tables.options import Merges, TableOptions
 
 __all__ = ["Mirror"]
 
@@ -76,7 +76,8 @@ class Mirror:
             `seconds`. Changes wait in memory until they are in the current table.
         merge: how rows of current tables are updated and deleted: `on_write` writes the files with them anew; `on_read`
             marks the rows as deleted, in files that stay, and their readers must know deletion vectors of Delta, or
-            position deletes of Iceberg. Each run may use another one.
+            position deletes of Iceberg. Each run may use another one. A dict such as `{"public.orders": "on_read"}` is
+            for the named tables; the others have `on_write`.
         options: how to decode: numeric, uuid, strings, on_error, unrepresentable, and those of memory and threads. The
             others must be the default. A uuid that is not a text is stored as a binary value.
         adopt: take over an existing slot, and its segments, if there are any. The slot must have no other reader.
@@ -116,7 +117,7 @@ class Mirror:
         segments: str | os.PathLike[str] | None = None,
         seconds: float = 10.0,
         merge_seconds: float | None = None,
-        merge: Merge = "on_write",
+        merge: Merges = "on_write",
         options: Options | None = None,
         adopt: bool = False,
         retention: Retention | None = None,

@@ -55,7 +55,7 @@ from pgoutput_fast.tables.file_table import CurrentFileTable
 from pgoutput_fast.tables.files import CURRENT_FILE_BYTES
 from pgoutput_fast.tables.formats import FORMATS, check_name, open_current
 from pgoutput_fast.tables.naming import Naming
-from pgoutput_fast.tables.options import Merge, TableOptions
+from pgoutput_fast.tables.options import Merges, TableOptions
 from pgoutput_fast.tables.table import TABLE_ERRORS
 from pgoutput_fast.transactions.outcomes import TransactionOutcomes
 
@@ -81,7 +81,7 @@ def current_sink(
     keep_points: int = MOST_POINTS,
     namespace: str = "",
     on_table_error: OnTableError = "stop",
-    merge: Merge = "on_write",
+    merge: Merges = "on_write",
 ) -> Callable[[DataFrame, int], None]:
     """Returns a function for `foreachBatch` that maintains current tables while a capture writes segments.
 
@@ -110,6 +110,7 @@ def current_sink(
             on: the table stays as it is, with its position (see `table_status`). It is tried again when the query
             starts again, with all changes after its position. If no table is left, the error is raised.
         merge: how rows are updated and deleted, as for a `Mirror`: `on_read` marks them as deleted in files that stay.
+            A dict is for the tables that it names.
 
     Raises:
         TypeError: if `namespace` is not a text.
