@@ -88,6 +88,14 @@ def test_formats_of_a_mirror() -> None:
             ["mirror", "-s", "s", "-p", "p", "--target", "t", "--iceberg-catalog", "=1"],
             "=1 is not NAME=VALUE",
         ),
+        (
+            ["mirror", "-s", "s", "-p", "p", "--target", "t", "--merge", "on_read", "--merge", "a.b=on_read"],
+            "on_read is not TABLE=on_read or TABLE=on_write",
+        ),
+        (
+            ["mirror", "-s", "s", "-p", "p", "--target", "t", "--merge", 'a."="=late'],
+            "merge must be one of 'on_write', 'on_read', not 'late'",
+        ),
     ],
 )
 def test_wrong_usage(
