@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -102,7 +103,29 @@ def _of_other_columns(file: Path) -> None:
     file.write_bytes(other.read_bytes())
 
 
-@pytest.mark.parametrize("damage", [_cut, _flip, _empty, _of_other_rows, _of_other_columns, Path.unlink])
+def _forged(*columns: str) -> Callable[[Path], None]:
+    """A file with a right checksum, and other columns: positions that the data file lacks, or none."""
+
+    def forge(file: Path) -> None:
+        parts = {
+            "id": pa.array(range(COUNT)),
+            "_row": pa.array([2**32 - 1] * COUNT, pa.uint32()),
+        }
+        table, sink = pa.table({name: parts[name] for name in columns}), pa.BufferOutputStream()
+        with pa.ipc.new_file(sink, table.schema) as writer:
+            writer.write_table(table)
+        content = sink.getvalue().to_pybytes()
+        file.write_bytes(content + zlib.crc32(content).to_bytes(4, "little"))
+
+    return forge
+
+
+_FORGED = [_forged("id", "_row"), _forged("id"), _forged("_row", "id")]
+
+
+@pytest.mark.parametrize(
+    "damage", [_cut, _flip, _empty, _of_other_rows, _of_other_columns, Path.unlink, *_FORGED]
+)
 def test_damaged_ones_are_written_again(
     damage: Callable[[Path], Any], large: LocalMerge, tmp_path: Path
 ) -> None:

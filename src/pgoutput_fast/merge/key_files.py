@@ -175,10 +175,22 @@ def _read(path: Path, rows: int) -> pa.Table | None:
         content = whole[: max(whole.size - _CHECK_BYTES, 0)]
         if whole[content.size :].to_pybytes() == _checksum(content):
             keys = pa.ipc.open_file(content).read_all()
-            return keys if keys.num_rows == rows else None
+            keys.validate(full=True)
+            return keys if _is_whole(keys, rows) else None
     except (OSError, pa.ArrowException):
-        pass
+        return None  # it is only a cache: the keys are read from the data file, and written again
     return None
+
+
+def _is_whole(keys: pa.Table, rows: int) -> bool:
+    """Whether a file has the form of `sorted_keys`, with positions in a data file of so many rows."""
+    names, kinds = keys.schema.names, keys.schema.types
+    if keys.num_rows != rows or names.count(_ROW) != 1 or (names[-1], kinds[-1]) != (_ROW, pa.uint32()):
+        return False
+    positions = keys.column(_ROW)
+    if any(column.num_chunks != 1 or column.null_count for column in keys.columns):
+        return False
+    return bool(pc.max(positions).as_py() < rows)
 
 
 def _checksum(content: pa.Buffer) -> bytes:
