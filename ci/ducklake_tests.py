@@ -33,6 +33,7 @@ TESTS = (
     "ducklake",
     "tests/tables/current",
     "tests/merge/test_staged.py",
+    "tests/cli/test_query.py::test_the_rows_of_the_server_in_ducklake",
     "tests/mirror/test_ducklake.py",
 )
 

@@ -33,11 +33,11 @@ COMMAND = "python ci/generate_api.py"
 # The modules from which users import, in the order of the page, and the pages that explain their names. A name is
 # explained on the first page that mentions it; `_page_of` handles other names.
 PUBLIC: dict[str, tuple[str, ...]] = {
-    "pgoutput_fast": ("decoding.md", "types.md", "transactions.md", "follow.md"),
-    "pgoutput_fast.segments": ("segments.md", "notebook.md"),
-    "pgoutput_fast.capture": ("capture.md", "snapshot.md", "segments.md"),
-    "pgoutput_fast.snapshot": ("snapshot.md",),
-    "pgoutput_fast.mirror": ("mirror.md", "current-tables.md"),
+    "pgoutput_fast": ("decoding.md", "types.md", "follow.md"),
+    "pgoutput_fast.segments": ("segments.md", "examples.md"),
+    "pgoutput_fast.capture": ("capture.md", "segments.md"),
+    "pgoutput_fast.snapshot": ("capture.md",),
+    "pgoutput_fast.mirror": ("mirror.md", "mirror/concepts.md", "mirror/failures.md", "current-tables.md"),
     "pgoutput_fast.spark": ("spark.md", "streaming.md"),
     "pgoutput_fast.spark.udf": ("spark.md",),
     "pgoutput_fast.storage": ("capture.md",),

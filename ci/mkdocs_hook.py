@@ -14,8 +14,10 @@ from repository import ROOT
 
 # On the site, these have the same paths as in the repository. Files in docs/ are at the top of the site.
 BESIDE = (
+    "README.md",
     "CHANGELOG.md",
     "CONTRIBUTING.md",
+    "LICENSE",
     "benchmarks/NOTES.md",
     "benchmarks/README.md",
     "benchmarks/guard.json",

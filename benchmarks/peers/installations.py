@@ -42,6 +42,10 @@ PINS = {
     "jpype1": "1.7.1",
     "packaging": "26.3",
     "deltalake": "1.6.6",
+    "connectorx": "0.4.6",
+    "dlt": "1.31.0",
+    "sqlalchemy": "2.1.9",
+    "tpchgen-cli": "4.0.0",
     "arro3-core": "0.9.1",
     "deprecated": "1.3.1",
     "wrapt": "2.5.2",
@@ -65,12 +69,13 @@ def version(package: str) -> str:
     return f"{package} {PINS[package]}"
 
 
-def python(*packages: str, pyarrow: bool = False) -> Path:
-    """A Python of this version with only these packages.
+def python(*packages: str, pyarrow: bool = False, dependencies: bool = False) -> Path:
+    """A Python of this version with these packages.
 
     Args:
         packages: keys of `PINS`, with all dependencies; no other package is installed.
         pyarrow: whether to install pyarrow too, in the version of this process.
+        dependencies: whether pip adds the dependencies, in versions of its choice.
 
     Raises:
         MissingError: if pip fails, with pip's error text.
@@ -81,7 +86,8 @@ def python(*packages: str, pyarrow: bool = False) -> Path:
     def make() -> None:
         shutil.rmtree(directory, ignore_errors=True)
         _run([sys.executable, "-m", "venv", str(directory)])
-        _run([str(program), "-m", "pip", "install", "--quiet", "--no-deps", "--no-input", *wanted])
+        only = [] if dependencies else ["--no-deps"]
+        _run([str(program), "-m", "pip", "install", "--quiet", "--no-input", *only, *wanted])
         (directory / "whole").touch()
 
     if not (directory / "whole").exists():

@@ -144,8 +144,13 @@ def quoted_ratio(each: Quoted, name: str) -> float:
     return megabytes / QUOTED_MEMCPY[name]
 
 
-def drawn(found: Mapping[str, Mapping[str, Outcome]]) -> str:
-    """The chart of speeds relative to memcpy, because these can be compared between machines."""
+def drawn(found: Mapping[str, Mapping[str, Outcome]], quoted: Sequence[Quoted] = QUOTED) -> str:
+    """The chart of speeds relative to memcpy, because these can be compared between machines.
+
+    Args:
+        found: the outcomes.
+        quoted: the figures that were measured once.
+    """
     panels: dict[str, list[Bar]] = {}
     for name, outcomes in found.items():
         memcpy = outcomes[MEMCPY]
@@ -159,7 +164,7 @@ def drawn(found: Mapping[str, Mapping[str, Outcome]]) -> str:
             ratio = outcome.cpu.speed_beside(memcpy.cpu)
             speed = _number(outcome.messages / outcome.cpu.seconds / 1e6)
             bars.append(Bar(each, kind, ratio, f"{_number(ratio)} ({speed} M/s)"))
-        for other in QUOTED:
+        for other in quoted:
             ratio = quoted_ratio(other, name)
             speed = _number(other.speeds[name][0])
             bars.append(Bar(other.name, "quoted", ratio, f"{_number(ratio)} ({speed} M/s)"))
@@ -168,19 +173,16 @@ def drawn(found: Mapping[str, Mapping[str, Outcome]]) -> str:
     return chart(
         panels,
         "Speed beside memcpy of the same messages, by CPU time; in brackets million messages or rows per CPU second.",
-        {
-            "ours": OURS,
-            "reference": "memcpy",
-            "peer": "peers, same run",
-            "quoted": f"measured once, {QUOTED_ON}, not in this run",
-        },
+        {"ours": OURS, "reference": "memcpy", "peer": "peers, same run"}
+        | ({"quoted": f"measured once, {QUOTED_ON}, not in this run"} if quoted else {}),
     )
 
 
 def write(text: str, found: Mapping[str, Mapping[str, Outcome]]) -> None:
-    """Rewrites the page's figures and the chart."""
+    """Rewrites the page's figures and the charts. That of README.md has one corpus."""
     rewrite(DOCS / "peers.md", text, BEGIN, END)
     (DOCS / "peers.svg").write_text(drawn(found), encoding="utf-8")
+    (DOCS / "decoders.svg").write_text(drawn(dict(list(found.items())[:1]), ()), encoding="utf-8")
 
 
 def _number(value: float) -> str:

@@ -3,8 +3,8 @@
     python -m benchmarks.spark.curve
 
 For every size this measures wall and CPU time to the noop sink, shuffled bytes, tasks, and the peak memory of a Python
-worker. At full size this rewrites the figures in docs/cluster.md and docs/curve.svg. The largest input takes some 3 GB
-in the temporary directory.
+worker. At full size this rewrites the figures in docs/performance.md and docs/curve.svg. The largest input takes some
+3 GB in the temporary directory.
 """
 
 from __future__ import annotations
@@ -233,7 +233,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     text = f"{heading}\n\n{table(points)}\n{on_paper(points)}"
     print(text)
     if given.write or (given.scale == SCALE and tuple(given.times) == TIMES):
-        rewrite(DOCS / "cluster.md", text, *MARKERS)
+        rewrite(DOCS / "performance.md", text, *MARKERS)
         (DOCS / "curve.svg").write_text(chart(points))
 
 

@@ -1,4 +1,4 @@
-"""A real cluster: how executors get the package, and tasks that Spark runs twice, as described in docs/cluster.md.
+"""A real cluster: how executors get the package, and tasks that Spark runs twice, as described in docs/performance.md.
 
 make test-cluster                                   # builds the wheel
 PGOUTPUT_FAST_WHEEL=... make test-cluster           # with an existing wheel
@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import nodes
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
@@ -23,7 +24,7 @@ from deltalake import DeltaTable
 import pgoutput_fast as pgo
 from environments import build_wheel
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
-from pgoutput_fast.segments import Source, write_segment
+from pgoutput_fast.segments import Source, list_segments, read_segment, write_segment
 
 ROWS, SEGMENTS = 20, 4
 PROGRAM = """
@@ -147,23 +148,32 @@ def test_another_version_on_the_nodes_is_said(cluster: Cluster) -> None:
 
 # ---- tasks that Spark runs twice -----------------------------------------------------------------------------------
 
-# On the slow worker, a task sleeps after it has written rows.
+# On the slow worker, a task sleeps after it has read or written rows.
 SLOW = """
 import os
-if "SLOW" in os.environ:
-    import time
-    import pyarrow.parquet
+import time
+import pyarrow.parquet
+slow = os.environ.get("SLOW")
+if slow == "write":
     write = pyarrow.parquet.ParquetWriter.write_table
     def write_slowly(*arguments, **more):
         write(*arguments, **more)
-        time.sleep(60)
+        time.sleep(300)
     pyarrow.parquet.ParquetWriter.write_table = write_slowly
+if slow == "read":
+    read = pyarrow.parquet.ParquetFile.iter_batches
+    def read_slowly(*arguments, **more):
+        yield from read(*arguments, **more)
+        time.sleep(300)
+    pyarrow.parquet.ParquetFile.iter_batches = read_slowly
 """
 SPECULATE = {
     "spark.speculation": "true",
     "spark.speculation.interval": "100ms",
     "spark.speculation.minTaskRuntime": "100ms",
     "spark.speculation.quantile": "0.1",
+    # Also of a stage with one task.
+    "spark.speculation.task.duration.threshold": "2s",
     "spark.eventLog.enabled": "true",
     "spark.eventLog.compress": "false",
     "spark.locality.wait": "0",
@@ -173,30 +183,80 @@ import time
 from pgoutput_fast import spark as pgspark
 
 begun = time.monotonic()
-(row,) = pgspark.write_tables(directory, lake, format=format)
-print("rows", row.rows, "of", row.files, "files; slow:", time.monotonic() - begun > 50, flush=True)
+if call == "write_tables":
+    pgspark.write_tables(directory, lake, format=format)
+elif call == "write_raw":
+    pgspark.write_raw(dump, lake, order_by="place", format=format)
+else:
+    pgspark.write_segments(pgspark.tag(dump, "place", spark=spark), segments)
+print("slow:", time.monotonic() - begun > 250, flush=True)
 spark.stop()
 """
 
 
-@pytest.mark.parametrize("format", ["parquet", "delta"])
-def test_a_task_that_spark_runs_twice(cluster: Cluster, tmp_path: Path, format: str) -> None:
+@pytest.mark.parametrize(
+    ("call", "slow", "format"),
+    [
+        ("write_tables", "write", "parquet"),
+        ("write_tables", "write", "delta"),
+        ("write_raw", "read", "parquet"),
+        ("write_raw", "write", "parquet"),
+        ("write_raw", "write", "delta"),
+        ("write_segments", "read", "parquet"),
+        ("write_segments", "write", "parquet"),
+    ],
+)
+def test_a_task_that_spark_runs_twice(
+    cluster: Cluster, tmp_path: Path, call: str, slow: str, format: str
+) -> None:
     """Only the files of the first attempt to finish remain. Spark runs no second attempt on the same host."""
     python = nodes.make_node(tmp_path / "full")
     packages = nodes.unpack(cluster.wheel, nodes.site_packages(tmp_path / "full"))
     (packages / "sitecustomize.py").write_text(SLOW)
+    places = {name: str(tmp_path / name) for name in ("dump", "segments", "lake")}
     lake, events = tmp_path / "lake", tmp_path / "events"
     events.mkdir()
+    _dump(cluster.place / "segments", tmp_path / "dump")
     settings = {**SPECULATE, "spark.eventLog.dir": events.as_uri()}
-    program = f"lake, format = {str(lake)!r}, {format!r}\n{WRITE}"
-    with nodes.started(tmp_path, python, workers=({}, {"SLOW": "1"}), address="127.0.0.*") as url:
+    named = {**places, "call": call, "format": format}
+    program = "".join(f"{name} = {value!r}\n" for name, value in named.items()) + WRITE
+    with nodes.started(tmp_path, python, workers=({}, {"SLOW": slow}), address="127.0.0.*") as url:
         done = nodes.run_driver(program, url, cluster.place / "segments", python, settings)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert f"rows {ROWS * SEGMENTS} of" in done.stdout
     assert "slow: False" in done.stdout
     logs = [path.read_text() for path in events.rglob("*events*") if path.is_file()]
     logged = [json.loads(line) for log in logs for line in log.splitlines()]
     assert any(event.get("Task Info", {}).get("Speculative") for event in logged)
+    if call == "write_segments":
+        _assert_segments(tmp_path)
+    else:
+        _assert_table(lake, format)
+
+
+def _dump(segments: Path, dump: Path) -> None:
+    """A file of numbered payloads for each segment."""
+    dump.mkdir()
+    place = 0
+    for part in list_segments(segments):
+        payloads = read_segment(part.path)["payload"]
+        places = pa.array(range(place, place + len(payloads)))
+        pq.write_table(pa.table({"place": places, "payload": payloads}), dump / f"{place:06}.parquet")
+        place += len(payloads)
+
+
+def _assert_segments(place: Path) -> None:
+    """Every payload is there once, and each file belongs to the segments."""
+    dumped = pa.concat_tables([pq.read_table(each) for each in sorted((place / "dump").iterdir())])
+    parts = list_segments(place / "segments")
+    written = pa.concat_tables([read_segment(part.path) for part in parts])
+    assert written["payload"].to_pylist() == dumped["payload"].to_pylist()
+    assert written["seq"].to_pylist() == list(range(len(dumped)))
+    assert {path.name for path in (place / "segments").rglob("*.parquet")} == {
+        part.path.name for part in parts
+    }
+
+
+def _assert_table(lake: Path, format: str) -> None:
     table = lake / "public.orders"
     found = {path.name for path in table.rglob("*.parquet")}
     if format == "parquet":

@@ -15,7 +15,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 import pgoutput_fast as pgo
-from pgoutput_fast.mirror import at, fresh
+from pgoutput_fast.mirror import fresh, points
 from pgoutput_fast.segments import list_segments, read_segment, segment_catalog, segment_outcomes
 
 
@@ -42,11 +42,9 @@ def changes(segments: Path, table: str) -> pa.Table:
     return pgo.decode_tagged(tagged, catalog, options, outcomes=segment_outcomes(segments)).table(table)
 
 
-def files_of(lake: Path, kind: str, table: str, version: int | None = None) -> list[str]:
-    """The Parquet files of a Delta table, which DuckDB can read without its extension for Delta."""
-    return [
-        each.removeprefix("file://") for each in DeltaTable(lake / kind / table, version=version).file_uris()
-    ]
+def history_files(lake: Path, table: str) -> list[str]:
+    """The Parquet files of a history. Files of a current table may also have rows that are marked deleted."""
+    return [each.removeprefix("file://") for each in DeltaTable(lake / "history" / table).file_uris()]
 
 
 def main() -> None:
@@ -57,14 +55,11 @@ def main() -> None:
         "changes:", duckdb.sql("SELECT _change_type, count(*) FROM orders GROUP BY 1 ORDER BY 1").fetchall()
     )
 
-    # The versions of one point, so that several tables belong together.
-    current = files_of(lake, "current", "public.orders", at(lake)["public.orders"])
-    print(
-        "current:",
-        duckdb.sql("SELECT id, note FROM read_parquet($1) ORDER BY id", params=[current]).fetchall(),
-    )
+    # The rows at the newest point. Other tables that are read at this position belong to them.
+    orders = fresh(lake, "public.orders", ["id", "note"], points(lake)[-1].position)
+    print("current:", duckdb.sql("SELECT id, note FROM orders ORDER BY id").fetchall())
 
-    history = files_of(lake, "history", "public.orders")
+    history = history_files(lake, "public.orders")
     query = "SELECT _change_type, id, note FROM read_parquet($1) WHERE id = 1 ORDER BY _commit_lsn, _seq"
     print("history:", duckdb.sql(query, params=[history]).fetchall())
 

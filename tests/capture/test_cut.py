@@ -153,6 +153,9 @@ def test_a_walsender_that_hangs(tmp_path: Path, caplog: pytest.LogCaptureFixture
             found = find_slot(own.dsn, SLOT)
             assert found is not None
             assert found.active_pid is not None
+            # While it waits for WAL, it holds no lock that other processes of the server need.
+            query = f"SELECT 1 FROM pg_stat_activity WHERE pid = {found.active_pid} AND wait_event LIKE 'WalSender%'"
+            wait_until(lambda: own.execute(query))
             os.kill(found.active_pid, signal.SIGSTOP)
             try:
                 own.execute("INSERT INTO counted VALUES (2, 1)")

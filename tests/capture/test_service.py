@@ -85,8 +85,8 @@ def test_a_directory_without_segments_is_told_once(
             Capture(database.dsn, slot, ["captured"], tmp_path).run(until_lsn=now(database))
     told = [each for each in caplog.messages if "has no segments" in each]
     assert told == [
-        f"{tmp_path} has no segments. They begin at the position of slot {slot}, and lack what committed before "
-        f"{format_lsn(found.confirmed_flush_lsn or 0)}"
+        f"{tmp_path} has no segments yet. The first one begins at {format_lsn(found.confirmed_flush_lsn or 0)}, the "
+        f"position of slot {slot}: earlier commits are not captured"
     ]
     assert not [each for each in caplog.messages if "somebody has read" in each]
 

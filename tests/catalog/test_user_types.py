@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 import pgoutput_fast as pgo
+from cells.extensions import GEOGRAPHY, GEOMETRY
+from cells.nested import TYPES as KNOWN
 from cells.scalar_cases import CASES
-from pgoutput_fast._core.columns.column import convert
-from pgoutput_fast.catalog.user_types import UserType, UserTypes
+from pgoutput_fast.capture import Snapshot
 from pgoutput_fast.decoding.result import Decoded
 from pgoutput_fast.schema.column_types import column_type_of
 from support import pg
+from support.extensions import TYPES, decoded_as_read, require_extension
 from support.oracle import comparable, enriched, plain_records, same_as_reference
+from support.snapshots import same_as_changes
 
 # Fields of one composite: every scalar case that is quick to write.
 FIELDS = [name for name in CASES if name != "citext"]
@@ -191,74 +195,74 @@ def test_without_a_catalog_they_are_strings(database: pg.Database, format_: str)
     assert t == ("low" if format_ == "text" else "\\x" + b"low".hex())
 
 
-EXTENSIONS = {
-    "citext": ["", "Straße", 'a "b" \\'],
-    "ltree": ["Top.Science.Astronomy", "a"],
-    "hstore": ['"a"=>"1"', '"a"=>NULL, "b c"=>"\\"x\\\\"', ""],
-    "cube": ["(1, 2),(3, 4.5)", "(0)"],
-}
-
-
-@pytest.mark.parametrize("extension", EXTENSIONS)
-def test_extension_types(database: pg.Database, format_: str, extension: str) -> None:
-    """Strings, as text has them; in binary too where the form is known, else hexadecimal digits under pg.unknown."""
-    values = EXTENSIONS[extension]
+@pytest.mark.parametrize("name", TYPES)
+def test_types_of_extensions(database: pg.Database, format_: str, name: str) -> None:
+    """A column, an array and a domain have what SQL reads from the server, in text and in binary."""
+    case = TYPES[name]
+    require_extension(database, case.extension)
+    with_array = case.has_binary or format_ == "text"
+    array = f", a {case.sql}[]" if with_array else ""
     with database.slot() as slot:
-        slot.execute(f"DROP TABLE IF EXISTS of_{extension}", f"DROP EXTENSION IF EXISTS {extension} CASCADE")
-        try:
-            slot.execute(f"CREATE EXTENSION {extension}")
-        except slot.connection.Error as problem:
-            pytest.skip(
-                f"PostgreSQL {database.version}, as it was found here: {str(problem).splitlines()[0]}"
-            )
-        slot.execute(f"CREATE TABLE of_{extension} (id int PRIMARY KEY, v {extension}, a {extension}[])")
+        slot.execute(
+            f"DROP TABLE IF EXISTS of_{name}",
+            f"DROP DOMAIN IF EXISTS d_{name}",
+            f"CREATE DOMAIN d_{name} AS {case.sql}",
+            f"CREATE TABLE of_{name} (id int PRIMARY KEY, v {case.sql}, d d_{name}{array})",
+            f"INSERT INTO of_{name} (id) VALUES (-1)",
+        )
         with slot.connection.cursor() as cursor:
-            for number, value in enumerate(values):
-                cursor.execute(
-                    f"INSERT INTO of_{extension} VALUES (%s, %s, ARRAY[%s, NULL]::{extension}[])",
-                    (number, value, value),
-                )
-        said = [text for (text,) in slot.execute(f"SELECT v::text FROM of_{extension} ORDER BY id")]
+            for number, value in enumerate(case.values):
+                arrays = f", ARRAY[%(v)s, NULL]::{case.sql}[]" if with_array else ""
+                cursor.execute(f"INSERT INTO of_{name} VALUES ({number}, %(v)s, %(v)s{arrays})", {"v": value})
+        expected = [
+            decoded_as_read(value)
+            for (value,) in slot.execute(f"SELECT {case.read.format('v')} FROM of_{name} ORDER BY id")
+        ]
         catalog = pgo.Catalog().enriched(slot.connection)
         payloads = slot.peek({"binary": "true"} if format_ == "binary" else {})
-    assert {each.extension for each in catalog.types.values() if each.name == extension} == {extension}
-    table = (
-        pgo.Decoder(catalog=catalog).decode([data for _, data in payloads]).table(f"public.of_{extension}")
-    )
-    found = table.column("v").to_pylist()
-    assert [each[0] for each in table.column("a").to_pylist()] == found
-    known = b"pg.unknown" not in table.schema.field("v").metadata
-    assert known == (extension != "cube")
-    if known or format_ == "text":
-        assert found == said
-    else:
-        assert all(each.startswith("\\x") for each in found)
+        with Snapshot(database.dsn, [slot.name], tables=[f"public.of_{name}"]) as snapshot:
+            loaded = same_as_changes(snapshot, payloads)[f"public.of_{name}"].sort_by("id")
+        slot.execute(f"DROP TABLE of_{name}")
+    table = pgo.Decoder(catalog=catalog).decode([data for _, data in payloads]).table(f"public.of_{name}")
+    assert table.sort_by("id").column("v").equals(loaded.column("v"))
+    table.validate(full=True)
+    for column in ("v", "d"):
+        assert [case.plain(value) for value in table.column(column).to_pylist()] == expected
+        assert b"pg.unknown" not in table.schema.field(column).metadata
+    if with_array:
+        elements = [each and [case.plain(value) for value in each] for each in table.column("a").to_pylist()]
+        assert elements == [None, *([value, None] for value in expected[1:])]
 
 
-PAIRS = b'\0\0\0\2\0\0\0\1a\xff\xff\xff\xff\0\0\0\2"\\\0\0\0\2\xc3\xa9'
-HSTORE = column_type_of(
-    pgo.Column("c", 40000),
-    pgo.Options(),
-    UserTypes([UserType(40000, "s", "hstore", "base", extension="hstore")]),
-)
+def test_what_geoarrow_says_of_a_geometry(database: pg.Database) -> None:
+    require_extension(database, "postgis")
+    with database.slot() as slot:
+        slot.execute(
+            """CREATE TABLE places (id int PRIMARY KEY, a geometry, b geometry(Point, 4326), c geometry(PointZ), d geography,
+                e geography(LineString, 4267))""",
+            "INSERT INTO places (id) VALUES (1)",
+        )
+        catalog = pgo.Catalog().enriched(slot.connection)
+        payloads = slot.peek()
+        slot.execute("DROP TABLE places")
+    table = pgo.Decoder(catalog=catalog).decode([data for _, data in payloads]).table("public.places")
+    fields = [table.schema.field(name).metadata for name in "abcde"]
+    assert {each[b"ARROW:extension:name"] for each in fields} == {b"geoarrow.wkb"}
+    assert [json.loads(each.get(b"ARROW:extension:metadata", "null")) for each in fields] == GEOARROW
 
 
-def test_binary_hstore_as_its_text() -> None:
-    got, issues = convert(HSTORE, [PAIRS, None, b"\0\0\0\0"], True)
-    assert got.to_pylist() == ['"a"=>NULL, "\\"\\\\"=>"é"', None, ""]
-    assert issues == []
-    got, issues = convert(HSTORE, [PAIRS[:-1] + b"a"], True)
-    assert got.to_pylist() == [None]
-    assert [code for _, code, _ in issues] == [69]  # not UTF-8: a legal value of another encoding
+GEOARROW = [
+    None,
+    {"crs": "4326", "crs_type": "srid"},
+    None,
+    {"crs": "4326", "crs_type": "srid", "edges": "spherical"},
+    {"crs": "4267", "crs_type": "srid", "edges": "spherical"},
+]
 
 
-def test_malformed_hstore() -> None:
-    wrong = [PAIRS[:n] for n in range(len(PAIRS))] + [
-        PAIRS + b"\0",
-        b"\xff" * 4,
-        b"\x7f\xff\xff\xff",
-        b"\0\0\0\1\xff\xff\xff\xff\0\0\0\0",
-    ]
-    wrong += [b"\0\0\0\1\0\0\0\0\xff\xff\xff\xfe", b"\0\0\0\1\0\0\0\0\x7f\xff\xff\xff"]
-    _, issues = convert(HSTORE, wrong, True)
-    assert [row for row, code, _ in issues if code < 64] == list(range(len(wrong)))
+def test_what_geoarrow_says_of_recorded_modifiers() -> None:
+    """atttypmod of the columns above, from PostGIS 3.3.2."""
+    columns = [(GEOMETRY, -1), (GEOMETRY, 1107460), (GEOMETRY, 6), (GEOGRAPHY, -1), (GEOGRAPHY, 1092360)]
+    found = [dict(column_type_of(pgo.Column("c", *each), pgo.Options(), KNOWN).metadata) for each in columns]
+    assert {each["ARROW:extension:name"] for each in found} == {"geoarrow.wkb"}
+    assert [json.loads(each.get("ARROW:extension:metadata", "null")) for each in found] == GEOARROW

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 
+from cells import extensions
 from cells.every_type import ALL, EMPTY_ARRAY, Cells, array, numeric
 from pgoutput_fast.catalog.user_types import TypeField, UserType, UserTypes
 from reference.nested import Described
@@ -38,7 +39,7 @@ DESCRIBED = {
     GADGET: Described("base", "public", "gadget"),
     GADGETS: Described("array", "public", "_gadget", GADGET),
     MAYBE: Described("composite", "public", "maybe", fields=(("g", GADGET, -1), ("gone", 40000, -1), ("b", 16, -1))),
-}  # fmt: skip
+} | extensions.DESCRIBED  # fmt: skip
 
 TYPES = UserTypes(
     UserType(
@@ -49,6 +50,8 @@ TYPES = UserTypes(
         one.of,
         one.typmod,
         fields=tuple(TypeField(*f) for f in one.fields),
+        delimiter=one.delimiter,
+        extension=one.extension,
     )  # type: ignore[arg-type]
     for oid, one in DESCRIBED.items()
 )
@@ -266,4 +269,4 @@ USER: dict[str, Cells] = {
     "maybe": Cells(MAYBE, text=[b"(any,thing,t)"], binary=[record((GADGET, b"\0"), (40000, b"\1"), (16, b"\1"))]),
 }  # fmt: skip
 
-EVERY = ALL | NESTED | USER
+EVERY = ALL | NESTED | USER | extensions.CELLS

@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -336,7 +337,40 @@ def test_a_slot(place: Place, capsys: Shown) -> None:
     assert before is not None
     assert after is not None
     assert after.confirmed_flush_lsn == before.confirmed_flush_lsn
-    assert "there is " + place.slot in error(
-        ["inspect", *words[:2], "--slot", "no", "-p", "mirrored"], capsys
-    )
-    assert "there is none of that name" in error(["inspect", *words[:4], "-p", "other"], capsys)
+    assert "it has " + place.slot in error(["inspect", *words[:2], "--slot", "no", "-p", "mirrored"], capsys)
+    assert "it does not exist" in error(["inspect", *words[:4], "-p", "other"], capsys)
+
+
+@pytest.mark.parametrize("kind", ["recvlogical", "segments"])
+def test_a_summary(kind: str, tmp_path: Path, capsys: Shown) -> None:
+    places = {**write_all(tmp_path), "segments": tmp_path / "segments"}
+    write_segments(tmp_path / "segments")
+    command = ["segments", "cat"] if kind == "segments" else ["inspect"]
+    assert main([*command, str(places[kind]), "--json"]) == 0
+    shown = [json.loads(each) for each in capsys.readouterr().out.splitlines()]
+    assert main([*command, str(places[kind]), "--summary", "--json"]) == 0
+    (found,) = map(json.loads, capsys.readouterr().out.splitlines())
+    assert found["kinds"] == Counter(each["kind"] for each in shown)
+    assert found["messages"] == len(shown)
+    assert found["bytes"] == sum(each["bytes"] for each in shown)
+    orders = Counter(each["kind"] for each in shown if "public.orders" in each["tables"])
+    assert orders["insert"] > 0
+    for kind_of_change in ("insert", "update", "delete", "truncate"):
+        assert found["tables"]["public.orders"][kind_of_change] == orders[kind_of_change]
+    assert main([*command, str(places[kind]), "--summary", "--table", "public.orders"]) == 0
+    head, *rows, last = capsys.readouterr().out.splitlines()
+    assert head.split() == ["table", "insert", "update", "delete", "truncate", "bytes"]
+    (row,) = (each for each in rows if each.startswith("public.orders "))
+    assert row.split()[:2] == ["public.orders", str(orders["insert"])]
+    assert last.startswith(f"{orders.total()} messages, ")
+
+
+def test_a_summary_of_an_input_that_is_cut_off(tmp_path: Path, capsys: Shown) -> None:
+    whole = write_all(tmp_path)["raw"].read_bytes()
+    (tmp_path / "cut").write_bytes(whole[:-3])
+    assert main(["inspect", str(tmp_path / "cut"), "--summary"]) == 1
+    shown = capsys.readouterr()
+    assert "public.orders" in shown.out
+    assert shown.err
+    assert main(["inspect", str(tmp_path / "cut"), "--summary", "--follow"]) == 2
+    assert "leave out one of them" in capsys.readouterr().err

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer.main
@@ -45,6 +46,20 @@ def test_every_command_has_an_example_and_is_in_the_page(
     page = (DOCS / "command-line.md").read_text()
     assert re.search(rf"^(\$|   ) {called}( |$)", page, re.MULTILINE)
     assert f"`{' '.join(words)}`" in page
+
+
+def test_a_short_option_means_the_same_everywhere() -> None:
+    meanings: dict[str, set[str]] = {}
+    for words in names():
+        command: Any = typer.main.get_command(app)
+        for word in words:
+            command = command.commands[word]
+        for parameter in command.params:
+            for short in parameter.opts:
+                if len(short) == 2:
+                    meanings.setdefault(short, set()).add(max(parameter.opts, key=len))
+    assert meanings["-t"] == {"--table"}
+    assert {short: found for short, found in meanings.items() if len(found) > 1} == {}
 
 
 @pytest.mark.parametrize("given", [[], ["--help"]])
@@ -175,7 +190,7 @@ def test_completion_knows_the_commands() -> None:
         "COMP_CWORD": "2",
     }
     done = subprocess.run(COMMAND, env=environment, capture_output=True, text=True)
-    assert done.stdout.split() == ["ls", "create", "drop"]
+    assert done.stdout.split() == ["ls", "create", "alter", "drop"]
 
 
 HEAVY = {"psycopg2", "pyspark", "pandas", "deltalake", "duckdb"}

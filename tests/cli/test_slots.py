@@ -49,7 +49,7 @@ def test_a_publication_that_is_missing_prevents_the_slot(
     assert main(["slots", "create", place.slot, "-p", "mirored", "--dsn", place.database.dsn]) == 1
     shown = capsys.readouterr()
     assert shown.out == ""
-    assert "publication mirored: there is none of that name" in shown.err
+    assert "publication mirored: it does not exist" in shown.err
     assert "the nearest: mirrored" in shown.err
     assert find_slot(place.database.dsn, place.slot) is None
 

@@ -52,7 +52,7 @@ def test_tables_become_files(shop: Place, tmp_path: Path, capsys: pytest.Capture
 def test_one_table_for_programs(shop: Place, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     target = tmp_path / "tables"
     before = list_slots(shop.database.dsn)
-    words = ["snapshot", "--dsn", shop.database.dsn, "-p", "mirrored", "-t", str(target)]
+    words = ["snapshot", "--dsn", shop.database.dsn, "-p", "mirrored", "--target", str(target)]
     assert main([*words, "--table", "public.orders", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["table"], found["rows"], found["slot"]) == ("public.orders", 30, None)
@@ -70,12 +70,38 @@ def test_one_table_for_programs(shop: Place, tmp_path: Path, capsys: pytest.Capt
 def test_a_failure_leaves_no_slot(
     shop: Place, tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str], message: str
 ) -> None:
-    words = ["snapshot", "--dsn", shop.database.dsn, "-t", str(tmp_path / "tables"), "--slot", shop.slot]
+    words = [
+        "snapshot",
+        "--dsn",
+        shop.database.dsn,
+        "--target",
+        str(tmp_path / "tables"),
+        "--slot",
+        shop.slot,
+    ]
     assert main([*words, *more]) == 1
     said = capsys.readouterr().err
     assert message in said
     assert said.count("\n") == 1
     assert find_slot(shop.database.dsn, shop.slot) is None
+
+
+@pytest.mark.parametrize("command", ["snapshot", "slots create"])
+def test_a_user_who_may_not_replicate_is_told_what_to_do(
+    shop: Place, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    role = f"{shop.slot}_plain"
+    shop.database.execute(f"CREATE ROLE {role} LOGIN")
+    try:
+        words = ["-p", "mirrored", "--target", str(tmp_path / "t")] if command == "snapshot" else [shop.slot]
+        assert main([*command.split(), "--dsn", f"{shop.database.dsn} user={role}", *words]) == 1
+        said = capsys.readouterr().err
+        assert f"Run ALTER ROLE {role} REPLICATION as a superuser" in said
+        assert "you named none" not in said
+        assert said.count("\n") == 1
+        assert find_slot(shop.database.dsn, shop.slot) is None
+    finally:
+        shop.database.execute(f"DROP ROLE {role}")
 
 
 # A command that gets a signal when its load begins to write.
@@ -104,7 +130,7 @@ def test_a_signal_leaves_no_slot(shop: Place, tmp_path: Path, number: signal.Sig
         shop.database.dsn,
         "-p",
         "mirrored",
-        "-t",
+        "--target",
         str(tmp_path),
         "--slot",
         shop.slot,
@@ -125,7 +151,7 @@ def test_ctrl_c_while_the_server_waits_for_a_transaction(shop: Place, tmp_path: 
         shop.database.dsn,
         "-p",
         "mirrored",
-        "-t",
+        "--target",
         str(tmp_path),
         "--slot",
         shop.slot,
@@ -150,5 +176,5 @@ def test_wrong_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         "pgoutput-fast: these arguments are missing: --publication, --target\n"
     )
     (tmp_path / "file").touch()
-    assert main(["snapshot", "-p", "p", "-t", str(tmp_path / "file")]) == 2
+    assert main(["snapshot", "-p", "p", "--target", str(tmp_path / "file")]) == 2
     assert "must be a directory" in capsys.readouterr().err

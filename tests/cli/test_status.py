@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from pgoutput_fast.capture import drop_slot
 from pgoutput_fast.cli.main import main
 from support.capturing import wait_until
 from support.mirrors import Following, Place, place
@@ -29,7 +30,8 @@ def test_wrong_targets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
         said = capsys.readouterr()
         assert (said.out, said.err) == (
             "",
-            f"pgoutput-fast: {target} is not the target of a mirror, or its first load has not begun\n",
+            f"pgoutput-fast: {target} is not the target of a mirror, or its first load has not begun: name the target "
+            "of the mirror, or run the mirror\n",
         )
 
 
@@ -70,3 +72,10 @@ def test_a_mirror(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
     first, second = map(json.loads, said.out.splitlines())
     assert (first["state"], first["error"], first["waiting_rows"]) == ("unpublished", None, 0)
     assert (second["state"], second["position"], said.err) == ("follow", second["history_position"], "")
+
+    drop_slot(dsn, place.slot)
+    assert main(["status", target, "--dsn", dsn]) == 1
+    said = capsys.readouterr()
+    assert "does not answer" not in said.err
+    assert "--reload" not in said.err
+    assert f"public.orders: slot {place.slot} is gone: the changes since then are lost" in said.err

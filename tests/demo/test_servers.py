@@ -432,6 +432,26 @@ def test_ci_fails_without_servers(tmp_path: Path) -> None:
     assert "ci/fetch_servers.py" in result.stdout + result.stderr
 
 
+def test_tests_that_begin_too_late_are_left_out_and_counted() -> None:
+    environment = os.environ | {"PGOUTPUT_FAST_TESTS_UNTIL": "1", "PYTHONPATH": python_path(TESTS)}
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-n0",
+        "-p",
+        "no:cacheprovider",
+        __file__,
+        "-k",
+        "unused_server",
+    ]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=800)
+    assert result.returncode == 0, result.stdout
+    assert "no time was left for it" in result.stdout
+    assert "1 skipped" in result.stdout
+
+
 # --- Java -------------------------------------------------------------------------------------------------
 
 

@@ -319,10 +319,10 @@ def test_what_arguments_may_not_be(database: pg.Database, slot: str, tmp_path: P
         pgo.follow(database.dsn, slot, ["captured"], until_lsn="soon")
     with pytest.raises(ValueError, match="receive_timeout must be positive"):
         pgo.follow(database.dsn, slot, ["captured"], receive_timeout=0)
-    with pytest.raises(CaptureError, match="publication capturd: there is none of that name"):
+    with pytest.raises(CaptureError, match="publication capturd: it does not exist"):
         next(iter(pgo.follow(database.dsn, slot, ["capturd"])))
     assert find_slot(database.dsn, "not_made") is None
-    with pytest.raises(CaptureError, match="publication capturd: there is none of that name"):
+    with pytest.raises(CaptureError, match="publication capturd: it does not exist"):
         next(iter(pgo.follow(database.dsn, "not_made", ["capturd"])))
     assert find_slot(database.dsn, "not_made") is None
 

@@ -1,13 +1,21 @@
-"""Which short files an effect joins: few stay, one effect joins little, and rows are not written again and again."""
+"""Which files are joined: few stay, one effect joins little, and rows are not written again and again. And rewritten."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from pgoutput_fast.merge.compaction import to_join
-from pgoutput_fast.tables.table import DataFile, Version
+from pgoutput_fast.merge.compaction import to_compact
+from pgoutput_fast.tables.data_files import by_bounds
+from pgoutput_fast.tables.joining import to_join
+from pgoutput_fast.tables.table import DataFile, MarkedRows, Version
+from support import numbered
+from support.current_tables import delta_table
 
 _FILE_BYTES = 32 << 20
 
@@ -18,7 +26,12 @@ def _version(sizes: list[int]) -> Version:
 
 
 def _joined(sizes: list[int], file_bytes: int = _FILE_BYTES) -> list[int]:
-    return [sizes[k] for k in to_join(_version(sizes), file_bytes)]
+    return [sizes[k] for k in _to_join(sizes, file_bytes)]
+
+
+def _to_join(sizes: list[int], file_bytes: int = _FILE_BYTES) -> Sequence[int]:
+    version = _version(sizes)
+    return to_join(version, file_bytes, partial(by_bounds, version))
 
 
 @pytest.mark.parametrize(
@@ -48,7 +61,7 @@ def test_a_long_stream_of_short_files(seed: int) -> None:
     sizes: list[int] = []
     came = written = 0
     for size in np.exp(dice.uniform(np.log(5_000), np.log(2_000_000), 4_000)).astype(int).tolist():
-        joined = to_join(_version(sizes), _FILE_BYTES)
+        joined = _to_join(sizes)
         whole = size + sum(sizes[k] for k in joined)
         assert whole - size <= 2 * _FILE_BYTES
         sizes = [each for k, each in enumerate(sizes) if k not in set(joined)]
@@ -58,3 +71,26 @@ def test_a_long_stream_of_short_files(seed: int) -> None:
         came, written = came + size, written + whole
         assert sum(each <= _FILE_BYTES // 8 for each in sizes) <= 3 * 9
     assert written <= 3 * came
+
+
+@pytest.mark.parametrize(("most", "wanted"), [(None, [3, 5, 2]), (2, [3, 5]), (1, [3]), (0, [3])])
+def test_files_that_are_rewritten(most: int | None, wanted: list[int], tmp_path: Path) -> None:
+    """Those with the most marks, up to a number, and those with too many."""
+    marks = [0, 100, 101, 201, 50, 200, 0]
+    files = [
+        DataFile(f"{k}.parquet", 1000, _FILE_BYTES, MarkedRows(None, np.arange(count)) if count else None)
+        for k, count in enumerate(marks)
+    ]
+    files.append(DataFile("of another program", None, _FILE_BYTES, MarkedRows(None, np.arange(500))))  # type: ignore[arg-type]
+    version = Version(1, 1, numbered.SCHEMA, files, lambda _: (pa.nulls(8), pa.nulls(8)))
+    table = delta_table(tmp_path, "t", merge="on_read").table
+    units = to_compact(table, version, most)
+    assert [[file.name for file in unit.files] for unit in units] == [[f"{k}.parquet"] for k in wanted]
+
+
+def test_joined_files_are_not_rewritten_as_well(tmp_path: Path) -> None:
+    files = [DataFile(f"{k}.parquet", 100, 1000, MarkedRows(None, np.arange(50))) for k in range(9)]
+    version = Version(1, 1, numbered.SCHEMA, files, lambda _: (pa.nulls(9), pa.nulls(9)))
+    table = delta_table(tmp_path, "t", merge="on_read").table
+    (unit,) = to_compact(table, version)
+    assert len(unit.files) == 9

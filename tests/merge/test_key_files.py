@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pgoutput_fast.merge.key_files import KeyFiles
+from pgoutput_fast.merge.key_files import KeyFiles, sorted_keys
 from pgoutput_fast.merge.local import LocalMerge
 from pgoutput_fast.storage.stores import open_store
 from pgoutput_fast.tables.table import DataFile
@@ -246,3 +246,39 @@ def test_searches_beside_plain_python(columns: list[str], tmp_path: Path) -> Non
         assert len(places) == sum(row in expected for row in rows)
     unknown = DataFile("a.parquet", None, 1)  # type: ignore[arg-type]
     assert sum(len(at) for at, _ in keys.rows(unknown, table.schema, columns, table.select(columns))) == 5000
+
+
+def test_the_keys_of_a_rewritten_file_need_no_search(large: LocalMerge, tmp_path: Path) -> None:
+    """They are those of the file before without the marked rows, in their new places."""
+    _for_all(large).apply(numbered.effect([5]), 2)
+    (before,) = _files(tmp_path)
+    gone = np.random.default_rng(4).choice(COUNT, COUNT // 9, replace=False).tolist()
+    large.table.most_marked = 0.5
+    large.apply(numbered.effect(gone[:100]), 3)
+    large.table.most_marked = 0.1
+    large.apply(numbered.effect(gone[100:], [COUNT]), 4)
+    (after,) = _files(tmp_path)
+    assert before != after
+    name = after.name.removesuffix(".arrow")
+    kept = pq.read_table(tmp_path / "t" / name, columns=["id"])
+    assert kept.num_rows < COUNT - COUNT // 10
+    keys = pa.ipc.open_file(after.read_bytes()[:-4]).read_all()
+    assert keys.equals(sorted_keys(kept))
+    # The next search uses them: it does not read the data.
+    (tmp_path / "t" / name).rename(tmp_path / "data")
+    left = sorted({*range(COUNT + 1)} - {5, *gone})
+    large.apply(numbered.effect([left[7]], [left[8]]), 5)
+    (tmp_path / "data").rename(tmp_path / "t" / name)
+    assert numbered.ids(large) == sorted({*left} - {left[7]})
+
+
+def test_without_merges_on_read_a_vacuum_removes_them(large: LocalMerge, tmp_path: Path) -> None:
+    large.apply(numbered.effect([5]), 2)
+    large.vacuum()
+    assert len(_files(tmp_path)) == 1
+    back = delta_table(tmp_path, "t", merge="on_write")
+    assert back.vacuum() > 0
+    assert not (tmp_path / "t" / "_keys").exists()
+    assert back.vacuum() == 0
+    delta_table(tmp_path, "t", merge="on_read").apply(numbered.effect([6]), 3)
+    assert len(_files(tmp_path)) == 1

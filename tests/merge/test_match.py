@@ -41,6 +41,13 @@ def test_lists_and_structs() -> None:
     assert _codes(_NESTED, [], values) == [-1] * len(values)
 
 
+def test_maps() -> None:
+    kind = pa.map_(pa.string(), pa.string())
+    values = [None, [], [("a", None)], [("a", "")], [("", "a")], [("a", ""), ("b", "c")]]
+    assert sorted(_codes(kind, values, values)) == list(range(len(values)))
+    assert _codes(kind, values, [[("b", None)], [("a", "c"), ("b", "")]]) == [-1, -1]
+
+
 def test_slices_and_chunks() -> None:
     column = pa.array([[{"x": n, "y": [str(n)]}] if n % 3 else None for n in range(20)], _NESTED)
     whole = pa.table({"n": pa.array(range(20)), "c": column})

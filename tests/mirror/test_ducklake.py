@@ -6,11 +6,15 @@ import re
 import time
 from typing import Any
 
+import pyarrow.compute as pc
 import pytest
 
+from pgoutput_fast.merge.formats import open_current_table
 from pgoutput_fast.mirror import at, fresh, points
 from pgoutput_fast.mirror.state.mirror_state import MirrorState
 from pgoutput_fast.storage.stores import open_store
+from pgoutput_fast.tables.options import TableOptions
+from support import transfers
 from support.ducklake import LAKE
 from support.mirrors import Place, current_of, expect_equal, place
 from support.paths import DOCS
@@ -86,3 +90,65 @@ def test_the_page_reads_the_rows(place: Place, monkeypatch: pytest.MonkeyPatch) 
     found: dict[str, Any] = {}
     exec(code, found)
     assert sorted(found["rows"]["id"].to_pylist()) == [1, 2]
+
+
+def test_all_tables_change_in_one_snapshot(place: Place) -> None:
+    """Any reader sees the tables of a snapshot at one position: money that moves between them is never lost."""
+    place.database.execute(*transfers.SCHEMA, "CREATE PUBLICATION mirrored FOR ALL TABLES")
+    place.run(format="ducklake")
+    left, right = (
+        open_current_table("ducklake", open_store(place.target), f"public.{side}_accounts", TableOptions())
+        for side in ("left", "right")
+    )
+    loaded = max(each.version() or 0 for each in (left, right))
+    for seed in range(4):
+        transfers.write(place.database, seed, 25)
+        place.run(format="ducklake")
+        assert left.position_and_version() == right.position_and_version()
+    versions = range(loaded, (left.version() or 0) + 1)
+    totals = [
+        sum(pc.sum(each.read(version)["balance"]).as_py() for each in (left, right)) for version in versions
+    ]
+    assert totals == [transfers.TOTAL] * len(versions)
+    assert len(versions) > 4
+    expect_equal(place, "public.left_accounts", "public.right_accounts", format="ducklake")
+
+
+def test_a_table_that_cannot_take_its_changes_does_not_stop_the_others(place: Place) -> None:
+    """DuckLake reserves the name of the new column."""
+    place.database.execute(*transfers.SCHEMA, "CREATE PUBLICATION mirrored FOR ALL TABLES")
+    place.run(format="ducklake")
+    place.database.execute(
+        "ALTER TABLE left_accounts ADD row_id int", "UPDATE left_accounts SET balance = 1, row_id = 2"
+    )
+    transfers.write(place.database, 1, 25)
+    with place.mirror(format="ducklake") as mirror:
+        mirror.run(until_lsn="now")
+        errors = {each.table: each.error for each in mirror.status() if each.error}
+    assert errors.keys() == {"public.left_accounts"}
+    assert "cannot have the column 'row_id', which DuckLake reserves" in (
+        errors["public.left_accounts"] or ""
+    )
+    expect_equal(place, "public.right_accounts", format="ducklake")
+
+
+def test_killed_amid_the_changes_of_two_tables(place: Place) -> None:
+    place.database.execute(*transfers.SCHEMA, "CREATE PUBLICATION mirrored FOR ALL TABLES")
+    place.run(format="ducklake")
+    before = at(place.target)
+    for kill in (
+        ["pgoutput_fast.merge.duckdb", "DuckDBMerge._change", 2],
+        ["pgoutput_fast.tables.ducklake", "fsync", 1],
+    ):
+        transfers.write(place.database, 1, 25)
+        place.database.execute(
+            "UPDATE left_accounts SET balance = balance", "UPDATE right_accounts SET balance = balance"
+        )
+        place.killed(kill, "--format", "ducklake")
+        rows = [current_of(place.target, table, version, "ducklake") for table, version in before.items()]
+        assert sum(pc.sum(each["balance"]).as_py() for each in rows) == transfers.TOTAL
+        for table, version in before.items():
+            found = open_current_table("ducklake", open_store(place.target), table, TableOptions())
+            assert found.version() == version
+    place.run(format="ducklake")
+    expect_equal(place, "public.left_accounts", "public.right_accounts", format="ducklake")

@@ -123,14 +123,33 @@ def test_a_role_without_rights(small: Place) -> None:
             # All that is missing, at once.
             assert f"Run ALTER ROLE {role} REPLICATION" in str(refused.value)
             small.database.execute(f"GRANT SELECT ON t, u TO {role}")
-            with pytest.raises(Exception, match=r"(?i)replication"):
+            with pytest.raises(psycopg2.Error, match=r"(?i)replication") as denied:
                 mirror.run(until_lsn="now")
+            assert f"Run ALTER ROLE {role} REPLICATION" in str(denied.value.__notes__)
             _expect_nothing(small)
             small.database.execute(f"ALTER ROLE {role} REPLICATION")
             mirror.run(until_lsn="now")
         expect_equal(small, "public.t")
     finally:
         small.database.execute(f"REVOKE ALL ON t, u FROM {role}", f"DROP ROLE {role}")
+
+
+def test_a_publication_without_tables(place: Place, capfd: pytest.CaptureFixture[str]) -> None:
+    place.database.execute("CREATE TABLE t (id int PRIMARY KEY)", "CREATE PUBLICATION mirrored")
+    place.run()
+    assert capfd.readouterr().err.count("it has no tables") == 1  # each capture says it
+    place.database.execute("ALTER PUBLICATION mirrored ADD TABLE t", "INSERT INTO t VALUES (1)")
+    place.run()
+    expect_equal(place, "public.t")
+
+
+def test_a_target_that_nobody_may_write_to(small: Place) -> None:
+    with (
+        pytest.raises(OSError, match="_mirror") as refused,
+        Mirror(small.database.dsn, small.slot, ["mirrored"], "/sys/kernel"),
+    ):
+        pass
+    assert "This process may not write to /sys/kernel. Give it the permission" in str(refused.value.__notes__)
 
 
 def test_a_target_that_is_a_file(small: Place, tmp_path: Path) -> None:
@@ -224,7 +243,7 @@ def test_a_first_load_that_is_stopped_names_its_slot(place: Place, number: int) 
 
     def loads() -> bool:
         known = MirrorState(open_store(place.target)).beginning()
-        return process.poll() is not None or (known is not None and known.stage == "load")
+        return process.poll() is not None or (known is not None and known.stage == "done")
 
     try:
         wait_until(loads)
@@ -234,9 +253,8 @@ def test_a_first_load_that_is_stopped_names_its_slot(place: Place, number: int) 
         process.kill()
     assert process.returncode == 1, said
     last = said.splitlines()[-1]
-    assert last.startswith(
-        "pgoutput-fast: it was stopped. The first load is not complete: run the mirror again"
-    )
+    assert last.startswith("pgoutput-fast: it was stopped. Tables are still to be loaded (public.t0, ")
+    assert "run the mirror again, and it goes on" in last
     assert f"Slot {place.slot} may stay" in last
     assert find_slot(place.database.dsn, place.slot) is not None
 

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import re
-import shlex
 import shutil
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import psycopg2.extras
 import pytest
 
-from pgoutput_fast.capture import create_slot, find_slot
+from pgoutput_fast.capture import Capture, Snapshot, alter_slot, create_slot, find_slot
+from pgoutput_fast.cli.main import main
 from pgoutput_fast.demo.servers import Installation, Server
-from pgoutput_fast.mirror import Mirror, SlotLostError
+from pgoutput_fast.mirror import Mirror, SlotLostError, verify
+from pgoutput_fast.mirror.load import source
+from pgoutput_fast.snapshot import LoadProgress
 from support import pg
 from support.capturing import drop_when_free, wait_until
 from support.forms import and_slow
-from support.mirrors import Following, current_of
+from support.mirrors import Following, current_of, history_of
 from support.paths import DOCS
 
 PAGE = (DOCS / "operating.md").read_text()
@@ -36,14 +38,22 @@ class Pair:
         installation: of both.
         directory: for a copy.
         is_synced: whether the standby gets the slots of the primary, and tells which rows it needs.
+        feedback: whether it tells this in any case.
         primary: settings of the primary.
     """
 
     def __init__(
-        self, installation: Installation, directory: Path, *, is_synced: bool = True, **primary: str
+        self,
+        installation: Installation,
+        directory: Path,
+        *,
+        is_synced: bool = True,
+        feedback: bool = False,
+        **primary: str,
     ) -> None:
         self._is_synced = is_synced
-        synced = {"sync_replication_slots": True, "hot_standby_feedback": True} if is_synced else {}
+        synced = {"sync_replication_slots": True} if is_synced else {}
+        synced |= {"hot_standby_feedback": True} if is_synced or feedback else {}
         self.primary = Server(installation, primary)
         self.standby = Server(
             installation,
@@ -142,17 +152,6 @@ def _seldom(look: Callable[[], object]) -> Callable[[], object]:
     return slow
 
 
-def _give_failover(dsn: str) -> None:
-    """The command of the page."""
-    (command,) = re.findall(r"^psql .*$", PAGE, re.MULTILINE)
-    connection = psycopg2.connect(dsn, connection_factory=psycopg2.extras.LogicalReplicationConnection)
-    try:
-        with connection.cursor() as cursor:
-            cursor.execute(shlex.split(command)[-1])
-    finally:
-        connection.close()
-
-
 @pytest.mark.slow
 def test_a_standby_takes_over(pair: Pair, tmp_path: Path) -> None:
     lake = tmp_path / "lake"
@@ -166,9 +165,12 @@ def test_a_standby_takes_over(pair: Pair, tmp_path: Path) -> None:
         "INSERT INTO t VALUES (1)",
         "CREATE PUBLICATION shop FOR ALL TABLES",
     )
+    # The slot that exists gets the property.
     with Mirror(pair.dsn, "to_lake", ["shop"], lake, seconds=0.5) as mirror:
         mirror.run(until_lsn="now")
-        _give_failover(pair.primary.dsn)
+    assert (slot := find_slot(pair.primary.dsn, "to_lake")) is not None
+    assert not slot.failover
+    with Mirror(pair.dsn, "to_lake", ["shop"], lake, seconds=0.5, failover=True) as mirror:
         with Following(mirror) as following:
             ready = next(sql for sql in re.findall(r"```sql\n(.*?)```", PAGE, re.DOTALL) if "synced" in sql)
             following.until(
@@ -186,6 +188,8 @@ def test_a_standby_takes_over(pair: Pair, tmp_path: Path) -> None:
             mirror.run(until_lsn="now")
         (repaired,) = mirror.repair()
         assert "1 deleted" in str(repaired)
+    assert (slot := find_slot(pair.standby.dsn, "to_lake")) is not None
+    assert slot.failover
     assert ids() == [2, 3]
 
 
@@ -216,3 +220,138 @@ def test_a_slot_of_a_standby_that_conflicts_with_recovery(tmp_path: Path, versio
         assert why() == ("conflicting with recovery" if version == 16 else "rows_removed")
     finally:
         pair.close()
+
+
+@contextmanager
+def _standby(tmp_path: Path, version: int, *statements: str) -> Iterator[tuple[Pair, Callable[[], None]]]:
+    """A primary with a publication, its standby, and what ends the log that slots of the standby need."""
+    installation = pg.installations().get(version)
+    if installation is None or not (installation.bindir / "pg_basebackup").exists():
+        pytest.skip(f"no PostgreSQL {version} with pg_basebackup")
+    pair, stop = Pair(installation, tmp_path, is_synced=False, feedback=True), threading.Event()
+
+    def log() -> None:
+        # A slot of a standby begins when the primary logs its running transactions.
+        while not stop.wait(0.2):
+            pair.execute(pair.primary, "SELECT pg_log_standby_snapshot()")
+
+    logger = threading.Thread(target=log)
+
+    def end() -> None:
+        stop.set()
+        logger.join()
+
+    try:
+        pair.start()
+        pair.execute(pair.primary, *statements, "CREATE PUBLICATION shop FOR ALL TABLES")
+        wait_until(lambda: pair.execute(pair.standby, "SELECT 1 FROM pg_publication"))
+        logger.start()
+        yield pair, end
+    finally:
+        stop.set()
+        pair.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("version", [16, 18])
+def test_a_standby_is_read_in_ranges(tmp_path: Path, version: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each in a transaction of its own, while the primary changes rows and moves them between ranges."""
+    monkeypatch.setattr(source, "_LEAST_BYTES", 8 * 8192)
+    made = (
+        "CREATE TABLE t (id int PRIMARY KEY, n int, note text, long text)",
+        "ALTER TABLE t ALTER long SET STORAGE EXTERNAL",
+        "INSERT INTO t SELECT g, 0, repeat('x', 700), repeat(g::text, 900) FROM generate_series(1, 2000) g",
+        "DELETE FROM t WHERE id <= 1000 AND id % 2 = 0",
+    )
+    ranges: list[int] = []
+    with _standby(tmp_path, version, *made) as (pair, end):
+
+        def progress(now: LoadProgress) -> None:
+            ranges.append(now.ranges)
+            k = 1001 + 10 * now.ranges
+            pair.execute(
+                pair.primary,
+                f"UPDATE t SET n = n + 1, note = note || 'y' WHERE id BETWEEN {k} AND {k + 20}",
+                f"DELETE FROM t WHERE id = {k + 3}",
+                f"INSERT INTO t VALUES ({10000 + k}, 1, 'new')",
+            )
+
+        more = {"snapshot": "ranges", "seconds": 0.2, "progress": progress}
+        with Mirror(pair.standby.dsn, "to_lake", ["shop"], tmp_path / "lake", **more) as mirror:
+            mirror.run(until_lsn="now")
+            mirror.run(until_lsn="now")
+        assert len(ranges) > 20
+        assert [str(each) for each in verify(tmp_path / "lake", pair.standby.dsn) if not each.equal] == []
+        history = history_of(tmp_path / "lake", "public.t")
+        assert len({row["_commit_lsn"] for row in history.to_pylist() if row["_seq"] < 0}) == 1
+        end()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("version", [16, 18])
+def test_a_standby_is_the_source(tmp_path: Path, version: int) -> None:
+    """Snapshot, capture and mirror of a standby, which is promoted then."""
+    lake = tmp_path / "lake"
+
+    def ids(table: str = "public.t") -> list[int]:
+        return sorted(current_of(lake, table)["id"].to_pylist())
+
+    made = ("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    with _standby(tmp_path, version, *made) as (pair, end):
+        dsn = pair.standby.dsn
+        with Snapshot(dsn, ["shop"]) as snapshot:
+            assert sum(batch.num_rows for _, batch in snapshot.read()) == 1
+        Capture(dsn, "captured", ["shop"], tmp_path / "segments").run(until_lsn="now")
+        with Mirror(dsn, "to_lake", ["shop"], lake, seconds=0.2) as mirror, Following(mirror) as following:
+            following.until(_seldom(lambda: following.loaded() == 1))
+            pair.execute(pair.primary, "INSERT INTO t VALUES (2)", "CREATE TABLE u (id int PRIMARY KEY)")
+            following.until(_seldom(lambda: ids() == [1, 2]))
+            following.until(_seldom(lambda: following.loaded() == 2))
+            assert [str(each) for each in verify(lake, dsn, tables=["public.t"]) if not each.equal] == []
+            end()
+            pair.promote()
+            pair.execute(pair.standby, "INSERT INTO t VALUES (3)", "INSERT INTO u VALUES (4)")
+            following.until(_seldom(lambda: (ids(), ids("public.u")) == ([1, 2, 3], [4])))
+        drop_when_free(dsn, "captured")
+
+
+def test_failover_of_slots(servers: pg.Servers, capsys: pytest.CaptureFixture[str]) -> None:
+    """Slots get the property when they are made, and later. Before 17 there is none."""
+    version = max(servers, default=0)
+    if not version:
+        pytest.skip("no PostgreSQL")
+    dsn = servers[version].dsn
+    if version < _SYNCED:
+        with pytest.raises(ValueError, match="came with PostgreSQL 17"):
+            alter_slot(dsn, "s", failover=True)
+        return
+    create_slot(dsn, "to_alter")
+    try:
+        for words, failover in (("--failover", True), ("--no-failover", False)):
+            assert main(["slots", "alter", "to_alter", "--dsn", dsn, words]) == 0
+            assert "slot to_alter" in capsys.readouterr().out
+            assert (found := find_slot(dsn, "to_alter")) is not None
+            assert found.failover is failover
+        assert main(["slots", "alter", "to_alter", "--dsn", dsn]) == 2
+        assert main(["slots", "alter", "to_alte", "--dsn", dsn, "--failover"]) == 1
+        assert "the nearest: to_alter" in capsys.readouterr().err
+    finally:
+        drop_when_free(dsn, "to_alter")
+
+
+def test_failover_of_older_servers(tmp_path: Path, servers: pg.Servers) -> None:
+    older = max((version for version in servers if version < _SYNCED), default=None)
+    if older is None:
+        pytest.skip("no PostgreSQL before 17")
+    database = pg.Database(servers[older])
+    try:
+        database.execute("CREATE PUBLICATION shop")
+        mirror = Mirror(database.dsn, "failing", ["shop"], tmp_path / "lake", failover=True)
+        capture = Capture(database.dsn, "failing", ["shop"], tmp_path / "segments", failover=True)
+        with mirror, pytest.raises(ValueError, match="came with PostgreSQL 17"):
+            mirror.run(until_lsn="now")
+        with pytest.raises(ValueError, match="came with PostgreSQL 17"):
+            capture.run(until_lsn="now")
+        assert find_slot(database.dsn, "failing") is None
+    finally:
+        database.drop()

@@ -32,17 +32,17 @@ BEFORE_A_TABLE = [[_CURRENT, "commit", 1]]  # a file of the first current table
 BEFORE_A_HISTORY = [[_HISTORY, "AppendTable.commit", 1]]
 LOADING = [
     [_STATE, "MirrorState.set_beginning", -1],  # no slot yet
-    [_STATE, "MirrorState.set_beginning", 2],  # the slot, and nobody knows
+    [_STATE, "MirrorState.set_beginning", 3],  # the slot, and nobody knows
     [_CURRENT, "LocalMerge.replace", -1],  # the first table without its history
-    [_STATE, "MirrorState.set_beginning", 3],  # all tables, and nobody knows
+    [_HISTORY, "AppendTable.commit", -2],  # both tables, and nobody knows of the second one
 ]
 LOADING_TOO = [
-    [_CURRENT, "LocalMerge.replace", 1],
-    [_HISTORY, "AppendTable.commit", -1],
-    [_CURRENT, "LocalMerge.replace", 2],
     [_STATE, "MirrorState.set_progress", 1],
     [_STATE, "MirrorState.set_progress", -1],
     [_STATE, "MirrorState.set_beginning", -3],
+    [_CURRENT, "LocalMerge.replace", 1],
+    [_HISTORY, "AppendTable.commit", -1],
+    [_CURRENT, "LocalMerge.replace", 2],
     [_POINTS, "Points.add", 1],
 ]
 FOLLOWING = [
@@ -144,7 +144,9 @@ def test_killed_at_random_moments(accounts: Place) -> None:
             try:
                 time.sleep(0.5 + 4 * dice.random())
                 if n % 3 == 1:
-                    accounts.database.execute(f"ALTER TABLE left_accounts ADD COLUMN c{n} int DEFAULT {n}")
+                    # A load, or values of older rows.
+                    column = "float8 DEFAULT random()" if n % 2 else f"int DEFAULT {n}"
+                    accounts.database.execute(f"ALTER TABLE left_accounts ADD COLUMN c{n} {column}")
             finally:
                 process.kill()
             _, said = process.communicate(timeout=240)

@@ -21,8 +21,24 @@ from pgoutput_fast.mirror.schema_changes.fingerprint import (
 from pgoutput_fast.postgres.publications import OPERATIONS
 
 _ID, _NOTE = CatalogColumn(1, 23, -1, False, False, 700), CatalogColumn(2, 1043, 9, False, False, 700)
+_RENAMED = replace(_NOTE, xmin=800)
+
+
+def _numeric(precision: int, scale: int) -> int:
+    return (precision << 16 | scale) + 4
+
+
+_PRICE = CatalogColumn(3, 1700, _numeric(8, 2), False, False, 700)
 _TABLE = Fingerprint(
-    5, 100, 200, {"id": _ID, "note": _NOTE}, (), OPERATIONS, ("publication 1 700",), horizon=750
+    5,
+    100,
+    200,
+    {"id": _ID, "note": _NOTE, "price": _PRICE},
+    (),
+    OPERATIONS,
+    ("publication 1 700",),
+    horizon=750,
+    natts=3,
 )
 _ROOT = replace(_TABLE, filenode=0, toast=0, leaves={"6": Leaf("public.p", 101, (740,))})
 
@@ -37,12 +53,15 @@ def _with(**columns: CatalogColumn) -> Fingerprint:
         _TABLE,
         replace(_TABLE, filenode=101),  # VACUUM FULL, CLUSTER or TRUNCATE
         replace(_TABLE, members=(*_TABLE.members, "publication 2 800")),
-        replace(_TABLE, columns={"id": _ID}),
+        replace(_TABLE, columns={"id": _ID, "price": _PRICE}),
+        replace(_TABLE, columns={"id": _ID, "price": _PRICE, "text": _RENAMED}),
+        _with(price=replace(_PRICE, typmod=_numeric(12, 2))),
         _with(note=replace(_NOTE, typmod=-1)),
         _with(note=replace(_NOTE, type_oid=25, typmod=-1)),
         _with(note=replace(_NOTE, xmin=800, is_filled=True)),  # SET DEFAULT
-        _with(new=CatalogColumn(3, 23, -1, False, False, 800)),
-        _with(new=CatalogColumn(3, 23, -1, True, False, 800, is_published=False)),
+        _with(new=CatalogColumn(4, 23, -1, False, False, 800)),
+        _with(new=CatalogColumn(4, 23, -1, True, True, 800, missing="5")),
+        _with(new=CatalogColumn(4, 23, -1, True, False, 800, is_published=False)),
     ],
 )
 def test_rows_stay_as_they_are(now: Fingerprint) -> None:
@@ -58,11 +77,19 @@ def test_rows_stay_as_they_are(now: Fingerprint) -> None:
         (replace(_TABLE, filters=("(id > 1)",)), "row filter"),
         (replace(_TABLE, toast=201), "written again by ALTER TABLE"),
         (replace(_with(note=replace(_NOTE, xmin=800)), filenode=101), "its columns were altered"),
-        (_with(note=replace(_NOTE, number=3)), "'note' was renamed, or added again"),
-        (replace(_TABLE, columns={"id": _ID, "text": _NOTE}), "'text' was renamed"),
+        (_with(note=replace(_NOTE, number=4)), "'note' was renamed, or added again"),
+        # Another column was altered, too: perhaps both were renamed, and back.
+        (replace(_TABLE, columns={"id": replace(_ID, xmin=800), "text": _RENAMED}), "'text' was renamed"),
+        (replace(_TABLE, columns={"id": _ID, "text": replace(_RENAMED, type_oid=1042)}), "the type of"),
+        (_with(price=replace(_PRICE, typmod=_numeric(7, 2))), "the type of its column 'price'"),
+        (_with(price=replace(_PRICE, typmod=_numeric(9, 3))), "the type of its column 'price'"),
+        (_with(price=replace(_PRICE, typmod=-1)), "the type of its column 'price'"),
+        # A column 4 came and went in between, perhaps under the same name.
+        (_with(new=CatalogColumn(5, 23, -1, False, False, 800)), "'new' was renamed, or added again"),
         (_with(note=replace(_NOTE, typmod=8)), "the type of its column 'note'"),
         (_with(note=replace(_NOTE, type_oid=1042)), "the type of its column 'note'"),
-        (_with(new=CatalogColumn(3, 23, -1, True, False, 800)), "'new' has values in old rows"),
+        (_with(new=CatalogColumn(4, 23, -1, True, False, 800)), "'new' has values in old rows"),
+        (_with(new=CatalogColumn(4, 23, -1, True, True, 800)), "'new' has values in old rows"),
     ],
 )
 def test_rows_may_differ(now: Fingerprint, why: str) -> None:
@@ -71,14 +98,14 @@ def test_rows_may_differ(now: Fingerprint, why: str) -> None:
 
 def test_a_column_that_comes_back_after_a_look() -> None:
     """The current table still has the dropped column. So its number is not forgotten."""
-    looked = replace(_TABLE, columns={"id": _ID}, horizon=800).with_dropped_columns(_TABLE)
+    looked = replace(_TABLE, columns={"id": _ID, "price": _PRICE}, horizon=800).with_dropped_columns(_TABLE)
     assert looked == _TABLE  # nothing to write down
-    assert "added again" in str(difference(looked, _with(note=replace(_NOTE, number=3))))
+    assert "added again" in str(difference(looked, _with(note=replace(_NOTE, number=4))))
 
 
 def test_vacuum_full_writes_a_kept_default_into_the_rows() -> None:
-    before = _with(new=CatalogColumn(3, 23, -1, True, True, 740))
-    now = replace(_with(new=CatalogColumn(3, 23, -1, False, False, 800)), filenode=101)
+    before = _with(new=CatalogColumn(4, 23, -1, True, True, 740))
+    now = replace(_with(new=CatalogColumn(4, 23, -1, False, False, 800)), filenode=101)
     assert difference(before, now) is None
     # Without a TOAST table, ALTER TYPE ... USING looks the same.
     assert "columns were altered" in str(difference(replace(before, toast=0), replace(now, toast=0)))
@@ -86,8 +113,8 @@ def test_vacuum_full_writes_a_kept_default_into_the_rows() -> None:
 
 def test_another_file_that_hides_nothing() -> None:
     """REPACK (CONCURRENTLY) was seen at work, or the server refuses SET UNLOGGED: the columns alone decide."""
-    kept = _with(new=CatalogColumn(3, 23, -1, True, True, 740))
-    packed = _with(new=CatalogColumn(3, 23, -1, False, False, 800))
+    kept = _with(new=CatalogColumn(4, 23, -1, True, True, 740))
+    packed = _with(new=CatalogColumn(4, 23, -1, False, False, 800))
     other = {"filenode": 101, "toast": 201, "written": 800}
     seen = replace(kept, repack=800)
     assert difference(seen, replace(packed, **other)) is None

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,7 @@ from pgoutput_fast.mirror import MirrorBusyError
 from pgoutput_fast.mirror.follow import history
 from pgoutput_fast.mirror.follow.history import AppendTable, HistoryFiles
 from pgoutput_fast.storage.stores import open_store
+from pgoutput_fast.tables.delta import joining
 from pgoutput_fast.tables.options import TableOptions
 from pgoutput_fast.tables.table import OutcomeUnknownError
 from support.buckets import opened_bucket
@@ -150,13 +154,92 @@ def test_two_processes_append(tmp_path: Path) -> None:
 
 
 def test_small_files_are_joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(history, "_MOST_COMMITS", 4)
-    table = AppendTable(open_store(tmp_path), DIRECTORY, TableOptions())
-    for n in range(10):
+    """The table goes on while another thread joins them."""
+    monkeypatch.setattr(history, "_MOST_COMMITS", 12)
+    table, gate, threads = AppendTable(open_store(tmp_path), DIRECTORY, TableOptions()), threading.Event(), []
+    write = joining.joined
+
+    def waiting(*arguments: Any) -> Any:
+        threads.append(threading.current_thread())
+        assert gate.wait(60)
+        return write(*arguments)
+
+    monkeypatch.setattr(joining, "joined", waiting)
+    for n in range(20):
         _append(tmp_path, table, 100 + n, _rows(n))
-    assert len(deltalake.DeltaTable(str(tmp_path / DIRECTORY)).file_uris()) == 3
-    assert [row["id"] for row in _read(tmp_path)] == list(range(10))
-    assert AppendTable(open_store(tmp_path), DIRECTORY, TableOptions()).position() == 109
+    assert len(_uris(tmp_path)) == 20
+    gate.set()
+    threads[0].join()
+    _append(tmp_path, table, 120, _rows(20))
+    assert len(_uris(tmp_path)) == 21 - 12 + 1
+    for n in range(21, 25):
+        _append(tmp_path, table, 100 + n, _rows(n))
+    table.end_joining()
+    assert len(_uris(tmp_path)) < 6
+    assert len(threads) == 2
+    assert [row["id"] for row in _read(tmp_path)] == list(range(25))
+    assert AppendTable(open_store(tmp_path), DIRECTORY, TableOptions()).position() == 124
+
+
+def test_the_files_of_short_runs_are_joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a mirror that a timer starts."""
+    monkeypatch.setattr(history, "_MOST_COMMITS", 12)
+    for n in range(60):
+        table = AppendTable(open_store(tmp_path), DIRECTORY, TableOptions())
+        _append(tmp_path, table, 100 + n, _rows(n))
+        table.end_joining()
+        assert len(_uris(tmp_path)) <= 20
+    assert [row["id"] for row in _read(tmp_path)] == list(range(60))
+
+
+@pytest.mark.parametrize("vacuum", [False, True])
+def test_another_program_joins_the_same_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, vacuum: bool
+) -> None:
+    monkeypatch.setattr(history, "_MOST_COMMITS", 12)
+    table, gate, write = (
+        AppendTable(open_store(tmp_path), DIRECTORY, TableOptions()),
+        threading.Event(),
+        joining.joined,
+    )
+
+    def waiting(*arguments: Any) -> Any:
+        assert gate.wait(60)
+        return write(*arguments)
+
+    monkeypatch.setattr(joining, "joined", waiting)
+    for n in range(14):
+        _append(tmp_path, table, 100 + n, _rows(n))
+    other = deltalake.DeltaTable(str(tmp_path / DIRECTORY))
+    other.optimize.compact()
+    if vacuum:
+        other.vacuum(0, enforce_retention_duration=False, dry_run=False)
+    gate.set()
+    table.end_joining()
+    _append(tmp_path, table, 200, _rows(14))
+    assert [row["id"] for row in _read(tmp_path)] == list(range(15))
+    assert not list((tmp_path / DIRECTORY).glob("part-joined-*"))
+
+
+def _uris(target: Path) -> list[str]:
+    return deltalake.DeltaTable(str(target / DIRECTORY)).file_uris()
+
+
+@pytest.mark.parametrize(("seconds", "stay"), [(0.1, False), (10.0, True)])
+def test_a_log_does_not_grow_for_ever(seconds: float, stay: bool, tmp_path: Path) -> None:
+    """Two hours are twelve thousand commits for one, and seven hundred for the other."""
+    options = TableOptions(history_seconds=seconds)
+    log = tmp_path / DIRECTORY / "_delta_log"
+    for number in range(1, 31):
+        _append(tmp_path, AppendTable(open_store(tmp_path), DIRECTORY, options), number, _rows(number))
+        if number == 15:
+            then = time.time() - 7200
+            for each in log.iterdir():
+                os.utime(each, (then, then))
+    assert (log / f"{5:020d}.json").exists() == stay
+    table = AppendTable(open_store(tmp_path), DIRECTORY, options)
+    assert table.position() == 30
+    assert [row["id"] for row in _read(tmp_path, "id")] == list(range(1, 31))
 
 
 def test_a_history_of_an_earlier_version_goes_on(tmp_path: Path) -> None:

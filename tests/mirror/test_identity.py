@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+from decimal import Decimal
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
+from pgoutput_fast import Options
 from pgoutput_fast.capture import create_slot, drop_slot, find_slot
 from pgoutput_fast.demo.servers import Server
 from pgoutput_fast.mirror import Mirror, MirrorError, fresh
 from pgoutput_fast.postgres.session import current_lsn
 from support import pg
-from support.mirrors import Place, current_of, opened
+from support.mirrors import Place, current_of, opened, place
+
+__all__ = ["place"]
 
 _TABLE = "CREATE TABLE t (id int PRIMARY KEY, v text)"
 _PUBLICATION = "CREATE PUBLICATION mirrored FOR TABLE t"
@@ -28,6 +33,27 @@ def _contents(target: Path) -> dict[str, bytes]:
 
 def _values(place: Place) -> list[str]:
     return sorted(current_of(place.target, "public.t")["v"].to_pylist())
+
+
+def test_other_types(place: Place) -> None:
+    """An option that was forgotten would change the types of all numerics."""
+    place.database.execute(
+        "CREATE TABLE n (id int PRIMARY KEY, v numeric)", "INSERT INTO n VALUES (1, 1.5)",
+        "CREATE PUBLICATION mirrored FOR TABLE n",
+    )  # fmt: skip
+    options = Options(on_error="quarantine", numeric=pa.decimal128(38, 6))
+    place.run(options=options)
+    place.database.execute("INSERT INTO n VALUES (2, 2.5)")
+    with (
+        place.mirror() as mirror,
+        pytest.raises(
+            MirrorError,
+            match=r"its column types are numeric decimal128\(38, 6\), uuid string, not numeric string",
+        ),
+    ):
+        mirror.run(until_lsn="now")
+    place.run(options=options)
+    assert sorted(current_of(place.target, "public.n")["v"].to_pylist()) == [Decimal("1.5"), Decimal("2.5")]
 
 
 @pytest.mark.slow

@@ -57,7 +57,9 @@ def test_transfers_while_a_table_is_loaded_again(place: Place, columns: str) -> 
             for column in columns:
                 known = len(points(place.target))
                 following.until(lambda known=known: len(points(place.target)) > known + 1)
-                place.database.execute(f"ALTER TABLE left_accounts ADD COLUMN {column} int DEFAULT 7")
+                place.database.execute(
+                    f"ALTER TABLE left_accounts ADD COLUMN {column} float8 DEFAULT random()"
+                )
                 loaded = _loads(place)
                 following.until(lambda loaded=loaded: _loads(place) > loaded)
         mirror.run(until_lsn="now")

@@ -1,4 +1,4 @@
-"""What mirrors often leave out, each in a table of its own: docs/others.md names these tests.
+"""What mirrors often leave out, each in a table of its own: docs/peers.md names these tests.
 
 All tables are loaded by one mirror, and changed then. At the end each must be what the server has.
 """

@@ -80,7 +80,7 @@ def test_a_server_that_crashes(own: Place, caplog: pytest.LogCaptureFixture) -> 
         with Following(mirror) as following:
             following.until(lambda: points(own.target))
             assert crashed
-            assert _tries(caplog) > 0
+            assert any("must be loaded: " in each.getMessage() for each in caplog.records)
             for _ in range(2):
                 following.until(_grows(own))
                 own.database.server.crash()
@@ -158,7 +158,9 @@ def test_a_load_that_the_server_interrupts(own: Place, caplog: pytest.LogCapture
             own.database.server.crash()
             own.database.server.start()
 
-    own.database.execute("ALTER TABLE counted ADD COLUMN more int DEFAULT 7", "UPDATE counted SET n = n + 1")
+    own.database.execute(
+        "ALTER TABLE counted ADD COLUMN more float8 DEFAULT random()", "UPDATE counted SET n = n + 1"
+    )
     with own.mirror(progress=crash) as mirror:
         mirror.run(until_lsn="now")
         own.expect_no_errors(mirror)
@@ -345,7 +347,9 @@ def test_told_to_stop_while_a_load_waits(place: Place) -> None:
         _stopped_while_it_waits(place)
         assert find_slot(database.dsn, place.slot) is None
     place.run()
-    database.execute("ALTER TABLE counted ADD COLUMN more int DEFAULT 7", "UPDATE counted SET n = n + 1")
+    database.execute(
+        "ALTER TABLE counted ADD COLUMN more float8 DEFAULT random()", "UPDATE counted SET n = n + 1"
+    )
     with database.session() as connection, connection.cursor() as cursor:
         cursor.execute("BEGIN")
         cursor.execute("INSERT INTO other VALUES (1)")

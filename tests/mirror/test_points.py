@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 
 import pytest
 
+from pgoutput_fast.mirror.state import points as state_points
 from pgoutput_fast.mirror.state.points import Point, Points, at, points
 from pgoutput_fast.storage.stores import open_store
 
@@ -91,3 +93,29 @@ def test_their_number_is_bounded(tmp_path: Path) -> None:
     for n in range(10):
         kept.add(_point(n, {"t": n, "calm": 5}))
     assert [each.versions for each in points(tmp_path)] == [{"t": n, "calm": 5} for n in (7, 8, 9)]
+
+
+def test_points_of_a_period_stay(tmp_path: Path) -> None:
+    """Any time in the period has a point before it, and there are not many."""
+    now, store = int(time.time()), open_store(tmp_path)
+    kept = Points(store, 3, keep_seconds=1000)
+    for second in range(-3000, 1, 10):
+        before = time.time() - now - 1000  # the beginning of the period
+        kept.add(
+            Point(10_000 + second, (now + second) * 1_000_000, {"public.a": second + 5000}, 10_000 + second)
+        )
+    known = kept.read()
+    times = [(each.time or 0) // 1_000_000 - now for each in known]
+    assert times[0] <= time.time() - now - 1000
+    assert times[1] > before
+    assert times[1:] == list(range(times[0] + 10, 1, 10))
+    few = Points(store, 3)
+    few.add(Point(20_000, now * 1_000_000, {"public.a": 9000}, 20_000))
+    assert len(few.read()) == 3
+    # A long period with many points has about a thousand.
+    points_ = [Point(k, k * 1_000_000, {}, k) for k in range(100_000)]
+    thinned = state_points.kept(points_, 100, 90_000, 100_000)
+    assert 1000 <= len(thinned) <= 1102
+    assert thinned[0].position <= 10_000
+    again = state_points.kept(thinned, 100, 90_000, 100_000)
+    assert again == thinned

@@ -63,7 +63,8 @@ def test_told_to_stop_during_a_later_load(filled: Place) -> None:
     with filled.mirror(progress=lambda now: stop.set()) as mirror:
         for table in ("t", "u"):
             filled.database.execute(
-                f"ALTER TABLE {table} ADD COLUMN w int DEFAULT 7", f"INSERT INTO {table} VALUES (0)"
+                f"ALTER TABLE {table} ADD COLUMN w float8 DEFAULT random()",
+                f"INSERT INTO {table} VALUES (0)",
             )
         mirror.run(until_lsn="now", stop=stop)
         assert mirror.status()[1].state == "load"  # perhaps the first one, too

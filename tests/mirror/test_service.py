@@ -102,8 +102,8 @@ def test_columns_that_come_and_go(place: Place) -> None:
             "INSERT INTO again VALUES (50)",
             "ALTER TABLE again ADD b text",
         ],
-        "filled": ["ALTER TABLE filled ADD d int DEFAULT 5"],
-        "renamed": ["ALTER TABLE renamed RENAME a TO e"],
+        "filled": ["ALTER TABLE filled ADD d float8 DEFAULT random()"],
+        "renamed": ["ALTER TABLE renamed RENAME a TO e", "ALTER TABLE renamed RENAME b TO f"],
         "replaced": ["DROP TABLE replaced", "CREATE TABLE replaced (id int PRIMARY KEY, a int)"],
         "typed": ["ALTER TABLE typed ALTER a TYPE text USING 'was ' || a"],
     }

@@ -36,6 +36,13 @@ def test_in_memory_and_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         assert pa.concat_tables(parts, promote_options="default").equals(whole)
 
 
+def test_what_no_effect_depends_on_does_not_wait() -> None:
+    held = PendingChanges()
+    held.add(_changes(1, 5, _seq=pa.array([7]), _xid=pa.array([9]), _lsn=pa.array([3]), xid=pa.array([2])))
+    (rows,) = held.parts()
+    assert rows.column_names == ["_commit_lsn", "id", "_seq", "xid"]
+
+
 def _held(tables: int) -> tuple[int, int]:
     rows = _changes(0, 1, 2, 3, new=pa.array(["x"] * 3))
     return 3 * tables, rows.nbytes * tables

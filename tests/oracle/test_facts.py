@@ -1,4 +1,4 @@
-"""The table of docs/protocol.md: every fact has tests, and every test that it names is there."""
+"""The table of docs/contributing/protocol.md: every fact has tests, and every test that it names is there."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 from support.paths import DOCS, TESTS
 
-PAGE = DOCS / "protocol.md"
+PAGE = DOCS / "contributing" / "protocol.md"
 FACTS = 27
 
 

@@ -57,7 +57,7 @@ def test_publications(database: pg.Database, schema: str) -> None:
     assert _found(report, "publication empty") == [("warning", "it has no tables")]
     lacking = "update, delete" if database.version < 11 else "update, delete, truncate"
     assert _found(report, "publication inserts")[0][1].startswith(f"it does not publish {lacking}:")
-    assert _found(report, "publication missing one") == [("error", "there is none of that name")]
+    assert _found(report, "publication missing one") == [("error", "it does not exist")]
     assert 'CREATE PUBLICATION "missing one"' in str(report)
     assert check(database.dsn, ["empty", "empty"]).findings == check(database.dsn, ["empty"]).findings
     assert not check(database.dsn, []).ok
@@ -222,7 +222,7 @@ def test_slots(database: pg.Database, schema: str) -> None:
     )
     name = f"{database.name}_c"
     subject = f"slot {name}"
-    assert _found(check(database.dsn, ["p"], name), subject) == [("note", "there is none")]
+    assert _found(check(database.dsn, ["p"], name), subject) == [("note", "it does not exist yet")]
     wrong = check(database.dsn, ["p"], "Bad Slot!")
     assert not wrong.ok
     assert "lower case letters, digits and underscores" in _found(wrong, "slot Bad Slot!")[0][1]

@@ -12,10 +12,13 @@ from support.sql import FILES, statements
 
 # Its statements have operators without a schema, and are sent behind this.
 HAS_OWN_PATH = {"pgoutput_fast/demo/shop.py": "SET search_path = pg_catalog"}
-# Their statements go to DuckDB, where nobody else has a schema.
+# Their statements go to DuckDB, where nobody else has a schema; and the style of a page is none.
 FOR_OTHERS = {
     "pgoutput_fast/cli/targets.py",
+    "pgoutput_fast/cli/views.py",
     "pgoutput_fast/demo/mirrored.py",
+    "pgoutput_fast/demo/page.py",
+    "pgoutput_fast/demo/run.py",
     "pgoutput_fast/tables/duckdb.py",
     "pgoutput_fast/tables/ducklake.py",
 }

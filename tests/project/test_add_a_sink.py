@@ -1,10 +1,10 @@
-"""docs/add-a-sink.md names files and functions that exist."""
+"""docs/contributing/add-a-sink.md names files and functions that exist."""
 
 from __future__ import annotations
 
 from support.named_places import ROOT, missing, named_places
 
-PAGE = ROOT / "docs" / "add-a-sink.md"
+PAGE = ROOT / "docs" / "contributing" / "add-a-sink.md"
 
 
 def test_functions_that_the_page_names_exist() -> None:
@@ -14,4 +14,4 @@ def test_functions_that_the_page_names_exist() -> None:
 
 
 def test_the_readme_has_the_page() -> None:
-    assert "(docs/add-a-sink.md)" in (ROOT / "README.md").read_text()
+    assert "(docs/contributing/add-a-sink.md)" in (ROOT / "README.md").read_text()

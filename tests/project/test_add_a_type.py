@@ -1,4 +1,4 @@
-"""docs/add-a-type.md: every step of every built-in type and message kind is done. A failure names the file to edit."""
+"""docs/contributing/add-a-type.md: every step of every built-in type and message kind is done. A failure names the file to edit."""
 
 from __future__ import annotations
 
@@ -118,9 +118,10 @@ def missing_steps_of_the_package(name: str) -> Iterator[str]:
         if not is_named(name, words_of_tables(encode_values.__doc__ or "")):
             yield f"add it to the table in the docstring of {file_of(encode_values)}"
 
-    for page in ("docs/types.md", "docs/spark-types.md"):
-        if not is_named(name, words_of_tables((ROOT / page).read_text())):
-            yield f"add it to the table in {page}"
+    summary, _, exact = (ROOT / "docs/types.md").read_text().partition("## Each built-in type")
+    for text, place in ((summary, "at the top"), (exact, "of each built-in type")):
+        if not is_named(name, words_of_tables(text)):
+            yield f"add it to the table {place} in docs/types.md"
 
 
 def missing_steps_of_the_tests(name: str) -> Iterator[str]:
@@ -199,8 +200,8 @@ def missing_steps_of_a_kind(kind: int) -> Iterator[str]:
         yield f"call encode_{name} in a method of Writer in src/pgoutput_fast/encode/writer.py"
     if re.search(rf'"{chr(kind)}": self\.', Path(str(reference.__file__)).read_text()) is None:
         yield f'write it a second time: add "{chr(kind)}" to the methods in {file_of(reference)}'
-    if MESSAGE_KINDS[kind] not in (ROOT / "docs" / "protocol.md").read_text():
-        yield f"name {MESSAGE_KINDS[kind]} in docs/protocol.md"
+    if MESSAGE_KINDS[kind] not in (ROOT / "docs" / "contributing" / "protocol.md").read_text():
+        yield f"name {MESSAGE_KINDS[kind]} in docs/contributing/protocol.md"
 
 
 @pytest.mark.parametrize("kind", MESSAGE_KINDS, ids=lambda kind: KIND_NAMES[kind])
@@ -213,8 +214,8 @@ def test_every_step_of_a_message_kind_is_done(kind: int) -> None:
 
 
 def test_files_that_the_page_names_exist() -> None:
-    page = (ROOT / "docs" / "add-a-type.md").read_text()
+    page = (ROOT / "docs" / "contributing" / "add-a-type.md").read_text()
     files = re.findall(r"`([\w/.]+\.(?:py|hpp|pyx|pxd|md))`", page)
     assert len(files) > 30
     missing = sorted({file for file in files if not path_of(file).is_file()})
-    assert not missing, f"docs/add-a-type.md names files that do not exist: {missing}"
+    assert not missing, f"docs/contributing/add-a-type.md names files that do not exist: {missing}"

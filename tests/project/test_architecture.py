@@ -1,4 +1,4 @@
-"""docs/architecture.md: the drawing shows the imports that there are, and the functions that it names exist."""
+"""docs/contributing/architecture.md: the drawing shows the imports that there are, and the functions that it names exist."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from support.named_places import is_in, missing, named_places
 
 def test_the_drawing_is_that_of_the_imports() -> None:
     text = PAGE.read_text()
-    assert draw_architecture.page(text) == text, f"docs/architecture.md is stale: run `{COMMAND}`"
+    assert draw_architecture.page(text) == text, (
+        f"docs/contributing/architecture.md is stale: run `{COMMAND}`"
+    )
 
 
 @pytest.mark.slow

@@ -14,9 +14,10 @@ from xml.etree import ElementTree
 
 import pytest
 from benchmarks import capture, formats, growth, guard, random_tables, segments, snapshot
-from benchmarks.mirror import effect, live, merge, updates
+from benchmarks.mirror import effect, live, load, merge, scan, updates, walsenders
 from benchmarks.mirror.processes import ProcessTree
 from benchmarks.mirror.systems import DebeziumSystem
+from benchmarks.peers.installations import MissingError
 from benchmarks.spark import columns as spark_columns
 from benchmarks.spark import curve as spark_curve
 from benchmarks.spark import many as spark_many
@@ -89,6 +90,11 @@ def test_merges_at_a_tiny_scale() -> None:
     assert [row[0] for row in figures] == list(merge.KINDS)
 
 
+def test_scans_at_a_tiny_scale() -> None:
+    (row,) = scan.section(2_000, 3, 100).rows
+    assert len(row) == 8
+
+
 @pytest.mark.exhaustive
 def test_live_mirrors_at_a_tiny_scale() -> None:
     """All tables must have what the server has. With CI=true, Debezium must be there; else it runs if it is installed."""
@@ -102,10 +108,33 @@ def test_live_mirrors_at_a_tiny_scale() -> None:
             raise
         pytest.skip(str(problem))
     backlog, steady, loads = figures
-    assert [len(each.rows) for each in figures] == [3 + 2 * debezium, 3 + 2 * debezium, 2]
+    assert [len(each.rows) for each in figures] == [5 + 2 * debezium, 6 + 2 * debezium, 2]
     assert all(float(cell.replace(",", "")) >= 0 for row in backlog.rows for cell in row[2:])
     assert all(0 <= float(row[2]) <= float(row[3]) <= float(row[4]) for row in steady.rows)
     assert all(float(row[1]) > 0 for row in loads.rows)
+
+
+@pytest.mark.exhaustive
+def test_loads_at_a_tiny_scale() -> None:
+    try:
+        figures = load.section(0.01).rows
+    except (MissingError, LookupError) as problem:
+        if os.environ.get("CI") == "true":
+            raise
+        pytest.skip(str(problem))
+    assert len(figures) == 5
+
+
+@pytest.mark.slow
+def test_walsenders_at_a_tiny_scale() -> None:
+    try:
+        rows = walsenders.section(40_000).rows
+    except LookupError as problem:
+        if os.environ.get("CI") == "true":
+            raise
+        pytest.skip(str(problem))
+    assert [row[0] for row in rows][:2] == ["all tables", "half of the tables"]
+    assert len(rows) == 5
 
 
 @pytest.mark.exhaustive

@@ -30,38 +30,59 @@ _SEGMENTS = "spark/test_segments.py::test_the_page_does_what_it_says"
 # a test, or the reason why nobody does. A block that shows what is printed counts, too.
 BLOCKS: dict[str, dict[str, tuple[int | str, ...]]] = {
     "README.md": {
-        "pgoutput_fast": (
+        "Try it": (
             3,
-            "project/test_readme.py::test_the_first_program_follows_a_server",
-            f"{NOT_RUN}the make targets run in ci",
+            "project/test_readme.py::test_the_programs_that_follow_and_mirror",
+            SHELL,
         ),
-        "Bytes into columns": (2, "project/test_readme.py::test_the_second_program_decodes_bytes"),
+        "Mirror a database": (3, "project/test_readme.py::test_the_programs_that_follow_and_mirror"),
+        "Raw payloads on Spark": (3, "project/test_readme.py::test_all_programs_one_after_the_other"),
     },
     "architecture.md": {
         "How it is built": (1, DRAWING),
         "Layers": (1, "project/test_architecture.py::test_the_drawing_is_that_of_the_imports"),
     },
-    "capture.md": {"": (5, "project/test_docs.py::test_a_capture_does_what_the_page_says")},
-    "cluster.md": {"": (1, ERROR)},
+    "capture.md": {
+        "": (5, "project/test_docs.py::test_a_capture_does_what_the_page_says"),
+        "The initial load": (
+            3,
+            "project/test_docs_snapshot.py::test_an_initial_load_does_what_the_page_says",
+        ),
+        "Tables that are published later": (
+            1,
+            "project/test_docs_snapshot.py::test_an_initial_load_does_what_the_page_says",
+        ),
+        "On Spark": (1, "spark/test_snapshot.py::test_the_page_reads_a_table"),
+    },
     "command-line.md": {
         "": (9, f"{_LINE}test_the_commands_print_what_the_page_says"),
+        "slots": (
+            4,
+            f"{_LINE}test_the_commands_print_what_the_page_says",
+            "mirror/test_failover.py::test_failover_of_slots",
+        ),
         "The command line": (1, SHELL),
         "inspect and decode": (1, f"{_LINE}test_commands_that_need_no_server"),
+        "From a file to a table": (6, f"{_LINE}test_messages_of_a_file", CLIENT),
+        "One message in hex digits": (3, f"{_LINE}test_messages_of_a_file", CLIENT),
+        "Filters": (2, f"{_LINE}test_messages_of_a_file"),
+        "Tables": (2, f"{_LINE}test_messages_of_a_file"),
         "segments": (1, f"{_LINE}test_commands_that_need_no_server"),
         "bench": (1, "cli/test_bench.py::test_a_table_for_a_person"),
         "demo": (1, "demo/test_demo.py::test_demo_runs_and_its_tables_equal_the_servers"),
         "Completion": (1, f"{NOT_RUN}it changes the settings of a shell"),
     },
     "current-tables.md": {
-        "Formats": (
-            3,
-            "tables/current/test_duckdb.py::test_the_page_reads_the_rows",
-            "mirror/test_ducklake.py::test_the_page_reads_the_rows",
-            "tables/current/test_iceberg.py::test_the_page_reads_the_rows",
-        ),
+        "Iceberg": (1, "tables/current/test_iceberg.py::test_the_page_reads_the_rows"),
+        "DuckDB": (1, "tables/current/test_duckdb.py::test_the_page_reads_the_rows"),
+        "DuckLake": (1, "mirror/test_ducklake.py::test_the_page_reads_the_rows"),
     },
     "decoding.md": {
         "Decoding": (2, f"{_DECODING}test_the_rows_of_a_query", f"{NOT_RUN}the arguments of a call"),
+        "An example": (
+            2,
+            "project/test_wheel.py::test_the_check_of_an_installation_runs_an_example_and_every_extension",
+        ),
         "In other libraries": (1, "decoding/test_result.py::test_the_page_shows_other_libraries"),
         "Positions": (1, f"{_DECODING}test_positions"),
         "Versions of a table": (4, f"{_DECODING}test_pinned_and_chosen_columns"),
@@ -70,6 +91,8 @@ BLOCKS: dict[str, dict[str, tuple[int | str, ...]]] = {
         "Files of pg_recvlogical": (2, "messages/test_recvlogical.py::test_the_page_reads_a_file", CLIENT),
         "Look at a message": (2, "messages/test_describe.py::test_the_page_shows_what_is_printed"),
         "Threads and batches": (1, f"{_DECODING}test_other_ways_give_the_same"),
+        "Transactions": (2, "project/test_docs.py::test_the_committed_view_gives_what_the_page_says"),
+        "Memory and files": (1, "project/test_docs.py::test_cleaning_leaves_what_states_need"),
         "Tag once, decode anywhere": (1, f"{_DECODING}test_other_ways_give_the_same"),
         "Make messages": (1, "project/test_api.py::test_messages_are_made_as_the_page_says"),
     },
@@ -88,20 +111,23 @@ BLOCKS: dict[str, dict[str, tuple[int | str, ...]]] = {
         ),
         "From Debezium": (2, "examples/test_debezium_events.py::test_the_event_of_the_page"),
         "From pypgoutput": (2, "examples/test_pypgoutput_reader.py::test_it_prints_what_the_page_says"),
+        "A notebook, from a server to Spark": (
+            14,
+            "spark/test_notebook.py::test_the_notebook_runs_and_prints_what_it_says",
+        ),
     },
     "follow.md": {
         "": (4, "project/test_docs_follow.py::test_the_page"),
         "Exactly once": (1, "live/test_positions.py::test_the_recipe_killed_at_random_moments"),
     },
-    "index.md": {"": (4, "project/test_docs_index.py::test_the_page")},
-    "inspect.md": {"": (13, "project/test_docs_inspect.py::test_the_page", CLIENT)},
     "installation.md": {"": (3, SHELL)},
-    "mirror.md": {"": (13, "project/test_docs_mirror.py::test_the_page")},
-    "notebook.md": {"": (14, "spark/test_notebook.py::test_the_notebook_runs_and_prints_what_it_says")},
+    "mirror.md": {"": (10, "project/test_docs_mirror.py::test_the_page")},
+    "concepts.md": {"Fresh tables": (2, "project/test_docs_mirror.py::test_the_page")},
+    "failures.md": {"When the slot is lost": (3, "project/test_docs_mirror.py::test_the_page")},
     "operating.md": {
         "": (8, f"{_OPERATING}test_the_runbook", SETTINGS),
         "Run it as a service": (
-            3,
+            4,
             f"{_OPERATING}test_services_get_options_that_exist",
             f"{_OPERATING}test_the_image_has_an_extra_and_a_program_that_exist",
             SETTINGS,
@@ -112,21 +138,17 @@ BLOCKS: dict[str, dict[str, tuple[int | str, ...]]] = {
             "mirror/test_failover.py::test_a_standby_takes_over",
         ),
     },
-    "performance.md": {"": (1, SHELL)},
+    "performance.md": {"": (1, SHELL), "How executors get the package": (1, ERROR)},
     "prerequisites.md": {
         "": (7, "project/test_docs_prerequisites.py::test_the_steps"),
         "5. Network and passwords": (
-            2,
+            3,
             "project/test_docs_prerequisites.py::test_the_connection_string_names_options_of_libpq",
+            "project/test_docs_prerequisites.py::test_a_password_that_changes",
             SETTINGS,
         ),
     },
     "segments.md": {"": (6, "project/test_docs.py::test_segments_hold_what_the_page_says")},
-    "snapshot.md": {
-        "": (4, "project/test_docs_snapshot.py::test_an_initial_load_does_what_the_page_says"),
-        "On Spark": (1, "spark/test_snapshot.py::test_the_page_reads_a_table"),
-    },
-    "spark-types.md": {"": (1, "spark/test_types.py::test_moments_beyond_those_of_python")},
     "spark.md": {
         "": (17, _SEGMENTS),
         "Errors": (2, _SEGMENTS, ERROR),
@@ -150,16 +172,12 @@ BLOCKS: dict[str, dict[str, tuple[int | str, ...]]] = {
             f"{NOT_RUN}a sketch, which needs a Kafka",
         ),
     },
-    "transactions.md": {
-        "": (
-            3,
-            "project/test_docs.py::test_the_committed_view_gives_what_the_page_says",
-            "project/test_docs.py::test_cleaning_leaves_what_states_need",
-        ),
+    "types.md": {
+        "": (1, f"{_DECODING}test_a_server_explains_types"),
+        "What Spark holds": (1, "spark/test_types.py::test_moments_beyond_those_of_python"),
     },
-    "types.md": {"": (1, f"{_DECODING}test_a_server_explains_types")},
 }
-PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

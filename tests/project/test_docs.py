@@ -17,7 +17,7 @@ from support import pg
 from support.capturing import drop_when_free
 from support.paths import DOCS
 
-PAGE = (DOCS / "transactions.md").read_text()
+PAGE = (DOCS / "decoding.md").read_text().partition("\n## Transactions\n")[2].partition("\n## ")[0]
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 
@@ -26,13 +26,13 @@ def test_the_committed_view_gives_what_the_page_says() -> None:
     assert printed is not None
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
-        exec(compile(BLOCKS[0], "transactions.md", "exec"), {})
+        exec(compile(BLOCKS[0], "decoding.md", "exec"), {})
     assert out.getvalue() == printed[1]
 
 
 def test_cleaning_leaves_what_states_need(tmp_path: Path) -> None:
     names: dict[str, Any] = {}
-    exec(compile(BLOCKS[1], "transactions.md", "exec"), names)
+    exec(compile(BLOCKS[1], "decoding.md", "exec"), names)
     options = pgo.Options(transactions="committed", memory_limit=1, spill_directory=tmp_path)
     spec = encode.RelationSpec(16384, "public", "t", (encode.ColumnSpec("id", 23),))
     decoder = pgo.Decoder(options)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow.csv
 import pytest
 
 from pgoutput_fast.cli.main import main
@@ -20,7 +21,7 @@ from support.paths import DOCS
 
 PAGE = (DOCS / "command-line.md").read_text()
 # Those that need only a server. What others show is tested where they are.
-COMMANDS = ("check", "slots", "snapshot", "capture", "mirror", "status")
+COMMANDS = ("check", "slots", "snapshot", "capture", "mirror", "status", "tables", "query", "verify")
 # Those that set handlers of signals, and logging.
 PROGRAMS = ("capture", "mirror")
 EXAMPLES = [
@@ -98,6 +99,26 @@ def test_commands_that_need_no_server(
         program, *words = shlex.split(line)
         assert program == "pgoutput-fast"
         assert _here(words, capsys)
+
+
+def test_messages_of_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (made,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    exec(compile(made, "docs/command-line.md", "exec"), {})
+    examples = re.findall(r"```sh\n(.*?)```\n\n```\n(.*?)```", PAGE, re.DOTALL)
+    assert len(examples) == PAGE.count("```sh")
+    for commands, expected in examples:
+        for command in commands.splitlines():
+            program, *arguments = shlex.split(command)
+            assert program == "pgoutput-fast"
+            main(arguments)
+        assert capsys.readouterr().out == expected
+    table = pyarrow.csv.read_csv(
+        "tables/public.orders.csv", parse_options=pyarrow.csv.ParseOptions(newlines_in_values=True)
+    )
+    assert table.column("note").to_pylist() == ["two\nlines", "paid"]
 
 
 def _here(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:

@@ -1,4 +1,4 @@
-"""docs/mirror.md does what it says."""
+"""docs/mirror.md and the pages of docs/mirror do what they say."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import io
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -20,10 +21,11 @@ from support.capturing import drop_when_free
 from support.paths import DOCS
 
 PAGE = (DOCS / "mirror.md").read_text()
+CONCEPTS, FAILURES = ((DOCS / "mirror" / f"{name}.md").read_text() for name in ("concepts", "failures"))
 SHELL, SQL, PYTHON = (
     re.findall(rf"```{kind}\n(.*?)```", PAGE, re.DOTALL) for kind in ("sh", "sql", "python")
 )
-PRINTED = re.findall(r"```\n\n```\n(.*?)```", PAGE, re.DOTALL)
+PRINTED = r"```\n\n```\n(.*?)```"
 
 
 @pytest.mark.slow
@@ -38,23 +40,28 @@ def test_the_page(servers: pg.Servers, tmp_path: Path, monkeypatch: pytest.Monke
         _shell(SHELL[0], database.dsn)
         database.execute(SQL[1])
         _shell(SHELL[1], database.dsn)
-        # The one of a lost slot comes last, whatever its place on the page.
-        names: list[dict[str, Any]] = [{}, {"dsn": database.dsn}, {}]
-        printed = [_printed(PYTHON[n], each) for n, each in zip((0, 1, 3), names, strict=True)]
-        assert printed == [PRINTED[n] for n in (0, 1, 3)]
+        here = [code.replace("host=localhost dbname=shop user=postgres", database.dsn) for code in PYTHON]
+        printed = [_printed(code, {}) for code in here]
+        assert [_shell(SHELL[2], database.dsn), *printed] == re.findall(PRINTED, PAGE, re.DOTALL)
+        (fresh,) = re.findall(r"```python\n(.*?)```", _section(CONCEPTS, "Fresh tables"), re.DOTALL)
+        assert [_printed(fresh, {})] == re.findall(PRINTED, CONCEPTS, re.DOTALL)
         _lose_slot(database)
     finally:
         drop_when_free(database.dsn, "to_lake")
         database.drop()
 
 
-def _section(title: str) -> str:
-    return PAGE.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+def test_the_page_is_read_in_five_minutes() -> None:
+    assert len(PAGE.split()) < 600
+
+
+def _section(page: str, title: str) -> str:
+    return page.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
 
 
 def _lose_slot(database: pg.Database) -> None:
     """What the page says of a lost slot, in a program and by the command."""
-    section = _section("When the slot is lost")
+    section = _section(FAILURES, "When the slot is lost")
     shell, python = (re.search(rf"```{kind}\n(.*?)```", section, re.DOTALL) for kind in ("sh", "python"))
     printed = re.search(r"```\n\n```\n(.*?)```", section, re.DOTALL)
     assert shell
@@ -70,11 +77,13 @@ def _lose_slot(database: pg.Database) -> None:
     assert rows.select(["id", "note"]).to_pylist() == [{"id": 1, "note": "sent"}]
 
 
-def _shell(commands: str, dsn: str) -> None:
+def _shell(commands: str, dsn: str) -> str:
+    """What the commands print."""
+    printed = ""
     for line in commands.splitlines():
         if line.startswith("export"):
             continue  # another database
-        words = line.split()
+        words = shlex.split(line)
         assert words.pop(0) == "pgoutput-fast"
         environment = {
             **os.environ,
@@ -89,6 +98,8 @@ def _shell(commands: str, dsn: str) -> None:
             timeout=600,
         )
         assert done.returncode == 0, done.stderr
+        printed += done.stdout
+    return printed
 
 
 def _printed(code: str, names: dict[str, Any]) -> str:

@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psycopg2.extras
 import pytest
 import typer.main
 
@@ -132,19 +131,12 @@ def test_the_runbook(database: pg.Database, tmp_path: Path, monkeypatch: pytest.
     assert (status, "exists, and this mirror did not make it" in said) == (1, True)
 
 
-def test_a_slot_for_failover(database: pg.Database) -> None:
+def test_a_slot_for_failover(database: pg.Database, monkeypatch: pytest.MonkeyPatch) -> None:
     if database.version < 17:
         pytest.skip("failover slots came with 17")
     create_slot(database.dsn, "to_lake")
-    command = shlex.split(FAILOVER_SLOT)[-1]
-    connection = psycopg2.connect(
-        database.dsn, connection_factory=psycopg2.extras.LogicalReplicationConnection
-    )
-    try:
-        with connection.cursor() as cursor:
-            cursor.execute(command)
-    finally:
-        connection.close()
+    monkeypatch.setenv("PGOUTPUT_FAST_DSN", database.dsn)
+    assert main(shlex.split(FAILOVER_SLOT)[1:]) == 0
     found = find_slot(database.dsn, "to_lake")
     assert found is not None
     assert found.failover
@@ -162,6 +154,9 @@ def test_services_get_options_that_exist() -> None:
     deployment = next(block for block in _blocks("yaml") if "Deployment" in block)
     given = _options(["mirror", *re.findall(r"^ +- (--\S+)$", deployment, re.MULTILINE)])
     assert given["target"] == "s3://lake/shop?region=eu-central-1"
+    compose = next(block for block in _blocks("yaml") if "services:" in block)
+    given = _options(["mirror", *re.findall(r"^ +- (--\S+)$", compose, re.MULTILINE)])
+    assert given["target"] == "/lake/shop"
 
 
 def test_the_image_has_an_extra_and_a_program_that_exist() -> None:

@@ -14,7 +14,7 @@ import psycopg2.extensions
 import pytest
 
 from pgoutput_fast.demo.servers import Server
-from pgoutput_fast.mirror import Mirror
+from pgoutput_fast.mirror import Mirror, points
 from support import pg
 from support.mirrors import Following, current_of
 from support.paths import DOCS
@@ -46,6 +46,20 @@ def test_the_connection_string_names_options_of_libpq() -> None:
     assert psycopg2.extensions.parse_dsn(found)["sslmode"] == "verify-full"
 
 
+def test_a_password_that_changes(prepared: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    block, _ = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    asked: list[tuple[object, ...]] = []
+
+    class Rds:
+        def generate_db_auth_token(self, *given: object) -> str:
+            asked.append(given)
+            return "a token"
+
+    exec(compile(block, "prerequisites.md", "exec"), {"dsn": prepared.dsn, "rds": Rds()})
+    assert asked[0] == ("db.example", 5432, "reader")
+    assert "error: publication shop" in capsys.readouterr().out
+
+
 def _execute(server: Server, database: str, *statements: str) -> list[tuple[Any, ...]]:
     connection = server.connect(dbname=database)
     connection.autocommit = True
@@ -75,7 +89,7 @@ def test_the_steps(prepared: Server, tmp_path: Path) -> None:
     assert _execute(server, "shop", without_key) == []
     _execute(server, "shop", publication, *user.strip().split(";\n"))
     dsn = f"host=127.0.0.1 port={server.port} user=reader dbname=shop sslmode=disable"
-    (check,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    _, check = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     (printed,) = re.findall(r"```\n(PostgreSQL.*?)```", PAGE, re.DOTALL)
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
@@ -84,7 +98,7 @@ def test_the_steps(prepared: Server, tmp_path: Path) -> None:
     lake = tmp_path / "lake"
     mirror = Mirror(dsn, "to_lake", ["shop"], lake, seconds=0.5)
     with mirror, Following(mirror) as following:
-        following.until(lambda: len(mirror.metrics.tables) == 2)
+        following.until(lambda: following.loaded() == 2 and points(lake))
         _execute(server, "shop", "DELETE FROM logs WHERE line = 'a'", "INSERT INTO orders VALUES (2)")
         following.until(lambda: current_of(lake, "public.logs")["line"].to_pylist() == ["b"])
         following.until(lambda: sorted(current_of(lake, "public.orders")["id"].to_pylist()) == [1, 2])

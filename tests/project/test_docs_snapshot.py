@@ -1,4 +1,4 @@
-"""docs/snapshot.md does what it says."""
+"""The section of docs/capture.md about the initial load does what it says."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from support import pg
 from support.capturing import drop_when_free
 from support.paths import DOCS
 
-PAGE = (DOCS / "snapshot.md").read_text()
+PAGE = (DOCS / "capture.md").read_text().partition("\n## The initial load\n")[2]
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 PRINTED = re.search(r"```\n(public.*?)```", PAGE, re.DOTALL)
 

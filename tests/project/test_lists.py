@@ -15,14 +15,14 @@ import pgoutput_fast as pgo
 
 # What no user calls; and results, which no user makes.
 INTERNAL = {
-    "base.display", "catalog.builtin_types", "catalog.read_types", "cli", "decoding.changed_tables", "decoding.inputs", "decoding.result", "demo", "encode.printed", "merge",
+    "base.display", "catalog.builtin_types", "catalog.patterns", "catalog.read_types", "cli", "decoding.changed_tables", "decoding.inputs", "decoding.result", "demo", "encode.printed", "merge",
     "parallel_tag", "postgres", "protocol.kinds", "protocol.limits", "protocol.reasons", "schema.column_types", "schema.evolution",
     "schema.resolve", "schema.tables", "segments.catalog", "segments.committed", "segments.compaction", "segments.footers", "segments.join", "segments.joined", "segments.layout", "segments.listing", "segments.names", "segments.planner", "segments.tail", "storage.stores", "tables", "transactions",
 }  # fmt: skip
 # Of these the package itself says what is public.
 FACES = {"capture", "mirror", "snapshot", "spark"}
 INTERNAL_METHODS = {"Options.check_columns", "StreamState.forgetting", "StreamState.in_order"}
-RESULTS = {"Decoded", "Report", "RowGroup", "Segment"}
+RESULTS = {"Decoded", "Report", "RowGroup", "Segment", "TableVerification"}
 _LIST = re.compile(r"\b(Sequence|Iterable|Collection|[Ll]ist|[Ss]et|[Tt]uple)\[")
 
 

@@ -1,4 +1,4 @@
-"""docs/others.md: each row names a test that there is, and the page has a date."""
+"""docs/peers.md, what others leave out: each row names a test that there is, and there is a date."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 
 from support.paths import DOCS, ROOT
 
-PAGE = (DOCS / "others.md").read_text()
+PAGE = (DOCS / "peers.md").read_text().partition("\n## What others leave out\n")[2]
 _NAMED = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 
 
@@ -38,4 +38,4 @@ def test_no_test_of_these_is_left_out() -> None:
 
 
 def test_it_has_a_date() -> None:
-    assert re.search(r"^This page is of 20\d\d-\d\d-\d\d\.", PAGE, re.MULTILINE)
+    assert re.search(r"\bas of 20\d\d-\d\d-\d\d\b", PAGE)

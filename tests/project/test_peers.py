@@ -343,6 +343,9 @@ def test_the_page_is_rewritten(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     drawn = ElementTree.fromstring((tmp_path / "peers.svg").read_text())
     assert len(drawn.findall(f"{SVG}rect[@class='peer']")) == 2  # a bar, and the legend
     assert len(drawn.findall(f"{SVG}rect[@class='quoted']")) == len(page.QUOTED) + 1
+    short = ElementTree.fromstring((tmp_path / "decoders.svg").read_text())
+    assert not short.findall(f"{SVG}rect[@class='quoted']")
+    assert len(short.findall(f"{SVG}rect[@class='peer']")) == 2
 
 
 def test_bars_are_as_long_as_their_logarithm() -> None:
@@ -374,5 +377,9 @@ def test_the_page_names_all_peers() -> None:
         rows = re.findall(rf"^\| {re.escape(peer.name)}(?:| \(10% .*|: .*) +\|", figures, re.MULTILINE)
         assert len(rows) == len(peer.corpora) + 1, peer.name
     assert page.quoted().strip() in figures
-    names = [each.text for each in ElementTree.parse(ROOT / "docs" / "peers.svg").iter(f"{SVG}text")]
-    assert {peer.name for peer in PEERS} <= set(names)
+    for chart_of, peers in (
+        ("peers.svg", PEERS),
+        ("decoders.svg", [peer for peer in PEERS if "wide text" in peer.corpora]),
+    ):
+        names = [each.text for each in ElementTree.parse(ROOT / "docs" / chart_of).iter(f"{SVG}text")]
+        assert {peer.name for peer in peers} <= set(names)

@@ -44,7 +44,7 @@ def test_the_site_has_no_broken_link(tmp_path: Path) -> None:
     spark = (tmp_path / "spark.html").read_text()
     assert 'href="benchmarks/index.html#columns-on-spark"' in spark
     notes = (tmp_path / "benchmarks" / "NOTES.html").read_text()
-    assert 'href="../mirror.html#memory"' in notes
+    assert 'href="../mirror/concepts.html#memory"' in notes
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_the_site_has_no_broken_link(tmp_path: Path) -> None:
         ("spark.md", "capture.md#stores", "capture.md#stores"),
         ("spark.md", "#errors", "#errors"),
         ("spark.md", "https://example.org/a#b", "https://example.org/a#b"),
-        ("benchmarks/NOTES.md", "../docs/mirror.md#memory", "../mirror.md#memory"),
+        ("benchmarks/NOTES.md", "../docs/mirror/concepts.md#memory", "../mirror/concepts.md#memory"),
         ("benchmarks/NOTES.md", "README.md", "README.md"),
         ("CHANGELOG.md", "docs/api.md", "api.md"),
     ],

@@ -138,7 +138,7 @@ def test_the_import_loads_few_modules() -> None:
     assert 50 < modules <= check_install.MOST_MODULES
 
 
-def test_the_check_of_an_installation_runs_the_readme_and_every_extension() -> None:
+def test_the_check_of_an_installation_runs_an_example_and_every_extension() -> None:
     assert check_install.run_example()
     assert len(check_install.load_extensions()) == len(list(SOURCE.rglob("*.pyx")))
 

@@ -51,6 +51,13 @@ class CurrentRows:
                 self.rows.clear()
             elif kind == "update_preimage":
                 old = change
+            elif kind == "alter":
+                filled = {name: change[name] for name in self.columns.names if change[name] is not None}
+                renamed = change["_unchanged"] or []
+                pairs = dict(zip(renamed[1::2], renamed[::2], strict=True))
+                self.rows = [
+                    row | filled | {new: row[old] for new, old in pairs.items()} for row in self.rows
+                ]
             elif kind == "delete":
                 del self.rows[self._place(change)]
             elif kind == "insert":

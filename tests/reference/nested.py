@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from reference import extensions
 from reference import types as scalars
 from reference.types import MalformedError, NoArrowFormError, PgType, Reader, Value
 
@@ -25,13 +26,15 @@ class Described:
     of: int = 0
     typmod: int = -1
     fields: tuple[tuple[str, int, int], ...] = ()  # name, type, typmod
+    extension: str = ""
+    delimiter: str = ","
 
 
 @dataclass(frozen=True)
 class Nested:
     """A shape and the types in it, in order."""
 
-    shape: str  # list, range, multirange, composite or point
+    shape: str  # list, range, multirange, composite, point, vector or halfvec
     parts: tuple[Kind, ...]
     names: tuple[str, ...] = ()
     oids: tuple[int, ...] = ()
@@ -116,7 +119,10 @@ def described(oid: int, typmod: int, types: Types) -> Kind:
             tuple(name for name, _, _ in one.fields),
             tuple(of for _, of, _ in one.fields),
         )
-    return PgType("citext" if one.name == "citext" else "unknown")
+    if one.name in ("vector", "halfvec"):
+        return Nested(one.name, (PgType("float4"),))
+    known = {"geography": "geometry"}.get(one.name, one.name)
+    return PgType(known if one.extension else "citext" if one.name == "citext" else "unknown")
 
 
 def convert(kind: Kind, binary: bool, raw: bytes) -> Value:
@@ -149,6 +155,12 @@ def read(kind: Kind, binary: bool, raw: bytes, problems: list[tuple[str, bool]])
         if lower != 1:
             problems.append(("array with a lower bound other than 1", False))
         return [part(kind.parts[0], binary, element, problems) for element in elements]
+    if kind.shape in ("vector", "halfvec"):
+        if not binary:
+            return [part(kind.parts[0], binary, each, problems) for each in extensions.vector_from_text(raw)]
+        if kind.shape == "halfvec":
+            return [extensions.half_from_binary(each) for each in extensions.vector_from_binary(raw, 2)]
+        return [part(kind.parts[0], binary, each, problems) for each in extensions.vector_from_binary(raw, 4)]
     if kind.shape == "multirange":
         ranges = binary_multirange(raw) if binary else text_multirange(raw)
         return [part(kind.parts[0], binary, each, problems) for each in ranges]
@@ -180,7 +192,11 @@ def places(kind: Kind) -> int:
 
 def expect_room(kind: Kind, elements: list[bytes | None]) -> None:
     """Checks the size of the result: a null is short in the message, even if its type has many fields."""
-    if isinstance(kind, PgType) or kind.shape in ("list", "multirange") or places(kind) <= 32:
+    if (
+        isinstance(kind, PgType)
+        or kind.shape in ("list", "multirange", "vector", "halfvec")
+        or places(kind) <= 32
+    ):
         return
     nulls = elements.count(None)
     if nulls * places(kind) > places(kind) + 32 * len(elements) + 4 * (len(elements) - nulls) * places(kind):

@@ -19,6 +19,7 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
+from reference import extensions
 from reference.bytes import (
     DAYS_IN_400_YEARS,
     DAYS_TO_2000,
@@ -212,7 +213,7 @@ BOUNDS = re.compile(rb"((?:\[[^\[\]:=]+:[^\[\]:=]+\])+)=")
 
 def text_elements(kind: PgType, raw: bytes) -> tuple[list[bytes | None], int]:
     """The elements in a text of array_out. Quotes and bounds are ASCII; the text of elements is unchanged."""
-    delimiter = b";" if kind.name == "box" else b","
+    delimiter = {"box": b";", "geometry": b":"}.get(kind.name, b",")
     if not raw.startswith(b"["):
         if raw.startswith(b"{{"):
             text_sizes(raw, delimiter)
@@ -563,8 +564,8 @@ for _name in ("text", "varchar", "bpchar", "name", "json", "jsonb", "citext", "u
     FROM_TEXT.setdefault(_name, string)
     FROM_BINARY.setdefault(_name, string)
 
-FROM_TEXT |= PRINTED_FROM_TEXT
-FROM_BINARY |= PRINTED_FROM_BINARY
+FROM_TEXT |= PRINTED_FROM_TEXT | extensions.FROM_TEXT
+FROM_BINARY |= PRINTED_FROM_BINARY | extensions.FROM_BINARY | {"ltree": jsonb_from_binary}
 NAME_OF_OID |= {oid: name for oid, (name, _) in BUILT_IN.items()}
 OID_OF_NAME |= {name: oid for oid, (name, _) in BUILT_IN.items()}
 ELEMENT_OF_ARRAY |= {array: oid for oid, (_, array) in BUILT_IN.items() if array}

@@ -123,6 +123,15 @@ def test_nested_values_are_json() -> None:
     assert none is None
 
 
+def test_a_map_is_an_object() -> None:
+    kind = pa.map_(pa.string(), pa.string())
+    values = [[("a", None), ("b", 'é"')], [], None]
+    column = flatten(pa.record_batch({"m": pa.array(values, kind)})).column("m")
+    assert column.to_pylist() == ['{"a": null, "b": "é\\""}', "{}", None]
+    (text,) = flatten(pa.record_batch({"l": pa.array([values], pa.list_(kind))})).column("l").to_pylist()
+    assert json.loads(text) == [{"a": None, "b": 'é"'}, {}, None]
+
+
 def test_what_the_option_may_not_be() -> None:
     with pytest.raises(ValueError, match="plain must be True or False"):
         pgo.Options(plain="yes")  # type: ignore[arg-type]

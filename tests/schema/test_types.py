@@ -40,6 +40,8 @@ def random_type(chance: random.Random, depth: int = 3, large: bool = True) -> pa
         return pa.list_(inner)
     if roll < 0.7 and large:
         return pa.large_list(random_type(chance, depth - 1, large))
+    if roll < 0.75:
+        return pa.map_(pa.string(), random_type(chance, depth - 1, large))
     return pa.struct(
         [
             pa.field(

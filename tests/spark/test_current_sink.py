@@ -25,6 +25,8 @@ from pgoutput_fast.capture import Capture
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
 from pgoutput_fast.merge import plan
 from pgoutput_fast.merge.effect.effect import Effect
+from pgoutput_fast.merge.effect.net_effect import net_effect
+from pgoutput_fast.merge.formats import open_current_table
 from pgoutput_fast.mirror import MirrorBusyError, at, points
 from pgoutput_fast.segments import Source, list_segments, write_segment
 from pgoutput_fast.spark import merge as spark_merge
@@ -39,12 +41,13 @@ from support import pg
 from support.buckets import opened_bucket
 from support.current_queries import Query
 from support.current_streams import Sent, assert_as_reference, batch_of, rows_of
-from support.current_tables import delta_table
+from support.current_tables import KINDS, delta_table
 from support.current_work import Moment, readable, work
 from support.forms import and_exhaustive, and_slow
 from support.lakes import running, settled
 from support.mirrors import Place, expect_equal, place
 from support.paths import DOCS
+from support.segment_streams import MadeSegments
 from support.spark_features import AVAILABLE_NOW
 
 __all__ = ["place", "work"]
@@ -138,6 +141,44 @@ def test_a_driver_killed_at_a_step(
     assert_as_reference(sent, target, format)
 
 
+@pytest.mark.parametrize("kind", ["sink", *KINDS])
+def test_an_insert_of_a_key_that_another_row_has(spark: Any, tmp_path: Path, kind: str) -> None:
+    """No server sends that. The sink does what the tables of a mirror do, of each format."""
+    directory = tmp_path / "segments"
+    directory.mkdir()
+    made, target = MadeSegments(directory), tmp_path / "target"
+    target.mkdir()
+    name, begin = "public.orders", 0
+    sink = pgspark.current_sink(target)
+    table = open_current_table("delta" if kind == "sink" else kind, open_store(target), name, TableOptions())
+
+    decoder = pgo.Decoder(pgo.Options(transactions="committed"))
+
+    def ids_now() -> list[int]:
+        return sorted(number for rows in table.scan(["id"]) for number in rows["id"].to_pylist())
+
+    def take(*ids: int) -> list[int]:
+        nonlocal begin
+        wal = made.commit(*ids)
+        if kind == "sink":
+            made.cut(wal)
+            assert made.state is not None
+            sink(batch_of(spark, directory, begin, made.state.next_seq - 1), 0)
+            begin = made.state.next_seq
+        else:
+            changes = decoder.decode(wal).table(name)
+            table.apply(net_effect(changes, ["id"]), made.lsn)
+        return ids_now()
+
+    assert take(1, 2) == [1, 2]
+    assert take(2, 3) == [1, 2, 3]  # the row of an earlier batch is replaced
+    with pytest.raises(
+        Exception, match=r"it makes a row whose key another row has\. Changes are missing before it"
+    ):
+        take(4, 5, 5)
+    assert ids_now() == [1, 2, 3]
+
+
 @pytest.mark.skipif(KILLS < 2, reason="make soak does this")
 @pytest.mark.classic("a driver of its own shares the JVM")
 @pytest.mark.parametrize("format", ["delta", "iceberg"])
@@ -206,11 +247,13 @@ def test_a_table_that_is_changed_meanwhile(
         else:
             table.optimize.z_order(["n"])
 
-    def changed(self: CurrentFileTable, before: Any, schema: Any, position: int, *more: Any) -> None:
+    def changed(
+        self: CurrentFileTable, before: Any, schema: Any, position: int, *more: Any, **named: Any
+    ) -> None:
         rewrites[0] += 1
         if rewrites[0] == 3 and what != "vacuum":
             change(position)
-        commit(self, before, schema, position, *more)
+        commit(self, before, schema, position, *more, **named)
 
     def vacuumed(spark: Any, jobs: Any) -> Any:
         if rewrites[0] == 2 and what == "vacuum" and any(isinstance(job, RunUnit) for job in jobs):
@@ -260,8 +303,8 @@ def test_a_target_that_another_process_takes(
         [],
     )
 
-    def committed(self: CurrentFileTable, *arguments: Any) -> None:
-        commit(self, *arguments)
+    def committed(self: CurrentFileTable, *arguments: Any, **named: Any) -> None:
+        commit(self, *arguments, **named)
         commits.append(self.version())
 
     def check(self: WriterLease) -> None:

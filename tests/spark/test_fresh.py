@@ -8,7 +8,7 @@ import pytest
 
 from pgoutput_fast import spark as pgspark
 from support.fresh import ahead, expect_rows, position_now, settled
-from support.mirrors import Place, lose_rows, place
+from support.mirrors import Place, loads_of, lose_rows, place
 from support.workload import Workload
 
 __all__ = ["place"]
@@ -52,6 +52,30 @@ def test_tables_that_the_driver_reads(spark: Any, place: Place) -> None:
         expect_rows(
             place, "public.t", pgspark.read_fresh(place.target, "public.t", None, lsn, spark).toArrow()
         )
+
+
+@pytest.mark.slow
+def test_new_columns_with_values(spark: Any, place: Place) -> None:
+    """The files of the current tables do not have them yet."""
+    made = "(id int PRIMARY KEY, note text)", "SELECT g, 'n' || g FROM generate_series(1, 5) g"
+    place.database.execute(
+        *(f"CREATE TABLE {t} {made[0]}; INSERT INTO {t} {made[1]}" for t in ("filled", "renamed")),
+        "CREATE PUBLICATION mirrored FOR TABLE filled, renamed",
+    )
+    with ahead(place):
+        place.database.execute(
+            *(f"UPDATE {t} SET note = 'm' WHERE id = 1" for t in ("filled", "renamed")),
+            "ALTER TABLE filled ADD c numeric(5, 2) DEFAULT 1.5, ADD d date DEFAULT '2020-02-29'",
+            "UPDATE filled SET c = NULL WHERE id = 2",
+            "ALTER TABLE renamed RENAME note TO text",
+            "INSERT INTO renamed (id) VALUES (6)",
+        )
+        lsn = position_now(place)
+        for table in ("public.filled", "public.renamed"):
+            expect_rows(place, table, pgspark.read_fresh(place.target, table, None, lsn, spark).toArrow())
+        one = pgspark.read_fresh(place.target, "public.renamed", ["text"], lsn, spark).toArrow()
+        assert sorted(map(str, one["text"].to_pylist())) == ["None", "m", "n2", "n3", "n4", "n5"]
+    assert [loads_of(place, f"public.{table}") for table in ("filled", "renamed")] == [1, 1]
 
 
 @pytest.mark.slow

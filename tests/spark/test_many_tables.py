@@ -282,6 +282,46 @@ def test_one_table_does_not_stop_the_others(
         assert _status(spark, lake)[NAMES[1]]["state"] == "follow"
 
 
+@pytest.mark.parametrize("way", and_slow(["calls"], ["batches"]))
+def test_a_table_that_is_left_out(spark: Any, tmp_path: Path, made: MadeSegments, way: str) -> None:
+    """Whether it was stopped or not. It keeps its position, and goes on from there when it is included again."""
+    segments, lake = tmp_path / "segments", tmp_path / "lake"
+    options: dict[str, Any] = {"format": "parquet", "on_table_error": "skip"}
+    first = pgspark.write_tables(segments, lake, **options)[0]["position"]
+    made.cut(_damaged(made, TABLES[1]), made.commit(2, spec=TABLES[2]))
+    pgspark.write_tables(segments, lake, **options)
+    assert _status(spark, lake)[NAMES[1]]["state"] == "stopped"
+
+    def run(**more: Any) -> dict[str, Any]:
+        if way == "calls":
+            pgspark.write_tables(segments, lake, **options, **more)
+        else:
+            _batches(spark, made, pgspark.table_sink(lake, **options, **more))()
+        return _status(spark, lake)
+
+    def rename(database: str | None, schema: str, table: str) -> str:
+        return {name.partition(".")[2]: "public" for name in NAMES if name != NAMES[3]}[table]
+
+    last = _cut(made, made.commit(3, spec=TABLES[2]))
+    # The function does not know the table that is left out: then nothing is noted of it.
+    assert run(exclude=[NAMES[3]], namespace=rename)[NAMES[3]]["state"] == "follow"
+    left_out = run(exclude=[NAMES[1], "public.t3", "public.nowhere"])
+    for name in (NAMES[1], NAMES[3]):
+        row = left_out[name]
+        assert (row["state"], row["reason"], row["rows"]) == ("excluded", None, 1)
+        assert row["since"] is not None
+    assert (left_out[NAMES[1]]["position"], left_out[NAMES[1]]["lag"]) == (first, last - first)
+    assert left_out[NAMES[2]]["state"] == "follow"
+    assert run(exclude=[NAMES[1]])[NAMES[1]]["since"] == left_out[NAMES[1]]["since"]
+    again = run()
+    assert {name: row["state"] for name, row in again.items() if row["state"] != "follow"} == {
+        NAMES[1]: "stopped"
+    }
+    assert again[NAMES[1]]["since"] > left_out[NAMES[1]]["since"]
+    run(options=Options(on_error="quarantine"))
+    assert _ids(lake, "parquet") == {**{name: [1] for name in NAMES}, NAMES[2]: [1, 2, 3]}
+
+
 @pytest.mark.slow
 def test_a_query_goes_on_without_a_table(
     spark: Any, tmp_path: Path, made: MadeSegments, caplog: pytest.LogCaptureFixture

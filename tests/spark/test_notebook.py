@@ -1,4 +1,4 @@
-"""docs/notebook.md, cell by cell, on a real server and a real Spark; and a catalog of the newest segment."""
+"""The notebook of docs/examples.md, cell by cell, on a real server and a real Spark; and a catalog of the newest segment."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pgoutput_fast.segments import Source, segment_catalog, write_segment
 from support import pg
 from support.paths import DOCS
 
-PAGE = (DOCS / "notebook.md").read_text()
+PAGE = (DOCS / "examples.md").read_text().partition("\n## A notebook, from a server to Spark\n")[2]
 
 
 @pytest.mark.slow
@@ -34,7 +34,7 @@ def test_the_notebook_runs_and_prints_what_it_says(servers: pg.Servers, spark: A
         for cell, printed in cells:
             out = io.StringIO()
             with contextlib.redirect_stdout(out):
-                exec(compile(cell, "notebook.md", "exec"), names)
+                exec(compile(cell, "examples.md", "exec"), names)
             assert out.getvalue().rstrip("\n") == printed.rstrip("\n")
     finally:
         if "connection" in names:

@@ -24,6 +24,7 @@ from pgoutput_fast import spark as pgspark
 from support.current_streams import batch_of
 from support.forms import and_exhaustive, and_slow
 from support.lakes import (
+    CLUSTER,
     assert_whole,
     data_files,
     make_dump,
@@ -35,7 +36,6 @@ from support.lakes import (
 )
 
 KILLS = int(os.environ.get("PGOUTPUT_FAST_KILLS", "1"))
-DRIVER = pytest.mark.classic("a driver of its own, on a classic Spark")
 TABLES = 12
 NAMES = {f"public.t{k}" for k in range(TABLES)}
 # What a run changes in a directory, beside the files of the tasks.
@@ -83,7 +83,6 @@ def _job(dump: Path, lake: Path, format: str, **more: Any) -> dict[str, Any]:
 # ---- the driver -----------------------------------------------------------------------------------------------------
 
 
-@DRIVER
 @pytest.mark.parametrize(
     ("format", "kill"),
     and_slow(
@@ -111,7 +110,6 @@ def test_a_driver_killed_at_a_step(
     assert_whole(format, lake, undisturbed(format))
 
 
-@DRIVER
 @pytest.mark.exhaustive
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("way", ["write_raw", "write_tables"])
@@ -138,7 +136,6 @@ def test_a_driver_killed_at_every_step(
     assert step > 10
 
 
-@DRIVER
 @pytest.mark.slow
 def test_a_driver_killed_at_random_moments(spark: Any, dump: Path, undisturbed: Any, tmp_path: Path) -> None:
     dice, lake = random.Random(KILLS), tmp_path / "lake"
@@ -155,7 +152,6 @@ def test_a_driver_killed_at_random_moments(spark: Any, dump: Path, undisturbed: 
     assert_whole("parquet", lake, undisturbed("parquet"))
 
 
-@DRIVER
 @pytest.mark.slow
 @pytest.mark.parametrize("format", ["parquet", "delta"])
 def test_another_way_goes_on(
@@ -189,7 +185,6 @@ def test_another_way_goes_on(
 # ---- batches --------------------------------------------------------------------------------------------------------
 
 
-@DRIVER
 @pytest.mark.parametrize(
     "kill",
     and_slow(
@@ -218,7 +213,6 @@ def test_a_batch_of_a_sink_that_is_killed(
 # ---- workers and executors ------------------------------------------------------------------------------------------
 
 
-@DRIVER
 @pytest.mark.slow
 @pytest.mark.parametrize("format", and_exhaustive(["parquet"], ["delta"]))
 def test_workers_killed_while_they_write(dump: Path, undisturbed: Any, tmp_path: Path, format: str) -> None:
@@ -229,44 +223,53 @@ def test_workers_killed_while_they_write(dump: Path, undisturbed: Any, tmp_path:
     assert_whole(format, tmp_path / "lake", undisturbed(format))
 
 
-@DRIVER
-@pytest.mark.slow
-def test_workers_killed_in_any_job(dump: Path, undisturbed: Any, tmp_path: Path) -> None:
-    """Also in those that survey the payloads before a target is made."""
-    job = _job(dump, tmp_path / "lake", "parquet", conf={"spark.master": "local[2,4]"}, some=3)
+def _ways(segments: Path, dump: Path, lake: Path) -> dict[str, dict[str, Any]]:
+    """Jobs that write the same tables."""
+    ends = [-1, *(max(pq.read_table(each)["seq"].to_pylist()) for each in sorted(segments.glob("*.parquet")))]
+    raw = _job(dump, lake, "parquet")
+    batches = [[first + 1, last] for first, last in itertools.pairwise(ends)]
+    return {
+        "files": raw,
+        "quarantine": {**raw, "arguments": {"order_by": "place", "on_error": "quarantine"}},
+        "shuffled": {**raw, "arguments": {"order_by": "place", "partitions": 5}},
+        "sink": {"source": str(segments), "target": str(lake), "batches": batches},
+    }
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("kind", "way"),
+    [
+        pytest.param("worker", "files", marks=pytest.mark.slow),
+        *(
+            pytest.param(kind, way, marks=pytest.mark.exhaustive)
+            for kind in ("worker", "executor")
+            for way in ("files", "quarantine", "shuffled", "sink")
+            if (kind, way) != ("worker", "files")
+        ),
+    ],
+)
+def test_tasks_that_are_disturbed_in_each_pass(
+    segments: Path, dump: Path, undisturbed: Any, tmp_path: Path, kind: str, way: str
+) -> None:
+    """When it has its first result, and so its files, each task loses its worker or its executor, and runs again."""
+    marks, home = tmp_path / "marks", tmp_path / "home"
+    marks.mkdir()
+    home.mkdir()
+    job = _ways(segments, dump, tmp_path / "lake")[way] | {"tasks": [kind, str(marks)]}
+    job |= (
+        {"conf": {"spark.master": "local[2,4]"}} if kind == "worker" else {"conf": CLUSTER, "home": str(home)}
+    )
     with running(job) as driver:
         driver.until("done")
-    assert_whole("parquet", tmp_path / "lake", undisturbed("parquet"))
-
-
-@DRIVER
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("kind", and_exhaustive(["twice"], ["executor"]))
-def test_a_cluster(dump: Path, undisturbed: Any, tmp_path: Path, kind: str) -> None:
-    """Spark runs the only task of the writing job twice at the same time, or loses its executor."""
-    conf = {
-        "spark.master": "local-cluster[2,1,1024]",
-        "spark.executorEnv.PYTHONPATH": str(Path(pgo.__file__).parents[1]),
-    }
-    if kind == "twice":
-        conf |= {
-            "spark.speculation": "true",
-            "spark.speculation.interval": "100ms",
-            "spark.speculation.task.duration.threshold": "1s",
-        }
-    (tmp_path / "home").mkdir()
-    more = {"conf": conf, "home": str(tmp_path / "home"), kind: True}
-    with running(_job(dump, tmp_path / "lake", "parquet", **more)) as driver:
-        assert driver.until("stopped") == f"stopped {2 if kind == 'twice' else 1}"
-        driver.until("done")
+    jobs = {each.name.partition("-")[0] for each in marks.iterdir()}
+    assert len(jobs) >= {"files": 2, "quarantine": 3, "shuffled": 2, "sink": 4}[way]
     assert_whole("parquet", tmp_path / "lake", undisturbed("parquet"))
 
 
 # ---- two writers ----------------------------------------------------------------------------------------------------
 
 
-@DRIVER
 @pytest.mark.slow
 def test_two_writers(spark: Any, dump: Path, undisturbed: Any, tmp_path: Path) -> None:
     """The second one is refused, also in the middle of the first one's job."""

@@ -133,17 +133,17 @@ def test_tables_share_the_snapshot_of_a_slot(spark: Any, newest: pg.Database, sl
 
 
 def test_the_page_reads_a_table(spark: Any, newest: pg.Database, slot: str) -> None:
-    """docs/snapshot.md, with a table of this database."""
+    """docs/capture.md, with a table of this database."""
     (code,) = [
         each.text
-        for each in blocks_of(DOCS / "snapshot.md")
+        for each in blocks_of(DOCS / "capture.md")
         if (each.heading, each.language) == ("On Spark", "python")
     ]
     for said, here in (("public.orders", "s.t"), ('"shop"', '"p"'), ("to_lake", slot)):
         assert said in code
         code = code.replace(said, here)
     names: dict[str, Any] = {"spark": spark, "dsn": newest.dsn}
-    exec(compile(code, "snapshot.md", "exec"), names)
+    exec(compile(code, "capture.md", "exec"), names)
     assert names["orders"].count() == 1000
 
 
@@ -281,6 +281,19 @@ def test_options_that_are_wrong(newest: pg.Database, options: dict[str, str], wh
         del given["snapshot_seconds"]
     with pytest.raises(Exception, match=what):
         plan_snapshot(given)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"table": "s.other"}, {"publication": "other"}, {"columns": "other"}],
+    ids=lambda given: next(iter(given)),
+)
+def test_a_wrong_name_leaves_no_slot(newest: pg.Database, slot: str, wrong: dict[str, str]) -> None:
+    from pgoutput_fast.spark.source.snapshot import plan_snapshot
+
+    with pytest.raises((KeyError, ValueError)):
+        plan_snapshot({"mode": "snapshot", "dsn": newest.dsn, "table": "s.t", "slot": slot, **wrong})
+    assert find_slot(newest.dsn, slot) is None
 
 
 def test_a_slot_that_exists_has_no_snapshot(newest: pg.Database, slot: str) -> None:

@@ -356,8 +356,8 @@ def test_moments_beyond_those_of_python(spark: Any) -> None:
         with pytest.raises((ValueError, OverflowError), match=r"out of range|ordinal must be"):
             frame.select(column).collect()
     assert pgspark.rejects(tagged).count() == 0
-    [block] = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    exec(compile(block, "spark-types.md", "exec"), {"far": frame})
+    [block] = re.findall(r"```python\n(.*?)```", section("What Spark holds"), re.DOTALL)
+    exec(compile(block, "types.md", "exec"), {"far": frame})
 
 
 @pytest.mark.slow
@@ -432,13 +432,19 @@ def test_a_value_of_many_megabytes(spark: Any) -> None:
 
 # --- the table of the page ----------------------------------------------------------------------------------
 
-PAGE = DOCS / "spark-types.md"
+PAGE = (DOCS / "types.md").read_text()
+
+
+def section(heading: str) -> str:
+    return PAGE.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
 
 
 def test_the_page_says_what_the_code_does() -> None:
     """Every built-in type is in one row of the table, and that row is right."""
     said: dict[str, tuple[str, str]] = {}
-    lines = re.findall(r"^\| ([^|]+) \| `([^|]+)` \| `([^|]+)` \|$", PAGE.read_text(), re.MULTILINE)
+    lines = re.findall(
+        r"^\| ([^|]+) \| `([^|]+)` \| `([^|]+)` \|$", section("Each built-in type"), re.MULTILINE
+    )
     for names, arrow, on_spark in lines:
         for name in re.split(r", (?![^(]*\))", names):
             assert name not in said, name
@@ -468,7 +474,9 @@ def _table() -> Iterator[tuple[str, tuple[str, str]]]:
 def test_the_page_says_what_tables_in_a_lake_have(tmp_path: Path) -> None:
     """The types that `write_tables` gives to columns of each Spark type, by the writers and libraries themselves."""
     said = re.findall(
-        r"^\| `([^|]+)` \| `([^|]+)` \| `([^|]+)` \| `([^|]+)` \|$", PAGE.read_text(), re.MULTILINE
+        r"^\| `([^|]+)` \| `([^|]+)` \| `([^|]+)` \| `([^|]+)` \|$",
+        section("Types of tables in a lake"),
+        re.MULTILINE,
     )
     found = []
     for spark_name, *_ in said:

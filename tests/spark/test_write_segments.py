@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import random
 import subprocess
@@ -22,17 +23,24 @@ from pgoutput_fast import encode, segments
 from pgoutput_fast import spark as pgspark
 from pgoutput_fast.segments import list_segments, read_segment, segment_catalog, segment_outcomes
 from pgoutput_fast.segments.tail import check_whole
-from pgoutput_fast.spark.dataframes.tagged import ends_of, untagged_of
+from pgoutput_fast.spark.dataframes.tagged import DumpRows, ends_of, untagged_of
+from pgoutput_fast.spark.tagging import dump as dumps
+from pgoutput_fast.spark.tagging import segments as tagging
 from support.disks import small_disk
-from support.forms import and_slow
+from support.forms import and_exhaustive, and_slow
 from support.interleaved import everything
-from support.lakes import running, settled, wait_for
+from support.lakes import CLUSTER, running, settled, wait_for
 from support.segment_streams import SOURCE
 from support.streams import RandomChoices, make_stream
 
-DRIVER = pytest.mark.classic("a driver of its own, on a classic Spark")
 # What the driver changes in a directory.
 STEPS = ("pgoutput_fast.storage.stores", "_Directory.write,_Directory.rename,_Directory.remove")
+
+
+@pytest.fixture(autouse=True)
+def few_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Segments become visible when as many tasks have ended as there are cores."""
+    monkeypatch.setattr(tagging, "_TASKS_PER_CORE", 1)
 
 
 def frame(spark: Any, payloads: list[bytes], begin: int, end: int, sessions: set[int]) -> Any:
@@ -119,14 +127,17 @@ def assert_as_one_task(directory: Path, wal: Any, segment_bytes: int = 300) -> N
     found, expected = list_segments(directory), list_segments(alone)
     assert segment_catalog(directory) == segment_catalog(alone)
     assert segment_outcomes(directory) == segment_outcomes(alone)
-    assert found[-1].state.values == pgspark.state_after(wal).values
+    # The last tasks may have had only messages without rows: then a note says where the stream continues.
+    note = directory / "_next.json"
+    noted = {"next_seq": json.loads(note.read_text())["next_seq"]} if note.exists() else {}
+    assert found[-1].state.values | noted == pgspark.state_after(wal).values
     assert (found[0].first_seq, found[-1].last_seq) == (expected[0].first_seq, expected[-1].last_seq)
     check_whole(found)
     assert not [each for each in os.listdir(directory) if each.startswith(".")]
 
 
 def tasks_of(wal: Any, segment_bytes: int = 300) -> int:
-    return len(untagged_of(wal).payloads.joined(segment_bytes)[1])  # type: ignore[union-attr]
+    return len(untagged_of(wal).payloads.joined(0, 10_000, segment_bytes)[1])  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("quarantine", and_slow([False], [True]))
@@ -173,6 +184,51 @@ def state_of_some(payloads: list[bytes], sessions: Any) -> pgo.StreamState:
             state = decoder.state
         _, state = pgo.tag(payloads[begin:end], state)
     return state
+
+
+@pytest.mark.parametrize("stop", [1, 2])
+def test_a_call_that_stops_is_continued_by_several_tasks(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: int
+) -> None:
+    """What became visible stays. The next call reads from the range with the last message on."""
+    stream = everything()
+    dump, directory = dumped(tmp_path / "dump", stream.payloads, stream.sessions, 3), tmp_path / "segments"
+    monkeypatch.setattr(dumps, "bytes_per_core", lambda cores: lambda total: (1, 1))
+    wal = pgspark.tag(dump, "place", session_starts="starts", spark=spark)
+    tasks = tasks_of(wal, 100)
+    assert tasks > 6
+    publish, joined = tagging._publish, DumpRows.joined
+    calls: list[int] = []
+    read: list[tuple[int, int]] = []
+
+    def stopping(*given: Any) -> bool:
+        calls.append(len(list_segments(directory)))
+        if len(calls) == stop + 1:
+            raise OSError("stopped")
+        return publish(*given)
+
+    def recorded(*given: Any) -> Any:
+        rows, ranges = joined(*given)
+        read.extend((each.first, each.end) for each in ranges)
+        return rows, ranges
+
+    monkeypatch.setattr(DumpRows, "joined", recorded)
+    with monkeypatch.context() as patch:
+        patch.setattr(tagging, "_publish", stopping)
+        with pytest.raises(OSError, match="stopped"):
+            pgspark.write_segments(wal, directory, segment_bytes=100)
+    there = [each.path for each in list_segments(directory)]
+    assert calls == sorted(set(calls))
+    assert 0 < len(there) == calls[-1]
+    assert [first for first, _ in read] == [0, *(end for _, end in read[:-1])]
+    assert len(read) == 2 * (stop + 1)
+    kept = read[2 * stop - 1]
+    read.clear()
+    pgspark.write_segments(wal, directory, segment_bytes=100)
+    assert [each.path for each in list_segments(directory)][: len(there)] == there
+    assert kept[0] <= read[0][0] < kept[1]
+    assert len(read) >= tasks - 2 * stop
+    assert_as_one_task(directory, wal, 100)
 
 
 @pytest.mark.slow
@@ -389,7 +445,6 @@ def test_rows_that_are_missing_or_changed(spark: Any, tmp_path: Path) -> None:
             pgspark.write_segments(some, tmp_path / f"segments{k}")
 
 
-@DRIVER
 @pytest.mark.slow
 def test_a_driver_killed_at_every_step(spark: Any, tmp_path: Path) -> None:
     """Readers see a beginning of the stream at any time, and the same call again writes the rest."""
@@ -416,18 +471,24 @@ def test_a_driver_killed_at_every_step(spark: Any, tmp_path: Path) -> None:
     assert partly > 2
 
 
-@DRIVER
 @pytest.mark.slow
-def test_workers_that_are_killed(spark: Any, tmp_path: Path) -> None:
-    """Each task dies once after its first segment. In a Spark of its own, since this one does not try again."""
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("kind", and_exhaustive(["worker"], ["executor"]))
+def test_tasks_that_are_disturbed(spark: Any, tmp_path: Path, kind: str) -> None:
+    """After its first segment, each task loses its worker or its executor, and runs again."""
     stream = everything()
     dump, directory = dumped(tmp_path / "dump", stream.payloads), tmp_path / "segments"
     (tmp_path / "marks").mkdir()
+    (tmp_path / "home").mkdir()
     job: Any = {"source": str(dump), "target": str(directory), "call": "write_segments"}
-    job |= {"arguments": {"segment_bytes": 150}, "conf": {"spark.master": "local[2,4]"}}
-    with running({**job, "once": str(tmp_path / "marks")}) as driver:
+    job |= {"arguments": {"segment_bytes": 150}, "tasks": [kind, str(tmp_path / "marks")]}
+    # In a Spark of its own, since this one does not try again.
+    job |= {"conf": {"spark.master": "local[2,4]"}} if kind == "worker" else {"conf": CLUSTER}
+    job |= {} if kind == "worker" else {"home": str(tmp_path / "home")}
+    with running(job) as driver:
         driver.until("done")
-    assert len(list((tmp_path / "marks").iterdir())) > 2
+    jobs = {each.name.partition("-")[0] for each in (tmp_path / "marks").iterdir()}
+    assert len(jobs) == 2
     assert_as_one_task(directory, pgspark.tag(dump, "place", spark=spark), 150)
 
 
@@ -658,3 +719,25 @@ def test_another_process_writes_meanwhile(spark: Any, tmp_path: Path) -> None:
         writing.result()
     assert [segment.path for segment in list_segments(directory)] == written
     assert not list(directory.glob(".*.unpublished.*"))
+
+
+def test_two_calls_at_the_same_time(spark: Any, tmp_path: Path) -> None:
+    """At most one of them goes on at a time, the segments are a beginning of the stream, and the next call ends it."""
+    wal = pgspark.tag(dumped(tmp_path / "dump", everything().payloads), "place", spark=spark)
+    directory, expected = tmp_path / "segments", in_order(wal.toArrow().to_pylist())
+
+    def write(_: int) -> Exception | None:
+        try:
+            pgspark.write_segments(wal, directory, segment_bytes=100)
+        except Exception as problem:
+            return problem
+        return None
+
+    with ThreadPoolExecutor() as pool:
+        problems = [each for each in pool.map(write, range(2)) if each is not None]
+    for each in problems:
+        assert "another process wrote segments" in str(each), each
+    rows = rows_in(directory)
+    assert rows == expected[: len(rows)]
+    pgspark.write_segments(wal, directory, segment_bytes=100)
+    assert_as_one_task(directory, wal, 100)

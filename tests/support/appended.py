@@ -10,7 +10,7 @@ from pgoutput_fast.tables.files import WrittenFile
 from pgoutput_fast.tables.stream import Stream
 from pgoutput_fast.tables.table import Commit, Mode, Ordinal, Table
 
-__all__ = ["append", "names_of", "ordinal_of", "seq_of"]
+__all__ = ["append", "join_files", "names_of", "ordinal_of", "seq_of"]
 
 
 def append(
@@ -27,6 +27,13 @@ def append(
     schema = schema if replaces else table.fitted(schema)
     position = Ordinal(seq, stream)
     table.commit(Commit(table.known, schema, position, files, "all" if replaces else (), partition_by))
+
+
+def join_files(table: Table) -> None:
+    """Joins the short files of a table, if that is worth while."""
+    joining = table.begin_joining()
+    if joining is not None:
+        table.end_joining(joining)
 
 
 def ordinal_of(table: Table) -> Ordinal | None:

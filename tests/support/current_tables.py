@@ -7,7 +7,8 @@ import os
 import random
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -18,6 +19,7 @@ import pyarrow as pa
 from pgoutput_fast.merge.current_table import CurrentTable
 from pgoutput_fast.merge.duckdb import DuckDBMerge
 from pgoutput_fast.merge.effect.effect import COMMIT_LSN, UNREPRESENTABLE, Effect, current_schema
+from pgoutput_fast.merge.effect.fill import Part
 from pgoutput_fast.merge.local import LocalMerge
 from pgoutput_fast.storage.stores import open_store
 from pgoutput_fast.tables.duckdb import DuckDBCurrent
@@ -40,6 +42,7 @@ __all__ = [
     "ducklake_table",
     "iceberg_table",
     "open_table",
+    "settle",
 ]
 
 KINDS = ["delta", "iceberg", "duckdb"]
@@ -84,6 +87,10 @@ _VALUES: list[tuple[pa.DataType, Any]] = [
     (pa.int32(), lambda dice: dice.choice([None, 0, 7, -(2**31)])),
     (pa.list_(pa.string()), lambda dice: dice.choice([None, [], [None], ["a", None], ["a"]])),
     (
+        pa.map_(pa.string(), pa.string()),
+        lambda dice: dice.choice([None, [], [("a", None)], [("", "é"), ("a", "")]]),
+    ),
+    (
         pa.struct([("x", pa.int64()), ("y", pa.list_(pa.float32()))]),
         lambda dice: dice.choice(
             [None, {"x": None, "y": None}, {"x": 1, "y": [0.5, None]}, {"x": 1, "y": []}]
@@ -96,11 +103,24 @@ _VALUES: list[tuple[pa.DataType, Any]] = [
 ]
 
 
+class SettledMerge(LocalMerge):
+    """A table whose files are written anew before an effect returns, and not beside later ones."""
+
+    def apply_parts(self, parts: Iterable[Part], position: int, after: int | None = None) -> None:
+        super().apply_parts(parts, position, after)
+        settle(self)
+
+
+def settle(table: LocalMerge) -> None:
+    """Waits until no file need be written anew."""
+    while (running := table._compaction) is not None:
+        with suppress(Exception):  # what a mirror logs
+            running.work.result()
+        table.commit_rewritten()
+
+
 def open_table(
-    kind: str,
-    place: Path,
-    name: str = "public.orders",
-    file_bytes: int = 4_000,
+    kind: str, place: Path, name: str = "public.orders", file_bytes: int = 4_000, *, settled: bool = True
 ) -> Any:
     """A table with files so short that a test has several. In those that are `marked`, merges mark many rows."""
     if kind == "duckdb":
@@ -113,7 +133,7 @@ def open_table(
         "marked iceberg": ("iceberg", "on_read"),
     }
     format, merge = kinds.get(kind, (kind, "on_write"))
-    return open_files(format, place, name, file_bytes, merge, most_marked=0.3)
+    return open_files(format, place, name, file_bytes, merge, most_marked=0.3, settled=settled)
 
 
 def open_files(
@@ -123,12 +143,18 @@ def open_files(
     file_bytes: int = CURRENT_FILE_BYTES,
     merge: Merge = "on_write",
     most_marked: float = CurrentFileTable.most_marked,
+    *,
+    settled: bool = True,
 ) -> LocalMerge:
-    """A current table of files, by its directory. In short files, more rows than usual may be marked."""
+    """A current table of files, by its directory. In short files, more rows than usual may be marked.
+
+    Args:
+        settled: whether files are written anew before an effect returns. In a mirror, this goes on beside later ones.
+    """
     target = open_target(format, open_store(place), TableOptions())
     table = CurrentFileTable(target.table(directory, "current"), file_bytes, merge)
     table.most_marked = most_marked
-    return LocalMerge(table)
+    return SettledMerge(table) if settled else LocalMerge(table)
 
 
 def delta_table(place: str | os.PathLike[str], directory: str, **more: Any) -> LocalMerge:

@@ -35,6 +35,10 @@ VALUES: dict[str, tuple[pa.DataType, list[Any]]] = {
     "bool": (pa.bool_(), [False, True]),
     "real": (pa.float32(), [0.0, -0.0, NAN, 0.5]),
     "list": (pa.list_(pa.float64()), [[], [None], [0.0], [-0.0], [NAN, 1.0], [1.0, NAN]]),
+    "map": (
+        pa.map_(pa.string(), pa.string()),
+        [[], [("a", None)], [("a", "")], [("b", "")], [("a", ""), ("b", None)], [("", "a"), ("b", "c")]],
+    ),
     "range": (
         pa.struct([("lower", pa.int32()), ("text", pa.string())]),
         [{"lower": None, "text": None}, {"lower": 1, "text": ""}, {"lower": 1, "text": None}],

@@ -10,6 +10,8 @@ It prints `ready` before it begins to write, and `done` after it has written.
     batches: for batches without a stream: the first and the last message of each.
     sink: the name of the sink, by default `table_sink`.
     gateway: port and secret of a running JVM; by default it starts its own JVM.
+    remote: the address of a running server of Spark Connect. Its own JVM is one, too, if the variable `MODE` of
+        `support.sessions` is set.
     conf: settings of its own JVM.
     kill: [module, attribute, number]: the process (or, with its own JVM, its process group) kills itself at the
         call with this number of this function; with a negative number, when that call returns. Several functions are
@@ -17,9 +19,8 @@ It prints `ready` before it begins to write, and `done` after it has written.
     batch: kill after this number of returns of the function of foreachBatch.
     worker: kill the Python workers when one of them has written its first file.
     executor: kill an executor at that time. Its Python worker continues.
-    some: kill this number of Python workers, one after the other, at random moments.
-    twice: wait until two attempts of a task have written their first file; kill nothing.
-    once: for `write_segments`: each task's worker kills itself once, after the first segment. A directory for marks.
+    tasks: [kind, directory for marks]: disturbs each task of each job once, when it has its first result. `worker`: its
+        worker kills itself. `executor`: the first task of each job kills its executor, and its worker.
     dying: for `current_sink`: in this number of its jobs, a worker kills itself after its task has done its work.
 """
 
@@ -30,21 +31,27 @@ import importlib
 import itertools
 import json
 import os
-import random
 import signal
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from support.sessions import MODE
 
 
 def session(job: dict[str, Any]) -> Any:
     """A session of the running JVM, or of a new one."""
+    if "remote" in job:
+        return connected(job["remote"])
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
     if "gateway" not in job:
+        connect = os.environ.pop(MODE, None) is not None
         builder = SparkSession.builder.config("spark.ui.enabled", False)
         builder = builder.config("spark.driver.host", "127.0.0.1").config(
             "spark.driver.bindAddress", "127.0.0.1"
@@ -55,6 +62,13 @@ def session(job: dict[str, Any]) -> Any:
         builder = builder.config("spark.driver.extraJavaOptions", quick)
         for name, value in job.get("conf", {}).items():
             builder = builder.config(name, value)
+        if connect:
+            builder = builder.config("spark.plugins", "org.apache.spark.sql.connect.SparkConnectPlugin")
+            builder = builder.config("spark.connect.grpc.binding.port", 0)
+            jvm = builder.getOrCreate()._jvm
+            service = getattr(jvm, "org.apache.spark.sql.connect.service.SparkConnectService$")
+            port = getattr(service, "MODULE$").localPort()
+            return connected(f"sc://127.0.0.1:{port}")
         return builder.getOrCreate()
     from pyspark.java_gateway import launch_gateway
 
@@ -68,6 +82,14 @@ def session(job: dict[str, Any]) -> Any:
     )
     # In the session of the other process, `register` would replace its data source by one that ends with this process.
     return SparkSession(context).newSession()
+
+
+def connected(address: str) -> Any:
+    """A session of a server of Spark Connect."""
+    from pyspark.sql.connect.session import SparkSession
+
+    os.environ[MODE] = "1"
+    return SparkSession.builder.remote(address).getOrCreate()
 
 
 def die(group: bool) -> None:
@@ -131,12 +153,11 @@ def _waits(process: int, marker: Path) -> bool:
 
 def disturb(job: dict[str, Any], marker: Path, pipe: int) -> None:
     """Kills workers or executors as the job says, while they read the marker after their first file."""
-    least = 2 if "twice" in job else 1
-    while len(chosen := [each for each in _workers() if _waits(each, marker)]) < least:
+    while not (chosen := [each for each in _workers() if _waits(each, marker)]):
         time.sleep(0.05)
     if "executor" in job:
         del chosen[1:]
-    for process in [] if "twice" in job else chosen:
+    for process in chosen:
         os.kill(_parent(_parent(process)) if "executor" in job else process, signal.SIGKILL)
     print("stopped", len(chosen), flush=True)
     # From now on there is a marker, and readers of the pipe see its end.
@@ -144,17 +165,6 @@ def disturb(job: dict[str, Any], marker: Path, pipe: int) -> None:
     whole.write_text("{}")
     whole.rename(marker)
     os.close(pipe)
-
-
-def kill_some(count: int) -> None:
-    """Kills workers, busy or idle, of any job. Fewer than four do not fail a task for good."""
-    dice = random.Random(count)
-    for _ in range(count):
-        while not (found := _workers()):
-            time.sleep(0.01)
-        time.sleep(dice.random() / 2)
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(dice.choice(found), signal.SIGKILL)
 
 
 def disturb_run(job: dict[str, Any]) -> None:
@@ -206,24 +216,50 @@ def make_dying(count: int, target: str) -> None:
     merge.run_jobs = sink.run_jobs = run_dying
 
 
-def make_writers_die(marks: str) -> None:
-    """Makes the worker of each task that writes segments die once."""
-    from pyspark import TaskContext
+@dataclass(frozen=True)
+class DisturbedTask:
+    """A task of a job, which is disturbed once. The attributes are those of `tasks`, and the number of the job."""
 
-    from pgoutput_fast.spark.tagging import segments
+    task: Callable[[Any], Iterator[Any]]
+    kind: str
+    marks: str
+    job: int
 
-    class DyingWriter(segments.WriteSegments):
-        def __call__(self, batches: Any) -> Any:
-            for written in super().__call__(batches):
-                context = TaskContext.get()
-                assert context is not None
-                mark = Path(marks) / str(context.partitionId())
-                if not mark.exists():
-                    mark.touch()
-                    os.kill(os.getpid(), signal.SIGKILL)
-                yield written
+    def __call__(self, batches: Any) -> Iterator[Any]:
+        results = self.task(batches)
+        first = next(results, None)
+        self._disturb()
+        if first is not None:
+            yield first
+        yield from results
 
-    segments.WriteSegments = DyingWriter  # type: ignore[misc]
+    def _disturb(self) -> None:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        partition = context.partitionId() if self.kind == "worker" else 0
+        mark = Path(self.marks, f"{self.job}-{partition}")
+        if context.partitionId() != partition:
+            return
+        if not mark.exists():
+            mark.touch()
+            if self.kind == "executor":
+                os.kill(_parent(os.getppid()), signal.SIGKILL)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def disturb_tasks(kind: str, marks: str) -> None:
+    """Makes each task of each job one that is disturbed."""
+    from pgoutput_fast.spark import shipping
+    from support.lake_driver import DisturbedTask as Task  # the name under which workers find it
+
+    pickled, jobs = shipping._pickled, itertools.count()
+
+    def disturbed(value: Any) -> bytes:
+        return pickled(Task(value, kind, marks, next(jobs)) if callable(value) else value)
+
+    shipping._pickled = disturbed
 
 
 def home(place: str) -> str:
@@ -262,17 +298,15 @@ def main(job: dict[str, Any]) -> None:
         os.environ["SPARK_HOME"] = home(job["home"])
     spark = session(job)
     pgspark.register(spark)
-    group = "gateway" not in job
+    group = not {"gateway", "remote"} & job.keys()
     if "kill" in job:
         kill_at(*job["kill"], group=group)
-    if {"worker", "executor", "twice"} & job.keys():
+    if {"worker", "executor"} & job.keys():
         disturb_run(job)
-    if "some" in job:
-        threading.Thread(target=kill_some, args=(job["some"],), daemon=True).start()
     if "dying" in job:
         make_dying(job["dying"], job["target"])
-    if "once" in job:
-        make_writers_die(job["once"])
+    if "tasks" in job:
+        disturb_tasks(*job["tasks"])
     print("ready", flush=True)
     make_sink = getattr(pgspark, job.get("sink", "table_sink"))
     if "checkpoint" in job:

@@ -27,9 +27,11 @@ from pgoutput_fast.storage.stores import open_store
 from support.paths import TESTS
 
 __all__ = [
+    "CLUSTER",
     "Driver",
     "assert_whole",
     "data_files",
+    "is_connect",
     "make_dump",
     "make_segments",
     "problem_of",
@@ -39,6 +41,11 @@ __all__ = [
     "wait_for",
 ]
 
+# Settings of a cluster of processes.
+CLUSTER = {
+    "spark.master": "local-cluster[2,1,1024]",
+    "spark.executorEnv.PYTHONPATH": os.pathsep.join(map(str, (Path(pgo.__file__).parents[1], TESTS))),
+}
 _COLUMNS = (ColumnSpec("id", 23, key=True), ColumnSpec("note", 25), ColumnSpec("price", 1700))
 _SOURCE = Source("7300000000000000002", "shop", "slot", ("all",), {"proto_version": "4"})
 
@@ -171,9 +178,14 @@ def wait_for(condition: Any, seconds: float = 240) -> Any:
     return found
 
 
+def is_connect(spark: Any) -> bool:
+    """Whether a session is one of Spark Connect."""
+    return type(spark).__module__.startswith("pyspark.sql.connect")
+
+
 def settled(spark: Any) -> None:
     """Waits until Spark runs no job: tasks of a killed driver, or of a failed job, continue for a while."""
-    if not type(spark).__module__.startswith("pyspark.sql.connect"):
+    if not is_connect(spark):
         wait_for(lambda: not spark.sparkContext.statusTracker().getActiveJobsIds())
         return
     # The tasks of a barrier begin together, so both slots of the server must be free.
@@ -186,12 +198,14 @@ class Driver:
 
     Args:
         job: its job.
-        spark: the session whose JVM it uses; by default it starts a JVM.
+        spark: the session whose JVM, or server, it uses; by default it starts a JVM.
     """
 
     def __init__(self, job: Mapping[str, Any], spark: Any = None) -> None:
         job = {"arguments": {}, **job}
-        if spark is not None:
+        if spark is not None and is_connect(spark):
+            job["remote"] = f"sc://{spark.client._builder.endpoint}"
+        elif spark is not None:
             parameters = spark.sparkContext._gateway.gateway_parameters
             job["gateway"] = [parameters.port, parameters.auth_token]
         self._own = spark is None

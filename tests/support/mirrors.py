@@ -90,6 +90,10 @@ class Place:
         _, said = process.communicate(timeout=300)
         assert process.returncode == -signal.SIGKILL, said
 
+    def starting(self, *more: str, limits: Any = None) -> subprocess.Popen[str]:
+        """Starts a process that mirrors up to now, with other limits: {module: {name: value}}."""
+        return self._process(*more, limits=limits or {})
+
     def peaks(self, *more: str, limits: Any = None) -> tuple[int, int]:
         """The peak memory in bytes of a process that mirrors up to now, and of its capture."""
         process = self._process(*more, limits=limits or {})
@@ -146,6 +150,10 @@ class Following(Background):
         wait_until(lambda: self.problem is not None or condition())
         assert self.problem is None
 
+    def loaded(self) -> int:
+        """The number of tables that are loaded and follow."""
+        return sum(each.state == "follow" for each in self._mirror.metrics.tables)
+
 
 @pytest.fixture
 def place(servers: pg.Servers, tmp_path: Path) -> Iterator[Place]:
@@ -190,8 +198,8 @@ def history_of(target: Path | str, table: str) -> pa.Table:
 
 def loads_of(place: Place, table: str) -> int:
     """The number of loads of a table: its history has the rows of each load."""
-    rows = history_of(place.target, table).select(["_seq", "_commit_lsn"]).to_pylist()
-    return len({row["_commit_lsn"] for row in rows if row["_seq"] < 0})
+    rows = history_of(place.target, table).select(["_seq", "_commit_lsn", "_change_type"]).to_pylist()
+    return len({row["_commit_lsn"] for row in rows if row["_seq"] < 0 and row["_change_type"] != "alter"})
 
 
 def recorded(target: Path | str) -> list[Point]:

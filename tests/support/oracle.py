@@ -30,6 +30,8 @@ def comparable(value: Any) -> Any:
         return "NaN" if math.isnan(value) else value.hex()
     if isinstance(value, list):
         return [comparable(each) for each in value]
+    if isinstance(value, tuple):  # a pair of a map
+        return tuple(comparable(each) for each in value)
     if isinstance(value, dict):
         return {key: comparable(each) for key, each in value.items()}
     return value

@@ -20,6 +20,7 @@ from pgoutput_fast.tables.delta.table import uri_and_options
 from support import numbered
 from support.buckets import opened_bucket
 from support.current_tables import delta_table
+from support.marked import move_to_sidecars, read_with_delta_rs
 
 
 @pytest.fixture
@@ -110,6 +111,34 @@ def _marked_vector(table: Any, place: Path) -> Any:
     table.apply(numbered.effect([5]), 2)
     (vector,) = _state(place / "t" / "_delta_log", 1).vectors.values()
     return vector
+
+
+@pytest.mark.parametrize("form", ["json", "parquet"])
+def test_checkpoints_with_sidecars(form: str, log: Path) -> None:
+    """They have the same, and delta-rs reads them, too. A table keeps the feature."""
+    place, before = log.parent, _state(log)
+    number = move_to_sidecars(place, form)
+    state = _state(log, number)
+    assert (_plain(state)[1:3], len(state.adds) > 10) == (_plain(before)[1:3], True)
+    wanted = sorted(read_with_delta_rs(place)["id"].to_pylist())
+    table = delta_table(place.parent, "t", file_bytes=100, merge="on_read")
+    assert numbered.ids(table) == wanted
+    for position in range(20, 31):
+        table.apply(numbered.effect([position], [3000 + position]), position)
+    wanted = sorted({*wanted, *range(3020, 3031)} - {*range(20, 31)})
+    assert sorted(log.glob("*.checkpoint.parquet"))  # delta-rs wrote the next one
+    for opened in (table, delta_table(place.parent, "t")):
+        assert numbered.ids(opened) == sorted(read_with_delta_rs(place)["id"].to_pylist()) == wanted
+    assert "v2Checkpoint" in deltalake.DeltaTable(place).protocol().writer_features
+    (sidecar, *_) = log.glob("_sidecars/*")
+    sidecar.unlink()
+    with pytest.raises(FileNotFoundError, match=sidecar.name):
+        _state(log, number)
+    if form == "json":
+        (checkpoint,) = log.glob("*.checkpoint.*.json")
+        checkpoint.write_text("{")
+        with pytest.raises(ValueError, match=checkpoint.name):
+            _state(log, number)
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,6 @@ from pgoutput_fast.storage.paths import open_file
 from pgoutput_fast.storage.stores import open_store
 from pgoutput_fast.tables.advice import advised
 from pgoutput_fast.tables.delta import joining
-from pgoutput_fast.tables.delta import table as delta
 from pgoutput_fast.tables.delta.table import DeltaTable
 from pgoutput_fast.tables.files import TableFiles, WrittenFile
 from pgoutput_fast.tables.marker import end_marker, left_runs, put_marker, remove_marker
@@ -36,7 +35,7 @@ from pgoutput_fast.tables.parquet import MANIFEST, ParquetTable
 from pgoutput_fast.tables.partitions import Partitioning
 from pgoutput_fast.tables.statistics import measured, statistics_of
 from pgoutput_fast.tables.table import Commit, CommitLsn, Ordinal, Table, TableRole
-from support.appended import append, names_of, seq_of
+from support.appended import append, join_files, names_of, seq_of
 from support.buckets import opened_bucket
 
 SCHEMA = pa.schema([("_seq", pa.int64()), ("text", pa.string())])
@@ -335,7 +334,7 @@ def test_tables_that_must_be_read_in_another_way_are_refused(
     calls: tuple[Callable[[], object], ...] = (
         table.version,
         table.fix_statistics,
-        table.compact,
+        lambda: join_files(table),
         lambda: table.fitted(wider),
         lambda: table.commit(Commit(table.known, wider, position, _write(store, "two", 10))),
         lambda: DeltaTable(store, "t", role).version(),
@@ -371,7 +370,7 @@ JOINED = pa.schema(
 )
 
 
-def _joinable(place: Path, rows: int = 4) -> list[dict[str, Any]]:
+def _joinable(place: Path, rows: int = 10) -> list[dict[str, Any]]:
     """Makes a history of files with one row each. Returns the rows."""
     store, made = open_store(place), []
     for k in range(rows):
@@ -427,23 +426,23 @@ def test_a_kill_while_files_are_joined_hides_no_rows(
         with monkeypatch.context() as patch:
             patch.setattr(deltalake.DeltaTable, "create_write_transaction", killed)
             try:
-                table.compact()
+                join_files(table)
                 break
             except _KilledError:
                 pass
         _expect_found(tmp_path / str(at), rows)
-        DeltaTable(open_store(tmp_path / str(at)), "t", "history").compact()
+        join_files(DeltaTable(open_store(tmp_path / str(at)), "t", "history"))
         _expect_found(tmp_path / str(at), rows)
     assert at >= 1
     _expect_found(tmp_path / str(at), rows)
     assert len(deltalake.DeltaTable(str(tmp_path / str(at) / "t")).file_uris()) == 1
     version = table.version()
     assert version is not None
-    assert version.lsn == 4
+    assert version.lsn == 10
     assert version.schema == JOINED.remove(4).append(JOINED.field("text"))
     bounds = [each.to_pylist() for each in version.bounds("amount")]
     assert bounds == [[rows[0]["amount"]], [rows[-1]["amount"]]]
-    table.compact()  # one file is not joined
+    join_files(table)  # one file is not joined
     assert table.version() == version
 
 
@@ -478,9 +477,9 @@ def test_another_program_commits_while_files_are_joined(
         deltalake.DeltaTable(place).optimize.compact()
         return write(*arguments)
 
-    monkeypatch.setattr(delta, "joined", disturbed)
+    monkeypatch.setattr(joining, "joined", disturbed)
     table = DeltaTable(open_store(tmp_path), "t", "history")
-    table.compact()
+    join_files(table)
     table.fix_statistics()
     _expect_found(tmp_path, rows)
     assert not list((tmp_path / "t").glob("part-joined-*"))
@@ -490,20 +489,20 @@ def test_files_are_joined_although_the_answer_is_lost() -> None:
     with opened_bucket("joined") as bucket:
         store = open_store(bucket.uri % "lake")
         table = DeltaTable(store, "t", "history")
-        for k in range(3):
+        for k in range(9):
             with TableFiles(store, "0123", False) as files:
                 files.add("t", _batch(k, 1))
             table.commit(Commit(table.known, SCHEMA, CommitLsn(k + 1), files.written))
         bucket.lose_answers("_delta_log/")
-        table.compact()
+        join_files(table)
         assert bucket.to_lose == 0
         version = DeltaTable(store, "t", "history").version()
         assert version is not None
         (file,) = version.files
-        assert (file.rows, version.lsn) == (3, 3)
+        assert (file.rows, version.lsn) == (9, 9)
         (data,) = [name for name in store.names("t") if "part-joined-" in name]
         with pq.ParquetFile(open_file(str(store.at(data)))) as joined:
-            assert joined.read()["_seq"].to_pylist() == [0, 1, 2]
+            assert joined.read()["_seq"].to_pylist() == [*range(9)]
 
 
 def test_partitions_that_a_killed_commit_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from itertools import islice
 
-__all__ = ["error_text", "escaped", "html_table", "nearest", "no_such_name", "some_of"]
+__all__ = ["counted", "error_text", "escaped", "html_table", "nearest", "no_such_name", "some_of"]
+
+
+def counted(number: int, one: str, many: str = "") -> str:
+    """A number of things in words.
+
+    >>> counted(1, "message"), counted(1200, "message")
+    ('1 message', '1,200 messages')
+    """
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
 def escaped(text: str) -> str:

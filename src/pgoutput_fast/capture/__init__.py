@@ -12,10 +12,12 @@ try:
     from pgoutput_fast.capture.service import Capture, CaptureBusyError, CaptureError
     from pgoutput_fast.postgres.check import Report, check
     from pgoutput_fast.postgres.findings import Finding
+    from pgoutput_fast.postgres.passwords import Dsn, PasswordError
     from pgoutput_fast.postgres.plugin import plugin_options
     from pgoutput_fast.postgres.session import PINS, Server
     from pgoutput_fast.postgres.slots import (
         Slot,
+        alter_slot,
         create_slot,
         drop_slot,
         find_slot,
@@ -34,17 +36,20 @@ __all__ = [
     "CaptureBusyError",
     "CaptureError",
     "Consumers",
+    "Dsn",
     "Finding",
     "Limits",
     "LoadProgress",
     "Loaded",
     "Metrics",
+    "PasswordError",
     "Report",
     "Retention",
     "Server",
     "Slot",
     "Snapshot",
     "SnapshotError",
+    "alter_slot",
     "check",
     "create_slot",
     "drop_slot",

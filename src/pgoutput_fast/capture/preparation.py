@@ -15,7 +15,7 @@ from pgoutput_fast.capture.watch import Watch
 from pgoutput_fast.decoding.state import StreamState
 from pgoutput_fast.postgres.plugin import plugin_options
 from pgoutput_fast.postgres.session import Server, read_position, read_server, session, with_identifier
-from pgoutput_fast.postgres.slots import Slot, create_slot, is_physical, read_slot, was_read
+from pgoutput_fast.postgres.slots import Slot, alter_slot, create_slot, is_physical, read_slot, was_read
 from pgoutput_fast.protocol.lsn import format_lsn
 from pgoutput_fast.segments.segment import Segment, Source
 
@@ -35,6 +35,7 @@ class SlotSettings:
     two_phase: bool
     overrides: Mapping[str, str | None]
     adopt: bool = False
+    failover: bool = False
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ def create_own_slot(settings: SlotSettings, server: Server) -> Slot:
         raise CaptureError(
             f"slot {settings.slot} is a physical slot, perhaps that of a standby: choose another name"
         )
-    return create_slot(settings.dsn, settings.slot, two_phase=settings.two_phase)
+    return create_slot(settings.dsn, settings.slot, two_phase=settings.two_phase, failover=settings.failover)
 
 
 class Preparation:
@@ -118,13 +119,17 @@ class Preparation:
                 self._expect_free(slot, read_by_others)
                 # A first start and one after the loss of all segments look the same.
                 _log.info(
-                    "%s has no segments. They begin at the position of slot %s, and lack what committed before %s",
+                    "%s has no segments yet. The first one begins at %s, the position of slot %s: earlier commits "
+                    "are not captured",
                     self._directory,
-                    settings.slot,
                     format_lsn(slot.confirmed_flush_lsn or 0),
+                    settings.slot,
                 )
         slot = expect_usable(slot, settings.slot, self._directory)
         expect_own_plugin(slot, server)
+        if settings.failover and not slot.failover:
+            alter_slot(settings.dsn, settings.slot, failover=True)
+            _log.info("standbys may have slot %s from now on", settings.slot)
         slot_lsn = slot.confirmed_flush_lsn or 0
         self._watch.set_confirmed(slot_lsn)
         durable_lsn = self._directory.durable_lsn_with(newest)

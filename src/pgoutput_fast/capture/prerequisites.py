@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Literal
 
+import psycopg2
 import psycopg2.errors
 
 from pgoutput_fast.capture.errors import CaptureError
@@ -75,14 +76,21 @@ class Prerequisites:
 
 
 @contextmanager
-def explaining_refusals(findings: Sequence[Finding]) -> Iterator[None]:
-    """If the server refuses something for lack of privileges, adds the errors of a check to the error as notes."""
+def explaining_refusals(check: Callable[[], Sequence[Finding]]) -> Iterator[None]:
+    """If the server refuses something or a connection, adds the errors of a check to the error as notes.
+
+    Args:
+        check: returns the findings. It is called after a refusal.
+    """
     try:
         yield
-    except psycopg2.errors.InsufficientPrivilege as problem:
-        for finding in findings:
-            if finding.level == "error":
-                problem.add_note(str(finding))
+    except psycopg2.Error as problem:
+        # A connection that is refused has no code.
+        if isinstance(problem, psycopg2.errors.InsufficientPrivilege) or "FATAL" in str(problem):
+            with suppress(psycopg2.Error):
+                for finding in check():
+                    if finding.level == "error":
+                        problem.add_note(str(finding))
         raise
 
 

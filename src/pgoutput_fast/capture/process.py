@@ -23,16 +23,19 @@ from pgoutput_fast.capture.recorder import Limits
 from pgoutput_fast.capture.retention import Retention
 from pgoutput_fast.capture.segment_directory import SegmentDirectory
 from pgoutput_fast.capture.service import Capture, CaptureError
+from pgoutput_fast.postgres.passwords import Dsn, PasswordError
 from pgoutput_fast.postgres.slots import find_slot
 from pgoutput_fast.protocol.lsn import Lsn, parse_lsn
 from pgoutput_fast.storage.paths import redacted_uri
 
-__all__ = ["CaptureProcess", "Settings"]
+__all__ = ["ASK_PASSWORD", "CaptureProcess", "Settings"]
 
 # How long a capture may take to write its messages when it is stopped.
 _STOP_SECONDS = 30.0
 # How long the slot may seem ahead of the directory: the server may not have noticed that its client has died.
 _AHEAD_SECONDS = 5.0
+ASK_PASSWORD = '{"ask": "password"}'
+"""The line by which the process asks for the password of a `Dsn`. The answer has `password` or `problem`."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -121,6 +124,8 @@ class CaptureProcess:
         self._is_paused = False
         # Another thread may pause the capture during its start. The settings must be the first line.
         self._telling = threading.Lock()
+        self._listener: threading.Thread | None = None
+        self._output = ""
 
     def start(self) -> None:
         """Starts the process unless it runs."""
@@ -138,9 +143,29 @@ class CaptureProcess:
                 # A signal to all processes of a terminal reaches only the parent, which passes it on.
                 start_new_session=True,
             )
-            self._tell(self._settings.to_dict())
+            self._tell({**self._settings.to_dict(), "asks": isinstance(self._settings.dsn, Dsn)})
             if self._is_paused:
                 self._tell({"pause": True})
+        self._output = ""
+        self._listener = threading.Thread(target=self._listen, args=(self._process,), daemon=True)
+        self._listener.start()
+
+    def _listen(self, process: subprocess.Popen[str]) -> None:
+        """Answers the questions of the process for a password, and keeps its last line."""
+        assert process.stdout is not None
+        with process.stdout:
+            for line in process.stdout:
+                if line.strip() != ASK_PASSWORD:
+                    self._output = line
+                    continue
+                try:
+                    assert isinstance(self._settings.dsn, Dsn)
+                    answer = {"password": self._settings.dsn.ask()}
+                except PasswordError as problem:
+                    answer = {"problem": str(problem)}
+                with self._telling:
+                    if self._process is process:  # the function may have taken long
+                        self._tell(answer)
 
     def pause(self, on: bool = True) -> None:
         """Pauses or resumes reading from the server. The connection stays open."""
@@ -166,12 +191,12 @@ class CaptureProcess:
             return self._process is not None
         if self._process.returncode == 0:
             return False
-        assert self._process.stdout is not None
-        output = "" if self._process.stdout.closed else self._process.stdout.read()
+        assert self._listener is not None
+        self._listener.join(_STOP_SECONDS)
         # It was killed by somebody or by the OOM killer. The capture itself did not fail.
         is_away = is_killed = self._process.returncode == -signal.SIGKILL
         try:
-            answer = parsed_json(output)
+            answer = parsed_json(self._output)
             why, is_away = answer["error"], answer["away"]
         except (ValueError, KeyError, TypeError):
             why = f"its process ended with status {self._process.returncode}"
@@ -222,13 +247,13 @@ class CaptureProcess:
         if self._process is None:
             return
         assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        with contextlib.suppress(BrokenPipeError):
+        with self._telling, contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
         try:
             self._process.wait(_STOP_SECONDS)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        self._process.stdout.close()
+        assert self._listener is not None
+        self._listener.join(_STOP_SECONDS)
         self._process = None

@@ -47,6 +47,8 @@ class Capture:
         directory: directory of the segments, created if necessary. A path, or a URI that `pyarrow.fs` knows, such as
             `s3://bucket/prefix`.
         two_phase: whether a new slot decodes prepared transactions when they are prepared.
+        failover: whether standbys may have the slot, so that it outlives a failover (17 and later). A slot that exists
+            gets the property, too. False leaves it as it is.
         adopt: whether a first capture may take a slot that another client has read. The segments begin at the slot's
             position.
         overrides: plugin options that replace those of `plugin_options`.
@@ -81,6 +83,7 @@ class Capture:
         directory: str | os.PathLike[str],
         *,
         two_phase: bool = False,
+        failover: bool = False,
         adopt: bool = False,
         overrides: Mapping[str, str | None] | None = None,
         limits: Limits | None = None,
@@ -99,7 +102,7 @@ class Capture:
         if receive_timeout is not None and not receive_timeout > 0:
             raise ValueError("receive_timeout must be positive, or None for never")
         self._settings = SlotSettings(
-            dsn, slot, tuple(publications), through, two_phase, dict(overrides or {}), adopt
+            dsn, slot, tuple(publications), through, two_phase, dict(overrides or {}), adopt, failover
         )
         self._directory = SegmentDirectory(directory, retention, file_mode, compressed=compressed)
         self._limits = limits if limits is not None else Limits()

@@ -15,10 +15,13 @@ from pgoutput_fast.cli.decode import decode
 from pgoutput_fast.cli.demo import demo
 from pgoutput_fast.cli.inspect import inspect
 from pgoutput_fast.cli.mirror import mirror
+from pgoutput_fast.cli.query import query
 from pgoutput_fast.cli.segments import segments
-from pgoutput_fast.cli.slots import create, drop, ls
+from pgoutput_fast.cli.slots import alter, create, drop, ls
 from pgoutput_fast.cli.snapshot import snapshot
 from pgoutput_fast.cli.status import status
+from pgoutput_fast.cli.tables import tables
+from pgoutput_fast.cli.verify import verify
 
 __all__ = ["app"]
 
@@ -52,16 +55,20 @@ def _show_version(is_set: bool) -> None:
 app = _group(
     "pgoutput-fast", "Logical replication of PostgreSQL: look at it, capture it, decode it, mirror it."
 )
-_slots = _group("slots", "List, create and drop replication slots.")
+_slots = _group("slots", "List, create, alter and drop replication slots.")
 app.command()(check)
 app.add_typer(_slots)
 _slots.command()(ls)
 _slots.command()(create)
+_slots.command()(alter)
 _slots.command()(drop)
 app.command()(snapshot)
 app.command()(capture)
 app.command()(mirror)
 app.command()(status)
+app.command()(tables)
+app.command(context_settings={"allow_extra_args": True})(query)
+app.command()(verify)
 app.command()(inspect)
 app.command()(decode)
 app.add_typer(segments)
@@ -79,7 +86,7 @@ def _options(
     context: typer.Context,
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and end."),
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit."),
     ] = False,
 ) -> None:
     """Logical replication of PostgreSQL: look at it, capture it, decode it, mirror it."""
@@ -91,6 +98,6 @@ def _options(
     invoke_without_command=True, epilog="\b\nExample:\n  pgoutput-fast slots ls --dsn dbname=shop"
 )
 def _slots_options(context: typer.Context) -> None:
-    """List, create and drop replication slots."""
+    """List, create, alter and drop replication slots."""
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())

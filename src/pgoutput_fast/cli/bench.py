@@ -52,9 +52,9 @@ def bench(
 ) -> None:
     """Measure how fast this machine decodes, beside memcpy.
 
-    The same rows come as text and as binary. memcpy copies the bytes of their messages once, and does nothing else. The
-    table has 8 columns: int4, int8, numeric(12,2), bool, timestamptz, uuid and two texts. The figures are medians of
-    five rounds, in processor time. A thousand rows come again and again: rows that differ more take a little longer.
+    The same rows are decoded from text and from binary. memcpy copies the bytes of their messages once. The table has 8
+    columns: int4, int8, numeric(12,2), bool, timestamptz, uuid and two texts. The figures are medians of five rounds,
+    in CPU time. A thousand rows are repeated: more varied rows take a little longer.
 
     Example: pgoutput-fast bench
     """

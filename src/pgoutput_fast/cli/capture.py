@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import typer
 
 from pgoutput_fast.base.arguments import UsageError, expect_given
-from pgoutput_fast.cli.arguments import DSN, Publications, SlotName
+from pgoutput_fast.cli.arguments import DSN, Failover, PasswordCommand, Publications, SlotName
 from pgoutput_fast.cli.services import (
     RETRY_SECONDS,
     MetricsAddress,
@@ -55,7 +55,7 @@ _Adopt: TypeAlias = Annotated[
     bool,
     typer.Option(
         "--adopt",
-        help="begin with a slot from which somebody else has read; nobody else may read it any more",
+        help="take over a slot that somebody else has read; nobody else may read it from then on",
     ),
 ]
 _PluginOption: TypeAlias = Annotated[
@@ -74,11 +74,11 @@ _FileMode: TypeAlias = Annotated[
     str | None,
     typer.Option(
         metavar="OCTAL",
-        help="the most permissions of files, such as 640; the umask decides if it is not given",
+        help="the maximum permissions of files, such as 640; by default, the umask decides",
     ),
 ]
 _KeepDays: TypeAlias = Annotated[
-    float | None, typer.Option(metavar="DAYS", help="remove segments that are older")
+    float | None, typer.Option(metavar="DAYS", help="remove segments that are older than this")
 ]
 _KeepUnread: TypeAlias = Annotated[
     bool, typer.Option("--keep-unread", help="remove only segments that no consumer needs any more")
@@ -93,12 +93,12 @@ _ReceiveTimeout: TypeAlias = Annotated[
     float,
     typer.Option(
         metavar="SECONDS",
-        help="connect again if the server does not answer for this time; 0 for never",
+        help="reconnect if the server does not answer for this long; 0 for never",
     ),
 ]
 _Wait: TypeAlias = Annotated[
     bool,
-    typer.Option("--wait", help="if another process captures into the directory, wait until it has ended"),
+    typer.Option("--wait", help="wait until another process that captures into the directory has ended"),
 ]
 _LogSeconds: TypeAlias = Annotated[
     float | None, typer.Option(metavar="SECONDS", help="how often to log the metrics")
@@ -108,11 +108,13 @@ _LogSeconds: TypeAlias = Annotated[
 def capture(
     context: typer.Context,
     dsn: DSN = "",
+    password_command: PasswordCommand = "",
     slot: SlotName = None,
     publication: Publications = None,
     path: _Path = None,
     through: _Through = Through.WALSENDER,
     two_phase: _TwoPhase = False,
+    failover: Failover = False,
     adopt: _Adopt = False,
     plugin_option: _PluginOption = None,
     rows: _Rows = None,
@@ -165,7 +167,7 @@ def _service(given: Mapping[str, Any]) -> Capture:
     from pgoutput_fast.capture import Capture, Limits
 
     limits = {name: given[name] for name in ("rows", "nbytes", "seconds") if given[name] is not None}
-    same = ("two_phase", "adopt", "log_seconds", "metrics_file", "metrics_address")
+    same = ("two_phase", "failover", "adopt", "log_seconds", "metrics_file", "metrics_address")
     try:
         return Capture(
             given["dsn"],

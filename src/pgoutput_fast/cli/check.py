@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 import typer
 
-from pgoutput_fast.cli.arguments import DSN, Json, Publications, SlotName
+from pgoutput_fast.cli.arguments import DSN, Json, PasswordCommand, Publications, SlotName
 from pgoutput_fast.cli.problems import DONE, PROBLEM, expect_given
 from pgoutput_fast.cli.screen import line, objects
 
@@ -15,7 +15,13 @@ __all__ = ["check"]
 _STYLES = {"error": "bold red", "warning": "yellow"}
 
 
-def check(dsn: DSN = "", publication: Publications = None, slot: SlotName = None, json: Json = False) -> None:
+def check(
+    dsn: DSN = "",
+    password_command: PasswordCommand = "",
+    publication: Publications = None,
+    slot: SlotName = None,
+    json: Json = False,
+) -> None:
     """Check what a capture needs. Changes nothing. The exit status is 1 if something prevents it.
 
     Example: pgoutput-fast check --dsn "dbname=shop" --publication orders --slot lake

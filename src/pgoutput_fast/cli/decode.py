@@ -16,15 +16,15 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
+from pgoutput_fast.base.display import counted
 from pgoutput_fast.catalog.relations import Catalog, Relation
-from pgoutput_fast.cli.arguments import DSN, Json, Publications, SlotName
+from pgoutput_fast.cli.arguments import DSN, Json, PasswordCommand, Publications, SlotName, Tables
 from pgoutput_fast.cli.filters import expect_tables, table_names
 from pgoutput_fast.cli.inputs import Input, Segments
-from pgoutput_fast.cli.messages import counted
 from pgoutput_fast.cli.parts import Parts
 from pgoutput_fast.cli.payloads import DamagedInputError, InputError, Payloads, WithoutEnd
 from pgoutput_fast.cli.problems import expect_given
-from pgoutput_fast.cli.reading import As, Inputs, Table, segments_of, the_inputs
+from pgoutput_fast.cli.reading import As, Inputs, segments_of, the_inputs
 from pgoutput_fast.cli.screen import objects, table
 from pgoutput_fast.cli.targets import Format, format_of, format_table, replaced, write_tables
 from pgoutput_fast.cli.terminating import terminating
@@ -62,18 +62,20 @@ def decode(
     out: Target = None,
     to: To = None,
     kind_of_input: As = None,
-    table: Table = None,
+    table: Tables = None,
     as_sent: Annotated[
         bool, typer.Option("--as-sent", help="all changes, not only those of transactions that committed")
     ] = False,
     plain: Annotated[
         bool,
-        typer.Option("--plain", help="lists and structs as JSON texts; CSV and JSON lines always have them"),
+        typer.Option(
+            "--plain", help="lists, maps and structs as JSON texts; CSV and JSON lines always have them"
+        ),
     ] = False,
     drop_cut_off: Annotated[
         bool,
         typer.Option(
-            "--drop-cut-off", help="leave out a last message that is cut off: the file may still grow"
+            "--drop-cut-off", help="leave out an incomplete last message, as in a file that is still written"
         ),
     ] = False,
     overwrite: Annotated[
@@ -81,10 +83,11 @@ def decode(
     ] = False,
     json: Json = False,
     dsn: DSN = "",
+    password_command: PasswordCommand = "",
     slot: SlotName = None,
     publication: Publications = None,
 ) -> None:
-    """Decode messages into tables: a file for each, or a table of DuckDB. Of a slot, nothing is consumed.
+    """Decode messages into tables: a file for each, or a table of DuckDB. A slot is only peeked at.
 
     The inputs are those of inspect. What cannot be decoded, or has no Arrow form, goes to _rejects.
 

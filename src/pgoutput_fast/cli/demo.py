@@ -10,7 +10,7 @@ __all__ = ["demo"]
 
 
 def demo(
-    orders: Annotated[int, typer.Option(metavar="N", help="orders that the shop takes")] = 20_000,
+    orders: Annotated[int, typer.Option(metavar="N", help="how many orders the shop takes")] = 20_000,
     server: Annotated[
         int | None,
         typer.Option(
@@ -18,15 +18,20 @@ def demo(
             help="major version of PostgreSQL; the system's or the newest if it is not given",
         ),
     ] = None,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="keep the tables of the mirror, and say how to read them")
+    ] = False,
 ) -> None:
-    """Show the whole way on this machine, from a server to a lake.
+    """Run everything on this machine once, from a server to a lake.
 
-    A real PostgreSQL runs; its tables and then its changes are captured while it works; Spark writes Delta tables,
-    which are compared with the server. Then a mirror of the tables is killed and goes on, and DuckDB queries it. The
-    exit status is 0 only if every table equals the server's.
+    The tables and changes of a real PostgreSQL are captured while it works, and Spark writes Delta tables, which are
+    compared with the server. Then a mirror of the tables is killed and goes on, and DuckDB queries it. At the end there
+    is a page with what happened. The exit status is 0 only if every table equals the server's.
 
     Example: pgoutput-fast demo --orders 2000
+
+    Example: pgoutput-fast demo --keep
     """
     from pgoutput_fast.demo.run import run_demo
 
-    raise typer.Exit(run_demo(orders, server))
+    raise typer.Exit(run_demo(orders, server, keep=keep))

@@ -88,7 +88,7 @@ class Filters:
         unknown = sorted(chosen - {*KIND_NAMES.values(), "unknown"})
         if unknown:
             names = ", ".join(sorted(KIND_NAMES.values()))
-            raise UsageError(f"--kind {unknown[0]}: there is no such kind of message; there is {names}")
+            raise UsageError(f"--kind {unknown[0]}: this kind of message does not exist; choose from {names}")
         return cls(table_names(tables), frozenset(xids or ()), frozenset(chosen), first, last)
 
     def wants(self, message: Message) -> bool:

@@ -106,8 +106,8 @@ def _messages(given: Sequence[str]) -> list[str]:
     for each in lines:
         if hex_of_line(each) is None:
             raise InputError(
-                f"the argument has {len(re.findall('[0-9A-Fa-f]', each))} hex digits, and characters that are none, "
-                "or a digit is missing: each byte has two"
+                f"the argument has {len(re.findall('[0-9A-Fa-f]', each))} hex digits and other characters, or a digit "
+                "is missing: each byte has two"
                 if _ONLY_HEX.fullmatch(each) is None
                 else "the argument has an odd number of hex digits: each byte has two"
             )

@@ -8,16 +8,18 @@ from typing import Annotated
 
 import typer
 
-from pgoutput_fast.cli.arguments import DSN, Json, Publications, SlotName
+from pgoutput_fast.base.display import counted
+from pgoutput_fast.cli.arguments import DSN, Json, PasswordCommand, Publications, SlotName, Tables
 from pgoutput_fast.cli.context import Context, Message
 from pgoutput_fast.cli.filters import Filters
 from pgoutput_fast.cli.inputs import Input
-from pgoutput_fast.cli.messages import counted, show
+from pgoutput_fast.cli.messages import show, writer
 from pgoutput_fast.cli.payloads import InputError
-from pgoutput_fast.cli.problems import DONE, PROBLEM
-from pgoutput_fast.cli.reading import As, Inputs, Table, messages_of, the_inputs
+from pgoutput_fast.cli.problems import DONE, PROBLEM, UsageError
+from pgoutput_fast.cli.reading import As, Inputs, messages_of, the_inputs
+from pgoutput_fast.cli.summary import Summary
 
-__all__ = ["Follow", "Kinds", "Limit", "Lsns", "Xids", "inspect", "inspect_inputs"]
+__all__ = ["Counts", "Follow", "Kinds", "Limit", "Lsns", "Xids", "expect_end", "inspect", "inspect_inputs"]
 
 Xids = Annotated[list[int] | None, typer.Option("--xid", metavar="XID", min=0, help="only this transaction")]
 Lsns = Annotated[
@@ -33,43 +35,64 @@ Kinds = Annotated[
 Limit = Annotated[
     int | None, typer.Option("--limit", "-n", metavar="N", min=0, help="show at most this many messages")
 ]
+Counts = Annotated[bool, typer.Option("--summary", help="count the messages of each table and kind instead")]
 Follow = Annotated[
     bool,
-    typer.Option("--follow", "-f", help="go on with what comes next: for a slot or a directory of segments"),
+    typer.Option("--follow", "-f", help="continue with new messages of a slot or a directory of segments"),
 ]
 
 
 def inspect(
     inputs: Inputs = None,
     kind_of_input: As = None,
-    table: Table = None,
+    table: Tables = None,
     xid: Xids = None,
     lsn: Lsns = None,
     kind: Kinds = None,
     limit: Limit = None,
     json: Json = False,
+    summary: Counts = False,
     follow: Follow = False,
     dsn: DSN = "",
+    password_command: PasswordCommand = "",
     slot: SlotName = None,
     publication: Publications = None,
 ) -> None:
-    """Show messages. Of a slot, nothing is consumed. The exit status is 1 if a message is damaged.
+    """Show messages. A slot is only peeked at. The exit status is 1 if a message is damaged.
 
     An input is a file of pg_recvlogical, of raw messages or of hex digits, a Parquet or Arrow file with a binary
     column, a segment, a directory of segments, or hex digits themselves.
 
     Example: pgoutput-fast inspect changes.bin --table public.orders --kind insert --limit 10
 
+    Example: pgoutput-fast inspect segments/ --summary
+
     Example: pgoutput-fast inspect --dsn dbname=shop --slot lake --publication orders
     """
+    expect_end(summary=summary, follow=follow)
     filters = Filters.of(table, xid, lsn, kind)
     most = limit if filters.is_open and not follow else None
     with the_inputs(inputs, kind_of_input, dsn, slot, publication, most=most, follow=follow) as found:
-        inspect_inputs(found, filters, limit, json=json, follow=follow)
+        inspect_inputs(found, filters, limit, json=json, summary=summary, follow=follow)
+
+
+def expect_end(*, summary: bool, follow: bool) -> None:
+    """
+    Raises:
+        UsageError: if what never ends is to be counted.
+    """
+    if summary and follow:
+        raise UsageError("--summary counts what is there, and --follow never ends: leave out one of them")
 
 
 def inspect_inputs(
-    inputs: Sequence[Input], filters: Filters, limit: int | None, *, json: bool, follow: bool = False
+    inputs: Sequence[Input],
+    filters: Filters,
+    limit: int | None,
+    *,
+    json: bool,
+    summary: bool = False,
+    follow: bool = False,
 ) -> None:
     """Shows the messages of inputs.
 
@@ -78,6 +101,7 @@ def inspect_inputs(
         filters: the messages to show.
         limit: maximum number of messages; None for all.
         json: whether to write JSON.
+        summary: whether to count the messages instead.
         follow: whether to wait for more.
 
     Raises:
@@ -85,7 +109,13 @@ def inspect_inputs(
         Exit: with the status of the command.
     """
     messages = _Counted(inputs, follow)
-    count, damaged = show(messages, filters, limit, json=json)
+    totals = Summary()
+    try:
+        count, damaged = show(messages, filters, limit, totals.add if summary else writer(json=json))
+    finally:
+        # Also of an input that cannot be read to its end.
+        if summary:
+            totals.show(json=json)
     sys.stdout.flush()
     if count != limit:
         filters.expect_tables()

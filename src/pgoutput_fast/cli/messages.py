@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, TypeAlias
 
 from rich.console import Console
 from rich.text import Text
@@ -17,7 +17,7 @@ from pgoutput_fast.cli.screen import objects
 from pgoutput_fast.messages.describe import described
 from pgoutput_fast.protocol.lsn import format_lsn
 
-__all__ = ["counted", "show"]
+__all__ = ["show", "writer"]
 
 _STYLES = {
     "insert": "green",
@@ -30,20 +30,28 @@ _STYLES = {
 }
 
 
-def show(messages: Iterable[Message], filters: Filters, limit: int | None, *, json: bool) -> tuple[int, int]:
+# Takes a message, its description, and the byte at which it is damaged, or None.
+Write: TypeAlias = Callable[[Message, str, "int | None"], object]
+
+
+def writer(*, json: bool) -> Write:
+    """What shows each message: as a line of JSON, or as a paragraph."""
+    return _write_json if json else _Paragraphs().write
+
+
+def show(messages: Iterable[Message], filters: Filters, limit: int | None, write: Write) -> tuple[int, int]:
     """Shows the selected messages.
 
     Args:
         messages: the messages.
         filters: the messages to show.
         limit: maximum number of messages; None for all.
-        json: whether to write JSON.
+        write: takes each of them.
 
     Returns:
         (number of messages shown, number of damaged ones among them).
     """
     count = damaged = 0
-    write = _write_json if json else _Paragraphs().write
     if limit == 0:
         return 0, 0
     for message in messages:
@@ -57,15 +65,6 @@ def show(messages: Iterable[Message], filters: Filters, limit: int | None, *, js
         if count == limit:
             break
     return count, damaged
-
-
-def counted(number: int, one: str, many: str = "") -> str:
-    """A number of things in words.
-
-    >>> counted(1, "message"), counted(1200, "message")
-    ('1 message', '1,200 messages')
-    """
-    return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
 def _position(message: Message) -> list[str]:

@@ -11,16 +11,19 @@ import typer
 
 from pgoutput_fast.base.arguments import UsageError, expect_given
 from pgoutput_fast.base.display import some_of
-from pgoutput_fast.cli.arguments import DSN, IcebergCatalog, Publications, SlotName
+from pgoutput_fast.cli.arguments import DSN, Failover, IcebergCatalog, PasswordCommand, Publications, SlotName
 from pgoutput_fast.cli.services import (
     RETRY_SECONDS,
     MetricsAddress,
     MetricsFile,
+    Numeric,
     Quiet,
     RetrySeconds,
     name_value_pairs,
+    numeric_type,
     position_or_now,
     prepare_process,
+    seconds_in,
     stop_on_signals,
 )
 
@@ -33,16 +36,42 @@ _log = logging.getLogger("pgoutput_fast.mirror")
 
 
 _Adopt: TypeAlias = Annotated[
-    bool, typer.Option("--adopt", help="take over a slot that exists; nobody else may read it")
+    bool, typer.Option("--adopt", help="take over an existing slot, which nobody else may read")
 ]
 _Threads: TypeAlias = Annotated[
-    int, typer.Option(metavar="N", help="sessions that read a table during a load")
+    int,
+    typer.Option(
+        metavar="N",
+        help="sessions that read during a load: a large table, or as many small ones at the same time",
+    ),
 ]
 _Target: TypeAlias = Annotated[
     str | None, typer.Option(metavar="DIR", help="a directory, or a URI such as s3://bucket/lake")
 ]
+_Tables: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--table",
+        "-t",
+        metavar="NAME",
+        help="only this published table, such as public.orders, or those of a pattern such as 'public.*'; may be "
+        "repeated",
+    ),
+]
+_Exclude: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME", help="not this table, or those of a pattern; may be repeated"),
+]
+_Snapshot: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        metavar="shared|ranges",
+        help="read all tables of a load in one transaction (shared), or each range of a large table in its own "
+        "(ranges), so that VACUUM can remove old rows meanwhile",
+    ),
+]
 _Format: TypeAlias = Annotated[
-    str, typer.Option(metavar="delta|iceberg|duckdb|ducklake", help="of the current tables")
+    str, typer.Option(metavar="delta|iceberg|duckdb|ducklake", help="the format of the current tables")
 ]
 _Namespace: TypeAlias = Annotated[
     str,
@@ -53,29 +82,36 @@ _Namespace: TypeAlias = Annotated[
 ]
 _Segments: TypeAlias = Annotated[
     str | None,
-    typer.Option(
-        metavar="DIR", help="the directory of the segments; _segments in the target if it is not given"
-    ),
+    typer.Option(metavar="DIR", help="the directory of the segments; by default _segments in the target"),
 ]
 _Seconds: TypeAlias = Annotated[
-    float, typer.Option(help="how old a change may become before it is in its history")
+    float, typer.Option(help="a change is in its history after about this many seconds")
 ]
 _MergeSeconds: TypeAlias = Annotated[
     float | None,
     typer.Option(
         metavar="SECONDS",
-        help="how old a change may become before it is in its current table; as --seconds if it is not given",
+        help="a change is in its current table after about this many seconds; by default as --seconds",
     ),
 ]
 _Merge: TypeAlias = Annotated[
     list[str] | None,
     typer.Option(
         metavar="[TABLE=]on_write|on_read",
-        help="write the files with updated and deleted rows anew (on_write, the default), or mark these rows as "
-        "deleted in files that stay; for all tables, or for one, and repeatable",
+        help="rewrite the files with updated and deleted rows (on_write, the default), or mark these rows as "
+        "deleted (on_read); for all tables, or for one; may be repeated",
     ),
 ]
-_KeepPoints: TypeAlias = Annotated[int, typer.Option(metavar="N", help="how many points in time can be read")]
+_KeepPoints: TypeAlias = Annotated[
+    int, typer.Option(metavar="N", help="how many recorded points can be read")
+]
+_Keep: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DURATION",
+        help="also keep what is needed to read the tables as of any time in this period, such as 12h or 7d",
+    ),
+]
 _InStep: TypeAlias = Annotated[
     bool,
     typer.Option(
@@ -83,8 +119,15 @@ _InStep: TypeAlias = Annotated[
         help="change the current tables only together; a table that is stopped stops the mirror",
     ),
 ]
+_TrustWidening: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--trust-widening",
+        help="state that whoever makes a column wider changes no values (no USING): no load is needed then",
+    ),
+]
 _RemoveSegments: TypeAlias = Annotated[
-    bool, typer.Option("--remove-segments", help="remove the segments that all tables have")
+    bool, typer.Option("--remove-segments", help="remove segments when all tables have their changes")
 ]
 _BacklogBytes: TypeAlias = Annotated[
     int,
@@ -97,7 +140,7 @@ _Repair: TypeAlias = Annotated[
     bool,
     typer.Option(
         "--repair",
-        help="first, if the slot is lost, make another one, compare the tables with the server, and repair what "
+        help="first, if the slot is lost, create it again, compare the tables with the server, and repair what "
         "differs",
     ),
 ]
@@ -105,15 +148,13 @@ _AnotherSource: TypeAlias = Annotated[
     bool,
     typer.Option(
         "--another-source",
-        help="for --repair: another server, or a database with another name, has taken the place of the one whose "
-        "rows the tables have; give the tables its rows",
+        help="for --repair: the tables get the rows of another server, or of a database with another name, in place "
+        "of the previous one",
     ),
 ]
 _Reload: TypeAlias = Annotated[
     list[str] | None,
-    typer.Option(
-        metavar="TABLE", help="first load this table again, as it is on the server now; may be repeated"
-    ),
+    typer.Option(metavar="TABLE", help="first load this table again from the server; may be repeated"),
 ]
 _Forget: TypeAlias = Annotated[
     list[str] | None,
@@ -124,18 +165,25 @@ _Forget: TypeAlias = Annotated[
 ]
 _Until: TypeAlias = Annotated[
     str | None,
-    typer.Option(metavar="LSN|now", help="stop when everything that committed up to here is in all tables"),
+    typer.Option(
+        metavar="LSN|now", help="stop when all tables have everything that committed up to this position"
+    ),
 ]
 
 
 def mirror(
     context: typer.Context,
     dsn: DSN = "",
+    password_command: PasswordCommand = "",
     slot: SlotName = None,
     publication: Publications = None,
     adopt: _Adopt = False,
+    failover: Failover = False,
     threads: _Threads = 1,
+    snapshot: _Snapshot = "shared",
     target: _Target = None,
+    tables: _Tables = None,
+    exclude: _Exclude = None,
     format: _Format = "delta",
     iceberg_catalog: IcebergCatalog = None,
     namespace: _Namespace = "",
@@ -144,7 +192,10 @@ def mirror(
     merge_seconds: _MergeSeconds = None,
     merge: _Merge = None,
     keep_points: _KeepPoints = 100,
+    keep: _Keep = None,
+    numeric: Numeric = "string",
     in_step: _InStep = False,
+    trust_widening: _TrustWidening = False,
     remove_segments: _RemoveSegments = False,
     backlog_bytes: _BacklogBytes = 4 << 30,
     repair: _Repair = False,
@@ -194,16 +245,17 @@ def _service(given: Mapping[str, Any]) -> Mirror:
     """
     from pgoutput_fast.capture import Retention
     from pgoutput_fast.mirror import Mirror
+    from pgoutput_fast.schema.options import Options
 
     catalog = name_value_pairs("--iceberg-catalog", given["iceberg_catalog"], "type=rest")
     same = (
-        *("adopt", "format", "in_step", "keep_points", "merge_seconds", "metrics_address"),
+        *("adopt", "failover", "format", "in_step", "keep_points", "merge_seconds", "metrics_address"),
         *("metrics_file", "namespace"),
-        *("retry_seconds", "seconds", "segments", "threads"),
+        *("retry_seconds", "seconds", "segments", "snapshot", "threads", "trust_widening"),
     )
     try:
         return Mirror(
-            _read_dsn() if given["dsn"] == "-" else given["dsn"],
+            _read_dsn(given["dsn"]) if given["dsn"] == "-" else given["dsn"],
             given["slot"],
             given["publication"],
             given["target"],
@@ -211,6 +263,10 @@ def _service(given: Mapping[str, Any]) -> Mirror:
             backlog_bytes=given["backlog_bytes"] or None,
             iceberg_catalog=catalog or None,
             merge=_merges(given["merge"]),
+            keep_seconds=None if given["keep"] is None else seconds_in("--keep", given["keep"]),
+            tables=given["tables"] or None,
+            exclude=given["exclude"] or (),
+            options=Options(on_error="quarantine", numeric=numeric_type(given["numeric"])),
             **{name: given[name] for name in same},
         )
     except ValueError as problem:
@@ -232,12 +288,14 @@ def _merges(texts: list[str] | None) -> Any:
     return {table: merge for table, _, merge in pairs}
 
 
-def _read_dsn() -> str:
+def _read_dsn(given: str) -> str:
     """The connection string from the standard input. An empty one would stand for libpq's defaults."""
+    from pgoutput_fast.postgres.passwords import Dsn
+
     dsn = sys.stdin.readline().strip()
     if not dsn:
         raise UsageError("--dsn - reads the connection string from the standard input, which is empty")
-    return dsn
+    return given.with_text(dsn) if isinstance(given, Dsn) else dsn
 
 
 def _expect_finished(mirror: Mirror, until: str | None, *, stopped: bool, quiet: bool) -> None:

@@ -25,6 +25,8 @@ def format_problem(problem: BaseException) -> str:
     'no such slot: orders'
     >>> format_problem(ModuleNotFoundError("No module named 'duckdb'", name="duckdb"))
     "duckdb is missing: pip install 'pgoutput_fast[duckdb]'"
+    >>> format_problem(ValueError("Connection refused\\n\\tIs the server running?"))
+    'Connection refused. Is the server running?'
     >>> format_problem(KeyError("public.t is not published"))
     'public.t is not published'
     >>> format_problem(RuntimeError("drop it with drop_slot. Then repair the mirror"))
@@ -32,7 +34,13 @@ def format_problem(problem: BaseException) -> str:
     """
     if (text := what_is_missing(problem)) is not None:
         return text
-    line = " ".join(error_text(problem).split())
+    line = ""
+    for part in filter(None, map(str.strip, error_text(problem).splitlines())):
+        # libpq's sentences are lines without a full stop.
+        stop = "." if line[-1:].isalnum() and part[0].isupper() else ""
+        line = " ".join(f"{line}{stop} {part}".split())
     for call, command in _COMMANDS.items():
         line = line.replace(call, command)
+    if "connection to server on socket" in line:  # where libpq looks without a host
+        line += ". Name the server with --dsn, or in PGOUTPUT_FAST_DSN"
     return line

@@ -25,7 +25,7 @@ from pgoutput_fast.segments.segment import Segment
 from pgoutput_fast.segments.tail import SegmentStream
 from pgoutput_fast.storage.paths import redacted_uri
 
-__all__ = ["As", "Inputs", "Table", "messages_of", "segments_of", "the_inputs"]
+__all__ = ["As", "Inputs", "messages_of", "segments_of", "the_inputs"]
 
 Inputs: TypeAlias = Annotated[
     list[str] | None,
@@ -38,15 +38,6 @@ Inputs: TypeAlias = Annotated[
 As: TypeAlias = Annotated[
     InputKind | None,
     typer.Option("--as", help="what the input is; by default, the content decides"),
-]
-Table: TypeAlias = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--table",
-        "-t",
-        metavar="TABLE",
-        help="only this table, such as public.orders; for several, several times",
-    ),
 ]
 
 _PAUSE_SECONDS = 1.0

@@ -12,16 +12,15 @@ from typing import Annotated, Any
 import typer
 from rich.filesize import decimal
 
-from pgoutput_fast.cli.arguments import Json
+from pgoutput_fast.base.display import counted
+from pgoutput_fast.cli.arguments import Json, Tables
 from pgoutput_fast.cli.filters import Filters
 from pgoutput_fast.cli.inputs import InputKind, opened
-from pgoutput_fast.cli.inspect import Follow, Kinds, Limit, Lsns, Xids, inspect_inputs
-from pgoutput_fast.cli.messages import counted
+from pgoutput_fast.cli.inspect import Counts, Follow, Kinds, Limit, Lsns, Xids, expect_end, inspect_inputs
 from pgoutput_fast.cli.payloads import InputError
 from pgoutput_fast.cli.problems import DONE, PROBLEM, UsageError, expect_given
-from pgoutput_fast.cli.reading import Table
 from pgoutput_fast.cli.screen import line, objects, table
-from pgoutput_fast.cli.verify import verified
+from pgoutput_fast.cli.verify_segments import verified
 from pgoutput_fast.protocol.lsn import format_lsn
 from pgoutput_fast.segments.compaction import compact as join
 from pgoutput_fast.segments.listing import list_segments
@@ -105,12 +104,13 @@ def _time(nanoseconds: int) -> str:
 @segments.command("cat")
 def cat(
     path: Place = "",
-    table: Table = None,
+    table: Tables = None,
     xid: Xids = None,
     lsn: Lsns = None,
     kind: Kinds = None,
     limit: Limit = None,
     json: Json = False,
+    summary: Counts = False,
     follow: Follow = False,
 ) -> None:
     """Show the messages of segments, as inspect does.
@@ -118,8 +118,10 @@ def cat(
     Example: pgoutput-fast segments cat /data/segments --table public.orders --limit 10
     """
     expect_given({"SEGMENTS": path})
+    expect_end(summary=summary, follow=follow)
+    filters = Filters.of(table, xid, lsn, kind)
     with opened([path], InputKind.SEGMENTS, follow=follow) as found:
-        inspect_inputs(found, Filters.of(table, xid, lsn, kind), limit, json=json, follow=follow)
+        inspect_inputs(found, filters, limit, json=json, summary=summary, follow=follow)
 
 
 @segments.command("verify")
@@ -149,7 +151,10 @@ def verify(path: Place = "", json: Json = False) -> None:
 def compact(
     directory: Directory = "",
     most_bytes: Annotated[
-        int, typer.Option("--most-bytes", min=1, help="the most bytes of files that become one")
+        int,
+        typer.Option(
+            "--most-bytes", min=1, help="the maximum size of the files that are joined into one, in bytes"
+        ),
     ] = 128 << 20,
     keep: Annotated[
         int, typer.Option("--keep", min=1, help="how many of the newest segments stay as they are")

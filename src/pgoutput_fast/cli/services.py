@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+import re
 import signal
 import threading
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import typer
 
@@ -17,11 +18,14 @@ __all__ = [
     "RETRY_SECONDS",
     "MetricsAddress",
     "MetricsFile",
+    "Numeric",
     "Quiet",
     "RetrySeconds",
     "name_value_pairs",
+    "numeric_type",
     "position_or_now",
     "prepare_process",
+    "seconds_in",
     "stop_on_signals",
 ]
 
@@ -39,6 +43,16 @@ MetricsAddress: TypeAlias = Annotated[
     typer.Option(metavar="HOST:PORT", help="let Prometheus scrape the metrics at this address"),
 ]
 Quiet: TypeAlias = Annotated[bool, typer.Option("--quiet", help="log only warnings and errors")]
+
+
+Numeric: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        metavar="string|float64|PRECISION,SCALE",
+        help="the type of numeric columns without a precision, such as 38,6 for a decimal",
+    ),
+]
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
 def prepare_process(context: typer.Context) -> None:
@@ -79,6 +93,42 @@ def position_or_now(text: str | None) -> int | Literal["now"] | None:
         return parse_lsn(text)
     except ValueError as problem:
         raise UsageError(f"--until: {problem}; or give 'now'") from None
+
+
+def seconds_in(option: str, text: str) -> float:
+    """The seconds of a duration.
+
+    Raises:
+        UsageError: if it is none.
+
+    >>> seconds_in("--keep", "7d"), seconds_in("--keep", "1.5h")
+    (604800.0, 5400.0)
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw])", text)
+    if found is None or not float(found[1]):
+        raise UsageError(f"{option}: {text} is not a duration such as 30m, 12h or 7d (s, m, h, d or w)")
+    return float(found[1]) * _UNITS[found[2]]
+
+
+def numeric_type(text: str) -> Any:
+    """The option `numeric` of `Options`.
+
+    Raises:
+        UsageError: for a text that is none of its values.
+
+    >>> numeric_type("float64"), numeric_type("38,6")
+    ('float64', Decimal128Type(decimal128(38, 6)))
+    """
+    if text in ("string", "float64"):
+        return text
+    found = re.fullmatch(r"(\d{1,2}),(\d{1,2})", text)
+    if found is None or not 0 < int(found[1]) <= 38 or int(found[2]) > int(found[1]):
+        raise UsageError(
+            f"--numeric: {text} is not string, float64, or a precision of at most 38 and a scale, such as 38,6"
+        )
+    import pyarrow as pa
+
+    return pa.decimal128(int(found[1]), int(found[2]))
 
 
 def name_value_pairs(option: str, texts: list[str] | None, example: str) -> dict[str, str]:

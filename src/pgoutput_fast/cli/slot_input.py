@@ -60,14 +60,14 @@ class SlotPayloads:
         if slot is None:
             # A temporary slot is of another session, such as that of another peek.
             names = ", ".join(each.name for each in slots if not each.temporary) or "none"
-            raise InputError(f"the server has no slot {self.slot}; there is {names}")
+            raise InputError(f"the server has no slot {self.slot}; it has {names}")
         expect_own_plugin(slot, server)
         findings = check(self.dsn, self.publications, self.slot, through="sql").findings
         for finding in findings:
             if finding.stops:
                 raise InputError(f"{finding.subject}: {finding.problem}. {finding.advice}")
         options = plugin_options(server.version, self.publications, two_phase=slot.two_phase)
-        with explaining_refusals(findings):
+        with explaining_refusals(lambda: findings):
             yield from self._peeks(options)
 
     def _peeks(self, options: Mapping[str, str]) -> Iterator[Batch]:

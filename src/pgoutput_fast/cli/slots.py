@@ -9,23 +9,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pgoutput_fast.base.display import escaped, no_such_name
-from pgoutput_fast.cli.arguments import DSN, Json, Publications
+from pgoutput_fast.cli.arguments import DSN, Failover, Json, PasswordCommand, Publications
 from pgoutput_fast.cli.problems import DONE, PROBLEM, UsageError, expect_given
 from pgoutput_fast.cli.screen import line, objects, size, table
 from pgoutput_fast.protocol.lsn import format_lsn
 
 if TYPE_CHECKING:
-    from pgoutput_fast.capture import Slot
+    from pgoutput_fast.capture import Finding, Slot
 
-__all__ = ["create", "drop", "ls"]
+__all__ = ["alter", "create", "drop", "ls"]
 
 _Name = Annotated[str, typer.Argument(metavar="NAME", show_default=False, help="of the slot")]
 
 
-def ls(dsn: DSN = "", json: Json = False) -> None:
+def ls(dsn: DSN = "", password_command: PasswordCommand = "", json: Json = False) -> None:
     """Show the logical slots of a server, and what each one keeps.
 
-    The slots of all databases are there. "kept" is how much of its log (WAL) the server must keep for the slot. A slot
+    It lists the slots of all databases. "kept" is how much of its log (WAL) the server must keep for the slot. A slot
     whose state is "lost" cannot be read any more: drop it.
 
     Example: pgoutput-fast slots ls --dsn dbname=shop
@@ -59,6 +59,7 @@ def ls(dsn: DSN = "", json: Json = False) -> None:
 def create(
     name: _Name = "",
     dsn: DSN = "",
+    password_command: PasswordCommand = "",
     publication: Publications = None,
     two_phase: Annotated[
         bool,
@@ -66,9 +67,7 @@ def create(
             "--two-phase", help="decode prepared transactions when they are prepared (15 and later)"
         ),
     ] = False,
-    failover: Annotated[
-        bool, typer.Option("--failover", help="let standbys have the slot (17 and later)")
-    ] = False,
+    failover: Failover = False,
     json: Json = False,
 ) -> None:
     """Create a slot for pgoutput.
@@ -82,6 +81,7 @@ def create(
     """
     expect_given({"NAME": name})
     from pgoutput_fast.capture import check, create_slot, find_slot
+    from pgoutput_fast.capture.prerequisites import explaining_refusals
     from pgoutput_fast.postgres.slots import check_name
 
     try:
@@ -101,7 +101,14 @@ def create(
             f"slot {name} exists already: choose another name, or drop it with pgoutput-fast slots drop. A capture "
             "can read a slot that is there"
         )
-    made = create_slot(dsn, name, two_phase=two_phase, failover=failover)
+
+    def findings() -> list[Finding]:
+        # A slot needs no publication.
+        found = check(dsn, publication or [], name).findings
+        return [each for each in found if publication or each.subject != "publications"]
+
+    with explaining_refusals(findings):
+        made = create_slot(dsn, name, two_phase=two_phase, failover=failover)
     if json:
         objects([_values(made)])
     else:
@@ -111,11 +118,43 @@ def create(
         )
 
 
+def alter(
+    name: _Name = "",
+    dsn: DSN = "",
+    password_command: PasswordCommand = "",
+    failover: Annotated[
+        bool | None,
+        typer.Option(
+            "--failover/--no-failover",
+            show_default=False,
+            help="whether standbys may have the slot (17 and later)",
+        ),
+    ] = None,
+) -> None:
+    """Change a slot that exists. Nobody may read it meanwhile.
+
+    With --failover, standbys may have the slot, so that it outlives a failover.
+
+    Example: pgoutput-fast slots alter to_lake --dsn dbname=shop --failover
+    """
+    expect_given({"NAME": name})
+    if failover is None:
+        raise UsageError("nothing to change: pass --failover or --no-failover")
+    from pgoutput_fast.capture import alter_slot, list_slots
+
+    found = {each.name: each for each in list_slots(dsn)}
+    if name not in found:
+        raise LookupError(no_such_name("slot", name, found))
+    alter_slot(dsn, name, failover=failover)
+    line(f"standbys {'may' if failover else 'do not'} have slot {name}")
+
+
 def drop(
     name: _Name = "",
     dsn: DSN = "",
+    password_command: PasswordCommand = "",
     yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="do not ask; a program that calls this must say it")
+        bool, typer.Option("--yes", "-y", help="do not ask for confirmation; required without a terminal")
     ] = False,
 ) -> None:
     """Drop a slot, so that the server keeps no log for it.

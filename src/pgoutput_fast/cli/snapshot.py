@@ -10,31 +10,29 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pgoutput_fast.base.display import escaped
-from pgoutput_fast.cli.arguments import DSN, Json, Publications, SlotName
+from pgoutput_fast.cli.arguments import DSN, Json, PasswordCommand, Publications, SlotName, Tables
 from pgoutput_fast.cli.problems import DONE, PROBLEM, UsageError, expect_given
 from pgoutput_fast.cli.screen import console, line, objects, size, table
 from pgoutput_fast.cli.terminating import terminating
 from pgoutput_fast.protocol.lsn import format_lsn
 
 if TYPE_CHECKING:
-    from pgoutput_fast.capture import Loaded, Snapshot
+    from collections.abc import Sequence
+
+    from pgoutput_fast.capture import Finding, Loaded, Snapshot
 
 __all__ = ["snapshot"]
 
 
 def snapshot(
     dsn: DSN = "",
+    password_command: PasswordCommand = "",
     publication: Publications = None,
     target: Annotated[
-        Path | None, typer.Option("--target", "-t", metavar="DIR", help="where each table gets a directory")
+        Path | None, typer.Option("--target", metavar="DIR", help="where each table gets a directory")
     ] = None,
     slot: SlotName = None,
-    tables: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--table", metavar="NAME", help="only this table, such as public.orders; may be repeated"
-        ),
-    ] = None,
+    tables: Tables = None,
     threads: Annotated[int, typer.Option(metavar="N", min=1, help="sessions that read at the same time")] = 1,
     json: Json = False,
 ) -> None:
@@ -52,11 +50,19 @@ def snapshot(
     assert target is not None
     if target.exists() and not target.is_dir():
         raise UsageError(f"--target must be a directory; {target} is a file")
-    from pgoutput_fast.capture import Snapshot, progress_bar
+    from pgoutput_fast.capture import Snapshot, check, progress_bar
+    from pgoutput_fast.capture.prerequisites import explaining_refusals
+
+    def findings() -> Sequence[Finding]:
+        return check(dsn, publication, slot).findings
 
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
     # SIGTERM then ends loading by an exception, so that the slot is dropped.
-    with terminating(), Snapshot(dsn, publication, slot, tables=tables) as source:
+    with (
+        terminating(),
+        explaining_refusals(findings),
+        Snapshot(dsn, publication, slot, tables=tables) as source,
+    ):
         try:
             screen = console(error=True)
             bar = progress_bar(console=screen, transient=True) if screen.is_terminal else nullcontext()

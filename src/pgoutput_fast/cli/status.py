@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from pgoutput_fast.base.display import escaped
-from pgoutput_fast.cli.arguments import DSN, IcebergCatalog, Json
-from pgoutput_fast.cli.messages import counted
-from pgoutput_fast.cli.problems import PROBLEM, expect_given
+from pgoutput_fast.base.display import counted, escaped, some_of
+from pgoutput_fast.cli.arguments import DSN, IcebergCatalog, Json, PasswordCommand, Target
+from pgoutput_fast.cli.problems import PROBLEM, expect_given, format_problem
 from pgoutput_fast.cli.screen import line, objects, size, table
 from pgoutput_fast.cli.services import name_value_pairs
 from pgoutput_fast.protocol.lsn import format_lsn
@@ -22,10 +21,9 @@ __all__ = ["status"]
 
 
 def status(
-    target: Annotated[
-        str, typer.Argument(metavar="TARGET", show_default=False, help="of the mirror: a directory or a URI")
-    ] = "",
+    target: Target = "",
     dsn: DSN = "",
+    password_command: PasswordCommand = "",
     iceberg_catalog: IcebergCatalog = None,
     json: Json = False,
 ) -> None:
@@ -33,12 +31,14 @@ def status(
 
     The mirror may run in another process, or not at all. "behind" is an upper bound: how much of the server's log (WAL)
     and how many seconds of changes the current table lacks. What is not known is empty. The exit status is 1 if a table
-    is stopped, or its history.
+    or its history is stopped.
 
     Example: pgoutput-fast status lake/ --dsn dbname=shop
     """
     expect_given({"TARGET": target})
     from pgoutput_fast.mirror import status_of
+    from pgoutput_fast.mirror.slot import REPAIR
+    from pgoutput_fast.mirror.state.mirror_state import NEW
 
     catalog = name_value_pairs("--iceberg-catalog", iceberg_catalog, "type=rest")
     found = status_of(target, dsn, iceberg_catalog=catalog or None)
@@ -62,10 +62,9 @@ def status(
             ],
             right=["behind", "seconds"],
         )
-    if not json:
-        _show_slot(target, dsn)
-    if found and not json and all(each.lag_bytes is None for each in found if each.state == "follow"):
-        line("the server does not answer, so the lag of the tables is unknown", error=True)
+    if not json and not _show_slot(target, dsn) and found:
+        name_it = "" if dsn else " (name it with --dsn, or in PGOUTPUT_FAST_DSN)"
+        line(f"the server does not answer{name_it}, so the lag of the tables is unknown", error=True)
     for each in found if not json else ():
         if each.rejects:
             what = counted(each.rejects, "value or change", "values or changes")
@@ -73,19 +72,28 @@ def status(
                 f"{escaped(each.table)}: {what} without an Arrow form, or not decoded: see its _rejects",
                 error=True,
             )
-    wrong = [each for each in found if each.error or each.history_error]
+    for each in found if not json else ():
+        if each.load is not None:
+            line(f"{escaped(each.table)}: loading: {each.load}")
+    # Each table is new before its first load.
+    wrong = [each for each in found if (each.error and each.error != NEW) or each.history_error]
+    of_tables: dict[str, list[str]] = {}  # a lost slot stops many for the same reason
     for each in wrong if not json else ():
         for what, error in (("", each.error), ("its history does not go on: ", each.history_error)):
             if error is not None:
-                line(f"{escaped(each.table)}: {what}{escaped(error)}", "bold red", error=True)
-    if not json and any(each.state != "load" for each in wrong):
+                of_tables.setdefault(what + format_problem(RuntimeError(error)), []).append(
+                    escaped(each.table)
+                )
+    for error, tables in of_tables.items():
+        line(f"{some_of(tables)}: {escaped(error)}", "bold red", error=True)
+    if not json and any(each.state != "load" and REPAIR not in (each.error or "") for each in wrong):
         line("once that is fixed: pgoutput-fast mirror ... --reload TABLE loads a table again", error=True)
     if wrong:
         raise typer.Exit(PROBLEM)
 
 
-def _show_slot(target: str, dsn: str) -> None:
-    """Reports whether the slot has a reader, if the server answers."""
+def _show_slot(target: str, dsn: str) -> bool:
+    """Reports whether the slot has a reader. Returns whether the server answers."""
     from pgoutput_fast.capture import find_slot
     from pgoutput_fast.mirror.service.stored import slot_of
 
@@ -93,14 +101,15 @@ def _show_slot(target: str, dsn: str) -> None:
     try:
         slot = find_slot(dsn, name)
     except Exception:
-        return  # the lags are missing for the same reason, which is already reported
+        return False
     if slot is None:
         line(f"slot {escaped(name)} is gone", "bold red", error=True)
-        return
+        return True
     reader = "nobody reads it: the mirror does not run"
     if slot.active_pid is not None:
         reader = f"process {slot.active_pid} of the server sends it"
     line(f"slot {escaped(name)}: {reader}; the server keeps {size(slot.kept_bytes or 0)}")
+    return True
 
 
 def _position(lsn: int | None) -> str | None:
@@ -110,6 +119,8 @@ def _position(lsn: int | None) -> str | None:
 def _values(each: TableStatus) -> dict[str, Any]:
     """The state of a table for programs. LSNs are texts in the server's format."""
     values = asdict(each)
+    if each.load is not None:
+        values["load"] |= {"part": each.load.part, "eta_seconds": each.load.eta_seconds}
     for name in ("position", "history_position"):
         values[name] = _position(values[name])
     # Only the process of the mirror knows these values.

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import json
-import math
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
 from pgoutput_fast.base.display import escaped
 from pgoutput_fast.catalog.identifiers import quote_qualified_name
+from pgoutput_fast.cli.names import expect_distinct, folded, quoted
 from pgoutput_fast.cli.parts import Collected
 from pgoutput_fast.cli.payloads import InputError
 from pgoutput_fast.cli.problems import UsageError
+from pgoutput_fast.cli.rows import write_csv, write_json_lines
 from pgoutput_fast.storage.stores import hidden_name, name_target, open_store
 from pgoutput_fast.storage.table_directories import table_directory
 from pgoutput_fast.tables.files import RowsFile
@@ -174,65 +173,13 @@ def _write_parquet(table: Collected, path: Path) -> None:
 
 
 def _write_csv(table: Collected, path: Path) -> None:
-    from pyarrow import csv
-
-    schema = _text_schema(table.schema)
-    with csv.CSVWriter(path, schema) as writer:
-        for rows in table.tables(table.schema):
-            writer.write_table(_as_text(rows, schema))
-
-
-def _text_schema(schema: pa.Schema) -> pa.Schema:
-    """The schema without bytes and lists, which CSV lacks."""
-    return pa.schema(
-        [
-            field.with_type(pa.string())
-            if pa.types.is_binary(field.type) or pa.types.is_nested(field.type)
-            else field
-            for field in schema
-        ]
-    )
-
-
-def _as_text(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    columns = [
-        column
-        if column.type.equals(field.type)
-        else pa.chunked_array([[_jsonable_text(each) for each in column.to_pylist()]], pa.string())
-        for column, field in zip(rows.columns, schema, strict=True)
-    ]
-    return pa.Table.from_arrays(columns, schema=schema)
-
-
-def _jsonable_text(value: Any) -> str | None:
-    if value is None:
-        return None
-    return "\\x" + value.hex() if isinstance(value, bytes) else json.dumps(value, default=str)
+    with open(path, "wb") as file:
+        write_csv(file, table.schema, table.tables(table.schema))
 
 
 def _write_jsonl(table: Collected, path: Path) -> None:
     with open(path, "w", encoding="utf-8") as file:
-        for rows in table.tables(table.schema):
-            for row in _safe(rows).to_pylist():
-                # JSON has no NaN and no infinities.
-                values = {name: _finite(value) for name, value in row.items()}
-                file.write(json.dumps(values, default=_plain_value, ensure_ascii=False) + "\n")
-
-
-def _safe(rows: pa.Table) -> pa.Table:
-    """Converts times to ISO 8601 text: Python cannot represent some of them."""
-    for index, field in enumerate(rows.schema):
-        if pa.types.is_timestamp(field.type) or pa.types.is_date(field.type):
-            rows = rows.set_column(index, field.name, rows.column(index).cast(pa.string()))
-    return rows
-
-
-def _finite(value: Any) -> Any:
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _plain_value(value: object) -> str:
-    return "\\x" + value.hex() if isinstance(value, bytes) else str(value)
+        write_json_lines(file, table.tables(table.schema))
 
 
 def _write_duckdb(tables: Iterable[Collected], target: Path, step: Callable[[str], object]) -> None:
@@ -248,8 +195,8 @@ def _write_duckdb(tables: Iterable[Collected], target: Path, step: Callable[[str
             step(name_of(each))
             namespace, name = each.namespace or "main", each.name if each.namespace else f"_{each.name}"
             schema = each.schema
-            _expect_distinct(format_table(each), schema.names)
-            other = names.setdefault((_folded(namespace), _folded(name)), format_table(each))
+            expect_distinct(format_table(each), schema.names, _ELSEWHERE)
+            other = names.setdefault((folded(namespace), folded(name)), format_table(each))
             if other != format_table(each):
                 raise InputError(
                     f"DuckDB takes the tables {other} and {format_table(each)} for one. {_ELSEWHERE}"
@@ -259,34 +206,14 @@ def _write_duckdb(tables: Iterable[Collected], target: Path, step: Callable[[str
             )
             database.register("_rows", rows)
             try:
-                database.execute(f"CREATE SCHEMA IF NOT EXISTS {_quoted(namespace)}")
-                database.execute(f"CREATE TABLE {_quoted(namespace)}.{_quoted(name)} AS SELECT * FROM _rows")
+                database.execute(f"CREATE SCHEMA IF NOT EXISTS {quoted(namespace)}")
+                database.execute(f"CREATE TABLE {quoted(namespace)}.{quoted(name)} AS SELECT * FROM _rows")
             except (duckdb.BinderException, duckdb.CatalogException, duckdb.ParserException) as problem:
                 reason = str(problem).partition("\n")[0]
                 raise InputError(
                     f"DuckDB cannot have the table {format_table(each)} ({reason}). {_ELSEWHERE}"
                 ) from None
             database.unregister("_rows")
-
-
-def _expect_distinct(table: str, columns: list[str]) -> None:
-    """Checks for column names that DuckDB would silently rename."""
-    names: dict[str, str] = {}
-    for column in columns:
-        other = names.setdefault(_folded(column), column)
-        if other != column:
-            raise InputError(
-                f"DuckDB takes the columns {escaped(other)} and {escaped(column)} of {table} for one. {_ELSEWHERE}"
-            )
-
-
-def _folded(name: str) -> str:
-    """The name as compared by DuckDB: only A to Z are folded to lower case."""
-    return "".join(each.lower() if each.isascii() else each for each in name)
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
 
 
 _WRITERS = {Format.PARQUET: _write_parquet, Format.CSV: _write_csv, Format.JSONL: _write_jsonl}

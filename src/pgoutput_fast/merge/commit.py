@@ -37,7 +37,7 @@ def is_applied(table: object, position: int | None, end: int, after: int | None)
         return True
     if after is not None and position != after:
         raise MirrorBusyError(
-            f"{table} has another position than this mirror left it at: another process mirrors into it. Stop one of "
+            f"{table} has another position than this mirror gave it: another process mirrors into it. Stop one of "
             "them, and run the other one again"
         )
     return False
@@ -51,19 +51,21 @@ def commit(
     position: int,
     removed: Collection[str] | None,
     deleted: Mapping[str, Numbers],
+    *,
+    data_change: bool = True,
 ) -> None:
     """Commits new files. After an error that leaves the outcome unknown, they stay.
 
     Args:
         table: the table.
         files: its new files.
-        before, schema, position, removed, deleted: as for `CurrentFileTable.commit`.
+        before, schema, position, removed, deleted, data_change: as for `CurrentFileTable.commit`.
 
     Raises:
         ConflictError: if another program has committed since `before`. The table is unchanged.
     """
     try:
-        table.commit(before, schema, position, files.written, removed, deleted)
+        table.commit(before, schema, position, files.written, removed, deleted, data_change=data_change)
     except (ConflictError, MirrorBusyError):
         raise
     except BaseException as problem:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 
 import pyarrow as pa
 
 from pgoutput_fast.merge.effect.effect import Effect
+from pgoutput_fast.merge.effect.fill import Part
 from pgoutput_fast.tables.table import CurrentRows, OpenVersion
 
 __all__ = ["CurrentTable", "with_null_columns"]
@@ -28,9 +30,11 @@ class CurrentTable(CurrentRows):
 
     Attributes:
         table: the same.
+        more_waits: whether more changes wait for the table. Then it leaves work that can wait to a later effect.
     """
 
     table: CurrentRows
+    more_waits = False
 
     def __init__(self, table: CurrentRows) -> None:
         self.table = table
@@ -46,8 +50,17 @@ class CurrentTable(CurrentRows):
     def schema(self) -> pa.Schema | None:
         return self.table.schema()
 
+    def takes(self, before: pa.DataType, wide: pa.DataType) -> bool:
+        return self.table.takes(before, wide)
+
+    def together(self) -> AbstractContextManager[None] | None:
+        return self.table.together()
+
     def open(self, version: int | None = None) -> OpenVersion:
         return self.table.open(version)
+
+    def size(self, version: int | None = None) -> tuple[int, int | None]:
+        return self.table.size(version)
 
     def scan(self, columns: Sequence[str]) -> Iterator[pa.Table]:
         return self.table.scan(columns)
@@ -57,6 +70,25 @@ class CurrentTable(CurrentRows):
 
     def vacuum(self, keep: int = 1) -> int:
         return self.table.vacuum(keep)
+
+    # ---- files that another thread writes anew -------------------------------------------------------------------
+
+    def commit_rewritten(self, within: float | None = None) -> bool:
+        """Commits files that another thread has written anew, if it has. Returns whether there may be a new version.
+
+        The rows and the position stay. An effect does this, too.
+
+        Args:
+            within: waits at most so many seconds for the files, then gives them up, and begins no others. None: does
+                not wait.
+
+        Raises:
+            As `apply`.
+        """
+        return False
+
+    def give_up_rewriting(self) -> None:
+        """Ends what another thread writes anew. The table stays as it is."""
 
     # ---- changes -------------------------------------------------------------------------------------------------
 
@@ -104,13 +136,13 @@ class CurrentTable(CurrentRows):
         self.apply_parts([effect], position)
 
     @abstractmethod
-    def apply_parts(self, parts: Iterable[Effect], position: int, after: int | None = None) -> None:
-        """Applies effects one after the other, in one commit: readers see all of them, or none.
+    def apply_parts(self, parts: Iterable[Part], position: int, after: int | None = None) -> None:
+        """Applies effects and fills one after the other, in one commit: readers see all of them, or none.
 
-        One effect at a time is in memory. Missing values are read from the table as the previous effects leave it.
+        One of them at a time is in memory. Missing values are read from the table as the previous effects leave it.
 
         Args:
-            parts: the effects. They may be iterated again if another program changes the table.
+            parts: the effects and fills. They may be iterated again if another program changes the table.
             position: the new position. Nothing is done if it is reached already.
             after: the position that the table must have. None for any.
 

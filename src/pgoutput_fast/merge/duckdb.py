@@ -11,6 +11,7 @@ import pyarrow as pa
 from pgoutput_fast.merge.commit import is_applied
 from pgoutput_fast.merge.current_table import CurrentTable, with_null_columns
 from pgoutput_fast.merge.effect.effect import Effect
+from pgoutput_fast.merge.effect.fill import Fill, Part
 from pgoutput_fast.merge.match import is_plain
 from pgoutput_fast.merge.search import Search, rows_to_remove
 from pgoutput_fast.protocol.limits import PIECE_BYTES
@@ -56,27 +57,41 @@ class DuckDBMerge(CurrentTable):
         rows = in_schema(self.table.matching(connection, keys, types.names), types)
         return with_null_columns(rows, names)
 
-    def apply_parts(self, parts: Iterable[Effect], position: int, after: int | None = None) -> None:
+    def apply_parts(self, parts: Iterable[Part], position: int, after: int | None = None) -> None:
         with self.table.opened() as connection:
             before = self.table.state_in(connection)
             if is_applied(self, None if before is None else before.position, position, after):
                 return
             schema = None if before is None else before.schema
             with self.table.transaction(connection, before, position):
-                for effect in parts:
-                    schema = self._apply(connection, effect, schema)
+                for part in parts:
+                    if isinstance(part, Effect):
+                        schema = self._apply(connection, part, schema)
+                    else:
+                        schema = self._fill(connection, part, schema)
 
     def _apply(self, connection: Any, effect: Effect, before: pa.Schema | None) -> pa.Schema:
         """Applies an effect in a transaction. Returns the new columns of the table."""
         effect = effect.filled_by(lambda keys, columns: self._find(connection, before, keys, columns))
-        types = fitted(before, effect.rows.schema, str(self), lambda *_: True)
+        schema = self._altered(connection, effect.rows.schema, before)
+        self._change(connection, effect, schema)
+        return schema
+
+    def _fill(self, connection: Any, fill: Fill, before: pa.Schema | None) -> pa.Schema:
+        """Sets values in all rows in a transaction. Returns the new columns of the table."""
+        schema = self._altered(connection, fill.schema, before)
+        self.table.fill(connection, fill.in_types(schema).values, fill.sources)
+        return schema
+
+    def _altered(self, connection: Any, rows: pa.Schema, before: pa.Schema | None) -> pa.Schema:
+        """Gives the table the columns that it needs for rows. Returns all of its columns."""
+        types = fitted(before, rows, str(self), lambda *_: True)
         schema = types if before is None else merged(before, types)
         check_names(schema.names, str(self), folded=True)
         if before is None:
             self.table.make(connection, schema)
         else:
             self.table.alter(connection, before, schema)
-        self._change(connection, effect, schema)
         return schema
 
     def _change(self, connection: Any, effect: Effect, schema: pa.Schema) -> None:

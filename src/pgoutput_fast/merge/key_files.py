@@ -6,24 +6,25 @@ search that reads all keys of the data file writes it again.
 
 from __future__ import annotations
 
+import io
 import zlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pgoutput_fast.merge.match import is_plain
+from pgoutput_fast.merge.match import is_ascending, is_plain
 from pgoutput_fast.merge.search import Numbers
 from pgoutput_fast.storage.private_directory import PrivateDirectory
-from pgoutput_fast.storage.stores import Store, is_unfinished, open_store
-from pgoutput_fast.tables.data_files import row_groups, stays_without
+from pgoutput_fast.storage.stores import Store, is_unfinished, open_store, remove_directories
+from pgoutput_fast.tables.data_files import row_groups, rows_that_stay, stays_without
 from pgoutput_fast.tables.table import DataFile
 
 __all__ = ["KeyFiles", "sorted_keys"]
@@ -47,16 +48,19 @@ class KeyFiles:
         store: the store of the table.
         directory: the directory of its data files.
         least_rows: how many rows a data file has at least. The keys of fewer are read as fast.
-        rows_a_key: how many rows it has at least for each key that is searched. For more keys, it is read, too.
+        rows_a_key: how many rows it has at least for each key that is searched, unless this is one integer. For more
+            keys, it is read, too.
 
     Attributes:
         known: the names of the data files that the table has now. The keys of others are removed.
+        coming: the names of data files of another thread that are not committed yet. Their keys stay, too.
     """
 
     def __init__(
         self, store: Store, directory: str, *, least_rows: int = 1 << 16, rows_a_key: int = 16
     ) -> None:
         self.known: Collection[str] = ()
+        self.coming: set[str] = set()
         self._store, self._directory = store, directory
         self._least_rows, self._rows_a_key = least_rows, rows_a_key
         self._below = f"{directory}/{_DIRECTORY}"
@@ -90,14 +94,19 @@ class KeyFiles:
             parts.append(rows)
             yield self._unmarked(file, positions, rows)
         if sum(part.num_rows for part in parts) == file.rows:  # no row group was skipped
-            self._add(file, pa.concat_tables(parts))
+            found = pa.concat_tables(parts)
+            # A file in which many rows change is soon rewritten.
+            if file.rows >= self._rows_a_key * _count_within(wanted, found):
+                self._add(file, found)
 
     def _suits(self, file: DataFile, wanted: pa.Table) -> bool:
         """Whether a file of keys serves this search: the keys are few, and they have an order."""
         # Files of other programs may lack a count of rows.
         if not wanted.num_columns or not file.rows:
             return False
-        if file.rows < max(self._least_rows, self._rows_a_key * wanted.num_rows):
+        if file.rows < self._least_rows or not (
+            _is_integer(wanted) or file.rows >= self._rows_a_key * wanted.num_rows
+        ):
             return False
         return all(
             is_plain(column.type)
@@ -111,39 +120,69 @@ class KeyFiles:
             return positions, rows
         marked = file.deleted.positions(self._store, self._directory, file.rows)
         stays = stays_without(positions, marked)
-        return positions[stays], rows.filter(pa.array(stays))
+        return positions[stays], rows_that_stay(rows, stays)
 
     def _keys(self, file: DataFile, schema: pa.Schema) -> pa.Table | None:
+        keys = self._opened(file)
+        return keys if keys is not None and keys.drop_columns([_ROW]).schema.equals(schema) else None
+
+    def _opened(self, file: DataFile) -> pa.Table | None:
         if file.name not in self._open:
             found = _read(Path(self._place.at(self._name(file.name))), file.rows)
             if found is None:
                 return None
             self._open[file.name] = found
-        keys = self._open[file.name]
-        return keys if keys.drop_columns([_ROW]).schema.equals(schema) else None
+        return self._open[file.name]
 
     def _add(self, file: DataFile, keys: pa.Table) -> None:
-        """Writes the keys of all rows of a data file, if there is space for them."""
-        if keys.nbytes > _MOST_BYTES:
-            return
-        sink, found = pa.BufferOutputStream(), sorted_keys(keys)
-        with pa.ipc.new_file(sink, found.schema) as writer:
-            writer.write_table(found)
-        content = sink.getvalue()
-        self._open.pop(file.name, None)
-        with suppress(OSError):
-            self._remove_others()
-            with self._place.write(self._name(file.name), replace=True) as written:
-                written.write(content)
-                written.write(_checksum(content))
+        """Writes the keys of all rows of a data file."""
+        if keys.nbytes <= _MOST_BYTES:
+            self._write(file.name, sorted_keys(keys))
 
-    def _remove_others(self) -> None:
-        names = {self._name(name) for name in self.known}
+    def _write(self, name: str, keys: pa.Table) -> None:
+        """Writes the sorted keys of a data file, if there is space for them."""
+        self._open.pop(name, None)
+        with suppress(OSError):
+            self.remove_others()
+            _write(self._place, self._name(name), keys)
+
+    def rewriting(self, file: DataFile) -> Callable[[str], None] | None:
+        """A function that writes the keys of a data file that will have the rows of another one. None without its keys.
+
+        Another thread may call it, with the name of the new file. That has the rows in their order, without the marked
+        ones.
+
+        Args:
+            file: the other one, with the positions of marked rows in memory.
+        """
+        keys, place = self._opened(file), self._place
+        if keys is None or file.deleted is None:
+            return None
+        marked = file.deleted.positions(self._store, self._directory, file.rows)
+
+        def write(name: str) -> None:
+            self.coming.add(name)
+            with suppress(OSError):
+                _write(place, self._name(name), _without(keys, marked))
+
+        return write
+
+    def remove_others(self, known: Collection[str] | None = None) -> int:
+        """Removes the keys of data files that are not `known`. Returns how many files it removed.
+
+        Args:
+            known: those that are known from now on.
+        """
+        self.known = self.known if known is None else known
+        names, removed = {self._name(name) for name in self.coming.union(self.known)}, 0
         for name in self._place.names(self._below):
             own = name.endswith(_SUFFIX) or is_unfinished(name.rpartition("/")[2])
             if own and name not in names:
-                self._place.remove(name)
+                removed += self._place.remove(name)
         self._open = {name: keys for name, keys in self._open.items() if name in self.known}
+        if not self.known:
+            remove_directories([Path(self._place.at(self._below))])
+        return removed
 
     @cached_property
     def _place(self) -> Store:
@@ -164,7 +203,46 @@ def sorted_keys(keys: pa.Table) -> pa.Table:
     {'id': [10, 20, 30], '_row': [1, 2, 0]}
     """
     order = pc.sort_indices(keys, [(name, "ascending") for name in keys.schema.names])
-    return keys.take(order).append_column(_ROW, order.cast(pa.uint32())).combine_chunks()
+    in_order = keys if is_ascending(order.to_numpy()) else keys.take(order)
+    return in_order.append_column(_ROW, order.cast(pa.uint32())).combine_chunks()
+
+
+def _without(keys: pa.Table, marked: Numbers) -> pa.Table:
+    """The sorted keys of a file that has the rows of another one, but for the marked ones.
+
+    >>> keys = sorted_keys(pa.table({"id": [30, 10, 20]}))
+    >>> _without(keys, np.array([1])).to_pydict()
+    {'id': [20, 30], '_row': [1, 0]}
+    """
+    stays = np.ones(keys.num_rows, np.bool_)
+    stays[marked] = False
+    rows = np.asarray(keys.column(_ROW).chunk(0))
+    staying = stays[rows]
+    positions = (np.cumsum(stays, dtype=np.uint32) - 1)[rows[staying]]
+    kept = rows_that_stay(keys.drop_columns([_ROW]), staying)
+    return kept.append_column(_ROW, pa.array(positions)).combine_chunks()
+
+
+def _write(place: Store, name: str, keys: pa.Table) -> None:
+    with place.write(name, replace=True) as file:
+        content = _Checked(file)
+        with pa.ipc.new_file(content, keys.schema) as writer:
+            writer.write_table(keys)
+        file.write(content.checksum.to_bytes(_CHECK_BYTES, "little"))
+
+
+class _Checked(io.RawIOBase):
+    """A file with the checksum of what is written."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file, self.checksum = file, 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, content: Any) -> int:
+        self.checksum = zlib.crc32(content, self.checksum)
+        return self._file.write(content)
 
 
 def _read(path: Path, rows: int) -> pa.Table | None:
@@ -201,6 +279,12 @@ def _found(keys: pa.Table, wanted: pa.Table) -> tuple[Numbers, pa.Table]:
     """(the positions of the rows with wanted keys, ascending; their keys)."""
     columns = [keys.column(name).chunk(0) for name in wanted.schema.names]
     needles = [column.combine_chunks() for column in wanted.columns]
+    if _is_integer(wanted):
+        integers, within = needles[0].to_numpy(), columns[0].to_numpy()[[0, -1]]
+        if not is_ascending(integers):
+            integers = np.unique(integers)  # ordered needles are found several times as fast
+        first, last = np.searchsorted(integers, within[0]), np.searchsorted(integers, within[1], "right")
+        needles = [pa.array(integers[first:last])]
     low = _bound(columns, needles, upper=False)
     counts = _equal(columns, needles, low).astype(np.int64)
     if _equal(columns, needles, low + 1).any():
@@ -208,8 +292,21 @@ def _found(keys: pa.Table, wanted: pa.Table) -> tuple[Numbers, pa.Table]:
     # The numbers from `low` on, as many as there are of each key, one after the other.
     at = np.repeat(low - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
     rows = np.asarray(keys.column(_ROW).chunk(0).take(pa.array(at))).astype(np.int64)
-    order = np.unique(rows, return_index=True)[1]  # a key may be wanted twice
-    return rows[order], keys.select(wanted.schema.names).take(pa.array(at[order]))
+    if not is_ascending(rows):
+        order = np.unique(rows, return_index=True)[1]  # a key may be wanted twice
+        rows, at = rows[order], at[order]
+    return rows, keys.select(wanted.schema.names).take(pa.array(at))
+
+
+def _count_within(wanted: pa.Table, keys: pa.Table) -> int:
+    """How many wanted keys are between the least and the largest key, by the first column."""
+    bounds, column = pc.min_max(keys.column(0)), wanted.column(0)
+    within = pc.and_(pc.greater_equal(column, bounds["min"]), pc.less_equal(column, bounds["max"]))
+    return int(pc.sum(within).as_py() or 0)
+
+
+def _is_integer(keys: pa.Table) -> bool:
+    return keys.num_columns == 1 and bool(pa.types.is_integer(keys.schema.field(0).type))
 
 
 def _equal(columns: Sequence[pa.Array], wanted: Sequence[pa.Array], places: Numbers) -> npt.NDArray[np.bool_]:
@@ -223,6 +320,10 @@ def _equal(columns: Sequence[pa.Array], wanted: Sequence[pa.Array], places: Numb
 
 def _bound(columns: Sequence[pa.Array], wanted: Sequence[pa.Array], *, upper: bool) -> Numbers:
     """For each wanted key, how many keys are smaller; for the upper bound, how many are not larger."""
+    if len(columns) == 1 and pa.types.is_integer(columns[0].type):
+        side: Literal["left", "right"] = "right" if upper else "left"
+        found: Numbers = np.searchsorted(columns[0].to_numpy(), wanted[0].to_numpy(), side)
+        return found
     low = np.zeros(len(wanted[0]), np.int64)
     high = np.full(len(wanted[0]), len(columns[0]), np.int64)
     while (unsure := low < high).any():

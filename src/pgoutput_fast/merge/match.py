@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -10,9 +11,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["Codes", "Finder", "float_bits", "is_plain", "row_codes", "storage"]
+__all__ = ["Codes", "Finder", "float_bits", "is_ascending", "is_plain", "row_codes", "storage"]
 
 Codes: TypeAlias = npt.NDArray[np.int32]
+Integers: TypeAlias = npt.NDArray[np.integer]
 
 
 def row_codes(columns: Sequence[pa.ChunkedArray]) -> tuple[Codes, int]:
@@ -60,9 +62,18 @@ class Finder:
         return self._numbers.codes([rows.column(name) for name in self._names])
 
 
+def is_ascending(values: npt.NDArray[Any]) -> bool:
+    """Whether every value is larger than the one before it."""
+    return bool(np.all(values[1:] > values[:-1]))
+
+
 def is_plain(kind: pa.DataType) -> bool:
     """Whether every engine has the same equality as `Finder`. In a row without a key, -0.0 is not 0.0."""
     return not (pa.types.is_floating(kind) or pa.types.is_nested(kind))
+
+
+def _has_order(values: pa.Array) -> bool:
+    return pa.types.is_integer(values.type) and len(values) > 0 and not values.null_count
 
 
 def storage(column: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -99,10 +110,34 @@ class _Numbers:
         flat = self._flat(storage(column))
         if self._values is None:
             return self._learned(flat)
+        if _has_order(self._values) and not flat.null_count:
+            integers = flat.to_numpy()
+            # index_in makes a hash table of all values at each call.
+            if len(integers) < len(self._values) or is_ascending(integers):
+                return self._searched(integers)
         found: Any = pc.fill_null(pc.index_in(flat, value_set=self._values), -1)
         return found.to_numpy()  # type: ignore[no-any-return]
 
+    def _searched(self, integers: Integers) -> Codes:
+        values, numbers = self._ordered
+        at = np.minimum(np.searchsorted(values, integers), len(values) - 1)
+        found: Codes = np.where(values[at] == integers, numbers[at], -1).astype(np.int32)
+        return found
+
+    @cached_property
+    def _ordered(self) -> tuple[Integers, Integers]:
+        """(the values, which are integers, in order; their numbers)."""
+        assert self._values is not None
+        values = self._values.to_numpy()
+        if is_ascending(values):
+            return values, np.arange(len(values))
+        order = np.argsort(values)
+        return values[order], order
+
     def _learned(self, column: pa.ChunkedArray) -> Codes:
+        if pa.types.is_integer(column.type) and not column.null_count and is_ascending(column.to_numpy()):
+            self._values = column.combine_chunks()  # no hash table is needed, as for the keys of most effects
+            return np.arange(len(column), dtype=np.int32)
         encoded = pc.dictionary_encode(column, null_encoding="encode")
         if not encoded.num_chunks:
             self._values = pa.array([], column.type)
@@ -120,7 +155,7 @@ class _Numbers:
             )  # -0.0 becomes 0.0
         if pa.types.is_struct(kind):
             return self._struct(column.combine_chunks())
-        if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        if any(is_of(kind) for is_of in (pa.types.is_list, pa.types.is_large_list, pa.types.is_map)):
             return self._list(column.combine_chunks())
         return column
 
@@ -129,7 +164,7 @@ class _Numbers:
         return _together([valid, *(self._part(k, field) for k, field in enumerate(structs.flatten()))])
 
     def _list(self, lists: pa.Array) -> pa.ChunkedArray:
-        """Maps a list to the bytes of its elements' numbers."""
+        """Maps a list to the bytes of its elements' numbers. A map is a list of pairs."""
         ends = lists.offsets.to_numpy().astype(np.int64)
         elements = self._part(0, lists.values.slice(ends[0], ends[-1] - ends[0]))
         valid = np.packbits(lists.is_valid().to_numpy(zero_copy_only=False), bitorder="little")

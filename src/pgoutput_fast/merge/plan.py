@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice, pairwise
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pgoutput_fast.merge.compaction import to_join
 from pgoutput_fast.merge.search import Numbers
 from pgoutput_fast.merge.stored_effect import StoredEffect, is_ordered
 from pgoutput_fast.merge.units import MergedTable, NewRowsUnit, RewriteUnit, UnitResult
-from pgoutput_fast.tables.data_files import has_bounds, part_of
+from pgoutput_fast.tables.data_files import by_bounds, has_bounds, part_of
 from pgoutput_fast.tables.file_table import CurrentFileTable
+from pgoutput_fast.tables.joining import to_join
 from pgoutput_fast.tables.table import Version
 
 __all__ = ["MergePlan"]
@@ -59,11 +59,11 @@ class MergePlan:
         """The units of the first step."""
         if self.before is None or self._replaces_all:
             return []
-        joined = (
-            range(len(self.before.files))
-            if self._rewrites_all
-            else to_join(self.before, self.table.file_bytes)
-        )
+        joined: Sequence[int] = ()
+        if self._rewrites_all:
+            joined = range(len(self.before.files))
+        elif not self.table.marks:  # or else `compaction` does it, after the commit
+            joined = to_join(self.before, self.table.file_bytes, partial(by_bounds, self.before))
         excluded = set(joined)
         changed = [k for k in self._candidates(self.before) if k not in excluded]
         if self.units == 1 or not self.key:
@@ -144,9 +144,7 @@ class MergePlan:
         version = part_of(before, part, list(bounded))
         names = frozenset(before.files[k].name for k in part if k in joined)
         marked = frozenset(version.names - self.uncommitted if self.table.marks else ())
-        return RewriteUnit(
-            self._merged_table, version, names, self.effects, adds, marked, self.table.most_marked
-        )
+        return RewriteUnit(self._merged_table, version, names, self.effects, adds, marked)
 
     def _candidates(self, before: Version) -> list[int]:
         """The files that may have rows to remove, as far as the bounds of the effects tell.

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from pgoutput_fast.merge.effect.effect import Effect
-from pgoutput_fast.merge.match import Codes, Finder
+from pgoutput_fast.merge.match import Codes, Finder, is_ascending
 from pgoutput_fast.tables.columns import in_schema
 from pgoutput_fast.tables.errors import LOAD_ANY_AGAIN
 
@@ -75,8 +75,11 @@ class Search:
 
     def _used(self, codes: Codes) -> Numbers:
         """The replacements of removed rows. Every replacement is used once."""
+        if is_ascending(codes):  # as the keys of a table that was loaded in their order
+            distinct, first = codes, np.arange(len(codes))
+        else:
+            distinct, first = np.unique(codes, return_index=True)
         numbers = np.full(len(codes), -1, np.int64)
-        distinct, first = np.unique(codes, return_index=True)
         numbers[first] = self._replacements[distinct]
         self._replacements[distinct] = -1
         return numbers

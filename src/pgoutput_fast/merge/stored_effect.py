@@ -12,6 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pgoutput_fast.merge.effect.effect import Effect
+from pgoutput_fast.merge.effect.take import take
+from pgoutput_fast.merge.match import is_ascending
 from pgoutput_fast.merge.search import Numbers
 from pgoutput_fast.tables.columns import in_schema
 
@@ -124,21 +126,38 @@ def store_effect(
         schema: the columns of the table.
         store: stores rows; by default in memory.
     """
-    rows = in_key_order(in_schema(effect.rows, schema), effect.key)
-    gone = in_schema(effect.gone, pa.schema([schema.field(name) for name in identity]))
+    key, truncated = effect.key, effect.truncated
+    gone, rows = in_schema(effect.gone, pa.schema([schema.field(name) for name in identity])), effect.rows
+    del effect  # which may free a column when it is in order
+    held = [in_schema(rows, schema)]
+    del rows
+    rows = in_key_order(held, key)
     step = max(1, rows.num_rows // _SAMPLES)
     sample = rows.column(identity[0]).take(pa.array(np.arange(0, rows.num_rows, step))).combine_chunks()
-    return StoredEffect(effect.truncated, store(in_key_order(gone, effect.key)), store(rows), sample)
+    return StoredEffect(truncated, store(in_key_order([gone], key)), store(rows), sample)
 
 
-def in_key_order(rows: pa.Table, key: Sequence[str]) -> pa.Table:
-    """Rows sorted by the first column of the key, so that the rows of few keys are in few files."""
+def in_key_order(held: list[pa.Table], key: Sequence[str]) -> pa.Table:
+    """Rows sorted by the first column of the key, so that the rows of few keys are in few files.
+
+    Args:
+        held: the rows, which this removes from the list: if nothing else refers to them, only one column is in memory
+            twice.
+        key: the key.
+    """
+    rows = held.pop()
     types = [rows.schema.field(name).type for name in key[:1]]
     if not types or pa.types.is_nested(types[0]) or pa.types.is_boolean(types[0]):
         return rows
     order = pc.sort_indices(rows.column(key[0])).to_numpy()
     # New keys of a sequence are already sorted. Taking rows costs more than sorting one column.
-    return rows if bool(np.all(order[1:] > order[:-1])) else rows.take(pa.array(order))
+    if is_ascending(order):
+        return rows
+    columns, schema, taken = rows.columns, rows.schema, list[pa.ChunkedArray]()
+    del rows
+    while columns:
+        taken.append(take(columns.pop(0), order))
+    return pa.Table.from_arrays(taken, schema=schema)
 
 
 def is_ordered(kind: pa.DataType) -> bool:

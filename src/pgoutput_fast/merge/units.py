@@ -21,12 +21,13 @@ from pgoutput_fast.tables.data_files import (
     candidates,
     least_and_largest,
     row_groups,
+    rows_that_stay,
     stays_without,
 )
 from pgoutput_fast.tables.files import WrittenFile
 from pgoutput_fast.tables.table import DataFile, Version
 
-__all__ = ["MergedTable", "NewRowsUnit", "RewriteUnit", "Unit", "UnitResult"]
+__all__ = ["JoinUnit", "MergedTable", "NewRowsUnit", "RewriteUnit", "Unit", "UnitResult"]
 
 
 @dataclass(frozen=True)
@@ -57,19 +58,22 @@ class UnitResult:
         removed: the names of the files that they replace.
         placed: for each effect the numbers of the rows that are in the new files; None for all rows of all effects.
         deleted: {name of another file: the positions of the rows to mark}.
+        counts: of a `JoinUnit`: how many rows of each of its files are in the new ones.
     """
 
     added: Sequence[WrittenFile]
     removed: Sequence[str] = ()
     placed: Sequence[Numbers] | None = None
     deleted: Mapping[str, Numbers] = field(default_factory=dict)
+    counts: Sequence[int] = ()
 
 
 @dataclass(frozen=True)
 class RewriteUnit:
     """Some files of a table -> the same files without the removed rows, and with the rows that replace some.
 
-    Or, in files of `marked`, the positions of the removed rows. Then the files stay, and the rows are marked.
+    Or, in files of `marked`, the positions of the removed rows. Then the files stay, and the rows are marked, unless
+    these are all rows of a file.
 
     Attributes:
         table: the table.
@@ -78,7 +82,6 @@ class RewriteUnit:
         effects: the effects on all keys.
         adds: whether the new rows that replace none are written with the joined files.
         marked: the names of the files in which rows may be marked.
-        most_marked: the largest share of the rows of a file that may be marked.
     """
 
     table: MergedTable
@@ -87,7 +90,6 @@ class RewriteUnit:
     effects: tuple[StoredEffect, ...]
     adds: bool
     marked: frozenset[str] = frozenset()
-    most_marked: float = 0.0
 
     def run(self, store: Store, files: NewFiles, keys: KeyFiles | None = None) -> UnitResult:
         """Writes new files.
@@ -130,7 +132,7 @@ class RewriteUnit:
         if file.name not in self.marked or file.name in self.joined or file.name not in removed:
             return False
         count = len(removed[file.name].rows) + (0 if file.deleted is None else file.deleted.count)
-        return bool(file.rows) and count <= self.most_marked * file.rows
+        return count < (file.rows or 0)
 
     def _search(self, store: Store, keys: KeyFiles | None) -> dict[str, Removed]:
         """{file: its removed rows}."""
@@ -203,7 +205,35 @@ class NewRowsUnit:
         return UnitResult(files.written[earlier:])
 
 
-Unit: TypeAlias = RewriteUnit | NewRowsUnit
+@dataclass(frozen=True)
+class JoinUnit:
+    """Some files of a table -> new files with the same rows, without those that are marked deleted.
+
+    Attributes:
+        table: the table.
+        files: the files.
+    """
+
+    table: MergedTable
+    files: tuple[DataFile, ...]
+
+    def run(self, store: Store, files: NewFiles, check: Callable[[], None] = lambda: None) -> UnitResult:
+        """Writes new files, as `RewriteUnit.run`. `check` is that of `BackgroundWork`."""
+        earlier, schema, counts = len(files.written), self.table.schema, [0] * len(self.files)
+
+        def staying() -> Iterator[pa.Table]:
+            for k, file in enumerate(self.files):
+                for _, rows in row_groups(store, self.table.directory, file, schema, schema.names):
+                    check()
+                    counts[k] += rows.num_rows
+                    yield rows
+
+        files.write(staying())
+        names = [file.name for file in self.files]
+        return UnitResult(files.written[earlier:], names, counts=counts)
+
+
+Unit: TypeAlias = RewriteUnit | NewRowsUnit | JoinUnit
 
 
 def _by_effect(effects: Sequence[StoredEffect], numbers: Sequence[Numbers]) -> list[Numbers]:
@@ -250,7 +280,7 @@ def _rewritten(
         first, last = np.searchsorted(removed.rows, [positions[0], positions[-1] + 1])
         stays = stays_without(positions, removed.rows[first:last])
         replacements = removed.replacements[first:last]
-        yield pa.concat_tables([rows.filter(pa.array(stays)), take(replacements[replacements >= 0])])
+        yield pa.concat_tables([rows_that_stay(rows, stays), take(replacements[replacements >= 0])])
 
 
 def _new_rows(
@@ -275,4 +305,4 @@ def _new_rows(
                 new &= pc.less(rows.column(column), high).to_numpy()
             parts.append(rows if new.all() else rows.filter(pa.array(new)))
     # The rows of one part are in order.
-    yield from parts if len(parts) < 2 else [in_key_order(pa.concat_tables(parts), table.key)]
+    yield from parts if len(parts) < 2 else [in_key_order([pa.concat_tables(parts)], table.key)]

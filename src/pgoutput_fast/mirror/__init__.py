@@ -1,6 +1,6 @@
 """Mirrors the tables of a database in a lake: their current rows, and every change.
 
-`Mirror` and `status_of` need psycopg2 and deltalake: `pgoutput_fast[mirror]`. The rest needs neither.
+`Mirror`, `status_of` and `verify` need psycopg2 and deltalake: `pgoutput_fast[mirror]`. The rest needs neither.
 """
 
 import typing
@@ -16,6 +16,7 @@ from pgoutput_fast.tables.errors import MirrorBusyError, MirrorError
 
 if typing.TYPE_CHECKING:
     from pgoutput_fast.mirror.repair.repair_table import TableRepair
+    from pgoutput_fast.mirror.repair.verify import TableVerification, verify
     from pgoutput_fast.mirror.service.service import Mirror
     from pgoutput_fast.mirror.service.stored import status_of
 
@@ -28,12 +29,14 @@ __all__ = [
     "SlotLostError",
     "TableRepair",
     "TableStatus",
+    "TableVerification",
     "at",
     "fresh",
     "fresh_batches",
     "net_effect",
     "points",
     "status_of",
+    "verify",
 ]
 
 
@@ -52,6 +55,10 @@ def __getattr__(name: str) -> typing.Any:
             from pgoutput_fast.mirror.service.stored import status_of
 
             return status_of
+        if name in ("TableVerification", "verify"):
+            from pgoutput_fast.mirror.repair import verify
+
+            return getattr(verify, name)
     except ModuleNotFoundError as problem:
         raise _explained(problem) from None
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

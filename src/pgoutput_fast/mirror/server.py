@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 from pgoutput_fast.catalog.builtin_types import FIRST_USER_OID
+from pgoutput_fast.catalog.patterns import Chosen
 from pgoutput_fast.catalog.read_types import read_types
 from pgoutput_fast.catalog.relations import Catalog
 from pgoutput_fast.catalog.user_types import NO_TYPES, UserTypes
@@ -18,6 +19,7 @@ from pgoutput_fast.mirror.schema_changes.read_fingerprints import (
 )
 from pgoutput_fast.mirror.schema_changes.unseen import AlteredPublications, Marker, UnseenEntries
 from pgoutput_fast.mirror.state.mirror_state import MirrorState
+from pgoutput_fast.postgres.publications import read_tables
 from pgoutput_fast.postgres.repacks import running_repacks
 from pgoutput_fast.postgres.row_age import has_row
 from pgoutput_fast.postgres.session import read_position, session
@@ -44,12 +46,20 @@ class ServerView:
         dsn: of the database.
         publications: their names.
         state: of the mirror, for changes that fingerprints alone cannot show; None for a view that compares none.
+        chosen: the tables that are mirrored; None for all that are published.
 
     All methods raise `psycopg2.Error` if the server cannot be asked.
     """
 
-    def __init__(self, dsn: str, publications: Sequence[str], state: MirrorState | None = None) -> None:
+    def __init__(
+        self,
+        dsn: str,
+        publications: Sequence[str],
+        state: MirrorState | None = None,
+        chosen: Chosen | None = None,
+    ) -> None:
         self.dsn = dsn
+        self.chosen = Chosen() if chosen is None else chosen
         self._unseen = None if state is None else UnseenEntries(state)
         self._altered = None if state is None else AlteredPublications(state)
         self.publications = tuple(publications)
@@ -58,8 +68,13 @@ class ServerView:
         self._typed: tuple[Catalog, Catalog] | None = None
         self._loaded: tuple[Snapshot, dict[str, Fingerprint]] | None = None
 
+    @property
+    def types(self) -> UserTypes:
+        """The types that are not built in, as far as a call has needed them."""
+        return self._types
+
     def fingerprints(self) -> dict[str, Fingerprint]:
-        """{qualified name: fingerprint} of the published tables. Later calls use the types of this moment."""
+        """{qualified name: fingerprint} of the chosen published tables. Later calls use the types of this moment."""
         with session(self.dsn) as cursor:
             self._note_unseen(cursor)
             repacks = running_repacks(cursor)
@@ -68,7 +83,12 @@ class ServerView:
             cursor.execute("COMMIT")
         if types is not None and (merged := self._types.merged(types)) != self._types:
             self._types, self._typed = merged, None
-        return found
+        return {name: each for name, each in found.items() if self.chosen.has(name)}
+
+    def published(self) -> set[str]:
+        """The qualified names of all published tables, also of those that are not chosen."""
+        with session(self.dsn) as cursor:
+            return {each.name for each in read_tables(cursor, self.publications)}
 
     def fingerprint_in(self, snapshot: Snapshot, table: str) -> Fingerprint | None:
         """The fingerprint of a table in a snapshot; None if it is not published there.

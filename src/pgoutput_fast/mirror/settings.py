@@ -7,16 +7,32 @@ from dataclasses import dataclass, field
 
 from pgoutput_fast.capture.retention import Retention
 from pgoutput_fast.capture.retries import RETRY_SECONDS
+from pgoutput_fast.catalog.patterns import Chosen
 from pgoutput_fast.mirror.follow.backlog import BACKLOG_BYTES
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.snapshot.progress import LoadProgress
 from pgoutput_fast.snapshot.snapshot import Snapshot
 from pgoutput_fast.tables.options import TableOptions
 
-__all__ = ["MirrorSettings"]
+__all__ = ["ALL_TABLES", "LOCK_SECONDS", "MirrorSettings", "decoding_options"]
 
-# How long a load waits for a lock of a table. The other tables wait meanwhile.
-_LOCK_SECONDS = 3.0
+ALL_TABLES = Chosen()
+"""All published tables."""
+LOCK_SECONDS = 3.0
+"""How long a load waits for a lock of a table. The other tables wait meanwhile."""
+
+
+def decoding_options(options: Options | None) -> Options:
+    """The decoding options. By default, damaged changes go to the rejects, and their table stops.
+
+    Raises:
+        ValueError: for an option that a mirror sets itself.
+    """
+    options = Options(on_error="quarantine") if options is None else options
+    for name in ("transactions", "metadata_prefix", "tables", "columns", "plain", "schemas", "extra_columns"):
+        if getattr(options, name) != getattr(Options(), name):
+            raise ValueError(f"a mirror needs the default of the option {name}: leave it out")
+    return options
 
 
 @dataclass(frozen=True)
@@ -42,6 +58,11 @@ class MirrorSettings:
         progress: called after each range of pages of a load; None to log it.
         retry_seconds: how long to wait for a server or store that cannot be reached.
         backlog_bytes: above this many bytes of unread segments the capture pauses; None for no limit.
+        failover: whether standbys may have the slot.
+        chosen: the tables that are mirrored, of those that are published.
+        keep_seconds: for how long points are kept besides; None for no longer.
+        reads_apart: whether each range of a large table with a key is read in a transaction of its own.
+        trusts_widening: whether a column that became wider has the same values.
     """
 
     dsn: str = field(repr=False)  # it may contain a password
@@ -62,16 +83,26 @@ class MirrorSettings:
     progress: Callable[[LoadProgress], object] | None = None
     retry_seconds: float = RETRY_SECONDS
     backlog_bytes: int | None = BACKLOG_BYTES
+    failover: bool = False
+    keep_seconds: float | None = None
+    chosen: Chosen = ALL_TABLES
+    reads_apart: bool = False
+    trusts_widening: bool = False
 
     @property
     def namespace(self) -> str:
         """The prefix of the schemas' names in the target."""
         return str(self.table_options.naming.namespace)
 
+    @property
+    def types(self) -> str:
+        """The options that decide types of columns."""
+        return f"numeric {self.options.numeric}, uuid {self.options.uuid}"
+
     def snapshot(
         self, slot: str | None, keep_going: Callable[[], bool], tables: Sequence[str] | None = None
     ) -> Snapshot:
-        """Takes a snapshot of published tables. A locked table is lost from it, and can be loaded later.
+        """Takes a snapshot of the chosen published tables. A locked table is lost from it, and can be loaded later.
 
         Args:
             slot: the slot that begins at the snapshot; None for none.
@@ -81,12 +112,15 @@ class MirrorSettings:
         Raises:
             As `Snapshot`.
         """
-        return Snapshot(
+        snapshot = Snapshot(
             self.dsn,
             self.publications,
             slot,
             tables=tables,
+            failover=self.failover and slot is not None,
             options=self.options,
             wanted=keep_going,
-            lock_seconds=_LOCK_SECONDS,
+            lock_seconds=LOCK_SECONDS,
         )
+        snapshot.tables = {name: table for name, table in snapshot.tables.items() if self.chosen.has(name)}
+        return snapshot

@@ -14,9 +14,9 @@ from pgoutput_fast.postgres.slots import Slot, read_slot
 from pgoutput_fast.protocol.lsn import format_lsn
 from pgoutput_fast.tables.errors import MirrorError
 
-__all__ = ["expect_slot", "in_mirror", "lost", "server_behind_error", "slot_problem"]
+__all__ = ["REPAIR", "expect_slot", "in_mirror", "lost", "server_behind_error", "slot_problem"]
 
-_REPAIR = "Mirror.repair() (--repair) makes another slot, compares the tables with the server, and repairs what differs"
+REPAIR = "Mirror.repair() (--repair) makes another slot, compares the tables with the server, and repairs what differs"
 
 
 def lost(name: str, slot: Slot | None) -> str | None:
@@ -44,7 +44,7 @@ def expect_slot(dsn: str, name: str, segments: str, ahead: int) -> None:
         slot, server, end = read_slot(cursor, name), read_server(cursor), read_position(cursor)
     why = lost(name, slot)
     if why is not None:
-        raise SlotLostError(f"{why}: the changes since then are lost. {_REPAIR}")
+        raise SlotLostError(f"{why}: the changes since then are lost. {REPAIR}")
     # Read after the slot: a capture makes changes durable before it confirms them.
     durable_lsn = SegmentDirectory(segments).durable_lsn()
     # A standby may only be behind in replay: the capture waits for that.
@@ -60,7 +60,7 @@ def expect_slot(dsn: str, name: str, segments: str, ahead: int) -> None:
         raise SlotLostError(
             f"somebody else has advanced slot {name}, or made another one with this name: the changes from "
             f"{format_lsn(durable_lsn)} on are lost. If nobody else reads the slot, drop it with "
-            f"drop_slot. Then repair the mirror. {_REPAIR}"
+            f"drop_slot. Then repair the mirror. {REPAIR}"
         )
 
 
@@ -108,7 +108,11 @@ def in_mirror(problem: CaptureError) -> Exception:
     message = str(problem)
     if isinstance(problem, AwayError) or START_OVER not in message:
         return problem
-    drop = f"drop the slot with drop_slot. Then repair the mirror. {_REPAIR}"
-    message = message.replace(NEW_SLOT, f"Create the publication if it does not exist, and {drop}")
-    message = message.replace(START_OVER, f"D{drop[1:]}")
-    return SlotLostError(message) if any(each in message for each in CANNOT_GO_ON) else CaptureError(message)
+    if any(each in message for each in CANNOT_GO_ON):
+        message = message.replace(
+            NEW_SLOT, f"Create the publication if it does not exist, and repair the mirror. {REPAIR}"
+        )
+        return SlotLostError(message.replace(START_OVER, f"Repair the mirror. {REPAIR}"))
+    drop = f"rop the slot with drop_slot. Then repair the mirror. {REPAIR}"
+    message = message.replace(NEW_SLOT, f"Create the publication if it does not exist, and d{drop}")
+    return CaptureError(message.replace(START_OVER, f"D{drop}"))

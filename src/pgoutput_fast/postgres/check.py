@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from pgoutput_fast.base.arguments import expect_list
+from pgoutput_fast.base.display import counted
 from pgoutput_fast.catalog.identifiers import quote_identifier
 from pgoutput_fast.postgres.errors import LOAD_TABLES, CaptureError
 from pgoutput_fast.postgres.findings import Finding
@@ -49,7 +50,8 @@ class Report:
         return all(finding.level != "error" for finding in self.findings)
 
     def __str__(self) -> str:
-        head = f"PostgreSQL {self.server.major}, database {self.server.database}: {len(self.tables)} tables published"
+        tables = counted(len(self.tables), "table")
+        head = f"PostgreSQL {self.server.major}, database {self.server.database}: {tables} published"
         return "\n".join([head, *(str(finding) for finding in self.findings)])
 
 
@@ -155,7 +157,7 @@ def _of_server(cursor: Any, server: Server) -> Iterator[Finding]:
             "note",
             f"user {server.user}",
             "it is a superuser, so a function that the owner of a table wrote may run as one when the table is loaded",
-            "Use a role that only may replicate, and read the tables",
+            "Use a role that may only replicate and read the tables",
         )
 
 
@@ -251,8 +253,8 @@ def _of_slot(cursor: Any, server: Server, name: str, slot: Slot | None) -> Itera
         yield Finding(
             "note",
             subject,
-            "there is none",
-            "A capture or a mirror makes it. It sends only what commits after that",
+            "it does not exist yet",
+            "A capture or a mirror makes it. It sends what commits after that; a mirror also loads the rows of before",
         )
         return
     if slot.plugin != "pgoutput":

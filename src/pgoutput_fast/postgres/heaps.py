@@ -12,7 +12,7 @@ import psycopg2.errors
 
 from pgoutput_fast.catalog.identifiers import parse_qualified_name
 
-__all__ = ["hold_schema", "is_superuser", "lock_heap", "refuse_views"]
+__all__ = ["hold_schema", "is_standby", "is_superuser", "lock_heap", "refuse_views"]
 
 # The setting exists from 12.20, 13.16, 14.13, 15.8, 16.4 and 17 on. System views, such as pg_settings, stay readable.
 _REFUSE_VIEWS = """
@@ -32,19 +32,28 @@ def is_superuser(connection: Any) -> bool:
     return bool(connection.get_parameter_status("is_superuser") == "on")
 
 
+def is_standby(connection: Any) -> bool:
+    """Whether a session is of a standby of PostgreSQL 14 or later."""
+    return bool(connection.get_parameter_status("in_hot_standby") == "on")
+
+
 def hold_schema(cursor: Any, table: str) -> None:
     """Locks the schema of a table against a rename or drop, and makes the transaction read-only.
 
-    The lock assigns the transaction an id, so new slots wait for its end.
+    The lock assigns the transaction an id, so new slots wait for its end. On a standby, there is no such lock: the
+    transaction gives up the rights of a superuser instead, and can read all tables.
 
     Args:
-        cursor: in a transaction that may write.
+        cursor: in a transaction that may write, unless the server is a standby.
         table: the qualified name, quoted as in SQL.
 
     Raises:
         psycopg2.errors.InvalidSchemaName, psycopg2.errors.SerializationFailure: if the transaction's snapshot has no
             such schema, or if the schema was renamed since.
     """
+    if is_standby(cursor.connection):
+        cursor.execute("SET LOCAL ROLE pg_read_all_data")
+        return
     parts = parse_qualified_name(table)
     # The name is part of a key, so a rename waits for this lock. GRANT does not.
     cursor.execute(

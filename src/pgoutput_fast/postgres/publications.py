@@ -182,9 +182,9 @@ def of_publications(
             yield Finding(
                 "error",
                 subject,
-                "there is none of that name",
-                f"{meant} CREATE PUBLICATION {quote_identifier(name)} FOR ALL TABLES, or for some tables. A "
-                "slot that you create before lacks the changes until then",
+                "it does not exist",
+                f"{meant} CREATE PUBLICATION {quote_identifier(name)} FOR TABLE ..., or FOR ALL TABLES. A slot lacks "
+                "what changed while there was no publication",
                 stops=True,
             )
             continue

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 import psycopg2
 import psycopg2.errors
 
-from pgoutput_fast.postgres.heaps import hold_schema, is_superuser, lock_heap, refuse_views
+from pgoutput_fast.postgres.heaps import hold_schema, is_standby, is_superuser, lock_heap, refuse_views
 from pgoutput_fast.postgres.refusals import advice
 from pgoutput_fast.postgres.session import session
 
@@ -48,7 +48,8 @@ def has_row(dsn: str, table: str, before: int | None = None) -> bool | None:
             cursor.execute("SET row_security = off")  # an error instead of hidden rows
             holds = not refuse_views(cursor) and is_superuser(cursor.connection)
             with suppress(psycopg2.ProgrammingError, psycopg2.NotSupportedError):
-                cursor.execute(f"BEGIN READ {'WRITE' if holds else 'ONLY'}")
+                may_write = holds and not is_standby(cursor.connection)
+                cursor.execute(f"BEGIN READ {'WRITE' if may_write else 'ONLY'}")
                 if holds:
                     hold_schema(cursor, table)
                 if lock_heap(cursor, table)[1] is not None:

@@ -18,6 +18,7 @@ from pgoutput_fast.catalog.encodings import CODECS
 from pgoutput_fast.catalog.identifiers import quote_identifier
 from pgoutput_fast.postgres.errors import CaptureError
 from pgoutput_fast.postgres.interruptible import ReplicationSession, Session, run_interruptible
+from pgoutput_fast.postgres.passwords import Dsn
 from pgoutput_fast.protocol.lsn import Lsn, parse_lsn
 
 __all__ = [
@@ -194,6 +195,8 @@ def describe_database(dsn: str) -> str:
     ('shop at db.example:5433', "libpq's default database")
     >>> describe_database("host=a,b dbname=shop"), describe_database("postgresql://me:sec/ret@db/shop")
     ('shop at a,b', 'a database')
+    >>> describe_database("service=shop")
+    'service shop'
     """
     try:
         given = _parsed(dsn)
@@ -204,7 +207,10 @@ def describe_database(dsn: str) -> str:
     if not all(map(_HARMLESS.fullmatch, (name, host, port))):
         return "a database"
     place = f"{host}{':' if host and port else ''}{port if host else f'port {port}' if port else ''}"
-    return f"{name or 'the default database'} at {place}" if place else name or "libpq's default database"
+    if place or name:
+        return f"{name or 'the default database'} at {place}" if place else name
+    service = given.get("service", "")
+    return f"service {service}" if service and _HARMLESS.fullmatch(service) else "libpq's default database"
 
 
 def connect(
@@ -219,7 +225,7 @@ def connect(
     """Returns a pinned psycopg2 connection: with autocommit, or to a logical walsender.
 
     Args:
-        dsn: libpq's connection string or URI.
+        dsn: libpq's connection string or URI; a `Dsn` is asked for its password.
         replication: whether the connection uses the replication protocol.
         values: whether the server sends the values of rows as bytes. Then the text of a SQL_ASCII database arrives
             unconverted; otherwise the server would refuse to send invalid UTF-8.
@@ -231,26 +237,35 @@ def connect(
     Raises:
         psycopg2.OperationalError: if the server cannot be reached or refuses.
         StoppedError: as `run_interruptible`; statements of the connection raise it, too.
-        DsnError: for a string that cannot be parsed.
+        DsnError: for a string that cannot be parsed, or a `Dsn` that has a password.
     """
     given = _parsed(dsn)
-    pins = " ".join(f"-c {name}={value}" for name, value in PINS.items())
-    # The pins come after the user's options, so that they take effect.
-    options = f"{given.pop('options', '')} {pins if pinned else ''}".strip()
+    if isinstance(dsn, Dsn) and "password" in given:
+        raise DsnError(
+            "the connection string (dsn) has a password and a function for it: leave one of them out"
+        )
     cut = dict(_CUT, connect_timeout=_CONNECT_SECONDS)
     if psycopg2.extensions.libpq_version() >= _USER_TIMEOUT_LIBPQ:
         cut["tcp_user_timeout"] = _UNACKNOWLEDGED_MS
-    merged = {"application_name": "pgoutput_fast", **cut, **parameters, **given, "options": options}
+    # The default only: a service file or PGAPPNAME may have another name.
+    merged = {"fallback_application_name": "pgoutput_fast", **cut, **parameters, **given}
+    if pinned:
+        merged["client_encoding"] = PINS["client_encoding"]
     factory = ReplicationSession if replication else Session
-    connection = run_interruptible(
-        lambda: psycopg2.connect(connection_factory=factory, **merged), late=lambda made: made.close()
-    )
+
+    def open_connection() -> Any:
+        password = {"password": dsn.ask()} if isinstance(dsn, Dsn) else {}
+        return psycopg2.connect(connection_factory=factory, **merged, **password)
+
+    connection = run_interruptible(open_connection, late=lambda made: made.close())
     try:
         if not replication:
             connection.autocommit = True
         known = [name for name, since in _LATER_TIMEOUTS.items() if connection.server_version >= since]
+        # Not as options of the connection, which would hide those of a service file and of PGOPTIONS.
+        pins = [f"SET {name} = '{value}'" for name, value in PINS.items()] if pinned else []
         with connection.cursor() as cursor:
-            cursor.execute("; ".join((_READ_ONLY, *(f"SET {name} = 0" for name in known))))
+            cursor.execute("; ".join((*pins, _READ_ONLY, *(f"SET {name} = 0" for name in known))))
         encoding = connection.get_parameter_status("server_encoding")
         if own_encoding or (values and encoding == "SQL_ASCII"):
             # psycopg2 continues with UTF-8, also for names in statements. Its own function would allow only ASCII in

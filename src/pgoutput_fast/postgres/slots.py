@@ -8,18 +8,19 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
 import psycopg2.errors
 
 from pgoutput_fast.postgres.locks import open_transactions
-from pgoutput_fast.postgres.session import read_server, session
+from pgoutput_fast.postgres.session import connect, read_server, session
 
 __all__ = [
     "NOT_OF_REPACK",
     "Slot",
+    "alter_slot",
     "create_slot",
     "drop_slot",
     "end_making",
@@ -262,6 +263,25 @@ def create_slot(dsn: str, name: str, *, two_phase: bool = False, failover: bool 
     check_name(name)
     with session(dsn) as cursor:
         return _create(cursor, dsn, name, temporary=False, two_phase=two_phase, failover=failover)
+
+
+def alter_slot(dsn: str, name: str, *, failover: bool) -> None:
+    """Changes an existing slot, which must have no reader at the moment.
+
+    Args:
+        dsn: of a database of the server, with a user who may have a replication connection.
+        name: of the slot.
+        failover: whether the slot is synchronized to standbys (17 and later). Only a primary can change it.
+
+    Raises:
+        ValueError: for a name that no slot can have, or before 17.
+        psycopg2.errors.ObjectInUse: if a client reads the slot: stop it before.
+        psycopg2.Error: if there is no such slot, or the server refuses for another reason.
+    """
+    check_name(name)
+    with closing(connect(dsn, replication=True)) as connection, connection.cursor() as cursor:
+        check_slot(connection.server_version // 10000, two_phase=False, failover=True)
+        cursor.execute(f'ALTER_REPLICATION_SLOT "{name}" (FAILOVER {str(failover).lower()})')
 
 
 @contextmanager

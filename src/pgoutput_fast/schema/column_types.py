@@ -6,11 +6,9 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -25,6 +23,9 @@ from pgoutput_fast.catalog.builtin_types import (
 )
 from pgoutput_fast.catalog.relations import Column
 from pgoutput_fast.catalog.user_types import NO_TYPES, UserType, UserTypes
+from pgoutput_fast.schema.extension_types import NEVER as _NEVER
+from pgoutput_fast.schema.extension_types import OF_EXTENSIONS, TEXT_EXTENSIONS, geoarrow
+from pgoutput_fast.schema.extension_types import Form as _Form
 from pgoutput_fast.schema.options import Options
 
 __all__ = ["ColumnType", "FieldType", "changed_type", "column_type_of", "column_types_of"]
@@ -48,6 +49,7 @@ class ColumnType:
         binary_agrees_since: the first major server version whose binary and text values are decoded to the same. This
             excludes the type's parts; `binary_agrees` includes them.
         name: the type's name if it is known, with its schema unless that is pg_catalog.
+        metadata: further metadata of the column's field, as (name, value).
         size: number of types that it consists of, including itself. A part counts as often as it occurs.
         height: number of nesting levels.
     """
@@ -63,6 +65,7 @@ class ColumnType:
     delimiter: str = field(default=",", compare=False)
     binary_agrees_since: int = field(default=0, compare=False)
     name: str = field(default="", compare=False)
+    metadata: tuple[tuple[str, str], ...] = field(default=(), compare=False)
     size: int = field(default=1, compare=False)
     height: int = field(default=1, compare=False)
 
@@ -97,17 +100,6 @@ class FieldType:
     name: str
     oid: int
     type: ColumnType
-
-
-_NEVER = sys.maxsize
-
-
-class _Form(NamedTuple):
-    """The mapping of a built-in type. The fields are those of `ColumnType`."""
-
-    kernel: str
-    arrow: pa.DataType
-    binary_agrees_since: int = 0
 
 
 # Built-in types by name. Numeric and uuid depend on options and are decided below. Point, ranges and multiranges
@@ -186,24 +178,13 @@ _FORMS = {
 _SCALARS = {OID_OF_NAME[name]: form for name, form in _FORMS.items()}
 
 # By the delimiter of the element type.
-_LIST_KERNELS = {",": "list", ";": "list_of_boxes"}
+_LIST_KERNELS = {",": "list", ";": "list_of_boxes", ":": "list_of_geometries"}
 
 # A type with more parts, or deeper ones, stays unknown, so that its column costs no more than strings. So does a column
 # with which its table would exceed the limit for tables.
 MAX_DEPTH = 32
 MAX_PARTS = 4096
 MAX_TABLE_PARTS = 2 * MAX_PARTS
-
-# Extension types whose binary form is their text, recognized by name alone.
-_TEXT_EXTENSIONS = frozenset({"citext"})
-# Extension types that only a live server identifies: (extension, name) -> converter. The types of ltree have a version
-# byte before their text, as jsonb does.
-_OF_EXTENSIONS = {
-    ("hstore", "hstore"): "hstore",
-    ("ltree", "ltree"): "jsonb",
-    ("ltree", "lquery"): "jsonb",
-    ("ltree", "ltxtquery"): "jsonb",
-}
 
 
 def column_type_of(column: Column, options: Options, types: UserTypes = NO_TYPES) -> ColumnType:
@@ -289,7 +270,7 @@ class _Resolver:
                 # There are no arrays of arrays: this is an element type whose name begins with _.
                 return _list(_unknown(f"{namespace}.{element}"), 0)
             return _list(self._of_name(namespace, element, typmod), 0)
-        return _base(namespace, name, "")
+        return _base(namespace, name, "", typmod)
 
     def _of_oid(self, oid: int, typmod: int, depth: int = 0) -> ColumnType:
         if oid in _SCALARS:
@@ -346,20 +327,38 @@ class _Resolver:
             if sum(kind.size for _, _, kind in fields) >= MAX_PARTS:
                 raise _TooLargeError
             return _struct(name, "composite", fields)
-        return _base(known.namespace, known.name, known.extension)
+        return _base(known.namespace, known.name, known.extension, typmod)
 
 
 def _qualified(namespace: str, name: str) -> str:
     return name if namespace == "pg_catalog" else f"{namespace}.{name}"
 
 
-def _base(namespace: str, name: str, extension: str) -> ColumnType:
+def _base(namespace: str, name: str, extension: str, typmod: int) -> ColumnType:
     """A type with its own input and output functions; `extension` is empty if unknown."""
     qualified = _qualified(namespace, name)
-    kernel = "string" if name in _TEXT_EXTENSIONS else _OF_EXTENSIONS.get((extension, name))
-    if kernel is not None:
-        return ColumnType(pa.string(), kernel, name=qualified)
-    return _unknown(qualified)
+    if name in TEXT_EXTENSIONS:
+        return ColumnType(pa.string(), "string", name=qualified)
+    form = OF_EXTENSIONS.get((extension, name))
+    if form is None:
+        return _unknown(qualified)
+    child = None
+    if pa.types.is_map(form.arrow):
+        text = ColumnType(pa.string(), "string", name="text")
+        child = _struct("", "composite", [("key", 0, text), ("value", 0, text)])
+    elif pa.types.is_list(form.arrow):
+        child = ColumnType(form.arrow.value_type, "float4", name="float4")
+    return ColumnType(
+        form.arrow,
+        form.kernel,
+        child=child,
+        delimiter=form.delimiter,
+        binary_agrees_since=form.binary_agrees_since,
+        name=qualified,
+        metadata=geoarrow(name, typmod) if form.kernel == "geometry" else (),
+        size=1 if child is None else 1 + child.size,
+        height=1 if child is None else 1 + child.height,
+    )
 
 
 def _struct(name: str, kernel: str, fields: list[tuple[str, int, ColumnType]]) -> ColumnType:
@@ -416,7 +415,7 @@ def _scalar(oid: int, typmod: int, options: Options) -> ColumnType:
 @lru_cache(maxsize=1024)
 def _scalar_as(oid: int, typmod: int, numeric: str | pa.DataType, uuid: str) -> ColumnType:
     name, delimiter = NAME_OF_OID[oid], TYPE_OF_OID[oid].delimiter
-    kernel, arrow, binary_agrees_since = _SCALARS[oid]
+    kernel, arrow, binary_agrees_since = _SCALARS[oid][:3]
     if kernel == "numeric":
         return _numeric(typmod, numeric)
     if kernel == "uuid":

@@ -9,30 +9,38 @@ from typing import Any
 import pyarrow as pa
 
 from pgoutput_fast.schema.plain import to_types
-from pgoutput_fast.schema.types import stored_schema, stored_type
+from pgoutput_fast.schema.types import stored_schema, stored_type, walk_type
 
-__all__ = ["flat_schema", "flatten"]
+__all__ = ["flat_schema", "flatten", "python_values"]
 
 
 def flat_schema(schema: pa.Schema) -> pa.Schema:
-    """The schema with strings in place of lists, structs, times and intervals.
+    """The schema with strings in place of lists, maps, structs, times and intervals.
 
     >>> import pyarrow as pa
     >>> flat_schema(pa.schema({"at": pa.time64("us"), "tags": pa.list_(pa.string()), "n": pa.int32()})).types
     [DataType(string), DataType(string), DataType(int32)]
     """
-    fields = stored_schema(schema, "parquet")
+    fields = [_without_extension(field) for field in stored_schema(schema, "parquet")]
     return pa.schema(
         [field.with_type(pa.string()) if _is_nested(field.type) else field for field in fields],
         metadata=schema.metadata,
     )
 
 
+def _without_extension(field: pa.Field) -> pa.Field:
+    """The field without the name of an extension type: DuckDB refuses a table with a geography."""
+    metadata = field.metadata or {}
+    kept = {name: value for name, value in metadata.items() if not name.startswith(b"ARROW:extension:")}
+    return field if len(kept) == len(metadata) else field.with_metadata(kept)
+
+
 def flatten(batch: pa.RecordBatch) -> pa.RecordBatch:
     """The batch with the types of `flat_schema`.
 
-    A list or a struct becomes JSON: an array, or an object with the names of its fields. Decimals, dates, times, NaN
-    and infinities in it are JSON strings. Bytes are strings of hexadecimal digits after a backslash and an x.
+    A list, a map or a struct becomes JSON: an array, or an object with its keys or the names of its fields. Decimals,
+    dates, times, NaN and infinities in it are JSON strings. Bytes are strings of hexadecimal digits after a backslash
+    and an x.
 
     >>> import pyarrow as pa
     >>> tags = pa.array([["a", None], None], pa.list_(pa.string()))
@@ -47,8 +55,33 @@ def flatten(batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
+def python_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
+    """The values as Python objects, maps as dicts. pyarrow's own option for maps exists only from version 19 on.
+
+    >>> import pyarrow as pa
+    >>> python_values(pa.array([[("a", "1")], [], None], pa.map_(pa.string(), pa.string())))
+    [{'a': '1'}, {}, None]
+    """
+    values: list[Any] = column.to_pylist()
+    if any(pa.types.is_map(part) for _, part in walk_type("", column.type)):
+        return [_with_dicts(each, column.type) for each in values]
+    return values
+
+
+def _with_dicts(value: Any, kind: pa.DataType) -> Any:
+    if value is None:
+        return None
+    if pa.types.is_map(kind):
+        return {key: _with_dicts(each, kind.item_type) for key, each in value}
+    if pa.types.is_list(kind):
+        return [_with_dicts(each, kind.value_type) for each in value]
+    if pa.types.is_struct(kind):
+        return {field.name: _with_dicts(value[field.name], field.type) for field in kind}
+    return value
+
+
 def _is_nested(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_list(kind) or pa.types.is_struct(kind))
+    return bool(pa.types.is_list(kind) or pa.types.is_map(kind) or pa.types.is_struct(kind))
 
 
 def _converted(column: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -59,7 +92,7 @@ def _converted(column: pa.Array, kind: pa.DataType) -> pa.Array:
 
 def _json(column: pa.Array) -> pa.Array:
     """JSON texts of a nested column."""
-    values = _converted(column, stored_type(column.type, "json")).to_pylist()
+    values = python_values(_converted(column, stored_type(column.type, "json")))
     texts = [None if each is None else json.dumps(_jsonable(each), ensure_ascii=False) for each in values]
     return pa.array(texts, pa.string())
 

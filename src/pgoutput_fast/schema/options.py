@@ -41,9 +41,9 @@ class Options:
             PostgreSQL prints them, `"float64"`, or a `pyarrow.decimal128`.
         uuid: type of uuids: `"string"`, `"fixed_size_binary"` (16 bytes) or `"arrow.uuid"` (Arrow's extension type).
         strings: type of all string columns (not of strings in lists): `"string"` or `"string_view"`.
-        plain: tables for all tools, such as CSV, polars and spreadsheets: lists and structs become JSON texts, times
-            and intervals ISO 8601 texts, uuids strings, also in metadata columns. This takes more time. Not for Spark
-            and mirrors, whose tables have plain types anyway.
+        plain: tables for all tools, such as CSV, polars and spreadsheets: lists, maps and structs become JSON texts,
+            times and intervals ISO 8601 texts, uuids strings, geometries bytes, also in metadata columns. This takes
+            more time. Not for Spark and mirrors, whose tables have plain types anyway.
         schemas: {table: pinned schema} for `Decoded.table`. A table is a qualified name or an oid, as in
             `Decoded.table`. A pinned schema is a `pyarrow.Schema` or a `Relation`. `Decoded.table` returns these tables
             with their pinned schemas, whatever versions of the relation arrive.

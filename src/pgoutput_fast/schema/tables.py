@@ -127,7 +127,13 @@ KEEPALIVES_SCHEMA = pa.schema(
 
 # Relations share the fields of equal columns, such as an `id` in many tables.
 @lru_cache(maxsize=4096)
-def _column_field(column: Column, type_name: str, unknown: bool, arrow: pa.DataType) -> pa.Field:
+def _column_field(
+    column: Column,
+    type_name: str,
+    unknown: bool,
+    arrow: pa.DataType,
+    more: tuple[tuple[str, str], ...],
+) -> pa.Field:
     metadata = {
         "pg.type_oid": str(column.type_oid),
         "pg.type": type_name,
@@ -136,15 +142,15 @@ def _column_field(column: Column, type_name: str, unknown: bool, arrow: pa.DataT
     }
     if unknown:
         metadata["pg.unknown"] = "true"
-    return pa.field(column.name, arrow, metadata=metadata)
+    return pa.field(column.name, arrow, metadata=metadata | dict(more))
 
 
 def relation_schema(relation: Relation, column_types: Sequence[ColumnType], options: Options) -> pa.Schema:
     """The schema of the changes of a relation version: metadata columns, then the selected columns of the relation.
 
     The metadata of a field describes the PostgreSQL type (`pg.type_oid`, `pg.type`, `pg.typmod`, `pg.key`,
-    `pg.unknown`). The metadata of the schema describes the relation (`pg.relation_oid`, `pg.namespace`, `pg.relation`,
-    `pg.replica_identity`, `pg.version`).
+    `pg.unknown`); that of a geometry also names its GeoArrow type. The metadata of the schema describes the relation
+    (`pg.relation_oid`, `pg.namespace`, `pg.relation`, `pg.replica_identity`, `pg.version`).
 
     Raises:
         ValueError: if a column has the name of a metadata column.
@@ -160,7 +166,8 @@ def relation_schema(relation: Relation, column_types: Sequence[ColumnType], opti
                 f"column {column.name!r} of {relation.qualified_name} has the name of a metadata column: choose "
                 f"another Options(metadata_prefix=...) than {options.metadata_prefix!r}"
             )
-        fields.append(_column_field(column, column_type.name, column_type.unknown, column_type.arrow))
+        kind = column_type
+        fields.append(_column_field(column, kind.name, kind.unknown, kind.arrow, kind.metadata))
     return pa.schema(
         fields,
         metadata={

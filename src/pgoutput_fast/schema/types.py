@@ -12,6 +12,7 @@
 | an extension such as arrow.uuid | | its storage's form | the same | the same | the same | string |
 | struct without fields | string | | | | string | |
 | list, large_list | list of the element's form, in all columns | | | | | |
+| map | map of the forms of its keys and values, in all columns | | | | | |
 | struct | struct of the forms of its fields, in all columns | | | | | |
 
 An empty cell: the type stays. A time becomes `HH:MM:SS.ffffff`, an interval ISO 8601, a struct without fields `()`.
@@ -112,7 +113,9 @@ def _stored_leaf(kind: pa.DataType, form: Form) -> pa.DataType:
 
 
 def _is_current(kind: pa.DataType) -> bool:
-    return kind in _CURRENT or any(is_of(kind) for is_of in (_IS.is_decimal128, _IS.is_list, _IS.is_struct))
+    return kind in _CURRENT or any(
+        is_of(kind) for is_of in (_IS.is_decimal128, _IS.is_list, _IS.is_map, _IS.is_struct)
+    )
 
 
 def map_type(
@@ -122,12 +125,14 @@ def map_type(
 
     Args:
         kind: the type.
-        leaf: called with every part that is not a list or a struct with fields.
+        leaf: called with every part that is not a list, a map or a struct with fields.
         bare: whether fields lose their metadata, and elements of lists are named `element`.
     """
     if _is_any_list(kind):
         element = map_type(kind.value_type, leaf, bare=bare)
         return pa.list_(pa.field("element", element) if bare else kind.value_field.with_type(element))
+    if _IS.is_map(kind):
+        return pa.map_(map_type(kind.key_type, leaf, bare=bare), map_type(kind.item_type, leaf, bare=bare))
     if not _IS.is_struct(kind) or not kind.num_fields:
         return leaf(kind)
     types = [map_type(field.type, leaf, bare=bare) for field in kind]
@@ -140,7 +145,9 @@ def map_type(
 
 
 def walk_type(path: str, kind: pa.DataType) -> Iterator[tuple[str, pa.DataType]]:
-    """Yields (path, type) of a column and its parts, outermost first. The path of a list's elements ends in `element`.
+    """Yields (path, type) of a column and its parts, outermost first.
+
+    The path of a list's elements ends in `element`, those of a map's keys and values in `key` and `value`.
 
     >>> [path for path, _ in walk_type("a", pa.list_(pa.struct({"x": pa.int32()})))]
     ['a', 'a.element', 'a.element.x']
@@ -148,6 +155,9 @@ def walk_type(path: str, kind: pa.DataType) -> Iterator[tuple[str, pa.DataType]]
     yield path, kind
     if _is_any_list(kind):
         yield from walk_type(f"{path}.element", kind.value_type)
+    elif _IS.is_map(kind):
+        yield from walk_type(f"{path}.key", kind.key_type)
+        yield from walk_type(f"{path}.value", kind.item_type)
     elif _IS.is_struct(kind):
         for field in kind:
             yield from walk_type(f"{path}.{field.name}", field.type)
@@ -162,6 +172,9 @@ def leaf_pairs(a: pa.DataType, b: pa.DataType) -> Iterator[tuple[pa.DataType, pa
     """
     if _is_any_list(a) and _is_any_list(b):
         yield from leaf_pairs(a.value_type, b.value_type)
+    elif _IS.is_map(a) and _IS.is_map(b):
+        yield from leaf_pairs(a.key_type, b.key_type)
+        yield from leaf_pairs(a.item_type, b.item_type)
     elif _IS.is_struct(a) and _IS.is_struct(b) and a.num_fields and _names(a) == _names(b):
         for field, other in zip(a, b, strict=True):
             yield from leaf_pairs(field.type, other.type)

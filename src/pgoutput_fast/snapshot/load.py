@@ -37,6 +37,7 @@ def run_readers(
     work: Work,
     lost: dict[str, TableLostError],
     stop: threading.Event,
+    keep_waiting: Callable[[], bool] | None = None,
 ) -> None:
     """Reads all ranges in threads with their own sessions. Ranges of lost tables are skipped.
 
@@ -47,14 +48,16 @@ def run_readers(
         work: reads a range. If it raises TableLostError, the table is added to `lost`.
         lost: lost tables, by qualified name.
         stop: set by the caller to stop the work, and by this function if a thread fails.
+        keep_waiting: called from time to time; returns whether to go on. None to go on.
 
     Raises:
+        StoppedError: if `keep_waiting` became false.
         The error of the first thread that failed; the other threads are stopped.
     """
     pool = _ReaderPool(connect, ranges, work, lost, stop)
     pool.start(max(1, min(threads, len(ranges))))
     try:
-        pool.wait()
+        pool.wait(keep_waiting)
     finally:
         pool.cancel()
     pool.raise_failure()
@@ -90,11 +93,13 @@ class _ReaderPool:
         for thread in self._threads:
             thread.start()
 
-    def wait(self) -> None:
+    def wait(self, keep_waiting: Callable[[], bool] | None) -> None:
         """Waits until all threads have ended or the work is stopped."""
         for thread in self._threads:
             while thread.is_alive() and not self._stop.is_set():
                 thread.join(_WAIT_SECONDS)
+                if keep_waiting is not None and not keep_waiting():
+                    raise StoppedError("the read of the snapshot was told to stop")
 
     def cancel(self) -> None:
         """Cancels the reads, which would otherwise run to the end of their ranges, and ends the threads."""

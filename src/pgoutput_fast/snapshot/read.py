@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,12 +17,12 @@ from pgoutput_fast._core.copy.table_rows import CopyRows
 from pgoutput_fast.catalog.identifiers import quote_identifier
 from pgoutput_fast.catalog.relations import Catalog
 from pgoutput_fast.postgres.copy_stream import CopyLink
-from pgoutput_fast.postgres.heaps import hold_schema, is_superuser, lock_heap, refuse_views
+from pgoutput_fast.postgres.heaps import hold_schema, is_standby, is_superuser, lock_heap, refuse_views
 from pgoutput_fast.postgres.locks import holders
 from pgoutput_fast.postgres.published import row_filters
 from pgoutput_fast.postgres.recoding import CopyRecoder
 from pgoutput_fast.postgres.refusals import converted_here, find_unsendable
-from pgoutput_fast.postgres.session import codec_of, connect
+from pgoutput_fast.postgres.session import codec_of, connect, read_position
 from pgoutput_fast.postgres.tables import SnapshotTable, text_columns
 from pgoutput_fast.schema.flat import flatten
 from pgoutput_fast.schema.options import Options
@@ -29,13 +30,23 @@ from pgoutput_fast.snapshot.export import SnapshotError
 from pgoutput_fast.snapshot.ranges import ReadRange
 from pgoutput_fast.storage.temporary_rows import TemporaryRows
 
-__all__ = ["RangeRead", "SnapshotReader", "TableLockedError", "TableLostError", "copy_query", "in_snapshot"]
+__all__ = [
+    "RangeRead",
+    "SeenTransactions",
+    "SnapshotReader",
+    "TableLockedError",
+    "TableLostError",
+    "copy_query",
+    "in_snapshot",
+]
 
 _log = logging.getLogger("pgoutput_fast.capture")
 
 # Bytes to read from the connection before decoding them. Timeouts for the first row and for further rows.
 _MOST_BYTES = 1 << 20
 _WAIT_SECONDS, _FILL_SECONDS = 0.2, 0.02
+# Between two looks whether transactions are seen by all.
+_SEEN_SECONDS = 0.05
 # A wait for a lock is logged after this time.
 _LOCK_SECONDS = 10.0
 
@@ -98,6 +109,65 @@ class RangeRead:
     rows: int
     nbytes: int
     rejects: pa.RecordBatch
+
+
+@dataclass(frozen=True)
+class SeenTransactions:
+    """The transactions that a snapshot sees: those before `end`, without `running`.
+
+    Attributes:
+        end: the first transaction that had not begun.
+        running: transactions before it that had not ended. It may have some that had failed. A standby tells none.
+        lsn: all of them are in the WAL before this LSN.
+    """
+
+    end: int
+    running: frozenset[int]
+    lsn: int = 0
+
+    @classmethod
+    def of(cls, cursor: Any, lsn: int = 0) -> SeenTransactions:
+        """Those of the current snapshot of a session."""
+        cursor.execute("SELECT pg_catalog.txid_current_snapshot()::pg_catalog.text")
+        _, end, running = cursor.fetchone()[0].split(":")
+        return cls(int(end), frozenset(map(int, filter(None, running.split(",")))), lsn)
+
+    def are_seen_by(self, later: SeenTransactions) -> bool:
+        """Whether a later snapshot sees all of them.
+
+        A transaction may be in the WAL and wait for a standby: then the slot sends it, and other sessions do not see it
+        yet. On the standby itself, sessions see a transaction as soon as its WAL is replayed.
+
+        >>> seen = SeenTransactions(20, frozenset({15}))
+        >>> seen.are_seen_by(SeenTransactions(25, frozenset({15, 22})))
+        True
+        >>> seen.are_seen_by(SeenTransactions(25, frozenset({16})))
+        False
+        """
+        return {each for each in later.running if each < self.end} <= self.running
+
+
+@contextmanager
+def in_later_snapshot(
+    cursor: Any, seen: SeenTransactions, keep_waiting: Callable[[], bool], *, may_write: bool = False
+) -> Iterator[None]:
+    """Runs the block in a transaction of its own, which sees at least some transactions.
+
+    Raises:
+        QueryCanceled: if `keep_waiting` became false.
+    """
+    while True:
+        # Before the transaction begins. The connection may lead to another standby, which is behind.
+        is_replayed = read_position(cursor) >= seen.lsn
+        cursor.execute(f"BEGIN ISOLATION LEVEL REPEATABLE READ READ {'WRITE' if may_write else 'ONLY'}")
+        if is_replayed and seen.are_seen_by(SeenTransactions.of(cursor)):
+            break
+        cursor.execute("ROLLBACK")
+        if not keep_waiting():
+            raise _cancelled()
+        time.sleep(_SEEN_SECONDS)
+    yield
+    cursor.execute("COMMIT")
 
 
 @contextmanager
@@ -170,7 +240,8 @@ class SnapshotReader:
 
     Args:
         dsn: of the database.
-        snapshot: the name of the exported snapshot.
+        snapshot: the name of the exported snapshot. Or the transactions that a read must see: then each range is read
+            in a transaction of its own, and may have later commits, too.
         catalog: types that the server described.
         options: how to decode.
         lock_seconds: how long to wait for a table that another session has locked; None to wait indefinitely.
@@ -182,7 +253,7 @@ class SnapshotReader:
     def __init__(
         self,
         dsn: str,
-        snapshot: str,
+        snapshot: str | SeenTransactions,
         catalog: Catalog,
         options: Options,
         lock_seconds: float | None = None,
@@ -292,7 +363,7 @@ class SnapshotReader:
         )
         selected = self._options.columns_of(relation)
         holds = self._holds_schema(table, each)
-        with self._connection.cursor() as cursor, in_snapshot(cursor, self._snapshot, may_write=holds):
+        with self._connection.cursor() as cursor, self._in_snapshot(cursor, may_write=holds):
             try:
                 if holds:
                     hold_schema(cursor, each.part.name)
@@ -347,6 +418,12 @@ class SnapshotReader:
         for batch in rows.take_batches():
             give(batch)
         return RangeRead(rows.row_count, rows.decoded_bytes, rows.take_rejects())
+
+    def _in_snapshot(self, cursor: Any, *, may_write: bool) -> AbstractContextManager[None]:
+        may_write = may_write and not is_standby(self._connection)
+        if isinstance(self._snapshot, str):
+            return in_snapshot(cursor, self._snapshot, may_write=may_write)
+        return in_later_snapshot(cursor, self._snapshot, lambda: not self._cancelled, may_write=may_write)
 
     def _holds_schema(self, table: SnapshotTable, each: ReadRange) -> bool:
         """Whether the schema must be held, so that a read calls no function of another user.

@@ -18,6 +18,7 @@ from pgoutput_fast.base.display import escaped, html_table, some_of
 from pgoutput_fast.catalog.identifiers import parse_qualified_name, quote_identifier, quote_qualified_name
 from pgoutput_fast.catalog.relations import Catalog
 from pgoutput_fast.postgres.money import expect_cents
+from pgoutput_fast.postgres.passwords import Dsn
 from pgoutput_fast.postgres.session import describe_database, session
 from pgoutput_fast.postgres.tables import describe_tables
 from pgoutput_fast.protocol.lsn import format_lsn
@@ -25,10 +26,17 @@ from pgoutput_fast.schema.flat import flat_schema
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.snapshot.export import export_snapshot
 from pgoutput_fast.snapshot.files import TableDirectory, TableLoaded, loading
-from pgoutput_fast.snapshot.load import run_readers, streamed
+from pgoutput_fast.snapshot.load import Work, run_readers, streamed
 from pgoutput_fast.snapshot.progress import LoadProgress, ProgressCounter
 from pgoutput_fast.snapshot.ranges import ReadRange, ranges_of
-from pgoutput_fast.snapshot.read import RangeRead, SnapshotReader, TableLostError, ended_error, in_snapshot
+from pgoutput_fast.snapshot.read import (
+    RangeRead,
+    SeenTransactions,
+    SnapshotReader,
+    TableLostError,
+    ended_error,
+    in_snapshot,
+)
 from pgoutput_fast.storage.fsync import check_file_mode, directory_mode, make_directory
 
 __all__ = ["Loaded", "Snapshot", "SnapshotBatches"]
@@ -136,6 +144,7 @@ class Snapshot:
         self._keep_waiting, self._lock_seconds = wanted, lock_seconds
         self._publications = tuple(publications)
         self.options = options if options is not None else Options()
+        self._seen: SeenTransactions | None = None
         self._holder = export_snapshot(dsn, slot, two_phase=two_phase, failover=failover, keep_waiting=wanted)
         try:
             self.export = self._holder.export
@@ -154,10 +163,8 @@ class Snapshot:
                 self.tables = {name: self.tables[name] for name in map(self._known, tables)}
                 chosen = [table.relation for table in self.tables.values()]
                 self.catalog = Catalog(chosen, self.catalog.types)
-            self._ranges = {
-                name: ranges_of(table, self.export.server.major, block_size, range_bytes)
-                for name, table in self.tables.items()
-            }
+            self._block_size = block_size
+            self._ranges = {name: self.ranges(name, range_bytes) for name in self.tables}
         except BaseException:
             self._holder.drop()
             raise
@@ -214,6 +221,18 @@ class Snapshot:
         """Releases the snapshot, which can then no longer be read. A permanent slot stays and retains WAL."""
         self._holder.close()
 
+    def release(self) -> None:
+        """Closes the snapshot. `read_each` then reads each range in a transaction of its own.
+
+        The rows have all commits before `consistent_lsn`, and may have later ones.
+
+        Raises:
+            SnapshotError: if the snapshot is gone.
+        """
+        with session(self._dsn) as cursor, in_snapshot(cursor, self.name):
+            self._seen = SeenTransactions.of(cursor, self.consistent_lsn)
+        self.close()
+
     def drop(self) -> None:
         """Closes the snapshot and drops a permanent slot, so that the slot of a failed load retains no WAL.
 
@@ -221,13 +240,20 @@ class Snapshot:
         """
         self._holder.drop()
 
-    def ranges(self, table: str) -> list[ReadRange]:
+    def ranges(self, table: str, range_bytes: int | None = None) -> list[ReadRange]:
         """Returns the ranges of a table, for readers in other processes.
+
+        Args:
+            table: its qualified name.
+            range_bytes: approximate size of the ranges; None for that of the snapshot.
 
         Raises:
             KeyError: for a table that is not in this snapshot.
         """
-        return list(self._ranges[self._known(table)])
+        if range_bytes is None:
+            return list(self._ranges[self._known(table)])
+        found = self.tables[self._known(table)]
+        return ranges_of(found, self.export.server.major, self._block_size, range_bytes)
 
     def schema(self, table: str) -> pa.Schema:
         """Returns the schema of a table's record batches, which is that of its changes.
@@ -246,7 +272,15 @@ class Snapshot:
         Add `table`: executors then read this snapshot while it is open.
 
         The options contain the connection string, including its password if there is one.
+
+        Raises:
+            ValueError: for a `Dsn`, whose password executors cannot ask for.
         """
+        if isinstance(self._dsn, Dsn):
+            raise ValueError(
+                "Spark's executors cannot call the function of a Dsn for its password: take the snapshot with a "
+                "connection string that names a service or a password file"
+            )
         return {
             "mode": "snapshot",
             "dsn": self._dsn,
@@ -256,6 +290,8 @@ class Snapshot:
         }
 
     def _connect(self) -> SnapshotReader:
+        if self._seen is not None:
+            return SnapshotReader(self._dsn, self._seen, self.catalog, self.options, self._lock_seconds)
         if self._holder.closed:  # the server may not have detected it yet
             raise ended_error(self.name)
         return SnapshotReader(self._dsn, self.export.name, self.catalog, self.options, self._lock_seconds)
@@ -322,6 +358,27 @@ class Snapshot:
 
         found._batches = streamed(run, 2 * threads, self._keep_waiting)
         return found
+
+    def read_each(self, ranges: Sequence[ReadRange], work: Work, *, threads: int = 1) -> None:
+        """Calls `work` with a session for each of some ranges. A caller may keep what it has read if this fails.
+
+        Args:
+            ranges: of `ranges`.
+            work: reads a range; called in several threads.
+            threads: number of parallel sessions.
+
+        Raises:
+            StoppedError: if `wanted` became false.
+            SnapshotError, DecodeError, psycopg2.Error: as for `SnapshotReader.read`.
+            ValueError: for money as in `read`.
+        """
+        expect_list("ranges", ranges)
+        relations = [self.tables[name].relation for name in {each.table for each in ranges}]
+        expect_cents(self._dsn, relations, self.catalog.types, self.options)
+        lost: dict[str, TableLostError] = {}
+        run_readers(self._connect, list(ranges), threads, work, lost, threading.Event(), self._keep_waiting)
+        for problem in lost.values():
+            raise problem
 
     def load_to(
         self,

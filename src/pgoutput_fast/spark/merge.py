@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeAlias
 
 from pyspark.sql import SparkSession
 
 from pgoutput_fast.merge.commit import commit, expect_conflict, is_applied, until_committed
+from pgoutput_fast.merge.compaction import compact, to_compact
 from pgoutput_fast.merge.effect.schema import COMMIT_LSN
 from pgoutput_fast.merge.plan import MergePlan
 from pgoutput_fast.merge.stored_effect import StoredEffect
@@ -26,6 +29,8 @@ __all__ = ["Merger"]
 # Maximum number of tasks per core that rewrite files.
 _TASKS_PER_CORE = 2
 
+_Result: TypeAlias = UnitResult | FileNotFoundError
+
 
 @dataclass
 class _Merge:
@@ -37,7 +42,7 @@ class _Merge:
     before: Version | None
     units: int
     effects: tuple[StoredEffect, ...] = ()
-    results: list[UnitResult | FileNotFoundError] = field(default_factory=list)
+    results: list[_Result] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.columns = self.changes.columns
@@ -75,10 +80,8 @@ class _Merge:
         """Commits the files of all units. Returns whether another program has changed the table: then plan again."""
         try:
             with NewFiles(self.table.store, self.table.files, self.table.file_bytes) as files:
-                files.written = [file for result in self.done for file in result.added]
-                if self.missing is not None:
-                    raise self.missing
-                removed, deleted = self.plan.removed(self.done), self.plan.deleted(self.done)
+                done = _collected(self.results, files)
+                removed, deleted = self.plan.removed(done), self.plan.deleted(done)
                 commit(self.table, files, self.before, self.schema, self.position, removed, deleted)
         except (ConflictError, FileNotFoundError) as problem:
             expect_conflict(self.table, self.before, problem)
@@ -122,6 +125,7 @@ class Merger:
             merges.append(_Merge(each, table, position, table.now(), self._units))
         self._reduce(merges, tables)
         until_committed(merges, self._attempt)
+        self._compact([merge.table for merge in merges])
 
     def _reduce(
         self, merges: Sequence[_Merge], tables: Mapping[str, tuple[CurrentFileTable, TableLocation]]
@@ -157,7 +161,30 @@ class Merger:
         )
         return [merge for merge in merges if merge.finish()]
 
+    def _compact(self, tables: Sequence[CurrentFileTable]) -> None:
+        """Writes files anew that merges no longer do."""
+        versions = [(table, now) for table in tables if table.marks and (now := table.now()) is not None]
+        units = [(k, unit) for k, version in enumerate(versions) for unit in to_compact(*version)]
+        results = self._results([(versions[k][0], unit) for k, unit in units])
+        for k in sorted({k for k, _ in units}):
+            of_table = [result for (n, _), result in zip(units, results, strict=True) if n == k]
+            of_units = [unit for n, unit in units if n == k]
+            compact(*versions[k], of_units, partial(_collected, of_table))
+
     def _run(self, units: Sequence[tuple[_Merge, Unit]]) -> None:
-        jobs = [RunUnit(self._target, merge.table.file_bytes, unit) for merge, unit in units]
-        for (merge, _), result in zip(units, run_jobs(self._spark, jobs), strict=True):
+        results = self._results([(merge.table, unit) for merge, unit in units])
+        for (merge, _), result in zip(units, results, strict=True):
             merge.results.append(result)
+
+    def _results(self, units: Sequence[tuple[CurrentFileTable, Unit]]) -> list[_Result]:
+        return run_jobs(self._spark, [RunUnit(self._target, table.file_bytes, unit) for table, unit in units])
+
+
+def _collected(results: Sequence[_Result], files: NewFiles) -> list[UnitResult]:
+    """What units did. Their files are in `files` then, even if the files of another unit are gone."""
+    done = [each for each in results if isinstance(each, UnitResult)]
+    files.written = [file for result in done for file in result.added]
+    for each in results:
+        if isinstance(each, FileNotFoundError):
+            raise each
+    return done

@@ -99,7 +99,7 @@ def _loader(packed: bytes) -> Callable[[], Any]:
     """
     from pgoutput_fast import __version__
 
-    expected, advice = __version__, "docs/cluster.md says how executors get the package"
+    expected, advice = __version__, "docs/performance.md says how executors get the package"
 
     def load() -> Any:
         import pickle

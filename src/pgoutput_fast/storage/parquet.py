@@ -54,4 +54,7 @@ def _ordered(path: str, kind: pa.DataType) -> list[str]:
         return [name for field in kind for name in _ordered(f"{path}.{field.name}", field.type)]
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return _ordered(f"{path}.list.element", kind.value_type)
+    if pa.types.is_map(kind):
+        parts = (("key", kind.key_type), ("value", kind.item_type))
+        return [name for part, type_ in parts for name in _ordered(f"{path}.key_value.{part}", type_)]
     return [] if pa.types.is_floating(kind) else [path]

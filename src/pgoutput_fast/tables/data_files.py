@@ -30,6 +30,7 @@ __all__ = [
     "least_and_largest",
     "part_of",
     "row_groups",
+    "rows_that_stay",
     "stays_without",
 ]
 
@@ -77,11 +78,11 @@ def _form(kind: pa.DataType) -> type | None:
     return next((form for test, form in _BOUNDS if test(kind)), None)
 
 
-def _leading(wanted: pa.Table, has: Callable[[pa.DataType], bool]) -> tuple[str, pa.Array] | None:
+def _leading(wanted: pa.Table, has: Callable[[pa.DataType], bool]) -> tuple[str, pa.ChunkedArray] | None:
     """The column whose bounds select files or row groups, and its values; None if there is none."""
     for field in wanted.schema:
         if has(field.type):
-            values = pc.unique(wanted.column(field.name))
+            values = wanted.column(field.name)
             if not values.null_count:
                 return field.name, values
     return None
@@ -132,7 +133,7 @@ def has_bounds(version: Version, column: str) -> bool:
     return column in version.schema.names and _in_log(version.schema.field(column).type)
 
 
-def _between(values: pa.Array, low: pa.Scalar, high: pa.Scalar) -> bool:
+def _between(values: pa.ChunkedArray, low: pa.Scalar, high: pa.Scalar) -> bool:
     if not low.is_valid or not high.is_valid:
         return True
     if pa.types.is_timestamp(high.type):
@@ -192,9 +193,30 @@ def row_groups(
                 opened.read_row_group(k, columns=named) if named else pa.table({"": pa.nulls(group.num_rows)})
             )
             if deleted is not None:
-                stays = stays_without(positions, deleted)
-                rows, positions = rows.filter(pa.array(stays)), positions[stays]
+                first, last = np.searchsorted(deleted, [begin - group.num_rows, begin])
+                stays = np.ones(group.num_rows, np.bool_)
+                stays[deleted[first:last] - (begin - group.num_rows)] = False
+                rows, positions = rows_that_stay(rows, stays), positions[stays]
             yield positions, in_schema(rows, types)
+
+
+def rows_that_stay(rows: pa.Table, stays: npt.NDArray[np.bool_]) -> pa.Table:
+    """Some rows of a table, as `Table.filter` returns them, in half of the time if the others lie anywhere.
+
+    >>> rows_that_stay(pa.table({"id": [1, 2, 3]}), np.array([True, False, True])).to_pydict()
+    {'id': [1, 3]}
+    """
+    mask, numbers = pa.array(stays), np.flatnonzero(stays)
+    at = pa.array(numbers, pa.int32() if len(stays) < 1 << 31 else pa.int64())
+
+    def part(column: pa.ChunkedArray) -> pa.ChunkedArray | pa.Array:
+        if column.null_count == len(column):
+            return pa.nulls(len(at), column.type)
+        if pa.types.is_primitive(column.type) or pa.types.is_decimal(column.type):
+            return pc.take(column, at, boundscheck=False)
+        return column.filter(mask)  # copies whole runs of texts
+
+    return pa.Table.from_arrays([part(column) for column in rows.columns], schema=rows.schema)
 
 
 def stays_without(positions: npt.NDArray[np.int64], gone: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
@@ -218,7 +240,7 @@ def stays_without(positions: npt.NDArray[np.int64], gone: npt.NDArray[np.int64])
     return stays
 
 
-def _may_have(group: pq.RowGroupMetaData, name: str, values: pa.Array) -> bool:
+def _may_have(group: pq.RowGroupMetaData, name: str, values: pa.ChunkedArray) -> bool:
     for at in range(group.num_columns):
         column = group.column(at)
         if column.path_in_schema != name:

@@ -6,7 +6,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +28,16 @@ __all__ = ["DuckDBCurrent", "DuckDBTarget", "State"]
 
 # Connections to the same file share one database. While a thread opens it, another one would find it incomplete.
 _CONNECTING = threading.Lock()
+
+
+class _Together(threading.local):
+    """The connections of this thread whose transaction changes several tables, by the path of the database."""
+
+    def __init__(self) -> None:
+        self.connections: dict[Path, Any] = {}
+
+
+_TOGETHER = _Together()
 # One row per table of a mirror: its schema, its name, its position and its version.
 _NAME = "_pgoutput_fast_positions"
 _VIEW = '"_pgoutput_fast_rows"'
@@ -139,13 +149,45 @@ class DuckDBCurrent(CurrentRows):
             OSError: if the file cannot be read or written. The table is as before.
             RuntimeError: if another process has the database open.
         """
+        if self.is_together:
+            with self._explained():
+                yield self._named(_TOGETHER.connections[self._path])
+            return
+        connection = self._opened()
+        try:
+            with self._explained():
+                connection.execute("SET TimeZone = 'UTC'")
+                yield self._named(connection)
+        finally:
+            connection.close()
+
+    @property
+    def is_together(self) -> bool:
+        """Whether this thread changes several tables of the database in one transaction now."""
+        return self._path in _TOGETHER.connections
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        with self.opened() as connection, self.committed(connection):
+            _TOGETHER.connections[self._path] = connection
+            try:
+                yield
+            finally:
+                del _TOGETHER.connections[self._path]
+
+    def _named(self, connection: Any) -> Any:
+        """Takes the name of the database from a connection."""
+        self._catalog = str(connection.execute("SELECT current_database()").fetchall()[0][0])
+        return connection
+
+    def _opened(self) -> Any:
+        """A connection. Waits while another process has the database open."""
         make_directory(self._path.parent)
         deadline = time.monotonic() + _SECONDS
         while True:
             try:
                 with _CONNECTING:
-                    connection = self._connect()
-                break
+                    return self._connect()
             except self._busy as problem:
                 if "lock" not in str(problem) and "already" not in str(problem):
                     raise OSError(f"{self._path} cannot be opened as a database of DuckDB") from problem
@@ -154,10 +196,12 @@ class DuckDBCurrent(CurrentRows):
                         f"another process has {self._path} open: close it there, and run this again"
                     ) from problem
                 time.sleep(0.05)
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Raises an OSError where DuckDB cannot read or write the file."""
         try:
-            connection.execute("SET TimeZone = 'UTC'")
-            self._catalog = str(connection.execute("SELECT current_database()").fetchall()[0][0])
-            yield connection
+            yield
         # A commit that cannot be written is a TransactionException.
         except (
             self._duckdb.IOException,
@@ -168,8 +212,6 @@ class DuckDBCurrent(CurrentRows):
                 f"{self._path} cannot be written: {str(problem).partition(chr(10))[0]}. The table is as before. Make "
                 "space, and run it again"
             ) from problem
-        finally:
-            connection.close()
 
     @contextmanager
     def transaction(self, connection: Any, before: State | None, position: int) -> Iterator[None]:
@@ -189,7 +231,10 @@ class DuckDBCurrent(CurrentRows):
 
     @contextmanager
     def committed(self, connection: Any) -> Iterator[None]:
-        """A transaction."""
+        """A transaction, or a part of the one that changes several tables."""
+        if self.is_together:
+            yield
+            return
         connection.begin()
         try:
             yield
@@ -288,6 +333,13 @@ class DuckDBCurrent(CurrentRows):
         for batch in connection.sql(f"SELECT {listed} FROM {self._table}{at}").to_arrow_reader(_PIECE_ROWS):
             yield from in_schema(pa.Table.from_batches([batch]), types).combine_chunks().to_batches()
 
+    def size(self, version: int | None = None) -> tuple[int, int | None]:
+        with self.opened() as connection:
+            connection.begin()
+            _, at = self._expected(connection, version)
+            ((rows,),) = connection.sql(f"SELECT count(*) FROM {self._table}{at}").fetchall()
+            return int(rows), None
+
     def scan(self, columns: Sequence[str]) -> Iterator[pa.Table]:
         with self.opened() as connection:
             connection.begin()
@@ -329,6 +381,22 @@ class DuckDBCurrent(CurrentRows):
             if field.name in there.names:
                 what = f"ALTER COLUMN {_quoted(field.name)} SET DATA TYPE"
             connection.execute(f"ALTER TABLE {self._table} {what} {kind}")
+
+    def fill(self, connection: Any, values: pa.Table, sources: Mapping[str, str]) -> None:
+        """Sets values in all rows.
+
+        Args:
+            connection: to the database.
+            values: one row: the same values in all rows.
+            sources: {column: another column with its values}.
+        """
+        if sources:
+            copied = ", ".join(f"{_quoted(name)} = {_quoted(source)}" for name, source in sources.items())
+            connection.execute(f"UPDATE {self._table} SET {copied}")
+        if values.num_columns:
+            same = ", ".join(f"{_quoted(name)} = w.{_quoted(name)}" for name in values.column_names)
+            with _view(connection, values):
+                connection.execute(f"UPDATE {self._table} SET {same} FROM {_VIEW} AS w")
 
     def delete(self, connection: Any, rows: pa.Table | None = None) -> None:
         """Deletes the rows that are equal to other rows by their columns, or all rows."""

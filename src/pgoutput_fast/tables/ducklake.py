@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from pgoutput_fast.schema.types import walk_type
 from pgoutput_fast.storage.fsync import fsync, make_directory
 from pgoutput_fast.tables.duckdb import DuckDBCurrent, DuckDBTarget, State
 
@@ -90,6 +91,9 @@ class DuckLakeCurrent(DuckDBCurrent):
     @contextmanager
     def committed(self, connection: Any) -> Iterator[None]:
         """A transaction that makes its data files durable before the catalog has them. DuckLake does not."""
+        if self.is_together:
+            yield
+            return
         before = self._files()
         with super().committed(connection):
             yield
@@ -103,10 +107,21 @@ class DuckLakeCurrent(DuckDBCurrent):
     def make(self, connection: Any, schema: pa.Schema) -> None:
         self._check_names(schema)
         super().make(connection, schema)
+        self._write_maps_to_files(connection, schema)
 
     def alter(self, connection: Any, there: pa.Schema, schema: pa.Schema) -> None:
         self._check_names(schema)
         super().alter(connection, there, schema)
+        self._write_maps_to_files(connection, schema)
+
+    def _write_maps_to_files(self, connection: Any, schema: pa.Schema) -> None:
+        """Keeps small changes out of the catalog of this lake if a column is a map, or has one.
+
+        Statistics of such columns are missing there, and DuckLake 1.5.5 ends the process when it merges them. A table
+        that is not committed yet cannot have the setting.
+        """
+        if any(pa.types.is_map(kind) for field in schema for _, kind in walk_type("", field.type)):
+            connection.execute(f"CALL {_LAKE}.set_option('data_inlining_row_limit', 0)")
 
     def _check_names(self, schema: pa.Schema) -> None:
         """Raises a ValueError for a name that DuckLake needs itself."""

@@ -37,8 +37,8 @@ class CurrentFileTable(CurrentRows):
 
     #: Called before each commit.
     check: Callable[[], object] | None = None
-    #: A file in which a larger share of the rows would be marked deleted is rewritten without them, because readers
-    #: read them. With random keys, this costs a merge about as much CPU time as everything else that it does.
+    #: A file in which a larger share of the rows is marked deleted is worth rewriting without them, because readers
+    #: read them. With random keys, this costs about as much CPU time as the merges themselves.
     most_marked = 0.1
 
     def __init__(self, table: Table, file_bytes: int = CURRENT_FILE_BYTES, merge: Merge = "on_write") -> None:
@@ -88,6 +88,13 @@ class CurrentFileTable(CurrentRows):
         """The current version of the table with its files. None if there is no table."""
         return self._load()
 
+    def size(self, version: int | None = None) -> tuple[int, int | None]:
+        found = self._load(version)
+        if found is None:
+            raise FileNotFoundError(f"{self} does not exist")
+        rows = sum(file.rows - (0 if file.deleted is None else file.deleted.count) for file in found.files)
+        return rows, sum(file.nbytes for file in found.files)
+
     def schema_with(self, before: Version | None, rows: pa.Schema) -> pa.Schema:
         """The columns of the table after it takes decoded rows with these columns. Without `before`, they replace all.
 
@@ -123,6 +130,8 @@ class CurrentFileTable(CurrentRows):
         added: Sequence[WrittenFile],
         removed: Collection[str] | None,
         deleted: Mapping[str, npt.NDArray[np.int64]],
+        *,
+        data_change: bool = True,
     ) -> None:
         """Commits files that a writer has written.
 
@@ -133,6 +142,7 @@ class CurrentFileTable(CurrentRows):
             added: the new files.
             removed: the names of the removed files; None for all.
             deleted: {name of a file: the positions of the rows that are marked deleted now}.
+            data_change: as in `Commit`.
 
         Raises:
             ConflictError: if another program has committed since `before`. The table is unchanged, and the files stay.
@@ -141,7 +151,15 @@ class CurrentFileTable(CurrentRows):
         all_or_some: Collection[str] | Literal["all"] = "all" if removed is None else removed
         with advised(self._store):
             self._table.commit(
-                Commit(before, schema, CommitLsn(position), added, all_or_some, deleted=deleted)
+                Commit(
+                    before,
+                    schema,
+                    CommitLsn(position),
+                    added,
+                    all_or_some,
+                    deleted=deleted,
+                    data_change=data_change,
+                )
             )
 
     def _expect_own(self) -> None:
@@ -153,6 +171,9 @@ class CurrentFileTable(CurrentRows):
     def position_and_version(self) -> tuple[int | None, int | None]:
         now = self._load()
         return (None, None) if now is None else (now.lsn, now.number)
+
+    def takes(self, before: pa.DataType, wide: pa.DataType) -> bool:
+        return self._table.takes(before, wide)
 
     def schema(self) -> pa.Schema | None:
         now = self._load()

@@ -30,6 +30,7 @@ class TableOptions:
         merge: how rows of current tables are updated and deleted: files with them are rewritten (`on_write`), or the
             rows are marked deleted in files that stay, and readers skip them (`on_read`). A mapping has that of some
             tables, by their qualified names; the others have `on_write`.
+        history_seconds: about how many seconds are between two commits of a history.
     """
 
     storage: Mapping[str, str] | None = field(default=None, repr=False)  # both may have secrets
@@ -37,6 +38,7 @@ class TableOptions:
     file_bytes: int = CURRENT_FILE_BYTES
     naming: Naming = SAME_NAMES
     merge: Merges = "on_write"
+    history_seconds: float = 10.0
 
     def merge_of(self, table: str) -> Merge:
         """How rows of a table are updated and deleted.

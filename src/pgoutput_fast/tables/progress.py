@@ -32,9 +32,9 @@ _DAMAGES = (ValueError, TypeError, LookupError, AttributeError, OverflowError)
 
 
 class Stop(NamedTuple):
-    """Why a table is stopped while others go on, and since when."""
+    """Why a table is stopped while others go on, and since when. No reason: the user left it out."""
 
-    reason: str
+    reason: str | None
     at: datetime
 
 
@@ -47,7 +47,7 @@ class TableProgress:
         own: the position of its newest commit; -1 if it stopped before its first one.
         reached: how far it was read.
         checked: the version whose statistics were checked; -1 if none was.
-        stop: why it is stopped; None if it is not.
+        stop: why it is stopped or left out; None if it is not.
     """
 
     format: str
@@ -128,11 +128,24 @@ class Progress:
 
         The table of another stream is not stopped by payloads that it cannot take.
         """
-        known = self.tables.get(directory, TableProgress(format, -1, Ordinal(-1, stream)))
-        before = known.reached.stream
+        self._stop(
+            directory,
+            self.tables.get(directory, TableProgress(format, -1, Ordinal(-1, stream))),
+            reason,
+            stream,
+        )
+
+    def leave_out(self, directory: str, stream: Stream | None) -> None:
+        """Notes that the user leaves a table out, if the file has it. Otherwise as `stop`."""
+        if (known := self.tables.get(directory)) is not None:
+            self._stop(directory, known, None, stream)
+
+    def _stop(self, directory: str, known: TableProgress, reason: str | None, stream: Stream | None) -> None:
+        before, stop = known.reached.stream, known.stop
         if before is not None and stream is not None and before.digest != stream.digest:
             return
-        since = datetime.now(UTC) if known.stop is None else known.stop.at
+        goes_on = stop is not None and (stop.reason is None) == (reason is None)
+        since = stop.at if stop is not None and goes_on else datetime.now(UTC)
         self.tables[directory] = replace(known, stop=Stop(reason, since))
 
     def save(self) -> None:
@@ -182,7 +195,10 @@ def _ordinal(values: list[Any]) -> Ordinal:
 
 def _table(values: list[Any], known: list[Ordinal]) -> TableProgress:
     format, own, at, checked, *stop = values
-    reason_and_time = Stop(str(stop[0]), datetime.fromisoformat(stop[1])) if stop else None
-    if reason_and_time is not None and not _FIRST <= reason_and_time.at <= datetime.now(UTC):
-        raise ValueError
+    reason_and_time = None
+    if stop:
+        reason = None if stop[0] is None else str(stop[0])
+        reason_and_time = Stop(reason, datetime.fromisoformat(stop[1]))
+        if not _FIRST <= reason_and_time.at <= datetime.now(UTC):
+            raise ValueError
     return TableProgress(str(format), _number(own), known[int(at)], _number(checked), reason_and_time)

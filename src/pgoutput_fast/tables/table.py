@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVar, overload
@@ -19,6 +19,7 @@ import pyarrow as pa
 from pgoutput_fast.schema.options import Transactions
 from pgoutput_fast.schema.types import stored_schema
 from pgoutput_fast.storage.stores import Store
+from pgoutput_fast.tables.background import BackgroundWork
 from pgoutput_fast.tables.columns import fit_types
 from pgoutput_fast.tables.damaged import DamagedError, first_line
 from pgoutput_fast.tables.errors import LOAD_AGAIN, LOAD_ANY_AGAIN
@@ -238,7 +239,10 @@ class Commit:
         added: the new files.
         removed: the names of the removed files.
         partition_by: the partition columns, those of `base` if there is one.
-        deleted: {name of a file of `base`: positions of rows that are marked deleted now}. Only if the table `marks`.
+        deleted: {name of a file of `base` or `added`: positions of rows that are marked deleted now}. Only if the table
+            `marks`.
+        data_change: whether rows change. Otherwise, the added files have the rows of the removed ones, and readers of
+            changes ignore the commit.
     """
 
     base: Version | None
@@ -248,11 +252,25 @@ class Commit:
     removed: Collection[str] | Literal["all"] = ()
     partition_by: tuple[str, ...] = ()
     deleted: Mapping[str, npt.NDArray[np.int64]] = field(default_factory=dict)
+    data_change: bool = True
 
     @property
     def replaces(self) -> bool:
         """Whether all files of the table are removed."""
         return self.removed == "all"
+
+
+@dataclass(frozen=True)
+class Joining:
+    """Short files of a table that another thread joins.
+
+    Attributes:
+        files: the files.
+        work: writes the new ones.
+    """
+
+    files: Sequence[DataFile]
+    work: BackgroundWork[list[WrittenFile]]
 
 
 class ConflictError(RuntimeError):
@@ -428,8 +446,19 @@ class Table(ABC):
         The rows and the position stay.
         """
 
-    def compact(self) -> None:  # noqa: B027
-        """Joins small files, if that is worth while. The rows and the position stay."""
+    def begin_joining(self) -> Joining | None:
+        """Lets another thread join small files. None if that is not worth while."""
+        return None
+
+    def end_joining(self, joining: Joining, within: float | None = None) -> None:  # noqa: B027
+        """Waits for joined files, and commits them. The rows and the position stay.
+
+        Does nothing if another program has removed one of the small files meanwhile.
+
+        Args:
+            joining: the files.
+            within: gives the work up if it takes so many more seconds. None: never.
+        """
 
     def kept(self, now: Version, keep: int) -> Iterable[Version]:
         """The last versions: `now` and those before, at most `keep` in all. Others can no longer be read."""
@@ -508,6 +537,18 @@ class CurrentRows(ABC):
     def schema(self) -> pa.Schema | None:
         """The current columns of the table. None if there is no table yet."""
 
+    def takes(self, before: pa.DataType, wide: pa.DataType) -> bool:
+        """Whether a column of the first type can become the second, wider one."""
+        return True
+
+    def together(self) -> AbstractContextManager[None] | None:
+        """A block in which changes of all tables of the target, by this thread, become one commit at its end.
+
+        Within the block, positions and versions are not final. After an error in it, no table is changed. None if each
+        table of the format has commits of its own.
+        """
+        return None
+
     @abstractmethod
     def open(self, version: int | None = None) -> OpenVersion:
         """Opens the current version, or another one.
@@ -516,6 +557,15 @@ class CurrentRows(ABC):
             FileNotFoundError: if there is no table, or if it no longer has this version.
             ValueError: if tables of this format have only the current version.
         """
+
+    def size(self, version: int | None = None) -> tuple[int, int | None]:
+        """(rows, bytes) of the current version or another one; None for bytes that other tables share.
+
+        Raises:
+            As `open`.
+        """
+        held = self.open(version)
+        return sum(piece.num_rows for piece in held.pieces(held.schema.names[:1])), None
 
     def read(self, version: int | None = None) -> pa.Table:
         """All rows, in any order, of the current version or another one.

@@ -111,7 +111,7 @@ def test_rows_beside_differences_are_compared_in_portions(
     assert sorted(found.changed["id"].to_pylist()) == [k * 100 + 5 - 500 for k in range(10)]
     assert found.removed.num_rows == found.new.num_rows == 0
     monkeypatch.setattr(compare, "_MOST_TIMES", 2)
-    with pytest.raises(UncomparableError, match="spread over too much of it"):
+    with pytest.raises(UncomparableError, match="spread over too large a part of it"):
         Comparison(table, ["id"], lambda _: iter([server]), server.schema, ["id", *_VALUES.names]).run()
 
 

@@ -34,9 +34,12 @@ def test_bytes_are_the_same_exactly_if_rows_are(rows: pa.Table, begin: int) -> N
     assert row_bytes(rows.slice(begin).combine_chunks().columns).to_pylist() == found[begin:]
 
 
-@pytest.mark.parametrize("kind", [pa.string(), pa.list_(pa.string()), pa.struct([("a", pa.int8())])])
+@pytest.mark.parametrize(
+    "kind",
+    [pa.string(), pa.list_(pa.string()), pa.struct([("a", pa.int8())]), pa.map_(pa.string(), pa.string())],
+)
 def test_null_is_no_empty_value(kind: pa.DataType) -> None:
-    empty = {"string": "", "list": [], "struct": {"a": None}}[str(kind).partition("<")[0]]
+    empty = {"string": "", "list": [], "map": [], "struct": {"a": None}}[str(kind).partition("<")[0]]
     null, other = row_bytes([pa.array([None, empty], kind)]).to_pylist()
     assert null != other
 

@@ -176,6 +176,29 @@ def test_a_key_that_changes(place: Place) -> None:
     assert (cleaned.gaps, cleaned.keys) == ((), known.keys[-1:])
 
 
+def test_a_period_can_be_read(place: Place) -> None:
+    """With keep_seconds, files of points stay that keep_points alone removes."""
+    place.database.execute("CREATE TABLE t (id int PRIMARY KEY)", "CREATE PUBLICATION mirrored FOR TABLE t")
+    more: dict[str, Any] = {"keep_points": 1, "keep_seconds": 3600}
+    known: list[Point] = []
+    for k in range(3):
+        place.database.execute(f"DELETE FROM t WHERE id = {k - 1}", f"INSERT INTO t VALUES ({k})")
+        place.run(**more)
+        known.append(points(place.target)[-1])
+    state = MirrorState(open_store(place.target))
+    state.set_run("killed")  # so the next one cleans up
+    place.run(**more)
+    ids = [fresh(place.target, "public.t", ["id"], each.position)["id"].to_pylist() for each in known]
+    assert ids == [[0], [1], [2]]
+    assert known[-1].committed is not None
+    then = fresh(place.target, "public.t", ["id"], known[-1].committed)
+    assert then["id"].to_pylist() == [2]
+    state.set_run("killed")
+    place.run(keep_points=1)
+    with pytest.raises(LookupError, match="no point of public"):
+        fresh(place.target, "public.t", ["id"], known[0].position)
+
+
 @pytest.mark.slow
 def test_columns_that_go_without_a_key(place: Place) -> None:
     """Whole rows are compared by the columns of their time, in the view and in the merge."""
@@ -282,7 +305,7 @@ def test_while_the_mirror_works(place: Place) -> None:
     with ahead(place, seconds=0.1, merge_seconds=0.1), transfers.writing(place.database):
         while done < 20:
             if done == 10:
-                place.database.execute("ALTER TABLE left_accounts ADD COLUMN c int DEFAULT 1")
+                place.database.execute("ALTER TABLE left_accounts ADD COLUMN c float8 DEFAULT random()")
             try:
                 total = fresh_total(place)
             except (MirrorError, LookupError):

@@ -18,7 +18,8 @@ from pgoutput_fast.merge.effect.effect import Effect, current_schema
 from pgoutput_fast.tables import duckdb
 from support import numbered
 from support.capturing import wait_until
-from support.current_tables import duckdb_table
+from support.current_tables import duckdb_table, ducklake_table
+from support.ducklake import LAKE
 from support.mirrors import Place, place
 from support.paths import DOCS
 
@@ -30,9 +31,17 @@ def _query(place: Path, query: str) -> list[Any]:
         return connection.execute(query).fetchall()
 
 
+def _table(tmp_path: Path, kind: str = "duckdb") -> DuckDBMerge:
+    made = {"duckdb": duckdb_table, "ducklake": ducklake_table}[kind]
+    return made(tmp_path / "below" / f"x.{kind}", 'or"ders', "Shop 1")
+
+
 @pytest.fixture
 def loaded(tmp_path: Path) -> DuckDBMerge:
-    return numbered.load(duckdb_table(tmp_path / "below" / "x.duckdb", 'or"ders', "Shop 1"), batch_rows=10)
+    return numbered.load(_table(tmp_path), batch_rows=10)
+
+
+_BOTH = pytest.mark.parametrize("kind", ["duckdb", pytest.param("ducklake", marks=LAKE)])
 
 
 def test_queries_see_the_rows(loaded: DuckDBMerge, tmp_path: Path) -> None:
@@ -101,17 +110,22 @@ def test_an_error_is_not_taken_for_a_full_disk(loaded: DuckDBMerge) -> None:
     assert loaded.read() == before
 
 
-def test_wider_types_and_new_columns_in_one_effect(loaded: DuckDBMerge) -> None:
+@_BOTH
+def test_wider_types_and_new_columns_in_one_effect(kind: str, tmp_path: Path) -> None:
+    loaded = _table(tmp_path, kind)
     narrow = current_schema(pa.schema({"id": pa.int16(), "n": pa.list_(pa.int16())}))
     wide = current_schema(pa.schema({"id": pa.int64(), "n": pa.list_(pa.int64()), 'a"b.c': pa.float64()}))
     loaded.replace(
         pa.Table.from_pylist([{"id": 1, "n": [1]}, {"id": 2}], schema=narrow).to_batches(), narrow, 1
     )
+    before = loaded.version()
     rows = pa.Table.from_pylist([{"id": 2, "n": [2**40], 'a"b.c': 0.5}, {"id": 2**40}], schema=wide)
     loaded.apply(Effect(("id",), False, pa.table({"id": pa.array([], pa.int64())}), rows), 2)
     there = {row["id"]: (row["n"], row['a"b.c']) for row in loaded.read().to_pylist()}
     assert there == {1: ([1], None), 2: ([2**40], 0.5), 2**40: (None, None)}
     assert loaded.schema().field("n").type == pa.list_(pa.field("element", pa.int64()))
+    if kind == "ducklake":
+        assert loaded.read(before).schema.field("id").type == pa.int16()
 
 
 def test_rows_without_a_key_that_are_not_there(loaded: DuckDBMerge) -> None:
@@ -130,12 +144,14 @@ def test_rows_without_a_column_that_duckdb_compares_as_we_do(tmp_path: Path) -> 
     assert sorted(map(repr, table.read().column("price").to_pylist())) == ["0.0", "1.5", "nan"]
 
 
-def test_a_reader_in_another_thread(loaded: DuckDBMerge, tmp_path: Path) -> None:
+@_BOTH
+def test_a_reader_in_another_thread(kind: str, tmp_path: Path) -> None:
     """Each position has its rows, and neither disturbs the other, whoever closes the file last."""
+    loaded = numbered.load(_table(tmp_path, kind), batch_rows=100)
     stop, failed, seen = threading.Event(), [], set()
 
     def read() -> None:
-        reader = duckdb_table(tmp_path / "below" / "x.duckdb", 'or"ders', "Shop 1")
+        reader = _table(tmp_path, kind)
         try:
             while not stop.is_set():
                 held = reader.open()

@@ -6,8 +6,6 @@ import os
 import random
 import subprocess
 import sys
-import threading
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +17,9 @@ from pgoutput_fast.merge.duckdb import DuckDBMerge
 from pgoutput_fast.merge.effect.effect import Effect, current_schema
 from pgoutput_fast.tables import duckdb, ducklake
 from support import numbered
-from support.capturing import wait_until
 from support.current_tables import Model, RandomEffects, ducklake_table
 from support.ducklake import LAKE
+from support.readers import query_lake
 
 EMPTY = pa.table({"id": pa.array([], pa.int64())})
 
@@ -32,12 +30,7 @@ def loaded(tmp_path: Path) -> DuckDBMerge:
 
 
 def _query(place: Path, query: str) -> list[Any]:
-    """As a program that knows only DuckDB."""
-    (directory,) = import_module("duckdb_extension_ducklake").__path__
-    with engine.connect() as connection:
-        connection.execute(f"LOAD '{directory}/extensions/v{engine.__version__}/ducklake.duckdb_extension'")
-        connection.execute(f"ATTACH 'ducklake:{place}' AS lake (READ_ONLY)")
-        return connection.execute(query).fetchall()
+    return query_lake(place, query).fetchall()  # type: ignore[no-any-return]
 
 
 @LAKE
@@ -149,21 +142,6 @@ def test_zeros_lose_their_signs(key: tuple[str, ...], tmp_path: Path) -> None:
 
 
 @LAKE
-def test_wider_types_and_new_columns_in_one_effect(loaded: DuckDBMerge) -> None:
-    narrow = current_schema(pa.schema({"id": pa.int16(), "n": pa.list_(pa.int16())}))
-    wide = current_schema(pa.schema({"id": pa.int64(), "n": pa.list_(pa.int64()), 'a"b.c': pa.float64()}))
-    loaded.replace(
-        pa.Table.from_pylist([{"id": 1, "n": [1]}, {"id": 2}], schema=narrow).to_batches(), narrow, 1
-    )
-    before = loaded.version()
-    rows = pa.Table.from_pylist([{"id": 2, "n": [2**40], 'a"b.c': 0.5}, {"id": 2**40}], schema=wide)
-    loaded.apply(Effect(("id",), False, EMPTY, rows), 2)
-    there = {row["id"]: (row["n"], row['a"b.c']) for row in loaded.read().to_pylist()}
-    assert there == {1: ([1], None), 2: ([2**40], 0.5), 2**40: (None, None)}
-    assert loaded.read(before).schema.field("id").type == pa.int16()
-
-
-@LAKE
 @pytest.mark.parametrize("name", ["row_id", "Begin_Snapshot"])
 def test_names_that_ducklake_needs_itself(loaded: DuckDBMerge, name: str, tmp_path: Path) -> None:
     schema = current_schema(pa.schema({"id": pa.int64(), name: pa.string()}))
@@ -183,32 +161,6 @@ def test_tables_of_others_and_files_that_are_no_lake(loaded: DuckDBMerge, tmp_pa
     (tmp_path / "x").write_bytes(b"no database" * 1000)
     with pytest.raises(OSError, match="cannot be opened"):
         ducklake_table(tmp_path / "x", "t").position()
-
-
-@LAKE
-def test_a_reader_in_another_thread(loaded: DuckDBMerge, tmp_path: Path) -> None:
-    stop, failed, seen = threading.Event(), [], set()
-
-    def read() -> None:
-        reader = ducklake_table(tmp_path / "below" / "x.ducklake", 'or"ders', "Shop 1")
-        try:
-            while not stop.is_set():
-                held = reader.open()
-                assert sum(piece.num_rows for piece in held.pieces(["id"])) == 999 + held.position
-                seen.add(held.position)
-        except BaseException as problem:
-            failed.append(problem)
-
-    thread = threading.Thread(target=read)
-    thread.start()
-    try:
-        for n in range(15):
-            loaded.apply(numbered.effect([], [2000 + n]), 2 + n)
-        wait_until(lambda: failed or seen)
-    finally:
-        stop.set()
-        thread.join()
-    assert failed == []
 
 
 @LAKE

@@ -22,7 +22,7 @@ import pytest
 from pgoutput_fast.merge.effect.effect import Effect, current_schema
 from pgoutput_fast.storage.stores import is_unfinished
 from pgoutput_fast.tables.table import Table
-from support.current_tables import KINDS, RandomEffects, open_table
+from support.current_tables import KINDS, RandomEffects, open_table, settle
 from support.disks import small_disk
 from support.ducklake import lakes
 from support.forms import and_exhaustive, and_slow
@@ -33,7 +33,8 @@ _FILES, _STORES, _DUCKDB = (
     f"pgoutput_fast.{name}" for name in ("tables.files", "storage.stores", "tables.duckdb")
 )
 _LOCAL, _ENTRIES = "pgoutput_fast.merge.local", "pgoutput_fast.tables.delta.entries"
-_ICEBERG = "pgoutput_fast.tables.iceberg.table"
+_ICEBERG, _COMPACTION = "pgoutput_fast.tables.iceberg.table", "pgoutput_fast.merge.compaction"
+_UNITS = "pgoutput_fast.merge.units"
 # A negative number kills behind the call.
 STEPS = [
     ("delta", "int8", (_LOCAL, "merge_effect", 4)),
@@ -43,6 +44,7 @@ STEPS = [
     ("delta", "int8", ("deltalake.table", "DeltaTable.create_write_transaction", -5)),
     ("duckdb", "int8", ("pgoutput_fast.merge.duckdb", "DuckDBMerge._change", -4)),
     ("marked", None, (_ENTRIES, "write_vectors", -2)),
+    ("marked", "int8", (_COMPACTION, "compact", 1)),
 ]  # fmt: skip
 SLOW_STEPS = [
     ("delta", "text", ("os", "fsync", 13)),
@@ -55,6 +57,9 @@ SLOW_STEPS = [
     ("marked", None, (_ENTRIES, "write_entry", 3)),
     ("marked", None, (_ENTRIES, "LogEntries._checkpoint", 1)),
     ("marked", None, (_ENTRIES, "LogEntries._checkpoint", -1)),
+    ("marked", "int8", (_COMPACTION, "commit", 2)),
+    ("marked", "int8", (_COMPACTION, "compact", -2)),
+    ("marked iceberg", "int8", (_COMPACTION, "compact", 1)),
     ("marked", None, ("os", "fsync", 14)),
     ("marked", None, (_STORES, "publish", -4)),
     ("marked iceberg", None, (_ICEBERG, "write_deletes", -2)),
@@ -66,6 +71,20 @@ MORE_STEPS = [
     ("iceberg", None, ("pyiceberg.catalog.sql", "SqlCatalog.commit_table", -5)),
     ("duckdb", None, (_DUCKDB, "DuckDBCurrent.insert", 5)),
 ]  # fmt: skip
+# While another thread writes files anew: when it has written them, before and after their keys, at their commit, and
+# before the keys of the old ones go. Some of their rows are marked then.
+BESIDE_STEPS = [
+    ("marked", (_UNITS, "JoinUnit.run", -2)),
+    ("marked", (_COMPACTION, "compact", -2)),
+]
+SLOW_BESIDE_STEPS = [
+    *((kind, (_UNITS, "JoinUnit.run", 1)) for kind in ("marked", "marked iceberg")),
+    *((kind, (_COMPACTION, "compact", 2)) for kind in ("marked", "marked iceberg")),
+    *((kind, (_COMPACTION, "commit", sign)) for kind in ("marked", "marked iceberg") for sign in (-2, 3)),
+    ("marked iceberg", (_COMPACTION, "compact", -3)),
+    ("marked", ("pgoutput_fast.merge.key_files", "_write", 2)),
+    ("marked", ("pgoutput_fast.merge.key_files", "_write", -2)),
+]
 LAKE_STEPS = [
     ("int8", ("pgoutput_fast.merge.duckdb", "DuckDBMerge._change", -4)),
     (None, (_DUCKDB, "DuckDBCurrent.insert", 5)),
@@ -108,6 +127,10 @@ def _finish(kind: str, place: Path, seed: int, key: str | None, count: int) -> N
     effects.model.assert_equal(table, effects.compared)
     if kind == "duckdb":
         return
+    if kind in ("marked", "marked iceberg"):
+        for _ in range(2):  # a vacuum lets another thread write files anew
+            table.vacuum()
+            settle(table)
     table.vacuum()
     if kind == "ducklake":
         return effects.model.assert_equal(table, effects.compared)
@@ -126,14 +149,26 @@ def _finish(kind: str, place: Path, seed: int, key: str | None, count: int) -> N
     ids=str,
 )
 def test_killed_at_a_step(kind: str, key: str | None, kill: Any, tmp_path: Path) -> None:
-    process = _start(kind, tmp_path, 3, key, COUNT, kill=kill)
+    seed = 1 if kill[1] == "LogEntries._checkpoint" else 3  # with this, the tenth commit marks rows
+    process = _start(kind, tmp_path, seed, key, COUNT, kill=kill)
     printed, _ = process.communicate(timeout=240)
     assert process.returncode == -9
     said = [int(line) for line in printed.split()[1:]]
     assert len(said) < COUNT
-    position = _assert_whole(kind, tmp_path, 3, key, len(said))
+    position = _assert_whole(kind, tmp_path, seed, key, len(said))
     assert position <= len(said) + 1
-    _finish(kind, tmp_path, 3, key, COUNT)
+    _finish(kind, tmp_path, seed, key, COUNT)
+
+
+@pytest.mark.parametrize(("kind", "kill"), and_slow(BESIDE_STEPS, SLOW_BESIDE_STEPS), ids=str)
+def test_killed_while_another_thread_writes_files_anew(kind: str, kill: Any, tmp_path: Path) -> None:
+    process = _start(kind, tmp_path, 4, "int8", 25, kill=kill, settled=False)
+    printed, _ = process.communicate(timeout=240)
+    assert process.returncode == -9
+    said = [int(line) for line in printed.split()[1:]]
+    position = _assert_whole(kind, tmp_path, 4, "int8", len(said))
+    assert position <= len(said) + 1
+    _finish(kind, tmp_path, 4, "int8", 25)
 
 
 @pytest.mark.slow
@@ -153,7 +188,7 @@ def test_killed_at_a_step(kind: str, key: str | None, kill: Any, tmp_path: Path)
 def test_killed_at_random_moments(kind: str, tmp_path: Path) -> None:
     dice, count = random.Random(KILLS), 20 * KILLS
     for n in range(KILLS):
-        process = _start(kind, tmp_path, 5, "int8", count)
+        process = _start(kind, tmp_path, 5, "int8", count, settled=bool(n % 2))
         assert process.stdout is not None
         with process.stdout as lines:
             assert next(lines) == "ready\n"

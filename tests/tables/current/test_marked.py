@@ -18,6 +18,7 @@ import pyarrow as pa
 import pytest
 
 from pgoutput_fast.base.documents import parsed_json
+from pgoutput_fast.merge import local
 from pgoutput_fast.merge.effect.effect import Effect, current_schema
 from pgoutput_fast.merge.local import LocalMerge
 from pgoutput_fast.storage import stores
@@ -32,6 +33,7 @@ from support.buckets import Bucket, opened_bucket
 from support.current_tables import RandomEffects, delta_table
 from support.forms import and_slow
 from support.marked import inline, mark_rows, read_with_delta_rs
+from support.readers import expect_model
 
 
 @pytest.fixture
@@ -110,19 +112,10 @@ def test_columns_and_replacements_of_marked_tables(small: LocalMerge, tmp_path: 
     _expect(small, place, set(range(5)))
 
 
-@pytest.mark.parametrize(
-    ("features", "says"),
-    [
-        (["deletionVectors", "v2Checkpoint"], "it has v2Checkpoint, which this package does not know"),
-        (["deletionVectors", "typeWidening"], "it has typeWidening, which this package does not know"),
-    ],
-    ids=str,
-)
-def test_unknown_features_beside_vectors(
-    features: list[str], says: str, small: LocalMerge, tmp_path: Path
-) -> None:
+def test_unknown_features_beside_vectors(small: LocalMerge, tmp_path: Path) -> None:
+    features = ["deletionVectors", "typeWidening"]
     mark_rows(tmp_path / "t", _file(small, 2).name, inline([0]), features=features)
-    with pytest.raises(ValueError, match=says):
+    with pytest.raises(ValueError, match="it has typeWidening, which this package does not know"):
         small.read()
 
 
@@ -239,21 +232,6 @@ def test_protocol_and_properties(marking: LocalMerge, tmp_path: Path) -> None:
         assert f'{{"{action}"' not in following
 
 
-class _Reader:
-    """Rows that another program reads, for `Model.assert_equal`."""
-
-    def __init__(self, rows: pa.Table) -> None:
-        self._rows = rows
-
-    def read(self, _version: int | None = None) -> pa.Table:
-        return self._rows
-
-
-def _expect_model(effects: RandomEffects, table: Any, place: Path) -> None:
-    for rows in (table.read(), read_with_delta_rs(place), pl.read_delta(str(place)).to_arrow()):
-        effects.model.assert_equal(_Reader(rows), effects.compared)  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize(
     "key", and_slow(["int8"], [None, "text and int8", "text", "numeric", "float8", "timestamptz"]), ids=str
 )
@@ -274,7 +252,7 @@ def test_both_merges_do_what_a_model_does(key: str | None, tmp_path: Path) -> No
         marks += sum(before is not None and before.get(name) is None for name in marked)
         lost += len({name for name, deleted in (before or {}).items() if deleted is not None} - marked)
         if position % 6 == 0:
-            _expect_model(effects, table, place)
+            expect_model(effects, "delta", tmp_path, "t")
         effects.model.assert_equal(table, effects.compared)
         if dice.random() < 0.3:
             table = delta_table(tmp_path, "t", merge=dice.choice(kinds), **few)
@@ -282,7 +260,7 @@ def test_both_merges_do_what_a_model_does(key: str | None, tmp_path: Path) -> No
             theirs = deltalake.DeltaTable(place)
             dice.choice([table.vacuum, theirs.create_checkpoint, theirs.optimize.compact, theirs.vacuum])()
             effects.model.assert_equal(table, effects.compared)
-    _expect_model(effects, table, place)
+    expect_model(effects, "delta", tmp_path, "t")
     assert marks >= 5
     assert lost > 2
     table.vacuum()
@@ -309,6 +287,29 @@ def test_the_change_data_feed_of_delta(merge: Merge, tmp_path: Path) -> None:
     else:
         assert len(changes) == 200 + 200
     _expect(table, tmp_path / "t", (set(range(1000)) | {2000}) - {5})
+
+
+def test_joined_and_rewritten_files_are_not_in_the_change_data_feed(tmp_path: Path) -> None:
+    """They are in commits of their own, which keep the position. The feed has what each effect did."""
+    place, ids = tmp_path / "t", set(range(1000))
+    table = numbered.load(delta_table(tmp_path, "t", file_bytes=40_000, merge="on_read"))
+    deltalake.DeltaTable(place).alter.set_table_properties({"delta.enableChangeDataFeed": "true"})
+    wanted, versions = list[tuple[str, int]](), list[int]()
+    for position in range(2, 32):
+        gone, comes = range(20 * position, 20 * position + 11), [5, 1000 + position]
+        table.apply(numbered.effect(gone, comes), position)
+        new = [each for each in comes if each not in ids]
+        wanted += [("delete", each) for each in (*gone, 5)] + [("insert", each) for each in (5, *new)]
+        ids = (ids | set(comes)) - set(gone)
+        versions.append(table.version() or 0)
+        assert table.position() == position
+    steps = np.diff(versions).tolist()
+    assert set(steps) == {1, 2}
+    opened = deltalake.DeltaTable(place)
+    feed = pa.table(opened.load_cdf(starting_version=2).read_all())
+    changes = [(row["_change_type"], row["id"]) for row in feed.select(["_change_type", "id"]).to_pylist()]
+    assert sorted(changes) == sorted(wanted)
+    _expect(table, place, ids)
 
 
 # ---- other programs, and errors --------------------------------------------------------------------------------------
@@ -660,3 +661,32 @@ def test_a_new_column_while_others_optimize(
     assert not left
     _expect(marking, tmp_path / "t", set(range(1000)) - {5})
     assert any(file.deleted for file in marking.table.now().files)
+
+
+def test_files_that_can_wait_are_rewritten_a_quarter_of_the_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In all tables of a store together. Those with too many marked rows do not wait."""
+    monkeypatch.setattr(local, "_REST", 1_000_000)
+    one, other = (
+        numbered.load(delta_table(tmp_path, name, file_bytes=100, merge="on_read")) for name in "tu"
+    )
+    one.apply(numbered.effect([*range(100, 111), *range(200, 212)]), 2)
+    assert _marked(one) == [11]  # the other one had more
+    other.apply(numbered.effect(range(100, 111)), 2)
+    assert _marked(other) == [11]
+    other.apply(numbered.effect(range(111, 121)), 3)
+    assert _marked(other) == []
+    monkeypatch.setattr(local, "_RESTS_UNTIL", {})
+    one.more_waits = True
+    one.apply(numbered.effect([5]), 3)
+    assert _marked(one) == [1, 11]
+    one.more_waits = False
+    one.apply(numbered.effect([6]), 4)
+    assert _marked(one) == [2]
+
+
+def _marked(table: LocalMerge) -> list[int]:
+    now = table.table.now()
+    assert now is not None
+    return [file.deleted.count for file in now.files if file.deleted]

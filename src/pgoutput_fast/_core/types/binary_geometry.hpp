@@ -4,6 +4,7 @@
 
 #include "columns/buffer.hpp"
 #include "protocol/reasons.hpp"
+#include "types/binary_values.hpp"
 #include "types/shortest_float.hpp"
 
 namespace pgo {
@@ -84,6 +85,43 @@ inline Reason print_path(const uint8_t* p, uint32_t n, Buffer& out) {
     if (n == 0) return BAD_LENGTH;
     if (*p > 1) return OUT_OF_RANGE;
     return *p ? print_points(p + 1, n - 1, '(', ')', out) : print_points(p + 1, n - 1, '[', ']', out);
+}
+
+inline uint8_t* print_corner(const uint8_t* p, uint32_t dimensions, uint8_t* out) noexcept {
+    *out++ = '(';
+    for (uint32_t i = 0; i < dimensions; ++i) {
+        if (i) out = print_literal(", ", out);
+        out = PrintedFloats<1>(p + 8 * i).print(0, out);
+    }
+    *out++ = ')';
+    return out;
+}
+
+// cube: the number of dimensions, with the highest bit set for a point, and one corner or two. The server prints one
+// corner if both are equal.
+inline Reason print_cube(const uint8_t* p, uint32_t n, Buffer& out) {
+    constexpr uint32_t POINT = uint32_t{1} << 31, MOST_DIMENSIONS = 100;
+    if (n < 4) return BAD_LENGTH;
+    const uint32_t header = load32(p), dimensions = header & ~POINT, corner = 8 * dimensions;
+    const bool point = header & POINT;
+    if (dimensions > MOST_DIMENSIONS) return OUT_OF_RANGE;
+    if (n - 4 != (point ? corner : 2 * corner)) return BAD_LENGTH;
+    p += 4;
+    bool equal = true;
+    for (uint32_t i = 0; !point && i < dimensions; ++i) {
+        double a, b;
+        read_float8(p + 8 * i, &a);
+        read_float8(p + corner + 8 * i, &b);
+        equal &= a == b;
+    }
+    uint8_t* const start = out.reserve(2 * (dimensions * (LONGEST_FLOAT8 + 2) + 3));
+    uint8_t* at = print_corner(p, dimensions, start);
+    if (!equal) {
+        *at++ = ',';
+        at = print_corner(p + corner, dimensions, at);
+    }
+    out.set_size(out.size() + static_cast<size_t>(at - start));
+    return OK;
 }
 
 }  // namespace pgo

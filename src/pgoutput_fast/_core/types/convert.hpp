@@ -371,6 +371,15 @@ inline void bytea_text(Column& column, Source source, const Cell* cells, size_t 
     });
 }
 
+// A geometry of PostGIS. Its text is the hexadecimal form of its binary value.
+inline void geometry_text(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
+    column.statistics.total /= 2;
+    write_bytes(column, source, cells, n, issues, [](const uint8_t* p, uint32_t length, Buffer& out) {
+        if (length % 2) return BAD_TEXT;
+        return from_hex<UPPER_HEX>(p, length / 2, out.append_uninitialized(length / 2)) ? OK : BAD_TEXT;
+    });
+}
+
 inline void numeric_string_text(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
     if (append_quickly(column, source, cells, n, PGO_AVX_QUICK(numerics), column.statistics.total)) return;
     write_bytes(column, source, cells, n, issues, [](const uint8_t* p, uint32_t length, Buffer& out) {

@@ -80,7 +80,8 @@ struct TextElement {
 };
 
 // Reads an element and moves p past it. array_out quotes everything that could be misread, so special characters
-// outside quotes are malformed. The element type decides the delimiter: a semicolon for box, a comma for all others.
+// outside quotes are malformed. The element type decides the delimiter: a semicolon
+// for box, a colon for PostGIS, a comma for all others.
 template <uint8_t delimiter>
 inline bool take_text_element(const uint8_t*& p, const uint8_t* end, TextElement* out) noexcept {
     out->escaped = false;

@@ -1,4 +1,5 @@
-// Conversion to and from hexadecimal digits, always in lower case as the server prints them, and both forms of a UUID.
+// Conversion to and from hexadecimal digits, and both forms of a UUID. PostgreSQL prints digits in lower case, PostGIS in
+// upper case.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -7,19 +8,20 @@ namespace pgo {
 
 struct HexTable {
     uint8_t value[256];
-    constexpr HexTable() : value() {
+    constexpr explicit HexTable(char a) : value() {
         for (int i = 0; i < 256; ++i) value[i] = 0xff;
         for (int i = 0; i < 10; ++i) value['0' + i] = static_cast<uint8_t>(i);
-        for (int i = 0; i < 6; ++i) value['a' + i] = static_cast<uint8_t>(10 + i);
+        for (int i = 0; i < 6; ++i) value[a + i] = static_cast<uint8_t>(10 + i);
     }
 };
-inline constexpr HexTable HEX{};
+inline constexpr HexTable HEX{'a'}, UPPER_HEX{'A'};
 
 // Reads `n` bytes from 2n digits. Returns false if a character is not a digit.
+template <const HexTable& digits = HEX>
 inline bool from_hex(const uint8_t* p, size_t n, uint8_t* out) noexcept {
     uint8_t bad = 0;
     for (size_t i = 0; i < n; ++i) {
-        uint8_t high = HEX.value[p[2 * i]], low = HEX.value[p[2 * i + 1]];
+        uint8_t high = digits.value[p[2 * i]], low = digits.value[p[2 * i + 1]];
         bad |= high | low;
         out[i] = static_cast<uint8_t>(high << 4 | (low & 15));
     }

@@ -2,12 +2,13 @@
 #pragma once
 #include <cstring>
 
-#include "types/binary_hstore.hpp"
 #include "columns/cells.hpp"
 #include "types/convert.hpp"
+#include "types/convert_hstore.hpp"
 #include "types/convert_list.hpp"
 #include "types/convert_printed.hpp"
 #include "types/convert_struct.hpp"
+#include "types/convert_vector.hpp"
 #include "types/interval.hpp"
 #include "types/money.hpp"
 #include "types/numeric_text.hpp"
@@ -15,10 +16,6 @@
 #include "types/oids.hpp"
 
 namespace pgo {
-
-inline void hstore_binary(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
-    write_bytes(column, source, cells, n, issues, print_hstore);
-}
 
 struct Kernel {
     const char* name;
@@ -77,9 +74,17 @@ inline constexpr Kernel KERNELS[] = {
     {"tsvector", Layout::BYTES, 0, string_any, print_variable<4, print_tsvector>},
     {"tsquery", Layout::BYTES, 0, string_any, tsquery_binary},
     {"unknown", Layout::BYTES, 0, string_any, unknown_binary},
-    {"hstore", Layout::BYTES, 0, string_any, hstore_binary},
+    // Types of extensions.
+    {"hstore", Layout::LIST, 0, convert_hstore<false>, convert_hstore<true>},
+    {"vector", Layout::LIST, 0, convert_list<false, SliceVector>, vector_binary<Float4Wire>},
+    {"halfvec", Layout::LIST, 0, convert_list<false, SliceVector>, vector_binary<HalfWire>},
+    {"sparsevec", Layout::BYTES, 0, string_any, print_variable<4, print_sparsevec>},
+    {"geometry", Layout::BYTES, 0, geometry_text, bytea_binary},
+    {"cube", Layout::BYTES, 0, string_any, print_variable<4, print_cube>},
     {"list", Layout::LIST, 0, convert_list<false, SliceArray<false>>, convert_list<true, SliceArray<true>>},
     {"list_of_boxes", Layout::LIST, 0, convert_list<false, SliceArray<false, ';'>>,
+     convert_list<true, SliceArray<true>>},
+    {"list_of_geometries", Layout::LIST, 0, convert_list<false, SliceArray<false, ':'>>,
      convert_list<true, SliceArray<true>>},
     {"composite", Layout::STRUCT, 0, convert_composite<false>, convert_composite<true>},
     {"point", Layout::STRUCT, 0, convert_point<false>, convert_point<true>},

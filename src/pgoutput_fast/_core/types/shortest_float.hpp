@@ -1,4 +1,4 @@
-// Prints a float8 as PostgreSQL 12 and later do: with the fewest digits that lie strictly within the rounding interval.
+// Prints a float8 or a float4 as PostgreSQL 12 and later do: with the fewest digits that lie strictly within the rounding interval.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -11,8 +11,19 @@
 namespace pgo {
 
 constexpr size_t LONGEST_FLOAT8 = 24;  // -2.2250738585072014e-308
+constexpr size_t LONGEST_FLOAT4 = 15;  // -1.17549435e-38
 
 constexpr int MOST_DIGITS = 17;
+
+// The bits of a float. PostgreSQL prints numbers from 10^fixed_below on with an exponent.
+template <class F>
+struct FloatBits {
+    static constexpr bool is_double = sizeof(F) == 8;
+    static constexpr int fraction = is_double ? 52 : 23, bias = is_double ? 1023 : 127, fixed_below = is_double ? 15 : 6;
+    static constexpr uint64_t infinite = uint64_t{2 * bias + 1} << fraction, one = uint64_t{bias} << fraction;
+
+    static uint64_t load(const uint8_t* p) noexcept { return is_double ? load64(p) : load32(p); }
+};
 
 // d.ddd * 10^exponent, with 17 digits. The first one is not zero, and the last ones may be zeros.
 struct ShortDecimal {
@@ -39,11 +50,13 @@ inline uint64_t rounded_to_odd(const FivePowers::Entry& power, uint64_t factor) 
 // way to render doubles"). It compares the multiples of 10^k on both sides of the number, for the largest k for which
 // at least one multiple lies within the rounding interval, and those of 10^(k + 1), of which at most one does. Unlike
 // in the paper, the bounds of the interval are never part of it: PostgreSQL prints 1e+23 as 9.999999999999999e+22.
+template <class F>
 inline RoundingInterval rounding_interval(uint64_t bits) noexcept {
-    const uint64_t fraction = bits & ((uint64_t{1} << 52) - 1);
-    const int biased = static_cast<int>(bits >> 52);
-    const uint64_t c = biased ? fraction | uint64_t{1} << 52 : fraction;
-    const int q = (biased ? biased : 1) - 1075;  // the number is c * 2^q
+    constexpr int size = FloatBits<F>::fraction;
+    const uint64_t fraction = bits & ((uint64_t{1} << size) - 1);
+    const int biased = static_cast<int>(bits >> size);
+    const uint64_t c = biased ? fraction | uint64_t{1} << size : fraction;
+    const int q = (biased ? biased : 1) - FloatBits<F>::bias - size;  // the number is c * 2^q
     // Below a power of two, floats are twice as dense.
     const bool dense_below = !fraction && biased > 1;
     // floor(log10(2^q)), or of 3/4 * 2^q.
@@ -65,7 +78,7 @@ inline ShortDecimal shortest_decimal(const RoundingInterval& interval) noexcept 
     const uint64_t upper = (value + (s & 1) > 4 * s + 2) | (least > 4 * s);
     uint64_t digits = lower_ten | upper_ten ? 10 * (tens + upper_ten) : s + upper;
     int exponent = k + MOST_DIGITS - 1;
-    // Only subnormal numbers have fewer than 16 digits: all others have at least 2^52 units.
+    // Of float8, only subnormal numbers have fewer than 16 digits: all others have at least 2^52 units.
     constexpr uint64_t seventeen = POWERS_OF_TEN[MOST_DIGITS - 1], sixteen = seventeen / 10;
     if (__builtin_expect(digits < sixteen, 0)) {
         for (; digits < sixteen; --exponent) digits *= 10;
@@ -111,16 +124,16 @@ inline DigitText digit_text(uint64_t digits) noexcept {
 
 // Several numbers that are printed together. Printing one is a long chain of dependent steps. So each step is done for
 // all numbers before the next step.
-template <int n>
+template <int n, class F = double>
 class PrintedFloats {
 public:
-    // Reads n float8 at p.
+    // Reads n floats at p.
     explicit PrintedFloats(const uint8_t* p) noexcept {
         RoundingInterval intervals[n];
         for (int i = 0; i < n; ++i) {
-            bits_[i] = load64(p + 8 * i);
+            bits_[i] = Bits::load(p + sizeof(F) * i);
             const uint64_t magnitude = bits_[i] & MAGNITUDE;
-            intervals[i] = rounding_interval(magnitude ? magnitude : ONE);  // zero has no digits
+            intervals[i] = rounding_interval<F>(magnitude ? magnitude : Bits::one);  // zero has no digits
         }
         ShortDecimal decimals[n];
         for (int i = 0; i < n; ++i) decimals[i] = shortest_decimal(intervals[i]);
@@ -134,15 +147,15 @@ public:
         const uint64_t magnitude = bits_[i] & MAGNITUDE;
         uint8_t* const start = out;
         *out = '-';
-        out += bits_[i] >> 63;
-        if (__builtin_expect(magnitude - 1 >= INFINITE - 1, 0)) {
+        out += bits_[i] > MAGNITUDE;
+        if (__builtin_expect(magnitude - 1 >= Bits::infinite - 1, 0)) {
             if (magnitude == 0) return print_literal("0", out);
-            if (magnitude == INFINITE) return print_literal("Infinity", out);
+            if (magnitude == Bits::infinite) return print_literal("Infinity", out);
             return print_literal("NaN", start);
         }
         const DigitText& text = texts_[i];
         const int exponent = exponents_[i];  // of the first digit
-        if (exponent >= 0 && exponent < 15) {
+        if (exponent >= 0 && exponent < Bits::fixed_below) {
             text.write(out);
             if (text.count <= exponent + 1) return out + exponent + 1;
             text.write_behind(exponent, out + exponent + 2);
@@ -167,8 +180,8 @@ public:
     }
 
 private:
-    static constexpr uint64_t MAGNITUDE = UINT64_MAX >> 1;
-    static constexpr uint64_t INFINITE = uint64_t{0x7ff} << 52, ONE = uint64_t{0x3ff} << 52;
+    using Bits = FloatBits<F>;
+    static constexpr uint64_t MAGNITUDE = (uint64_t{1} << (8 * sizeof(F) - 1)) - 1;
 
     uint64_t bits_[n];
     int exponents_[n];

@@ -14,9 +14,9 @@ import pyarrow.compute as pc
 
 from pgoutput_fast.catalog.identifiers import quote_qualified_name
 from pgoutput_fast.merge.effect.column_names import RowNumbers, naming_rows
-from pgoutput_fast.schema.metadata_columns import CHANGE_TYPES, metadata_names
+from pgoutput_fast.schema.metadata_columns import ALTER, CHANGE_TYPES, metadata_names
 
-__all__ = ["ChangeArrays", "Mask", "change_arrays"]
+__all__ = ["ChangeArrays", "Mask", "change_arrays", "needed_columns"]
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
@@ -87,6 +87,12 @@ def _problem(table: str | None, seq: int, reason: str, column: str | None = None
     return ValueError(f"{', '.join(place)}: {reason}")
 
 
+def needed_columns(changes: pa.Table) -> pa.Table:
+    """Changes without the metadata columns that no effect depends on."""
+    others = metadata_names(_PREFIX) - {_PREFIX + name for name in _NEEDED}
+    return changes.select([name for name in changes.column_names if name not in others])
+
+
 def change_arrays(changes: pa.Table) -> ChangeArrays:
     """The changes as arrays.
 
@@ -150,6 +156,12 @@ def _kinds(changes: pa.Table, seq: npt.NDArray[np.int64], table: str | None) -> 
     found = pc.index_in(changes[_PREFIX + "change_type"], pa.array(CHANGE_TYPES))
     if found.null_count:
         row = pc.index(found.is_null(), True).as_py()
+        if changes[_PREFIX + "change_type"][row].as_py() == ALTER:
+            why = (
+                "earlier rows get its values here: give the effects of the changes before and after it apart, and set "
+                "its columns in all rows in between"
+            )
+            raise _problem(table, int(seq[row]), why)
         raise _problem(table, int(seq[row]), "the change type of this row is none that exists")
     kinds: npt.NDArray[np.int32] = found.to_numpy()
     return kinds

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pgoutput_fast.merge.effect.column_names import RowNumbers
-from pgoutput_fast.merge.match import row_codes
+from pgoutput_fast.merge.match import is_ascending, row_codes
 
 __all__ = ["KeyGroups", "key_groups"]
 
@@ -63,7 +63,7 @@ def _numbers(columns: Sequence[pa.ChunkedArray]) -> tuple[npt.NDArray[np.integer
     """A number from 0 per row, and whether they are known to be distinct."""
     if len(columns) == 1 and pa.types.is_integer(columns[0].type) and len(columns[0]):
         values = columns[0].to_numpy()
-        if (values[1:] > values[:-1]).all():  # as of new rows with a sequence
+        if is_ascending(values):  # as of new rows with a sequence
             return values, True
         bounds = pc.min_max(columns[0]).as_py()
         if (bounds["max"] - bounds["min"]).bit_length() + _bits(len(values)) < 63:

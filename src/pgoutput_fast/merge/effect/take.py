@@ -23,4 +23,5 @@ def take(column: pa.ChunkedArray, rows: RowNumbers) -> pa.ChunkedArray:
     if column.nbytes > _ARRAY_BYTES:
         return column.take(numbers)
     # Taking from one array needs half the time.
-    return pa.chunked_array([column.combine_chunks().take(numbers)], column.type)
+    column = column.combine_chunks()
+    return pa.chunked_array([column.take(numbers)], column.type)

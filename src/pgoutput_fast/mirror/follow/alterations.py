@@ -15,6 +15,7 @@ from pgoutput_fast.mirror.schema_changes.fingerprint import (
     lacking,
     row_questions,
 )
+from pgoutput_fast.mirror.schema_changes.widening import with_wider_columns
 from pgoutput_fast.mirror.server import ServerView
 from pgoutput_fast.postgres.publications import OPERATIONS
 from pgoutput_fast.postgres.row_age import RowAgeError
@@ -31,7 +32,7 @@ def ask_for_alterations(table: MirroredTable, server: ServerView) -> None:
         psycopg2.Error: if the server cannot be reached.
     """
     try:
-        now = server.fingerprints().get(table.record.table)
+        now = server.fingerprints().get(table.record.on_server)
     except Exception as problem:
         if is_outage(problem, local=True):
             raise
@@ -73,6 +74,8 @@ def note_alterations(
         return table.remember(fingerprint=now)
     if (why := lacking(before.operations, now)) is not None:
         return table.stop(why)
+    if table.trusts_widening:
+        before = with_wider_columns(before, now)
     why = difference(before, now)
     for question in () if why is not None else row_questions(before, now):
         why = why or question.why(server.answer(question))
@@ -84,7 +87,7 @@ def note_alterations(
         why = _why_rewritten(table, server)
     if why is not None:
         table.want_load(why)
-    elif (found := now.with_dropped_columns(before)) != before:
+    elif (found := now.with_dropped_columns(before)) != table.record.fingerprint:
         table.remember(fingerprint=found, truncated=False, new_file=None)
     table.horizon = now.horizon
 
@@ -105,7 +108,10 @@ def _why_rewritten(table: MirroredTable, server: ServerView) -> str | None:
     VACUUM FULL and CLUSTER keep the xmin of the rows. ALTER TABLE, such as SET LOGGED, does not.
     """
     assert table.record.new_file is not None
-    if table.record.truncated or server.has_row(table.record.table, table.record.new_file[2]) is not False:
+    if (
+        table.record.truncated
+        or server.has_row(table.record.on_server, table.record.new_file[2]) is not False
+    ):
         return None
     return (
         "its rows were written again by ALTER TABLE, or it was emptied in a way that the server does not send"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -13,11 +14,13 @@ from pgoutput_fast.catalog.relations import Catalog, Relation
 from pgoutput_fast.catalog.user_types import UserTypes
 from pgoutput_fast.decoding.decoder import decode_tagged
 from pgoutput_fast.decoding.result import RelationBatch
+from pgoutput_fast.encode import encode_insert
 from pgoutput_fast.merge.keys import ambiguous_change, check_key
 from pgoutput_fast.schema.metadata_columns import metadata_names
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.schema.own_memory import in_own_memory
 from pgoutput_fast.schema.plain import to_types
+from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 from pgoutput_fast.schema.types import stored_schema
 
 __all__ = [
@@ -26,6 +29,7 @@ __all__ = [
     "commits_of",
     "committed_after",
     "decodable",
+    "decoded_row",
     "decoded_runs",
 ]
 
@@ -39,11 +43,14 @@ class ChangeRun:
     Attributes:
         relation: the version.
         rows: metadata columns, then the relation's columns, in plain types; in commit order.
+        row_of: decodes a row of this version, as the rows; None if a value has no Arrow form. Its argument has the
+            values that are not null, as the server prints them.
         unclear: why the key of some changes may name another row, and the LSN of their last commit.
     """
 
     relation: Relation
     rows: pa.Table
+    row_of: Callable[[Mapping[str, str]], pa.Table | None]
     unclear: tuple[str, int] | None = None
 
 
@@ -87,14 +94,14 @@ def decoded_runs(
         options: how to decode; with the default prefix of metadata columns.
     """
     decoded = decode_tagged(batch, catalog, options)
-    by_table: dict[tuple[str, str], list[RelationBatch]] = {}
+    by_oid: dict[int, list[RelationBatch]] = {}  # a table may have had several names
     for each in decoded.changes:
-        by_table.setdefault((each.relation.namespace, each.relation.name), []).append(each)
+        by_oid.setdefault(each.relation.oid, []).append(each)
     rejects = pa.Table.from_batches([decoded.rejects])
     runs = [
         replace(run, unclear=_unclear(run, rejects, catalog.types))
-        for batches in by_table.values()
-        for run in _runs(batches)
+        for batches in by_oid.values()
+        for run in _runs(batches, partial(decoded_row, catalog=catalog, options=options))
     ]
     return runs, list(_rejected(rejects, runs)) if rejects.num_rows else []
 
@@ -110,14 +117,14 @@ def _unclear(run: ChangeRun, rejects: pa.Table, types: UserTypes) -> tuple[str, 
     return ambiguous_change(run.rows, rejects, run.relation)
 
 
-def _runs(batches: Sequence[RelationBatch]) -> Iterator[ChangeRun]:
+def _runs(batches: Sequence[RelationBatch], row_of: Callable[..., pa.Table | None]) -> Iterator[ChangeRun]:
     """The runs of one table."""
     by_version: dict[Relation, list[pa.RecordBatch]] = {}
     for each in batches:
         by_version.setdefault(each.relation, []).append(each.batch)
     versions = [(relation, _plain(found)) for relation, found in by_version.items()]
     if len(versions) == 1:
-        yield ChangeRun(*versions[0])
+        yield ChangeRun(*versions[0], partial(row_of, versions[0][0]))
         return
     # The rows of a version are in order, so every run is a slice of them.
     numbers = np.concatenate([np.full(rows.num_rows, k) for k, (_, rows) in enumerate(versions)])
@@ -129,8 +136,25 @@ def _runs(batches: Sequence[RelationBatch]) -> Iterator[ChangeRun]:
     for begin, end in pairwise([0, *cuts.tolist(), len(numbers)]):
         k = int(numbers[begin])
         relation, rows = versions[k]
-        yield ChangeRun(relation, rows.slice(taken[k], end - begin))
+        yield ChangeRun(relation, rows.slice(taken[k], end - begin), partial(row_of, relation))
         taken[k] += end - begin
+
+
+def decoded_row(
+    relation: Relation, values: Mapping[str, str], *, catalog: Catalog, options: Options
+) -> pa.Table | None:
+    """A row of a relation from the values that are not null, as `ChangeRun.row_of`. It is decoded as an insert."""
+    message = encode_insert(relation.oid, [values.get(each.name) for each in relation.columns])
+    facts = {"kind": message[0], "relation": relation.oid, "version": relation.version, "payload": message}
+    tagged = {"seq": 0, "txn": 0, "in_stream": False, "commit_lsn": 0, **facts}
+    batch = pa.RecordBatch.from_pylist([tagged], TAGGED_SCHEMA)
+    try:
+        decoded = decode_tagged(batch, catalog, options)
+    except ValueError:  # with `on_error="raise"`
+        return None
+    if decoded.rejects.num_rows or len(decoded.changes) != 1:
+        return None
+    return _plain([decoded.changes[0].batch])
 
 
 def _plain(batches: Sequence[pa.RecordBatch]) -> pa.Table:

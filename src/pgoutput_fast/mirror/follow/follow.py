@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterable
 
 import pyarrow as pa
 
+from pgoutput_fast.base.display import counted
 from pgoutput_fast.capture.segment_directory import SegmentDirectory
 from pgoutput_fast.decoding.state import StreamState
 from pgoutput_fast.mirror.errors import MirrorSegmentsGoneError
-from pgoutput_fast.mirror.follow.changes import ChangeRun, Rejected, decodable, decoded_runs
+from pgoutput_fast.mirror.follow.changes import Rejected, decodable, decoded_runs
 from pgoutput_fast.mirror.follow.expect_segments import expect_newest, expect_segments
 from pgoutput_fast.mirror.follow.history import HistoryFiles
 from pgoutput_fast.mirror.follow.in_step import expect_in_step, prepare
@@ -19,6 +20,7 @@ from pgoutput_fast.mirror.follow.other_names import OtherNames
 from pgoutput_fast.mirror.follow.registry import Tables
 from pgoutput_fast.mirror.follow.rejects import commit_rejects
 from pgoutput_fast.mirror.follow.tables import MirroredTable
+from pgoutput_fast.mirror.follow.together import apply_changes
 from pgoutput_fast.mirror.server import ServerView
 from pgoutput_fast.mirror.state.mirror_state import MirrorState, Progress
 from pgoutput_fast.mirror.state.points import Point, Points
@@ -174,7 +176,7 @@ class Follower:
             if found or is_full:
                 self._note_history_lsn(self.read.lsn)
             if is_full:
-                self.apply(alone=alone)
+                self.apply(alone=alone, more_waits=bool(found))
         if not found:
             self.through = max(self.read.lsn, durable_lsn)
             self._note_history_lsn(max(self.read.lsn, self.through - 1))
@@ -256,26 +258,32 @@ class Follower:
         for batch, catalog in self._committed.of(rows, state, self.read.last_seq):
             rows_of, wrong = decodable(batch, catalog)
             for relation in wrong:
-                self._tables.named(relation.qualified_name).stop_all(_TAKEN)
+                if self._server.chosen.has(relation.qualified_name):
+                    self._tables.of(relation.oid, relation.qualified_name).stop_all(_TAKEN)
             runs, rejects = decoded_runs(rows_of, self._server.typed(catalog), self._options)
             for run in runs:
-                other_names.check(run)
-                self._take_run(run, files, touched)
+                name, is_chosen = (
+                    run.relation.qualified_name,
+                    self._server.chosen.has(run.relation.qualified_name),
+                )
+                table = self._tables.of(run.relation.oid, name) if is_chosen else None
+                other_names.check(run, table)
+                if table is not None:
+                    touched[table.directory] = table
+                    table.take(run, files)
             self._make_room()
             for each in rejects:
+                if each.table is not None and not self._server.chosen.has(each.table):
+                    continue
                 rejected.setdefault(each.table, []).append(each)
         return state.next_seq
-
-    def _take_run(self, run: ChangeRun, files: HistoryFiles, touched: dict[str, MirroredTable]) -> None:
-        table = self._tables.named(run.relation.qualified_name)
-        touched[table.directory] = table
-        table.take(run, files)
 
     def _take_rejects(
         self, rejected: dict[str | None, list[Rejected]], files: HistoryFiles, lsn: int
     ) -> None:
         for name, found in rejected.items():
-            rejects = self._tables.rejects(name)
+            table = None if name is None else self._tables.named(name)
+            rejects = self._tables.rejects(None if table is None else table.record.table)
             if (rejects.position() or 0) >= lsn:
                 continue
             if any(each.lost for each in found):
@@ -283,13 +291,14 @@ class Follower:
             try:
                 for each in found:
                     files.add(rejects, each.rows)
-                commit_rejects(rejects, files, lsn, None if name is None else self._tables.named(name))
+                commit_rejects(rejects, files, lsn, table)
             except ValueError as problem:  # somebody has changed the table of the rejects
                 self._stop(name, lsn, str(problem))
 
     def _stop(self, name: str | None, lsn: int, why: str) -> None:
         """Stops the table of a change that cannot be applied; all tables if it is unknown."""
         for table in list(self._tables) if name is None else [self._tables.named(name)]:
+            table.note_lost(lsn)
             if table.follows and (table.position or 0) < lsn:
                 table.stop(why)
 
@@ -305,7 +314,9 @@ class Follower:
         return rows, sum(each.waiting_bytes for each in self._tables)
 
     def apply_if_due(self) -> None:
-        """Applies the waiting changes if due."""
+        """Applies the waiting changes if due, and commits files that another thread has written anew."""
+        for each in self._tables:
+            each.commit_rewritten()
         if self._pace.is_due() and self.applied != self.read:
             self.finish()
         elif not self._is_marked:  # a table was loaded, and nothing has committed since
@@ -318,12 +329,13 @@ class Follower:
         if not self._in_step or self._can_be_common:
             self.apply()
 
-    def apply(self, *, alone: bool = False) -> None:
+    def apply(self, *, alone: bool = False, more_waits: bool = False) -> None:
         """Applies the waiting changes. All current tables are then at the position that was read, which is a point.
 
         Args:
             alone: whether tables go on independently although they are in step. If not, and the waiting changes require
                 a load of one of them, nothing is applied yet.
+            more_waits: whether more segments wait. Then the tables leave work that can wait.
 
         Raises:
             MirrorError: if the tables are in step, and one of them is stopped.
@@ -336,14 +348,13 @@ class Follower:
             if [each for each in self._tables if each.wants_load] != loading:
                 return  # the others wait for its load while there is room
         rows = self._waiting()[0]
-        for table in self._tables:
-            if table.waiting_rows:
-                table.apply(self.read.lsn)
+        waiting = [each for each in self._tables if each.waiting_rows]
+        apply_changes(waiting, self.read.lsn, more_waits=more_waits)
         if in_step:
             expect_in_step(self._tables)
         if rows:
             place, seconds = format_lsn(self.read.lsn), self._pace.clock() - began
-            _log.info("%s changes applied up to %s in %.1f s", f"{rows:,}", place, seconds)
+            _log.info("%s applied up to %s in %.1f s", counted(rows, "change"), place, seconds)
         if self.applied != self.read:
             self._state.set_progress(self.read)
             self.applied, self.consumed = self.read, self.read.last_seq

@@ -10,7 +10,7 @@ from typing import Literal
 
 import pyarrow as pa
 
-from pgoutput_fast.mirror.view.changes import read_changes
+from pgoutput_fast.mirror.view.changes import Changes, read_changes
 from pgoutput_fast.schema.evolution import widest
 from pgoutput_fast.schema.plain import to_types
 from pgoutput_fast.schema.types import stored_schema
@@ -20,11 +20,11 @@ from pgoutput_fast.tables.errors import MirrorBusyError
 from pgoutput_fast.tables.files import TableFiles, WrittenFile, file_prefix
 from pgoutput_fast.tables.formats import open_history
 from pgoutput_fast.tables.options import TableOptions
-from pgoutput_fast.tables.table import Commit, CommitLsn, ConflictError, DataFile
+from pgoutput_fast.tables.table import Commit, CommitLsn, ConflictError, DataFile, Joining
 
 __all__ = ["AppendTable", "HistoryFiles"]
 
-# Small files are joined after this many commits.
+# After this many commits, or with as many files when the table is opened, small files may be worth joining.
 _MOST_COMMITS = 100
 _LAST_LSN = (1 << 63) - 1
 
@@ -59,7 +59,8 @@ class AppendTable:
             self._position = self._lsn()
         except ValueError as problem:
             self.problem = str(problem)
-        self._commits = 0
+        self._joining: Joining | None = None
+        self._commits: int | None = None
 
     def _lsn(self) -> int | None:
         """The position of the table as this process knows it."""
@@ -102,6 +103,11 @@ class AppendTable:
                 "target, or remove the history or move it away"
             )
 
+    def expect_writer(self) -> None:
+        """Checks that this process may still write into the target."""
+        if self._check is not None:
+            self._check()
+
     def fitted(self, schema: pa.Schema) -> pa.Schema:
         """The types that rows need to be added. Some may be wider than those of the table: see `widened`.
 
@@ -139,12 +145,12 @@ class AppendTable:
             ValueError: if the schema does not fit.
             MirrorBusyError: if another process has changed the table.
         """
-        if self._check is not None:
-            self._check()
+        self.expect_writer()
         self._expect_alone()
         try:
             schema = schema if replace else self._table.fitted(schema)
             removed: Literal["all"] | tuple[str, ...] = "all" if replace else ()
+            before = len(self.files()) if self._commits is None else self._commits
             self._table.commit(Commit(self._table.known, schema, CommitLsn(position), files, removed))
         except ConflictError:
             self._expect_alone()
@@ -154,21 +160,47 @@ class AppendTable:
                 self._store.remove(f"{each.directory}/{each.name}")
             raise
         self._position = position
-        self._commits += 1
-        if self._commits >= _MOST_COMMITS:
-            self._table.compact()
-            self._commits = 0
+        self._commits = before + 1
+        if self._joining is None and self._commits >= _MOST_COMMITS:
+            self._joining, self._commits = self._table.begin_joining(), 0
+        elif self._joining is not None and self._joining.work.is_done:
+            self.end_joining()
+
+    def end_joining(self, within: float | None = None) -> None:
+        """Waits until small files are joined, if another thread does that, and commits the result.
+
+        Args:
+            within: gives the work up if it takes so many more seconds. None: never.
+        """
+        joining, self._joining = self._joining, None
+        if joining is not None:
+            if self._check is not None:
+                self._check()
+            self._table.end_joining(joining, within)
+
+    def give_up_joining(self) -> None:
+        """Ends the joining of small files, if another thread does that, and removes its files."""
+        joining, self._joining = self._joining, None
+        for each in () if joining is None else joining.work.give_up() or ():
+            self._store.remove(f"{each.directory}/{each.name}")
 
     def fix_statistics(self) -> None:
         """Makes all rows visible to every reader, as `CurrentRows.fix_statistics`."""
-        if self._check is not None:
-            self._check()
+        self.expect_writer()
         self._table.fix_statistics()
 
     def after(self, position: int) -> pa.Table:
         """The changes that committed after a position, in the order of application."""
-        changes = read_changes(self._table, position, _LAST_LSN)
+        changes = self.between(position, _LAST_LSN)
         return changes.read(changes.schema.names)
+
+    def between(self, after: int, through: int) -> Changes:
+        """The changes that committed after an LSN and up to another one.
+
+        Raises:
+            FileNotFoundError: if the table does not exist.
+        """
+        return read_changes(self._table, after, through)
 
     def _expect_alone(self) -> None:
         """Checks that the table is where this mirror left it. If it moves after this check, Delta refuses the commit.
@@ -178,7 +210,7 @@ class AppendTable:
         """
         if self._lsn() != self._position:
             raise MirrorBusyError(
-                f"{self._store}/{self.directory} has another position than this mirror left it at: another process "
+                f"{self._store}/{self.directory} has another position than this mirror gave it: another process "
                 "mirrors into it. Stop one of them, and run the other one again"
             )
 

@@ -1,4 +1,4 @@
-"""Tables that were renamed or moved: the stream sends their changes under another name."""
+"""Tables whose changes the stream has sent under a name that is left out, or that another table of the mirror has."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ __all__ = ["OtherNames"]
 
 
 class OtherNames:
-    """Finds changes of tables under another name than the mirror knows.
+    """Finds changes of tables that no table of the mirror takes, or another one.
 
-    Such a change goes into the history of the other name. The table may get its name back before the catalogs are
+    The latter go into the history of the other name. The table may get its name back before the catalogs are
     checked. So it must be loaded again: otherwise the loss of the change would go unnoticed.
 
     Args:
@@ -26,11 +26,16 @@ class OtherNames:
             if each.follows:
                 self._by_oid.setdefault(each.record.oid, []).append(each)
 
-    def check(self, run: ChangeRun) -> None:
-        """Notes that tables with changes under another name must be loaded."""
+    def check(self, run: ChangeRun, taker: MirroredTable | None) -> None:
+        """Notes that tables with changes under another name must be loaded.
+
+        Args:
+            run: the changes.
+            taker: the table that takes them; None for none.
+        """
         name = run.relation.qualified_name
         for table in self._by_oid.get(run.relation.oid, ()):
-            if not table.follows or table.record.table == name or table.position is None:
+            if not table.follows or table is taker or table.position is None:
                 continue
             # A load after these changes has them.
             if committed_after(run.rows, table.position).num_rows:

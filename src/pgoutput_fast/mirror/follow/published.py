@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Collection
 
 from pgoutput_fast.mirror.follow.alterations import note_alterations
+from pgoutput_fast.mirror.follow.quiet_tables import QuietTables
 from pgoutput_fast.mirror.follow.registry import Tables
 from pgoutput_fast.mirror.server import ServerView
 from pgoutput_fast.postgres.row_age import RowAgeError
@@ -20,6 +21,7 @@ def check_publications(
     server: ServerView,
     missing: Collection[str],
     through: int,
+    quiet: QuietTables,
     keep_going: Callable[[], bool],
 ) -> set[str]:
     """Notes published tables that are not mirrored, and those whose rows may differ: they are loaded soon.
@@ -31,6 +33,7 @@ def check_publications(
         server: tells what is published.
         missing: the tables that were not published at the last check.
         through: the tables have the commits up to this LSN.
+        quiet: gives tables without changes their new columns.
         keep_going: whether to go on. A table with locked partitions takes seconds.
 
     Returns:
@@ -40,6 +43,7 @@ def check_publications(
         psycopg2.Error: if the server cannot be asked.
     """
     published = server.fingerprints()
+    tables.note_names({name: now.oid for name, now in published.items()})
     for name, now in published.items():
         if not keep_going():
             return set(missing)
@@ -47,14 +51,19 @@ def check_publications(
             tables.named(name)
         elif (table := tables.named(name)).record.is_unpublished:
             table.want_load("it is published again")
-        elif name in missing and table.follows:
+        elif table.record.table in missing and table.follows:
             table.want_load("it was not published for a while")
         else:
             try:
                 note_alterations(table, now, server, through)
+                quiet.check(table, now, through)
             except RowAgeError as problem:  # such as locked ones: the next check asks again
                 _log.warning("%s: its partitions cannot be read now: %s", name, str(problem).strip())
-    unpublished = {each.record.table for each in tables if not each.record.is_unpublished} - set(published)
+    unpublished = {
+        each.record.table
+        for each in tables
+        if not each.record.is_unpublished and each.record.on_server not in published
+    }
     # Earlier changes are applied first. So the mirror leaves a table only when it is missing for the second time.
     for name in sorted(unpublished.intersection(missing)):
         tables.named(name).leave()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 
 from pgoutput_fast.merge.formats import open_current_table
 from pgoutput_fast.mirror.follow.alterations import ask_for_alterations
@@ -13,7 +14,7 @@ from pgoutput_fast.mirror.follow.rejects import count_rejects
 from pgoutput_fast.mirror.follow.tables import MirroredTable
 from pgoutput_fast.mirror.server import ServerView
 from pgoutput_fast.mirror.state.layout import HISTORY, REJECTS
-from pgoutput_fast.mirror.state.mirror_state import MirrorState, TableRecord
+from pgoutput_fast.mirror.state.mirror_state import NEW, MirrorState, TableRecord
 from pgoutput_fast.storage.stores import Store
 from pgoutput_fast.tables.directories import directory_of
 from pgoutput_fast.tables.file_table import CurrentFileTable
@@ -23,6 +24,8 @@ __all__ = ["Tables"]
 
 _log = logging.getLogger("pgoutput_fast.mirror")
 
+# At the end, other threads have so many seconds to complete what they do.
+_END_SECONDS = 5.0
 # The rejects of changes of unknown tables.
 _UNKNOWN = "_unknown"
 
@@ -46,6 +49,7 @@ class Tables:
         state: of the mirror.
         server: gives the columns of a table, and how it was altered.
         check: called before each commit to a table.
+        trusts_widening: whether a column that became wider has the same values.
     """
 
     def __init__(
@@ -56,30 +60,84 @@ class Tables:
         state: MirrorState,
         server: ServerView,
         check: Callable[[], object] | None = None,
+        *,
+        trusts_widening: bool = False,
     ) -> None:
-        self._check = check
+        self._check, self._trusts_widening = check, trusts_widening
         self._store, self._format, self._options = store, format, options
         self._state, self._server = state, server
         self._tables: dict[str, MirroredTable] = {}
+        # Another name of a table that was renamed -> (its oid, the table).
+        self._other_names: dict[object, tuple[int, MirroredTable]] = {}
         self._rejects: dict[str, AppendTable] = {}
         for directory, record in state.tables().items():
-            self._tables[record.table] = self._open(directory, record)
+            table = self._tables[record.table] = self._open(directory, record)
+            if record.renamed is not None:
+                self._other_names[record.renamed] = record.oid, table
 
     def __iter__(self) -> Iterator[MirroredTable]:
         return iter(sorted(self._tables.values(), key=lambda each: each.record.table))
 
     def __contains__(self, table: object) -> bool:
-        return table in self._tables
+        return table in self._tables or self._renamed(table) is not None
+
+    def of(self, oid: int, name: str) -> MirroredTable:
+        """The table of a relation that changes came from. One that was renamed goes on under its first name.
+
+        But if another table has got that name, or had the new one before, each table takes the changes that come under
+        its name. The oids then show that it must be loaded.
+        """
+        found = self._tables.get(name)
+        if found is not None:
+            if found.record.renamed is not None and found.record.oid != oid:
+                found.remember(renamed=None)
+            return found
+        for table in self._tables.values():
+            if table.follows and table.record.oid == oid:
+                self._other_names[name] = oid, table
+                return table
+        return self.named(name)
+
+    def note_names(self, oids: Mapping[str, int]) -> None:
+        """Notes which tables were renamed.
+
+        Args:
+            oids: {qualified name: oid} of the tables that are published now.
+        """
+        names = {oid: name for name, oid in oids.items()}
+        for table in self._tables.values():
+            record = table.record
+            name = names.get(record.oid)
+            if name is None or record.stage == "stopped":
+                continue
+            is_free = record.table not in oids and name not in self._tables
+            renamed = name if is_free else None
+            if renamed == record.renamed:
+                continue
+            if renamed is not None:
+                self._other_names[renamed] = record.oid, table
+                _log.warning("%s is %s now: it goes on under its first name", record.table, renamed)
+            table.remember(renamed=renamed)
+
+    def _renamed(self, name: object) -> MirroredTable | None:
+        """The table that was renamed to a name; None for none."""
+        oid, table = self._other_names.get(name, (0, None))
+        if table is None:
+            return None
+        is_valid = table.record.renamed == name or (table.follows and table.record.oid == oid)
+        return table if is_valid else None
 
     def named(self, table: str) -> MirroredTable:
         """The table with a qualified name, quoted as in SQL. A new table must be loaded."""
         if table not in self._tables:
+            if (renamed := self._renamed(table)) is not None:
+                return renamed
             directory, why = directory_of(table, self._options.naming), None
             try:
                 self._appended(f"{HISTORY}/{directory}").expect_own(known=False)
             except ValueError as problem:
                 why = str(problem)
-            record = TableRecord(table, error="it is new", history_error=why, owns_history=why is None)
+            record = TableRecord(table, error=NEW, history_error=why, owns_history=why is None)
             self._state.set_table(directory, record)
             found = self._tables[table] = self._open(directory, record)
             found.save_problems()
@@ -115,6 +173,25 @@ class Tables:
             with _going_on(each):
                 count_rejects(each)
 
+    def end_joining(self) -> None:
+        """Waits some seconds until another thread has joined or rewritten files, and gives up what takes longer."""
+        end = time.monotonic() + _END_SECONDS
+        for appended in self._appended_tables:
+            appended.end_joining(max(0.0, end - time.monotonic()))
+        for each in self:
+            each.commit_rewritten(max(0.0, end - time.monotonic()))
+
+    def give_up_joining(self) -> None:
+        """Ends the work of another thread, and removes its files."""
+        given_up = [each.give_up_joining for each in self._appended_tables]
+        for give_up in (*given_up, *(each.current.give_up_rewriting for each in self)):
+            with suppress(Exception):  # the store may be away, and the next run removes them
+                give_up()
+
+    @property
+    def _appended_tables(self) -> list[AppendTable]:
+        return [*(each.history for each in self), *self._rejects.values()]
+
     def _open(self, directory: str, record: TableRecord) -> MirroredTable:
         current = open_current_table(self._format, self._store, record.table, self._options)
         if isinstance(current.table, CurrentFileTable):
@@ -130,6 +207,7 @@ class Tables:
             self._state,
             server.columns,
             lambda table: ask_for_alterations(table, server),
+            trusts_widening=self._trusts_widening,
         )
 
     def _appended(self, directory: str) -> AppendTable:

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pgoutput_fast.base.display import counted
 from pgoutput_fast.catalog.relations import Relation
 from pgoutput_fast.merge.keys import ambiguous_key, key_of, without_bound
 from pgoutput_fast.mirror.follow.history import AppendTable, HistoryFiles
 from pgoutput_fast.mirror.follow.tables import MirroredTable
-from pgoutput_fast.snapshot.snapshot import SnapshotBatches
 
 __all__ = ["UNDECODABLE_ROW", "LoadRejects", "commit_rejects", "count_rejects"]
 
@@ -42,9 +42,9 @@ def commit_rejects(
     count_rejects(table)
     if (count := table.record.rejects).bit_length() > before.bit_length():
         _log.warning(
-            "%s: %s values have no Arrow form, or are of changes that cannot be decoded: they are in %s",
+            "%s: %s without an Arrow form, or not decoded: see %s",
             table.record.table,
-            f"{count:,}",
+            counted(count, "value or change", "values or changes"),
             rejects.directory,
         )
 
@@ -73,12 +73,14 @@ class LoadRejects:
         self._position, self._rejects_lsn = position, rejects_lsn
         self._is_incomplete = False
 
-    def of(self, rows: Iterator[pa.Table], batches: SnapshotBatches, *, keep: bool) -> Iterator[pa.Table]:
+    def of(
+        self, rows: Iterator[pa.Table], rejects: list[pa.RecordBatch], *, keep: bool
+    ) -> Iterator[pa.Table]:
         """Yields the rows and collects their rejects.
 
         Args:
             rows: rows of the table.
-            batches: the read that yields them.
+            rejects: of these rows. The reader adds them, and this removes them.
             keep: whether to keep values without an Arrow form.
 
         Raises:
@@ -86,16 +88,16 @@ class LoadRejects:
                 lower bound, so that another row may have the same elements.
         """
         for each in rows:
-            self._take(batches, keep)
+            self._take(rejects, keep)
             yield each
-        self._take(batches, keep)
+        self._take(rejects, keep)
         if self._is_incomplete:
             self.commit()
             raise ValueError(UNDECODABLE_ROW)
 
-    def _take(self, batches: SnapshotBatches, keep: bool) -> None:
-        while batches.rejects:
-            rejects = pa.Table.from_batches([batches.rejects.pop()])
+    def _take(self, found: list[pa.RecordBatch], keep: bool) -> None:
+        while found:
+            rejects = pa.Table.from_batches([found.pop()])
             if (dropped := without_bound(rejects, key_of(self._relation))).num_rows:
                 raise ValueError(ambiguous_key(self._relation.qualified_name, dropped["column"][0].as_py()))
             lost = rejects.filter(pc.is_null(rejects["change_type"]))

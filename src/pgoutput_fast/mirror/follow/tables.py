@@ -6,26 +6,32 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pgoutput_fast.catalog.relations import Relation
 from pgoutput_fast.merge.current_table import CurrentTable
 from pgoutput_fast.merge.effect.effect import Effect
+from pgoutput_fast.merge.effect.fill import Part, parts_of
 from pgoutput_fast.merge.effect.net_effect import effect_of
 from pgoutput_fast.merge.keys import key_of, unchecked_array
 from pgoutput_fast.mirror.follow.changes import ChangeRun, commits_of, committed_after
 from pgoutput_fast.mirror.follow.history import AppendTable, HistoryFiles
+from pgoutput_fast.mirror.follow.new_columns import first_change, with_alter
 from pgoutput_fast.mirror.follow.waiting import PendingChanges
 from pgoutput_fast.mirror.schema_changes.fingerprint import CatalogColumn, Fingerprint
 from pgoutput_fast.mirror.schema_changes.versions import columns_of
 from pgoutput_fast.mirror.state.mirror_state import UNPUBLISHED, Gap, KnownColumn, MirrorState, TableRecord
-from pgoutput_fast.schema.metadata_columns import metadata_names
+from pgoutput_fast.schema.metadata_columns import ALTER, metadata_names
 from pgoutput_fast.tables.errors import LOAD_AGAIN, RELOAD
 
-__all__ = ["MirroredTable", "relation_columns"]
+if TYPE_CHECKING:
+    from pgoutput_fast.snapshot.progress import LoadProgress
+
+__all__ = ["CANNOT_APPLY", "MirroredTable", "relation_columns"]
 
 _log = logging.getLogger("pgoutput_fast.mirror")
 
@@ -35,6 +41,8 @@ _DROPPED = "it has no key, and a column was dropped in a transaction that change
 _NO_HISTORY = f"it is gone: somebody removed it. L{LOAD_AGAIN[1:]}: then a new history begins"
 _STOPPED = f"%s is stopped: %s. Its current table stays as it is. {RELOAD} loads it again"
 _METADATA = metadata_names("_")
+#: What is raised if a current table cannot take its changes.
+CANNOT_APPLY = (ValueError, LookupError, pa.ArrowException)
 
 
 @dataclass
@@ -47,6 +55,11 @@ class _PendingEffects:
     rows: PendingChanges = field(default_factory=PendingChanges)
     # The effect of the changes, if computed already.
     effect: Effect | None = None
+
+    @property
+    def fills(self) -> bool:
+        """Whether the changes have rows of `alter`. Then only the table knows what other changes leave as it is."""
+        return any(pc.any(pc.equal(each["_change_type"], ALTER)).as_py() for each in self.rows.parts())
 
 
 def relation_columns(schema: pa.Schema) -> pa.Schema:
@@ -66,6 +79,7 @@ class MirroredTable:
         state: keeps the record.
         columns_now: {name: column} of the relation with an oid, as the server has it now.
         ask: asks the server whether the table must be loaded, and records the answer in the table.
+        trusts_widening: whether a column that became wider has the same values.
 
         Problems of the table are in `record`. They are durable only after `save_problems`.
 
@@ -76,6 +90,7 @@ class MirroredTable:
         merges: how often this process has changed the current table.
         merge_seconds: the time for that.
         horizon: of the last check that saw the file of the fingerprint.
+        loading: the progress of its load in this process; None if there is none now.
     """
 
     def __init__(
@@ -88,6 +103,8 @@ class MirroredTable:
         state: MirrorState,
         columns_now: Callable[[int], dict[str, CatalogColumn]],
         ask: Callable[[MirroredTable], object],
+        *,
+        trusts_widening: bool = False,
     ) -> None:
         self.directory = directory
         self.record = record
@@ -96,13 +113,14 @@ class MirroredTable:
         self._open_rejects = rejects
         self._state = state
         self._columns_now = columns_now
-        self._ask = ask
+        self._ask, self.trusts_widening = ask, trusts_widening
         self._waiting: list[_PendingEffects] = []
         # The relation version of the last changes.
         self._version: int | None = None
         self.applied = self.merges = 0
         self.merge_seconds = 0.0
         self.horizon = None if record.fingerprint is None else record.fingerprint.horizon
+        self.loading: LoadProgress | None = None
         self.position: int | None = None
         self.version: int | None = None
         try:
@@ -200,7 +218,8 @@ class MirroredTable:
         """Stops the current table until it is loaded again."""
         _log.error(_STOPPED, self.record.table, why)
         self._waiting = []
-        self.remember(stage="stopped", error=why)
+        # Its history has changes from now on, and the next load does not remove them.
+        self.remember(stage="stopped", error=why, is_first=False)
 
     def leave(self) -> None:
         """Stops following a table that is no longer published, after its waiting changes are applied."""
@@ -213,7 +232,7 @@ class MirroredTable:
             "again, the mirror loads it",
             self.record.table,
         )
-        self.remember(stage="stopped", error=UNPUBLISHED)
+        self.remember(stage="stopped", error=UNPUBLISHED, renamed=None)
 
     def stop_all(self, why: str) -> None:
         """Stops the current table and the history."""
@@ -223,11 +242,7 @@ class MirroredTable:
             self.stop(why)
 
     def loaded(
-        self,
-        oid: int,
-        columns: dict[str, KnownColumn],
-        gap: Gap,
-        fingerprint: Fingerprint | None,
+        self, oid: int, columns: dict[str, KnownColumn], gap: Gap, fingerprint: Fingerprint | None
     ) -> None:
         """Notes a complete load: the table follows the changes from its position on.
 
@@ -237,13 +252,14 @@ class MirroredTable:
             gap: the LSNs between which the content of the table is unknown.
             fingerprint: of the table in the snapshot.
         """
-        self._waiting, self._version = [], None
+        self._waiting, self._version, self.loading = [], None, None
         self._set(self.record.loaded(oid, columns, gap, fingerprint))
         self.horizon = None if fingerprint is None else fingerprint.horizon
 
-    def note_gap(self, gap: Gap) -> None:
-        """Records for readers of the history that the content of the table is unknown between two LSNs."""
-        self.remember(gaps=(*self.record.gaps, gap))
+    def note_lost(self, lsn: int) -> None:
+        """Records for a load that a change which commits at an LSN cannot be applied."""
+        if self.wants_load and lsn > self.record.lost_lsn:
+            self.remember(lost_lsn=lsn)
 
     def clean(self, oldest: int | None) -> None:
         """Removes files that only versions before `oldest` have, and files of unfinished commits."""
@@ -272,8 +288,12 @@ class MirroredTable:
 
     def take(self, run: ChangeRun, files: HistoryFiles) -> None:
         """Takes changes: into files of the history, and into the queue of the current table."""
-        self._take_history(run, files)
+        run, columns = with_alter(run, self._columns_of(run), self.position)
+        position = self.history.position()
+        self.add_history(run.rows if position is None else committed_after(run.rows, position), files)
         if not self.follows:
+            if run.unclear is not None:
+                self.note_lost(run.unclear[1])
             return
         assert self.position is not None
         key, known = key_of(run.relation), self.record.keys[-1][1] if self.record.keys else None
@@ -292,19 +312,13 @@ class MirroredTable:
         if not self.record.truncated and pc.any(pc.equal(rows["_change_type"], "truncate")).as_py():
             self.remember(truncated=True)
         first = int(commits_of(rows)[0])
-        # An earlier version that comes back may have another column with an old name. So only the last one is
-        # remembered.
-        if run.relation.version != self._version:
-            try:
-                found = self._columns_of(run.relation, rows.schema)
-            except ValueError as problem:
-                return self.stop(str(problem))
-            if isinstance(found, str):
-                self.want_load(found)
-                return
-            if found != self.record.columns:
-                self.remember(columns=found, shapes=self.record.shapes_with(found, first))
-            self._version = run.relation.version
+        if isinstance(columns, ValueError):
+            return self.stop(str(columns))
+        if isinstance(columns, str):
+            return self.want_load(columns)
+        if columns is not None and columns != self.record.columns:
+            self.remember(columns=columns, shapes=self.record.shapes_with(columns, first))
+        self._version = run.relation.version
         since = 0 if key else self.record.shape_at(first)[0]
         last = self._waiting[-1] if self._waiting else None
         if last is None or (last.key, last.since) != (key, since):
@@ -316,24 +330,28 @@ class MirroredTable:
         self._waiting[-1].rows.add(rows)
         self._waiting[-1].effect = None
 
-    def _columns_of(self, relation: Relation, schema: pa.Schema) -> dict[str, KnownColumn] | str:
-        """The columns of the relation for this version, or why the table must be loaded before it takes changes."""
-        existing = self.current.schema()
-        assert existing is not None
-        columns = relation_columns(schema)
-        is_first = self._version is None
-        return columns_of(
-            self.record, relation, columns, existing.names, self._columns_now, is_first=is_first
-        )
+    def _columns_of(self, run: ChangeRun) -> dict[str, KnownColumn] | str | ValueError | None:
+        """The columns of the relation for the version of changes, if it is another one than that of the last changes.
+
+        An earlier version that comes back may have another column with an old name. So only the last one is remembered.
+
+        Returns:
+            The columns; or why the table must be loaded before it takes the changes, or stops; None if nothing is new.
+        """
+        first = first_change(run, self.position) if self.follows and self.position is not None else None
+        if first is None or run.relation.version == self._version:
+            return None
+        columns, is_known = relation_columns(run.rows.schema), self._version is not None
+        trusts, ask = self.trusts_widening, self._columns_now
+        try:
+            return columns_of(self.record, run.relation, columns, self.current, ask, first, is_known, trusts)
+        except ValueError as problem:
+            return problem
 
     def note_key(self, key: tuple[str, ...], lsn: int) -> None:
         """Records for readers of the history the key of the changes that commit at an LSN or later."""
         if self.record.key_at(lsn) != key:
             self.remember(keys=(*self.record.keys, (lsn, key)))
-
-    def _take_history(self, run: ChangeRun, files: HistoryFiles) -> None:
-        position = self.history.position()
-        self.add_history(run.rows if position is None else committed_after(run.rows, position), files)
 
     def add_history(self, rows: pa.Table, files: HistoryFiles) -> None:
         """Adds rows to the files of the history, unless it is stopped. It is stopped if it cannot take them."""
@@ -374,27 +392,61 @@ class MirroredTable:
 
     # ---- current -------------------------------------------------------------------------------------------------
 
-    def apply(self, position: int) -> None:
-        """Applies the waiting changes: the current table then has all commits up to a position."""
-        waiting, self._waiting = self._waiting, []
-        for n, each in enumerate(waiting):
-            try:
-                self._apply(each, position if n + 1 == len(waiting) else each.rows.last)
-            except (ValueError, LookupError, pa.ArrowException) as problem:
-                return self._cannot_apply(problem)
+    def apply(self, position: int, *, more_waits: bool = False) -> None:
+        """Applies the waiting changes: the current table then has all commits up to a position.
+
+        If it cannot take them, it is stopped, or must be loaded.
+
+        Args:
+            position: the LSN.
+            more_waits: as for `CurrentTable`.
+        """
+        with _stopping(self):
+            self.change(position, more_waits=more_waits)
+            self.changed()
+
+    def change(self, position: int, *, more_waits: bool = False) -> None:
+        """Changes the current table by the waiting changes, which wait until `changed` is called after the commit.
+
+        Args:
+            position, more_waits: as for `apply`.
+
+        Raises:
+            One of CANNOT_APPLY: if the table cannot take the changes.
+        """
+        began = time.monotonic()
+        self.current.more_waits = more_waits
+        at = self.position
+        for each in self._waiting:
+            after, at = at, position if each is self._waiting[-1] else each.rows.last
+            self.current.apply_parts(_Effects(each), at, after)
+        self.merge_seconds += time.monotonic() - began
+
+    def commit_rewritten(self, within: float | None = None) -> None:
+        """Commits files of the current table that another thread has written anew, as `CurrentTable`."""
+        with _stopping(self):
+            if self.follows and self.current.commit_rewritten(within):
+                self.read_position()
+
+    def changed(self) -> None:
+        """Notes that the changes of `change` are committed."""
+        self.applied += self.waiting_rows
+        self.merges += len(self._waiting)
+        self._waiting = []
+        self.read_position()
 
     def prepare(self) -> None:
         """Computes the effect of the waiting changes. If that fails, the table is stopped, or must be loaded."""
         # Changes under a later key can be computed only after those before are applied; those in a file, part by part.
         for each in self._waiting[:1]:
-            if each.rows.in_file:
+            if each.rows.in_file or each.fills:
                 return
             try:
                 each.effect = each.effect or self._effect(each)
-            except (ValueError, LookupError, pa.ArrowException) as problem:
-                return self._cannot_apply(problem)
+            except CANNOT_APPLY as problem:
+                return self.cannot_apply(problem)
 
-    def _cannot_apply(self, problem: Exception) -> None:
+    def cannot_apply(self, problem: Exception) -> None:
         """Stops the table, unless it was altered on the server and must be loaded.
 
         The stream does not show how types and tables were altered. So a change may name a row as the server has it now,
@@ -410,13 +462,16 @@ class MirroredTable:
         (rows,) = changes.rows.parts()
         return effect_of(rows, changes.key).filled_by(self.current.find)
 
-    def _apply(self, changes: _PendingEffects, position: int) -> None:
-        began = time.monotonic()
-        self.current.apply_parts(_Effects(changes), position, self.position)
-        self.applied += changes.rows.num_rows
-        self.merges += 1
-        self.merge_seconds += time.monotonic() - began
-        self.read_position()
+
+@contextmanager
+def _stopping(table: MirroredTable) -> Iterator[None]:
+    """Stops a table that cannot take its changes, or lets it be loaded."""
+    try:
+        yield
+    except CANNOT_APPLY as problem:
+        with suppress(ValueError):  # some of the changes may be committed
+            table.read_position()
+        table.cannot_apply(problem)
 
 
 class _Effects:
@@ -425,9 +480,9 @@ class _Effects:
     def __init__(self, changes: _PendingEffects) -> None:
         self._changes = changes
 
-    def __iter__(self) -> Iterator[Effect]:
+    def __iter__(self) -> Iterator[Part]:
         if self._changes.effect is not None:
             yield self._changes.effect
             return
         for rows in self._changes.rows.parts():
-            yield effect_of(rows, self._changes.key)
+            yield from parts_of(rows, self._changes.key)

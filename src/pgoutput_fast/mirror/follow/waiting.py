@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
+from pgoutput_fast.merge.effect.change_arrays import needed_columns
 from pgoutput_fast.mirror.follow.changes import commits_of
 from pgoutput_fast.storage.temporary_rows import TemporaryRows
 from pgoutput_fast.tables.columns import joined
@@ -19,16 +20,18 @@ _BATCH_ROWS = 1 << 16
 
 
 class PendingChanges:
-    """Changes of one table, in commit order.
+    """Changes of one table, in commit order, with the columns that their effect needs.
 
     Attributes:
         num_rows, nbytes: how many there are.
         last: the LSN of the last commit.
+        in_memory: (rows, bytes) of those that are not in a file.
     """
 
     def __init__(self) -> None:
         self.num_rows = self.nbytes = 0
         self.last = -1
+        self.in_memory = (0, 0)
         self._tables: list[pa.Table] = []
         self._file: TemporaryRows | None = None
         # The positions of the parts in the file.
@@ -36,15 +39,12 @@ class PendingChanges:
 
     def add(self, rows: pa.Table) -> None:
         """Adds later changes. The two rows of an update are added together."""
+        rows = needed_columns(rows)
         self._tables.append(rows)
-        self.num_rows += rows.num_rows
-        self.nbytes += rows.nbytes
+        added = rows.num_rows, rows.nbytes
+        self.num_rows, self.nbytes = self.num_rows + added[0], self.nbytes + added[1]
+        self.in_memory = self.in_memory[0] + added[0], self.in_memory[1] + added[1]
         self.last = int(commits_of(rows)[-1])
-
-    @property
-    def in_memory(self) -> tuple[int, int]:
-        """(rows, bytes) in memory."""
-        return sum(each.num_rows for each in self._tables), sum(each.nbytes for each in self._tables)
 
     @property
     def in_file(self) -> bool:
@@ -64,7 +64,7 @@ class PendingChanges:
         for part in self._parts_in_memory():
             batches = part.combine_chunks().to_batches(_BATCH_ROWS)
             self._offsets.append(file.write(part.schema, batches))
-        self._tables = []
+        self._tables, self.in_memory = [], (0, 0)
 
     def parts(self) -> Iterator[pa.Table]:
         """All changes, in order: one part, or several if some are in a file. No update is divided."""

@@ -1,4 +1,8 @@
-"""Starts a mirror: its slot and the first load. An interrupted start begins again."""
+"""Starts a mirror: its slot, and the snapshot for the first load. An interrupted start begins again.
+
+The load itself is that of `loads.py`, as for a table that is added later. So tables that are loaded stay loaded if the
+mirror is killed, and the capture runs meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +11,9 @@ import time
 from collections.abc import Callable, Sequence
 
 from pgoutput_fast.capture.confirmed_position import ConfirmedPosition
+from pgoutput_fast.capture.prerequisites import explaining_refusals
 from pgoutput_fast.mirror.errors import LoadStoppedError
 from pgoutput_fast.mirror.follow.registry import Tables
-from pgoutput_fast.mirror.load.load import load_table, logged
 from pgoutput_fast.mirror.server import ServerView
 from pgoutput_fast.mirror.settings import MirrorSettings
 from pgoutput_fast.mirror.state.identity import read_source
@@ -39,56 +43,66 @@ _TABLES = "{tables}"
 
 def begin(
     settings: MirrorSettings,
-    store: Store,
     state: MirrorState,
     points: Points,
     server: ServerView,
     tables: Callable[[], Tables],
-    run: str,
     keep_going: Callable[[], bool],
-) -> Progress:
-    """Makes the slot and loads all tables, unless that is done already.
+) -> tuple[Progress, Snapshot | None]:
+    """Makes the slot, and registers the tables that must be loaded, unless that is done already.
 
     Args:
         settings: of the mirror.
-        store: the target.
-        memory, points, server: of the mirror.
-        tables: opens the tables. Called after those of an interrupted load are forgotten.
-        run: names the process.
-        keep_going: called during the load: whether to go on.
+        state, points, server: of the mirror.
+        tables: opens the tables. Called after those of an interrupted start are forgotten.
+        keep_going: called during the wait for the slot: whether to go on.
 
     Returns:
-        The progress of all tables.
+        The progress of all tables; and the snapshot at which the slot begins, None if the slot was made before.
 
     Raises:
         MirrorError: if the slot belongs to somebody else.
         LoadStoppedError: if `keep_going` became false. The next call begins again.
-        SnapshotError, ValueError, psycopg2.Error: if the load fails. The next call begins again.
+        SnapshotError, ValueError, psycopg2.Error: if the slot cannot be made. The next call begins again.
     """
     known = state.beginning()
     if known is None:
-        beginning, taken = _begin(settings, state, server, keep_going)
+        beginning, snapshot = _begin(settings, state, server, keep_going)
     elif known.stage in ("slot", "load"):
         with keep_decoding(settings.dsn, known.slot):
             _undo(settings, known, state, points)
-            beginning, taken = _begin(settings, state, server, keep_going)
+            beginning, snapshot = _begin(settings, state, server, keep_going)
     else:
-        return state.progress() or Progress(-1, 0, known.lsn)
-    with taken as snapshot:
-        position = snapshot.consistent_lsn - 1
-        state.set_beginning(beginning := beginning.at("load", position))
-        _load(settings, snapshot, tables(), server, store, run, keep_going)
-        time_now, _ = server.now()
+        return state.progress() or Progress(-1, 0, known.lsn), None
+    try:
+        return _registered(settings, state, server, tables(), beginning, snapshot), snapshot
+    except BaseException:
+        snapshot.close()
+        raise
+
+
+def _registered(
+    settings: MirrorSettings,
+    state: MirrorState,
+    server: ServerView,
+    tables: Tables,
+    beginning: Beginning,
+    snapshot: Snapshot,
+) -> Progress:
+    """Registers the tables of a new slot. From then on the mirror has begun, and is continued after a kill."""
+    for name in snapshot.tables:
+        tables.named(name).remember(is_first=True)
+    time_now, _ = server.now()
     segments = open_store(settings.segments)
     # An adopted slot may have segments, the oldest of which are already removed.
     first = next((each.first_seq for each in named_segments(segments)), None)
     if first is None and beginning.made:
         save_start(segments, snapshot.consistent_lsn)
-    first = first or 0
+    first, position = first or 0, snapshot.consistent_lsn - 1
     progress = Progress(first - 1, first, position, time_now)
     state.set_progress(progress)
     state.set_beginning(beginning.at("done", position))
-    _log.info("the first load is complete up to %s", format_lsn(position))
+    _log.info("slot %s begins at %s", beginning.slot, format_lsn(snapshot.consistent_lsn))
     return progress
 
 
@@ -112,10 +126,12 @@ def _begin(
         settings.table_options.catalog_place,
         source,
         namespace=settings.namespace,
+        types=settings.types,
     )
     state.set_beginning(beginning)
     try:
-        return beginning, settings.snapshot(settings.slot if made else None, keep_going)
+        with explaining_refusals(lambda: check(settings.dsn, settings.publications).findings):
+            return beginning, settings.snapshot(settings.slot if made else None, keep_going)
     except Exception as problem:
         state.set_beginning(None)  # the slot was not made, or is dropped again
         if isinstance(problem, SnapshotError) and not keep_going():
@@ -134,46 +150,12 @@ def save_start(segments: Store, lsn: int) -> None:
     ConfirmedPosition(segments).save(lsn, now=True)
 
 
-def _load(
-    settings: MirrorSettings,
-    snapshot: Snapshot,
-    tables: Tables,
-    server: ServerView,
-    store: Store,
-    run: str,
-    keep_going: Callable[[], bool],
-) -> None:
-    names = list(snapshot.tables)
-    progress = settings.progress or logged(names)
-    _log.info("the first load begins: %d tables", len(names))
-    for name in names:
-        table = tables.named(name)
-        if table.record.stage == "stopped":  # the data in the target is not the mirror's
-            continue
-        try:
-            load_table(
-                table,
-                snapshot,
-                server,
-                store,
-                run,
-                settings,
-                fresh=True,
-                keep_going=keep_going,
-                progress=progress,
-            )
-            _log.info("%s is loaded", name)
-        except SnapshotError as problem:
-            if name not in str(problem):
-                raise
-            table.want_load(str(problem))  # altered or dropped meanwhile: it gets a load of its own
-        except ValueError as problem:
-            table.stop(str(problem))
-
-
 def _undo(settings: MirrorSettings, known: Beginning, state: MirrorState, points: Points) -> None:
-    """Forgets an interrupted first load, and drops the slot that the mirror made for it."""
-    _log.warning("the first load was interrupted: it begins again")
+    """Forgets an interrupted start, and drops the slot that the mirror made for it.
+
+    Earlier versions of this package loaded the tables in this stage, too: theirs are loaded again.
+    """
+    _log.warning("the start was interrupted: it begins again")
     drop_own(settings.dsn, known)
     state.begin_again()
     points.forget()
@@ -181,7 +163,7 @@ def _undo(settings: MirrorSettings, known: Beginning, state: MirrorState, points
 
 
 def drop_own(dsn: str, known: Beginning) -> None:
-    """Drops the slot of an interrupted first load or repair, if the mirror made it for that."""
+    """Drops the slot of an interrupted start or repair, if the mirror made it for that."""
     slot = find_slot(dsn, known.slot)
     # A process killed while it made the slot does not know the outcome. A slot without a position is still being
     # created: while the server waits for open transactions, it does not notice that the client is gone.

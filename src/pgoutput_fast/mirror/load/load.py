@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 
 from pgoutput_fast.merge.effect.effect import COMMIT_LSN, UNREPRESENTABLE, current_schema
 from pgoutput_fast.merge.keys import check_key, key_of
-from pgoutput_fast.mirror.errors import LoadStoppedError
 from pgoutput_fast.mirror.follow.history import HistoryFiles
 from pgoutput_fast.mirror.follow.rejects import LoadRejects
 from pgoutput_fast.mirror.follow.tables import MirroredTable, relation_columns
+from pgoutput_fast.mirror.load.source import Followed, TableSource
 from pgoutput_fast.mirror.schema_changes.fingerprint import lacking
 from pgoutput_fast.mirror.server import ServerView
 from pgoutput_fast.mirror.settings import MirrorSettings
@@ -21,15 +21,13 @@ from pgoutput_fast.mirror.state.mirror_state import Gap, KnownColumn
 from pgoutput_fast.postgres.publications import OPERATIONS
 from pgoutput_fast.postgres.row_age import of_one_table
 from pgoutput_fast.schema.metadata_columns import metadata_fields, metadata_names
-from pgoutput_fast.schema.plain import to_types
 from pgoutput_fast.schema.types import stored_schema
-from pgoutput_fast.snapshot.export import SnapshotError
 from pgoutput_fast.snapshot.progress import LoadProgress
-from pgoutput_fast.snapshot.snapshot import Snapshot, SnapshotBatches
+from pgoutput_fast.snapshot.snapshot import Snapshot
 from pgoutput_fast.storage.stores import Store
 from pgoutput_fast.tables.errors import LOAD_AGAIN
 
-__all__ = ["columns_of", "load_schema", "load_table", "logged", "rows_of"]
+__all__ = ["columns_of", "load_schema", "load_table", "logged", "source_of"]
 
 _log = logging.getLogger("pgoutput_fast.mirror")
 
@@ -47,9 +45,9 @@ def load_table(
     *,
     fresh: bool,
     keep_going: Callable[[], bool],
-    progress: Callable[[LoadProgress], object] | None = None,
+    followed: Followed | None = None,
 ) -> None:
-    """Replaces a current table by the rows of a snapshot. The history gets a truncate and the rows, too.
+    """Replaces a current table by the rows of the server. The history gets a truncate and the rows, too.
 
     So a history applied to an empty table gives the current table at every position.
 
@@ -62,7 +60,8 @@ def load_table(
         settings: of the mirror.
         fresh: whether the history begins again, without the changes that it has.
         keep_going: called from time to time: whether to go on.
-        progress: called after each range of pages; None for that of the settings.
+        followed: how far the history is. If it is known, the table may be read in ranges that stay when the load is
+            interrupted. None to read all rows in the snapshot.
 
     Raises:
         LoadStoppedError: if `keep_going` became false.
@@ -70,9 +69,7 @@ def load_table(
         ValueError: if the current table or the history cannot take the rows, the server refuses to read them, the
             publications do not publish every operation, or the key does not tell rows apart.
     """
-    name, position = table.record.table, snapshot.consistent_lsn - 1
-    # A new history has nothing before the load.
-    gap = Gap(-1 if fresh or table.position is None else table.position, position, server.now()[0])
+    name = table.record.on_server
     found, fingerprint = columns_of(snapshot, name, server), server.fingerprint_in(snapshot, name)
     relation = snapshot.tables[name].relation
     check_key(relation, snapshot.catalog.types)
@@ -80,25 +77,52 @@ def load_table(
         raise ValueError(why)
     table.history.expect_own(known=table.record.knows_history)
     table.remember(stage="load", owns_history=True)
-    schema = load_schema(snapshot, name)
-    progress = progress or settings.progress or logged([name])
-    batches = snapshot.read([name], threads=settings.threads, progress=progress)
-    known = None if fresh else table.history.position()
+    source = source_of(table, snapshot, server, store, settings, keep_going)
+    with of_one_table(name):
+        read = source.rows(None if fresh else followed)
+    position, schema = read.position, read.schema
+    # A new history has nothing before the load.
+    gap = Gap(-1 if fresh or table.position is None else table.position, position, server.now()[0])
+    replaces = fresh or table.record.is_first
+    known = None if replaces else table.history.position()
     if fresh:
         table.remember(history_error=None)
-    with of_one_table(name), HistoryFiles(store, run, replace=fresh) as files:
+    with of_one_table(name), HistoryFiles(store, run, replace=replaces) as files:
         history_lsn = position if known is None else known
         rejects = LoadRejects(table, relation, files, position, history_lsn)
-        rows = rejects.of(rows_of(batches, schema, position, keep_going), batches, keep=True)
+        rows = rejects.of(read.rows, read.rejects, keep=True)
         taken = _taken(
             table, files, rows, rejects, replaced=known is not None, schema=schema, position=position
         )
         columns = relation_columns(schema)
         table.current.replace(taken, current_schema(columns), position)
-        table.commit_history(files, history_lsn, schema, replace=fresh)
+        if replaces:
+            source.ranges.remove()  # the history loses the changes with which they could be completed
+        table.commit_history(files, history_lsn, schema, replace=replaces)
     table.read_position()
     table.note_key(key_of(relation), position)
     table.loaded(snapshot.tables[name].relation.oid, found, gap, fingerprint)
+    source.ranges.remove()
+
+
+def source_of(
+    table: MirroredTable,
+    snapshot: Snapshot,
+    server: ServerView,
+    store: Store,
+    settings: MirrorSettings,
+    keep_going: Callable[[], bool],
+) -> TableSource:
+    """Reads the rows of a table for a load. Arguments as for `load_table`."""
+    name = table.record.on_server
+    report = settings.progress or logged(name)
+
+    def progress(now: LoadProgress) -> None:
+        table.loading = now
+        report(now)
+
+    schema = load_schema(snapshot, name)
+    return TableSource(table, snapshot, server, store, settings, schema, keep_going, progress)
 
 
 def columns_of(snapshot: Snapshot, name: str, server: ServerView) -> dict[str, KnownColumn]:
@@ -124,24 +148,6 @@ def columns_of(snapshot: Snapshot, name: str, server: ServerView) -> dict[str, K
         each.name: KnownColumn(numbers[each.name].number if each.name in numbers else None, str(each.type))
         for each in relation_columns(load_schema(snapshot, name))
     }
-
-
-def rows_of(
-    batches: SnapshotBatches, schema: pa.Schema, position: int, keep_going: Callable[[], bool]
-) -> Iterator[pa.Table]:
-    """The rows of a table in plain types, with the position in place of their commits, which are unknown.
-
-    Raises:
-        SnapshotError: if the rows are not complete.
-    """
-    at = schema.get_field_index(COMMIT_LSN)
-    for _, batch in batches:
-        if not keep_going():
-            raise LoadStoppedError
-        rows = to_types(pa.Table.from_batches([batch]), schema)
-        yield rows.set_column(at, schema.field(at), pa.repeat(pa.scalar(position, pa.int64()), rows.num_rows))
-    for why in batches.lost.values():
-        raise SnapshotError(why)
 
 
 def _taken(
@@ -177,29 +183,17 @@ def load_schema(snapshot: Snapshot, name: str) -> pa.Schema:
     return pa.schema([pa.field(field.name, field.type) for field in plain])
 
 
-def logged(tables: Sequence[str]) -> Callable[[LoadProgress], None]:
+def logged(table: str) -> Callable[[LoadProgress], None]:
     """Logs the progress of a load from time to time.
 
     Args:
-        tables: all tables of the load.
+        table: its qualified name.
     """
     last = [time.monotonic()]
 
     def show(now: LoadProgress) -> None:
-        if time.monotonic() - last[0] < _SECONDS:
-            return
-        last[0] = time.monotonic()
-        part = now.table_bytes / now.all_table_bytes if now.all_table_bytes else now.ranges / now.all_ranges
-        left = "" if now.eta_seconds is None else f", about {now.eta_seconds:,.0f} s left"
-        number = tables.index(now.table) + 1 if now.table in tables else 0
-        _log.info(
-            "loading %s (table %d of %d): %s rows, %.0f%%%s",
-            now.table,
-            number,
-            len(tables),
-            f"{now.rows:,}",
-            100 * part,
-            left,
-        )
+        if time.monotonic() - last[0] >= _SECONDS:
+            last[0] = time.monotonic()
+            _log.info("loading %s: %s", table, now)
 
     return show

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from pgoutput_fast.capture.retention import Consumers, retain
-from pgoutput_fast.mirror.errors import LoadStoppedError, MirrorSegmentsGoneError, SlotLostError
+from pgoutput_fast.mirror.errors import LoadStoppedError, MirrorSegmentsGoneError
 from pgoutput_fast.mirror.follow.follow import Follower
 from pgoutput_fast.mirror.follow.registry import Tables
 from pgoutput_fast.mirror.follow.tables import MirroredTable
@@ -100,8 +100,7 @@ class Repair:
 
         Raises:
             LoadStoppedError: if `keep_going` became false. The next call begins again, as after every other error.
-            SlotLostError: if the slot must be dropped first: somebody else has made another one or advanced it, or it
-                can never go on.
+            SlotLostError: if somebody else has made another slot of this name, or advanced it. Drop it first.
             MirrorError: if the tables are ahead of the server, or another server has a slot of this name.
             SnapshotError, ValueError, psycopg2.Error: if the tables cannot be read.
         """
@@ -120,7 +119,7 @@ class Repair:
                 done.append(self._repair(self._tables.named(name), snapshot, time))
                 self._further(len(done))
             for each in self._tables:
-                if each.record.table not in snapshot.tables:
+                if each.record.on_server not in snapshot.tables:
                     each.leave()
         stream = _next_stream(self._given, self._follower.applied.stream)
         progress = Progress(-1, 0, position, time, stream)
@@ -166,9 +165,9 @@ class Repair:
         elif lost(settings.slot, slot) is None:
             ahead = last_change(self._follower, self._tables)
             expect_slot(settings.dsn, settings.slot, settings.segments, ahead)
-            if known.lost is not None:
-                raise SlotLostError(known.lost)
-            return False
+            if known.lost is None:
+                return False
+            drop_slot(settings.dsn, settings.slot)  # this mirror has read it, and it can never go on
         elif slot is not None:
             drop_slot(settings.dsn, settings.slot)
         return True
@@ -210,12 +209,13 @@ class Repair:
         return replace(known, made=True).at("new slot", lsn)
 
     def _repair(self, table: MirroredTable, snapshot: Snapshot, time: int) -> TableRepair:
-        name, settings = table.record.table, self._settings
-        progress = settings.progress or logged([name])
+        name, settings = table.record.on_server, self._settings
+        progress = settings.progress or logged(name)
         try:
             why = why_loaded(table, snapshot, self._server)
             if why is None:
-                table.note_gap(Gap(self._follower.history_lsn, snapshot.consistent_lsn - 1, time))
+                gap = Gap(self._follower.history_lsn, snapshot.consistent_lsn - 1, time)
+                table.remember(gaps=(*table.record.gaps, gap))
                 catch_up(table, snapshot)
                 done = repair_table(
                     table, snapshot, self._store, self._run, self._keep_going, settings.threads, progress

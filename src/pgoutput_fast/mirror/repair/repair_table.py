@@ -8,12 +8,13 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from pgoutput_fast.merge.effect.effect import COMMIT_LSN, UNREPRESENTABLE, Effect
-from pgoutput_fast.merge.effect.net_effect import effect_of
+from pgoutput_fast.merge.effect.fill import parts_of
 from pgoutput_fast.merge.keys import check_key, key_of
 from pgoutput_fast.mirror.follow.history import HistoryFiles
 from pgoutput_fast.mirror.follow.rejects import LoadRejects
 from pgoutput_fast.mirror.follow.tables import MirroredTable, relation_columns
-from pgoutput_fast.mirror.load.load import columns_of, load_schema, rows_of
+from pgoutput_fast.mirror.load.load import columns_of, load_schema
+from pgoutput_fast.mirror.load.source import rows_of
 from pgoutput_fast.mirror.repair.compare.compare import Comparison, Differences, UncomparableError
 from pgoutput_fast.mirror.server import ServerView
 from pgoutput_fast.postgres.row_age import of_one_table
@@ -22,7 +23,7 @@ from pgoutput_fast.snapshot.progress import LoadProgress
 from pgoutput_fast.snapshot.snapshot import Snapshot
 from pgoutput_fast.storage.stores import Store
 
-__all__ = ["TableRepair", "catch_up", "repair_table", "why_loaded"]
+__all__ = ["TableRepair", "catch_up", "repair_table", "why_loaded", "why_uncomparable"]
 
 
 @dataclass(frozen=True)
@@ -57,12 +58,24 @@ class TableRepair:
 
 
 def why_loaded(table: MirroredTable, snapshot: Snapshot, server: ServerView) -> str | None:
-    """Why a table must be loaded rather than compared; None if it can be compared.
+    """Why a table must be loaded rather than compared and repaired; None if it can be compared.
 
     Raises:
         ValueError: if a column has a name that no history can have.
     """
-    record, relation = table.record, snapshot.tables[table.record.table].relation
+    why = why_uncomparable(table, snapshot, server)
+    if why is None and not key_of(snapshot.tables[table.record.on_server].relation):
+        return "it has no key"
+    return why
+
+
+def why_uncomparable(table: MirroredTable, snapshot: Snapshot, server: ServerView) -> str | None:
+    """Why a table and the server's cannot have the same rows now; None if they should.
+
+    Raises:
+        ValueError: if a column has a name that no history can have.
+    """
+    record, relation = table.record, snapshot.tables[table.record.on_server].relation
     if not table.follows:
         return record.error or "it is not loaded"
     if record.history_error is not None:
@@ -71,10 +84,8 @@ def why_loaded(table: MirroredTable, snapshot: Snapshot, server: ServerView) -> 
         return "a part of it is gone"
     if relation.oid != record.oid:
         return "the server has another table of this name now"
-    if columns_of(snapshot, record.table, server) != record.columns:
+    if columns_of(snapshot, record.on_server, server) != record.columns:
         return "its columns have changed"
-    if not key_of(relation):
-        return "it has no key"
     return None
 
 
@@ -92,9 +103,8 @@ def catch_up(table: MirroredTable, snapshot: Snapshot) -> None:
     assert position is not None
     assert table.position is not None
     if position > table.position:
-        key = key_of(snapshot.tables[table.record.table].relation)
-        effect = effect_of(table.history.after(table.position), key)
-        table.current.apply(effect.filled_by(table.current.find), position)
+        key = key_of(snapshot.tables[table.record.on_server].relation)
+        table.current.apply_parts(parts_of(table.history.after(table.position), key), position)
         table.read_position()
 
 
@@ -125,7 +135,7 @@ def repair_table(
         LoadStoppedError, SnapshotError: as `load_table`.
         ValueError: if the current table cannot take the rows, or the server refuses to read them.
     """
-    name, position = table.record.table, snapshot.consistent_lsn - 1
+    name, position = table.record.on_server, snapshot.consistent_lsn - 1
     relation = snapshot.tables[name].relation
     schema, key = load_schema(snapshot, name), key_of(relation)
     check_key(relation, snapshot.catalog.types)
@@ -138,7 +148,7 @@ def repair_table(
                 batches = snapshot.read([name], where=where, threads=threads, progress=progress)
                 # Rejects of rows compared one by one. Those of other rows came with a load or a change.
                 return rejects.of(
-                    rows_of(batches, schema, position, keep_going), batches, keep=where is not None
+                    rows_of(batches, schema, position, keep_going), batches.rejects, keep=where is not None
                 )
 
             found = Comparison(table.current, key, read, schema, relation_columns(schema).names).run()

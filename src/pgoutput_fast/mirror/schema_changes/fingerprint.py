@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 from pgoutput_fast.catalog.builtin_types import OID_OF_NAME
 from pgoutput_fast.postgres.publications import OPERATIONS
@@ -19,11 +19,15 @@ __all__ = [
     "Fingerprint",
     "Leaf",
     "RowQuestion",
+    "Typed",
     "columns_differ",
     "difference",
     "is_only_repacked",
+    "is_packed",
+    "is_same_type",
     "lacking",
     "row_questions",
+    "scale_and_precision",
 ]
 
 LACKING = "its publications do not publish every operation: "
@@ -32,7 +36,9 @@ LACKING = "its publications do not publish every operation: "
 NAMED = "named "
 """Prefix of an entry of `members` if a publication names the table itself."""
 
-_TEXT, _VARCHAR = OID_OF_NAME["text"], OID_OF_NAME["varchar"]
+_TEXT, _VARCHAR, _NUMERIC = (OID_OF_NAME[name] for name in ("text", "varchar", "numeric"))
+# Their modifier is a largest length or precision; without one, all values fit.
+_LIMITED = {OID_OF_NAME[name] for name in ("varbit", "time", "timetz", "timestamp", "timestamptz")}
 
 
 @dataclass(frozen=True)
@@ -47,6 +53,8 @@ class CatalogColumn:
         is_missing: whether the catalog keeps such a value for rows of the table itself.
         xmin: the transaction that last changed this entry of the catalog.
         is_published: whether the publications send it.
+        missing: the value that `is_missing` tells of, as text; None if there is none, or if it cannot be read. It stays
+            the same until the rows of the table are written again.
     """
 
     number: int
@@ -56,6 +64,7 @@ class CatalogColumn:
     is_missing: bool
     xmin: int
     is_published: bool = True
+    missing: str | None = None
 
 
 @dataclass(frozen=True)
@@ -99,6 +108,7 @@ class Fingerprint:
         written: the transaction that last changed its entry in pg_class.
         repack: the transaction of a REPACK (CONCURRENTLY) that had locked the table before these catalogs were read; 0
             for none. Until it ends, no other transaction can alter the table.
+        natts: the largest number that a column ever had; 0 if unknown.
     """
 
     oid: int
@@ -113,6 +123,7 @@ class Fingerprint:
     horizon: int = 0
     written: int = field(default=0, compare=False)
     repack: int = 0
+    natts: int = 0
 
     @property
     def stays_logged(self) -> bool:
@@ -205,42 +216,97 @@ def difference(before: Fingerprint, now: Fingerprint) -> str | None:
     if before.filters != now.filters:
         return "its row filter has changed"
     return (
-        columns_differ(before.columns, now.columns)
+        columns_differ(before.columns, now.columns, before.natts)
         or _rewritten(before, now)
         or _types_differ(before.types, now.types)
         or _leaves_differ(before.leaves, now.leaves)
     )
 
 
-def columns_differ(before: Mapping[str, CatalogColumn], now: Mapping[str, CatalogColumn]) -> str | None:
-    """Why rows taken before may have other values in a column; None if they do not."""
+def columns_differ(
+    before: Mapping[str, CatalogColumn], now: Mapping[str, CatalogColumn], natts: int
+) -> str | None:
+    """Why rows taken before may have other values in a column; None if they do not.
+
+    Args:
+        before, now: the columns.
+        natts: the largest number that a column ever had before; 0 if unknown.
+    """
     names = {each.number: name for name, each in before.items()}
+    renamed = _renamed(before, now)
     for name, column in now.items():
         if not column.is_published:
             continue
-        known = before.get(name)
+        known = before.get(renamed.get(name, name))
         if known is None:
-            if column.number in names:
+            if column.number in names or _is_gap(natts, now, column.number):
                 return f"its column {name!r} was renamed, or added again"
-            if column.is_filled:
+            if column.is_filled and column.missing is None:
                 return f"its new column {name!r} has values in old rows, which the stream does not have"
             continue
         if known.number != column.number:
             return f"its column {name!r} was renamed, or added again"
         if not known.is_published:
             return f"its column {name!r} was not published before"
-        if not _is_same_type(known, column):
+        if not is_same_type(known, column):
             return f"the type of its column {name!r} has changed"
     return None
 
 
-def _is_same_type(before: CatalogColumn, now: CatalogColumn) -> bool:
-    """Whether all values stay the same, as when a varchar becomes longer, or text."""
+def _renamed(before: Mapping[str, CatalogColumn], now: Mapping[str, CatalogColumn]) -> dict[str, str]:
+    """{new name: old name} of a column, if it was renamed and no other column was altered. Otherwise empty."""
+    names = {each.number: name for name, each in before.items()}
+    altered = [name for name, each in now.items() if name not in before or before[name].xmin != each.xmin]
+    if len(altered) != 1 or altered[0] in before or now[altered[0]].number not in names:
+        return {}
+    return {altered[0]: names[now[altered[0]].number]}
+
+
+def _is_gap(natts: int, now: Mapping[str, CatalogColumn], number: int) -> bool:
+    """Whether a new column is gone that came before this one, and changes may have had under the same name."""
+    numbers = {each.number for each in now.values()}
+    return natts > 0 and not numbers.issuperset(range(natts + 1, number))
+
+
+class Typed(Protocol):
+    """A type with its modifier."""
+
+    @property
+    def type_oid(self) -> int: ...
+
+    @property
+    def typmod(self) -> int: ...
+
+
+def is_same_type(before: Typed, now: Typed) -> bool:
+    """Whether ALTER TYPE keeps all values without writing the rows again, as when a varchar becomes longer, or text.
+
+    If it has written them again, values may differ (`USING`), and `_rewritten` finds it.
+    """
     if (before.type_oid, before.typmod) == (now.type_oid, now.typmod):
         return True
-    if not {before.type_oid, now.type_oid} <= {_TEXT, _VARCHAR}:
+    types = {before.type_oid, now.type_oid}
+    if types == {_NUMERIC}:
+        return _is_more_precise(before.typmod, now.typmod)
+    if not (types <= {_TEXT, _VARCHAR} or (len(types) == 1 and types <= _LIMITED)):
         return False
     return now.typmod == -1 or -1 < before.typmod <= now.typmod
+
+
+def _is_more_precise(before: int, now: int) -> bool:
+    """Whether the modifier of a numeric gets a larger precision with the same scale."""
+    (scale, precision), (scale_now, precision_now) = map(scale_and_precision, (before, now))
+    return -1 not in (before, now) and scale == scale_now and precision <= precision_now
+
+
+def scale_and_precision(typmod: int) -> tuple[int, int]:
+    """(scale, precision) of the modifier of a numeric. The scale is a signed number of 11 bits.
+
+    >>> scale_and_precision((8 << 16 | 2) + 4), scale_and_precision((5 << 16 | 2046) + 4)
+    ((2, 8), (-2, 5))
+    """
+    precision, scale = divmod(typmod - 4, 1 << 16)
+    return ((scale & 2047) ^ 1024) - 1024, precision
 
 
 def is_only_repacked(before: Fingerprint | Leaf, now: Fingerprint | Leaf) -> bool:
@@ -267,10 +333,14 @@ def _rewritten(before: Fingerprint, now: Fingerprint) -> str | None:
         # VACUUM FULL writes the value from the catalog into the rows. So does ALTER TABLE, and only its new TOAST table
         # tells the two apart.
         is_packable = is_repacked or (before.toast != 0 and before.toast == now.toast)
-        is_packed = is_packable and old is not None and old.is_missing and not each.is_missing
-        if old is None or (old.xmin != each.xmin and not is_packed):
+        if old is None or (old.xmin != each.xmin and not (is_packable and is_packed(old, each))):
             return "its rows were written again, and its columns were altered"
     return None
+
+
+def is_packed(before: CatalogColumn, now: CatalogColumn) -> bool:
+    """Whether rows have got the values of a column that only the catalogs had."""
+    return before.is_missing and not now.is_missing
 
 
 def _types_differ(before: Mapping[str, Sequence[str]], now: Mapping[str, Sequence[str]]) -> str | None:

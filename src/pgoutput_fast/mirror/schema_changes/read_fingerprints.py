@@ -25,7 +25,7 @@ EXCEPT_SINCE = 190000
 _TABLES = """
 SELECT t.pubname::pg_catalog.text, t.nspname::pg_catalog.text, t.relname::pg_catalog.text, c.oid::pg_catalog.int8,
        c.relnamespace::pg_catalog.int8, c.relfilenode::pg_catalog.int8, c.reltoastrelid::pg_catalog.int8,
-       t.attnames, t.filter, c.xmin::pg_catalog.text::pg_catalog.int8
+       t.attnames, t.filter, c.xmin::pg_catalog.text::pg_catalog.int8, c.relnatts::pg_catalog.int4
 FROM published t JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) t.oid
 ORDER BY t.nspname, t.relname, t.pubname
 """
@@ -67,6 +67,20 @@ SELECT s.pnnspid::pg_catalog.int8, s.oid::pg_catalog.int8, s.xmin::pg_catalog.te
 FROM pg_catalog.pg_publication_namespace s WHERE s.pnpubid OPERATOR(pg_catalog.=) ANY (%s::pg_catalog.oid[])
 """
 
+# From 11 on: the value of old rows, as bytes in hexadecimal, because a client may not get it as text. Arrays of a type
+# with another delimiter than a comma have another text form. A long value is read with a load.
+_MISSING = """
+LEFT JOIN LATERAL (
+    SELECT CASE WHEN t.typdelim OPERATOR(pg_catalog.=) ','
+                THEN a.attmissingval::pg_catalog.text::pg_catalog.text[] END
+    FROM pg_catalog.pg_type t WHERE t.oid OPERATOR(pg_catalog.=) a.atttypid) AS m (v) ON a.atthasmissing
+"""
+_MISSING_HEX = """
+CASE WHEN pg_catalog.cardinality(m.v) OPERATOR(pg_catalog.=) 1
+      AND pg_catalog.octet_length(m.v[1]) OPERATOR(pg_catalog.<) 8192
+     THEN pg_catalog.encode(pg_catalog.convert_to(m.v[1], pg_catalog.getdatabaseencoding()), 'hex') END
+"""
+
 # atthasmissing came with 11, attidentity with 10, attgenerated with 12.
 _COLUMNS = """
 SELECT a.attrelid::pg_catalog.int8, a.attname::pg_catalog.text, a.attnum::pg_catalog.int4,
@@ -74,8 +88,9 @@ SELECT a.attrelid::pg_catalog.int8, a.attname::pg_catalog.text, a.attnum::pg_cat
        a.atthasdef OR a.attidentity::pg_catalog.text OPERATOR(pg_catalog.<>) '',
        coalesce((pg_catalog.to_json(a) OPERATOR(pg_catalog.->>) 'atthasmissing')::pg_catalog.bool, false),
        a.xmin::pg_catalog.text::pg_catalog.int8,
-       coalesce(pg_catalog.to_json(a) OPERATOR(pg_catalog.->>) 'attgenerated', '') OPERATOR(pg_catalog.<>) ''
-FROM pg_catalog.pg_attribute a
+       coalesce(pg_catalog.to_json(a) OPERATOR(pg_catalog.->>) 'attgenerated', '') OPERATOR(pg_catalog.<>) '',
+       {missing_hex}
+FROM pg_catalog.pg_attribute a {missing}
 WHERE a.attrelid OPERATOR(pg_catalog.=) ANY (%s::pg_catalog.oid[])
   AND a.attnum OPERATOR(pg_catalog.>) 0 AND NOT a.attisdropped
 ORDER BY a.attrelid, a.attnum
@@ -189,6 +204,7 @@ def read_fingerprints(
             horizon,
             each[0][9],
             repacks.get(oid, 0),
+            each[0][10],
         )
     return found, types
 
@@ -254,14 +270,20 @@ def _columns(
     """The columns of the tables, and the names of the generated ones."""
     columns: dict[int, dict[str, CatalogColumn]] = {oid: {} for oid in oids}
     generated: dict[int, set[str]] = {oid: set() for oid in oids}
-    cursor.execute(_COLUMNS, (list(oids),))
-    for oid, name, number, type_oid, typmod, has_default, is_missing, xmin, is_generated in cursor.fetchall():
+    has_missing = cursor.connection.server_version >= 110000
+    query = _COLUMNS.format(
+        missing_hex=_MISSING_HEX if has_missing else "NULL", missing=_MISSING if has_missing else ""
+    )
+    encoding = cursor.connection.get_parameter_status("server_encoding")
+    cursor.execute(query, (list(oids),))
+    for oid, name, number, kind, typmod, has_default, is_missing, xmin, is_generated, value in cursor:
+        missing = _text(value, encoding)
         columns[oid][name] = CatalogColumn(
-            number, type_oid, typmod, has_default or is_missing, is_missing, xmin
+            number, kind, typmod, has_default or is_missing, is_missing, xmin, missing=missing
         )
         if is_generated:
             generated[oid].add(name)
-    if cursor.connection.server_version >= 110000:
+    if has_missing:
         cursor.execute(_MISSING_BELOW, (list(oids),))
         for oid, name in cursor.fetchall():
             if name in columns[oid]:
@@ -282,10 +304,18 @@ def _sent(
         is_sent = may_be and any(
             name in listed if listed is not None else name not in generated for listed in lists
         )
-        found[name] = CatalogColumn(
-            each.number, each.type_oid, each.typmod, each.is_filled, each.is_missing, each.xmin, is_sent
-        )
+        found[name] = replace(each, is_published=is_sent)
     return found
+
+
+def _text(value: str | None, encoding: str | None) -> str | None:
+    """The text of bytes in hexadecimal; None if it may lack a UTF-8 form."""
+    if value is None:
+        return None
+    try:
+        return bytes.fromhex(value).decode("utf-8" if encoding == "UTF8" else "ascii")
+    except UnicodeDecodeError:
+        return None
 
 
 def _leaves(cursor: Any, oids: Sequence[int], repacks: Mapping[int, int]) -> dict[int, dict[str, Leaf]]:

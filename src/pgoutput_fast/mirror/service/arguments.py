@@ -9,6 +9,7 @@ from typing import Any
 
 from pgoutput_fast.base.arguments import expect_count, expect_kind, kind_of
 from pgoutput_fast.capture.retention import Retention
+from pgoutput_fast.catalog.patterns import check_patterns
 from pgoutput_fast.schema.options import Options
 
 __all__ = ["expect_arguments", "expect_bool", "expect_place"]
@@ -102,6 +103,12 @@ def _callable(name: str, value: object) -> None:
         raise TypeError(f"{name} must be a function or None, not {kind_of(value)}")
 
 
+def _snapshot(name: str, value: object) -> None:
+    _text(name, value)
+    if value not in ("shared", "ranges"):
+        raise ValueError(f"{name} must be 'shared' or 'ranges', not {value!r}")
+
+
 _CHECKS: Mapping[str, Callable[[str, Any], None]] = {
     "dsn": _text,
     "slot": _slot,
@@ -111,17 +118,23 @@ _CHECKS: Mapping[str, Callable[[str, Any], None]] = {
     "merge_seconds": _optional(_seconds),
     "merge": _text_or_dict,
     "options": _of(Options, "an Options"),
+    "tables": _optional(check_patterns),
+    "exclude": check_patterns,
     "adopt": expect_bool,
+    "failover": expect_bool,
     "retention": _of(Retention, "a Retention"),
     "keep_points": expect_count,
+    "keep_seconds": _optional(_seconds),
     "in_step": expect_bool,
     "threads": expect_count,
+    "snapshot": _snapshot,
     "progress": _optional(_callable),
     "storage_options": _of(Mapping, "a dict"),
     "backlog_bytes": _optional(expect_count),
     "retry_seconds": lambda name, value: _seconds(name, value, zero=True),
     "iceberg_catalog": _of(Mapping, "a dict"),
     "namespace": _text,
+    "trust_widening": expect_bool,
     "metrics_file": _optional(expect_place),
     "metrics_address": _optional(_text),
 }

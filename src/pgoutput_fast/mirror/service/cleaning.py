@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from pgoutput_fast.mirror.follow.registry import Tables
+from pgoutput_fast.mirror.load.ranges import LoadedRanges
 from pgoutput_fast.mirror.state.layout import SPILL
 from pgoutput_fast.mirror.state.mirror_state import MirrorState
 from pgoutput_fast.mirror.state.points import Points
@@ -47,6 +48,9 @@ class Cleaning:
             self._clean(tables)
             # Files of a load that was not committed go once their table exists.
             self._next = time.monotonic()
+            for each in tables:
+                if not each.wants_load:
+                    LoadedRanges(self._store, each.directory).remove()
         self.remove_spilled()
 
     def remove_spilled(self) -> None:

@@ -27,16 +27,29 @@ _OF_TABLES = {
         "counter",
         "Changes that the mirror applied to the current table.",
     ),
-    "merges": ("merges_total", "counter", "How often the mirror changed the current table."),
+    "merges": ("merges_total", "counter", "Merges into the current table."),
     "merge_seconds": (
         "merge_seconds_total",
         "counter",
-        "Seconds in which the mirror changed the current table.",
+        "Seconds that merges into the current table took.",
     ),
     "rejects": (
         "rejects_total",
         "counter",
         "Values and changes that have no Arrow form, or could not be decoded: they are in the table's rejects.",
+    ),
+    "load.rows": ("load_rows", "gauge", "Rows that the load of the table has read."),
+    "load.nbytes": ("load_bytes", "gauge", "Bytes that the load of the table has received from the server."),
+    "load.part": (
+        "load_ratio",
+        "gauge",
+        "The fraction of the table's pages that its load has read.",
+    ),
+    "load.rows_per_second": ("load_rows_per_second", "gauge", "Rows per second of the load of the table."),
+    "load.eta_seconds": (
+        "load_left_seconds",
+        "gauge",
+        "Estimated seconds until the table is loaded.",
     ),
 }
 
@@ -48,9 +61,9 @@ class MirrorMetrics:
     Attributes:
         slot: the slot's name.
         running: whether the mirror runs.
-        tables: the state of each table, sorted by name; during an outage, the state before it. Empty until the first
-            load is complete.
-        points: how many points are recorded; None until the first load is complete.
+        tables: the state of each table, sorted by name; during an outage, the state before it. Empty before the mirror
+            knows its tables.
+        points: how many points are recorded; None before the mirror knows its tables.
         history_lag_bytes: bytes of WAL between the position of the histories and the end of the server's WAL: the lag
             of the fresh view. None until the first load is complete, or if the server did not answer.
         kept_bytes: bytes of WAL that the server keeps for the slot; None if there is no slot, or no answer.
@@ -91,13 +104,15 @@ class MirrorMetrics:
             ("kept_bytes", self.kept_bytes, "Bytes of WAL that the server keeps for the slot."),
             ("backlog_bytes", self.backlog_bytes, "Bytes of segments that are not in the histories yet."),
             ("paused", int(self.paused), "1 while the capture pauses because of the backlog, else 0."),
-            ("stopped_tables", stopped, "Tables that are stopped, or whose history is."),
+            ("stopped_tables", stopped, "Tables that are stopped, or whose history is stopped."),
         ):
             if value is not None:
                 yield from _headed(f"{_NAME}_{name}", "gauge", what)
                 yield f"{_NAME}_{name}{{{slot}}} {value}"
         for attribute, (name, kind, what) in _OF_TABLES.items():
-            found = [(each.table, getattr(each, attribute)) for each in self.tables]
+            of, _, attribute = attribute.rpartition(".")
+            objects = [(each.table, each.load if of else each) for each in self.tables]
+            found = [(table, getattr(each, attribute)) for table, each in objects if each is not None]
             known = [(table, value) for table, value in found if value is not None]
             if known:
                 yield from _headed(f"{_NAME}_{name}", kind, what)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
+from pgoutput_fast.base.display import no_such_name
 from pgoutput_fast.capture.errors import CaptureError
 from pgoutput_fast.capture.process import CaptureProcess, Settings
 from pgoutput_fast.capture.retention import Consumers
@@ -18,10 +19,12 @@ from pgoutput_fast.mirror.follow.backlog import Backlog
 from pgoutput_fast.mirror.follow.follow import Follower, Pace
 from pgoutput_fast.mirror.follow.in_step import expect_in_step
 from pgoutput_fast.mirror.follow.published import check_publications
+from pgoutput_fast.mirror.follow.quiet_tables import QuietTables
 from pgoutput_fast.mirror.follow.registry import Tables
 from pgoutput_fast.mirror.follow.tables import MirroredTable
 from pgoutput_fast.mirror.load.begin import begin
 from pgoutput_fast.mirror.load.loads import Loads
+from pgoutput_fast.mirror.load.ranges import LoadedRanges
 from pgoutput_fast.mirror.repair.repair import Repair, in_stream, last_change
 from pgoutput_fast.mirror.repair.repair_table import TableRepair
 from pgoutput_fast.mirror.server import ServerView
@@ -43,8 +46,9 @@ __all__ = ["MirrorRun"]
 
 _log = logging.getLogger("pgoutput_fast.mirror")
 
-# Shortest and longest pause between checks for new segments; and the period of checks for new tables.
-_POLL_SECONDS, _LOOK_SECONDS = (0.1, 2.0), 30.0
+# Shortest and longest pause between checks for new segments, the shortest one in an object store; and the period of
+# checks for new tables.
+_POLL_SECONDS, _POLL_STORE_SECONDS, _LOOK_SECONDS = (0.02, 2.0), 0.1, 30.0
 # Seconds between checks that a capture is connected, after an outage.
 _QUESTION_SECONDS = 1.0
 # Seconds before a failed load is tried again.
@@ -79,7 +83,7 @@ class MirrorRun:
     Raises:
         MirrorError: if the target has another mirror, or the tables of another server or database. Nothing is changed
             then.
-        As `begin`: it makes the slot and loads the tables, unless that is done already.
+        As `begin`: it makes the slot, unless that is done already.
     """
 
     def __init__(
@@ -94,7 +98,8 @@ class MirrorRun:
     ) -> None:
         self._store, self._stop, self._outages, self._check = store, stop, outages, check
         self._run = secrets.token_hex(8)
-        self._state, self._points = MirrorState(store, check), Points(store, settings.keep_points, check)
+        self._state = MirrorState(store, check)
+        self._points = Points(store, settings.keep_points, check, keep_seconds=settings.keep_seconds)
         # The segments of every slot have their own directory.
         self._given = settings
         self._settings = settings = in_stream(settings, self._state.progress())
@@ -104,7 +109,7 @@ class MirrorRun:
             expect_source(settings, beginning, self._state, store, another=another_source)
         self._repaired: list[TableRepair] = []
         self._backlog: Backlog | None = None
-        self._server = ServerView(settings.dsn, settings.publications, self._state)
+        self._server = ServerView(settings.dsn, settings.publications, self._state, settings.chosen)
         # When to check next that a capture is connected; whether this run has applied all existing segments.
         self._next_question, self._caught_up = 0.0, False
         self._loads = Loads(store, self._server, self._run)
@@ -112,20 +117,21 @@ class MirrorRun:
         self._missing: set[str] = set()
         self.tables = self._open()
         self.tables.save_problems()
+        self._expect_chosen()
+        for each in self.tables:
+            # Before any change is taken: those of such a table are left out from now on.
+            if not settings.chosen.has(each.record.on_server):
+                each.leave()
+                LoadedRanges(store, each.directory).remove()
         self._cleaning = Cleaning(store, self._state, self._points)
         self._cleaning.clean_after_kill(self.tables)
         self.tables.fix_statistics()
         self._state.set_run(self._run)
-        progress = begin(
-            settings,
-            store,
-            self._state,
-            self._points,
-            self._server,
-            self._reopened,
-            self._run,
-            self._keep_going,
+        progress, snapshot = begin(
+            settings, self._state, self._points, self._server, self._reopened, self._keep_going
         )
+        if snapshot is not None:
+            self._loads.begin_with(snapshot)
         self._check_names()
         self.follower = self._follower(progress)
         beginning = self._state.beginning()
@@ -133,6 +139,18 @@ class MirrorRun:
             _log.warning("the repair was interrupted: it begins again")
             self.repair(stop)
         self.follower.mark()
+
+    def _expect_chosen(self) -> None:
+        """
+        Raises:
+            MirrorError: if a name or pattern of `tables` matches no table: all others would be left out instead.
+        """
+        chosen = self._settings.chosen
+        if not chosen.without_match({each.record.on_server for each in self.tables}):
+            return
+        published = self._server.published() | {each.record.on_server for each in self.tables}
+        for each in chosen.without_match(published):
+            raise MirrorError(no_such_name("published table", each, published))
 
     def _check_names(self) -> None:
         merges = self._settings.table_options.merge
@@ -191,8 +209,14 @@ class MirrorRun:
         return self._repaired
 
     def end(self) -> None:
-        """Notes that this run left no files."""
+        """Ends what other threads do, and notes that this run left no files."""
+        self.tables.end_joining()
         self._state.set_run(None)
+
+    def close(self) -> None:
+        """Releases an unused snapshot on the server, and ends what other threads do."""
+        self._loads.close()
+        self.tables.give_up_joining()
 
     def until(self, lsn: int | None, time_now: int | None, stop: threading.Event) -> None:
         """Follows the changes until all commits up to an LSN are in all tables, or it is told to stop.
@@ -203,24 +227,30 @@ class MirrorRun:
             stop: set when it must end.
         """
         self._stop = stop
-        follower, until = self.follower, lsn
         self._cleaning.begin()
         if self._settings.in_step:
             expect_in_step(self.tables)
         self._missing = set()
         self._expect_slot()
         self._check_publications()
-        more = _MOST_MORE
+        try:
+            self._until(lsn, time_now, stop)
+        finally:
+            self._loads.close()
+
+    def _until(self, lsn: int | None, time_now: int | None, stop: threading.Event) -> None:
+        follower, until, more = self.follower, lsn, _MOST_MORE
         while not stop.is_set():
             self._run_capture(until)
             if until is None or lsn is None or stop.is_set():
                 return
             follower.note_position(until, time_now)
+            until = max(until, self._loads.awaits or 0)
             if any(each.wants_load and (each.position or 0) < lsn for each in self.tables):
                 stop.wait(_RETRY_SECONDS)
                 continue
             # A table that was loaded meanwhile is ahead of the others, which catch up to a common position.
-            if follower.is_common:
+            if follower.is_common or not any(each.follows for each in self.tables):
                 return
             if not more:
                 follower.apply()
@@ -243,7 +273,6 @@ class MirrorRun:
             with self._backlog:
                 self._follow(capture)
         finally:
-            self._loads.close()
             capture.stop()
         self.follower.finish()
         if not stop.is_set():
@@ -262,6 +291,7 @@ class MirrorRun:
     def _follow(self, capture: CaptureProcess) -> None:
         """Takes the segments of the capture, until it ends or the mirror is told to stop."""
         stop = self._stop
+        shortest = _POLL_STORE_SECONDS if is_uri(self._settings.segments) else _POLL_SECONDS[0]
         next_look = time.monotonic() + _LOOK_SECONDS
         while True:
             # Checked before the segments, so that they are complete.
@@ -276,7 +306,7 @@ class MirrorRun:
                 except Exception as problem:  # the capture reports a server that is away for too long
                     _log.warning("the publications cannot be read now: %s", str(problem).strip())
                 next_look = time.monotonic() + _LOOK_SECONDS
-            stop.wait(min(max(self._settings.seconds / 20, _POLL_SECONDS[0]), _POLL_SECONDS[1]))
+            stop.wait(min(max(self._settings.seconds / 20, shortest), _POLL_SECONDS[1]))
 
     def _captures(self, capture: CaptureProcess) -> bool:
         """Whether the capture still runs.
@@ -303,7 +333,9 @@ class MirrorRun:
             raise explained from problem
 
     def _expect_slot(self) -> None:
-        settings = self._settings
+        settings, known = self._settings, self._state.beginning()
+        if known is not None and known.lost is not None:
+            raise SlotLostError(known.lost)
         expect_slot(settings.dsn, settings.slot, settings.segments, last_change(self.follower, self.tables))
 
     def _check_outage(self) -> None:
@@ -340,6 +372,7 @@ class MirrorRun:
             self._state,
             self._server,
             self._check,
+            trusts_widening=settings.trusts_widening,
         )
 
     def _reopened(self) -> Tables:
@@ -355,8 +388,9 @@ class MirrorRun:
 
     def _check_publications(self) -> None:
         """Notes tables that must be loaded, and those that are no longer published."""
+        quiet = QuietTables(self._store, self._run, self._server, self._decoding())
         self._missing = check_publications(
-            self.tables, self._server, self._missing, self.follower.through, self._keep_going
+            self.tables, self._server, self._missing, self.follower.through, quiet, self._keep_going
         )
 
     def _load_tables(self) -> None:
@@ -381,7 +415,7 @@ def _capture_settings(mirror: MirrorSettings, until: int | None) -> Settings:
     """The settings of the capture process, which ends at the LSN `until`."""
     retention = mirror.retention
     more: dict[str, Any] = {} if retention is None else {"retention": asdict(retention)}
-    more["adopt"] = mirror.adopt
+    more["adopt"], more["failover"] = mirror.adopt, mirror.failover
     # Compression does not pay for a segment that is read once and removed, unless it is sent to an object store.
     if retention is not None and retention.consumed and not is_uri(mirror.segments):
         more["compressed"] = False

@@ -17,6 +17,7 @@ from pgoutput_fast.capture.metrics import reporting
 from pgoutput_fast.capture.retention import Retention
 from pgoutput_fast.capture.retries import RETRY_SECONDS
 from pgoutput_fast.catalog.identifiers import parse_qualified_name, quote_qualified_name
+from pgoutput_fast.catalog.patterns import Chosen
 from pgoutput_fast.mirror.errors import LoadStoppedError
 from pgoutput_fast.mirror.follow.backlog import BACKLOG_BYTES
 from pgoutput_fast.mirror.repair.repair_table import TableRepair
@@ -27,8 +28,8 @@ from pgoutput_fast.mirror.service.outages import Outages
 from pgoutput_fast.mirror.service.run import MirrorRun
 from pgoutput_fast.mirror.service.start_undo import StartUndo
 from pgoutput_fast.mirror.service.status import TableStatus, table_status, without_slot
-from pgoutput_fast.mirror.service.stored import stored_status
-from pgoutput_fast.mirror.settings import MirrorSettings
+from pgoutput_fast.mirror.service.stored import stored_status, unfinished
+from pgoutput_fast.mirror.settings import MirrorSettings, decoding_options
 from pgoutput_fast.mirror.slot import slot_problem
 from pgoutput_fast.mirror.state.identity import expect_same
 from pgoutput_fast.mirror.state.layout import SEGMENTS, WRITER
@@ -43,6 +44,7 @@ from pgoutput_fast.snapshot.progress import LoadProgress
 from pgoutput_fast.storage.lease import WriterLease
 from pgoutput_fast.storage.paths import absolute
 from pgoutput_fast.storage.stores import make_target, open_store
+from pgoutput_fast.tables.advice import advised
 from pgoutput_fast.tables.errors import MirrorError
 from pgoutput_fast.tables.formats import FORMATS, HISTORIES, check_name
 from pgoutput_fast.tables.naming import Naming
@@ -66,6 +68,10 @@ class Mirror:
         target: a directory or a URI; it is created. `current/` has the current tables, `history/` all changes,
             `_segments/` the stream of the server, and `_rejects/` values and changes that could not be decoded or have
             no Arrow form.
+        tables: only these of the published tables, by qualified name, quoted as in SQL, or by a pattern such as
+            `public.*`. None for all. A table that the mirror has, and that is not chosen any more, stays as it is. It
+            is loaded if it is chosen again.
+        exclude: not these tables, by name or pattern.
         format: of the current tables: `delta`; `iceberg` for Iceberg tables with a catalog in `current/_catalog.db`;
             `duckdb` for tables in the database `current.duckdb`; or `ducklake` for tables in a lake with the catalog
             `current.ducklake`. Histories are Delta tables.
@@ -84,19 +90,29 @@ class Mirror:
         retention: which segments are removed; None for none. With `Retention(consumed=True)` they stay until all tables
             have them.
         keep_points: how many points in time can be read (see `at`). Files that only older versions have are removed.
+        keep_seconds: also keep what is needed to read the tables as of any time in the last so many seconds (`fresh`),
+            and about a thousand of the points then. None to keep only `keep_points`.
         in_step: change current tables only if all of them can reach the same position. Then every change of them
             records a point, and a stopped table stops the mirror.
-        threads: number of sessions that read a table during a load.
+        threads: number of sessions that read during a load: a large table, or as many small ones at the same time.
+        snapshot: `"shared"`: a load reads its tables in one transaction, which may stay open for as long as the load
+            takes. `"ranges"`: it reads each range of the pages of a large table with a key in a transaction of its own,
+            so that VACUUM can remove old rows meanwhile.
         progress: called after each range of pages during a load; None to log the progress.
         storage_options: options of delta-rs for the store, besides the URI.
         retry_seconds: how long to wait for a server or store that cannot be reached, once the mirror has begun.
         backlog_bytes: above about this many bytes of segments that are not in histories yet, the capture pauses until
             half of them are left. The server keeps the changes meanwhile. None for no limit.
+        failover: whether standbys may have the slot, so that the mirror goes on after a failover without a repair
+            (17 and later). An existing slot gets the property, too. False leaves it as it is.
         iceberg_catalog: for Iceberg: the properties of a pyiceberg catalog, such as `{"type": "rest", "uri": ...}`;
             `name` is the catalog's name. None for a catalog in the target.
         namespace: a prefix of the schemas' names in the target, such as `north_`, so that an Iceberg catalog can have
             the tables of several mirrors. Each mirror has a target of its own. `at`, `status` and `fresh` take and give
             the names of the server.
+        trust_widening: you state that ALTER TABLE, if it makes a column wider (`int` to `bigint`, `real` to `double
+            precision`, a numeric with a larger scale), does nothing else to the rows: there is no `USING` with other
+            values. Then the mirror makes its own column wider. False: it loads the table again.
         metrics_file: a file that gets the metrics every ten seconds while the mirror runs, for Prometheus' node
             exporter.
         metrics_address: `host:port` where Prometheus can scrape the metrics while the mirror runs.
@@ -113,6 +129,8 @@ class Mirror:
         publications: Sequence[str],
         target: str | os.PathLike[str],
         *,
+        tables: Sequence[str] | None = None,
+        exclude: Sequence[str] = (),
         format: str = "delta",
         segments: str | os.PathLike[str] | None = None,
         seconds: float = 10.0,
@@ -122,54 +140,52 @@ class Mirror:
         adopt: bool = False,
         retention: Retention | None = None,
         keep_points: int = MOST_POINTS,
+        keep_seconds: float | None = None,
         in_step: bool = False,
         threads: int = 1,
+        snapshot: Literal["shared", "ranges"] = "shared",
         progress: Callable[[LoadProgress], object] | None = None,
         storage_options: Mapping[str, str] | None = None,
         retry_seconds: float = RETRY_SECONDS,
         backlog_bytes: int | None = BACKLOG_BYTES,
+        failover: bool = False,
         iceberg_catalog: Mapping[str, str] | None = None,
         namespace: str = "",
+        trust_widening: bool = False,
         metrics_file: str | os.PathLike[str] | None = None,
         metrics_address: str | None = None,
     ) -> None:
         arguments = dict(locals())
         expect_list("publications", publications)
+        expect_list("tables", tables)
+        expect_list("exclude", exclude)
         others = arguments.keys() - {"self", "publications", "format"}
         expect_arguments({name: arguments[name] for name in others})
+        if tables is not None and not tables:
+            raise ValueError("tables is empty: pass None for all published tables")
+        chosen = Chosen(None if tables is None else tuple(tables), tuple(exclude))
         merge_seconds = seconds if merge_seconds is None else merge_seconds
         if not merge_seconds >= seconds:
             raise ValueError("merge_seconds must not be less than seconds")
         # Independent of later changes of the working directory; a Spark sink finds the directory, too.
         self._store = open_store(absolute(target))
-        table_options = TableOptions(storage_options, iceberg_catalog, naming=Naming(namespace), merge=merge)
+        table_options = TableOptions(
+            storage_options, iceberg_catalog, naming=Naming(namespace), merge=merge, history_seconds=seconds
+        )
         check_name(format, "current")
         FORMATS[format].check(self._store, table_options, format)
         FORMATS[HISTORIES].check_path(self._store, HISTORIES)
         given = None if segments is None else absolute(segments)
         self._settings = MirrorSettings(
-            dsn,
-            slot,
-            tuple(sorted(set(publications))),
-            format,
-            os.fspath(self._store.at(SEGMENTS)) if given is None else given,
-            given,
-            adopt,
-            _decoding(options),
-            threads,
-            table_options,
-            seconds,
-            merge_seconds,
-            retention,
-            keep_points,
-            in_step,
-            progress,
-            retry_seconds,
-            backlog_bytes,
-        )
+            dsn, slot, tuple(sorted(set(publications))), format,
+            os.fspath(self._store.at(SEGMENTS)) if given is None else given, given,
+            adopt, decoding_options(options), threads, table_options, seconds, merge_seconds, retention, keep_points,
+            in_step, progress, retry_seconds, backlog_bytes, failover, keep_seconds, chosen, snapshot == "ranges",
+            trust_widening,
+        )  # fmt: skip
         self._outages = Outages(self._store, retry_seconds)
         self._check: Callable[[], object] | None = None
-        self._server = ServerView(dsn, publications)
+        self._server = ServerView(dsn, publications, chosen=chosen)
         self._stack = ExitStack()
         self._is_open = False
         self._run: MirrorRun | None = None
@@ -200,7 +216,7 @@ class Mirror:
     def __enter__(self) -> Mirror:
         for each in (HISTORIES, self._settings.format):
             FORMATS[each].check_package(f"a mirror with format={self._settings.format!r}")
-        with ExitStack() as stack:
+        with advised(self._store), ExitStack() as stack:
             undo = StartUndo(self._store)
             make_target(self._store)
             self._check = stack.enter_context(WriterLease(self._store, WRITER)).check
@@ -220,7 +236,13 @@ class Mirror:
     def close(self) -> None:
         """Lets other processes mirror into the target. If the mirror could not begin, the target is as before."""
         self._is_open = False
+        self._end_run()
         self._stack.close()
+
+    def _end_run(self) -> None:
+        if self._run is not None:
+            self._run.close()
+        self._run = None
 
     def _undo(self, undo: StartUndo) -> None:
         """Removes the files and directories of this process, if the mirror has not begun."""
@@ -267,7 +289,7 @@ class Mirror:
             try:
                 task()
             except BaseException:
-                self._run = None
+                self._end_run()
                 raise
 
         with reporting(self._meter, log_seconds=None, file=self._metrics_file, address=self._metrics_address):
@@ -282,19 +304,12 @@ class Mirror:
 
     @property
     def unfinished(self) -> str | None:
-        """The work that was stopped and must begin again, and its slot on the server; None without such work.
+        """The work that was stopped before its end, and its slot on the server; None without such work.
 
         Raises:
             OSError: if the target cannot be read.
         """
-        known = MirrorState(self._store).beginning()
-        if known is None or known.stage == "done":
-            return None
-        what = "first load" if known.stage in ("slot", "load") else "repair"
-        return (
-            f"the {what} is not complete: run the mirror again, and it begins again. Slot {known.slot} may stay on the "
-            "server and keep WAL: if you give the mirror up, drop it with drop_slot"
-        )
+        return unfinished(MirrorState(self._store))
 
     def repair(
         self, *, stop: threading.Event | None = None, another_source: bool = False
@@ -356,7 +371,8 @@ class Mirror:
         parts = parse_qualified_name(table)
         name = table if parts is None else quote_qualified_name(*parts)
         published = sorted(self._server.fingerprints())
-        if name not in published:
+        renamed = {each.table: each.renamed for each in MirrorState(self._store).tables().values()}
+        if (renamed.get(name) or name) not in published:
             alike = [each for each in published if each.endswith(f".{table}")]
             hint = (
                 f": write {' or '.join(alike)}"
@@ -371,7 +387,7 @@ class Mirror:
             run.load(found, fresh=found.record.history_error is not None)
             run.follower.mark()
         except BaseException:
-            self._run = None
+            self._end_run()
             raise
         if found.record.stage != "follow":
             raise MirrorError(f"{name} cannot be loaded: {found.record.error}")
@@ -403,7 +419,7 @@ class Mirror:
                 "now. Then forget it"
             )
         state.forget_table(directory)
-        self._run = None
+        self._end_run()
 
     def status(self) -> list[TableStatus]:
         """The state of all tables, sorted by name. Asks the server for its position.
@@ -462,12 +478,3 @@ class Mirror:
     def _expect_open(self) -> None:
         if not self._is_open:
             raise MirrorError("the mirror is not open: use it in a with block")
-
-
-def _decoding(options: Options | None) -> Options:
-    """The decoding options. By default, damaged changes go to the rejects, and their table stops."""
-    options = Options(on_error="quarantine") if options is None else options
-    for name in ("transactions", "metadata_prefix", "tables", "columns", "plain", "schemas", "extra_columns"):
-        if getattr(options, name) != getattr(Options(), name):
-            raise ValueError(f"a mirror needs the default of the option {name}: leave it out")
-    return options

@@ -11,6 +11,7 @@ from pgoutput_fast.tables.errors import RELOAD
 if TYPE_CHECKING:
     from pgoutput_fast.mirror.follow.tables import MirroredTable
     from pgoutput_fast.mirror.state.mirror_state import Progress
+    from pgoutput_fast.snapshot.progress import LoadProgress
 
 __all__ = ["TableStatus", "table_status", "without_slot"]
 
@@ -45,6 +46,9 @@ class TableStatus:
         merges: how often this process has changed the current table.
         merge_seconds: the time for that.
         rejects: how many values and changes in its rejects have no Arrow form, or could not be decoded.
+        renamed: the name that it has got on the server since its load; None if it is `table`.
+        load: the progress of its load; None if there is none. In another process, only of a table of many pages with a
+            key.
     """
 
     table: str
@@ -61,6 +65,8 @@ class TableStatus:
     merges: int = 0
     merge_seconds: float = 0.0
     rejects: int = 0
+    load: LoadProgress | None = None
+    renamed: str | None = None
 
     def __str__(self) -> str:
         position = "" if self.position is None else f" at {format_lsn(self.position)}"
@@ -68,8 +74,10 @@ class TableStatus:
         seconds = "" if self.lag_seconds is None else f" and {self.lag_seconds:,.1f} s"
         rejects = f", {self.rejects:,} values or changes are in its rejects" if self.rejects else ""
         error = self.error or self.history_error
-        state = f"{_STATES[self.state]}{position}{lag}{seconds}{rejects}"
-        return f"{self.table}: {state}{'' if error is None else f': {self._with_remedy(error)}'}"
+        load = "" if self.load is None else f", {self.load}"
+        state = f"{_STATES[self.state]}{load}{position}{lag}{seconds}{rejects}"
+        renamed = "" if self.renamed is None else f" ({self.renamed} on the server)"
+        return f"{self.table}{renamed}: {state}{'' if error is None else f': {self._with_remedy(error)}'}"
 
     def _with_remedy(self, error: str) -> str:
         """An error with its remedy, unless the table is loaded anyway."""
@@ -77,7 +85,7 @@ class TableStatus:
 
 
 def without_slot(found: list[TableStatus], why: str | None) -> list[TableStatus]:
-    """The states if the mirror cannot go on with its slot, so that no table follows.
+    """The states if the mirror cannot go on with its slot, so that no table follows or can be loaded.
 
     Args:
         found: the states otherwise.
@@ -85,7 +93,8 @@ def without_slot(found: list[TableStatus], why: str | None) -> list[TableStatus]
     """
     if why is None:
         return found
-    return [replace(each, state="stopped", error=why) if each.state == "follow" else each for each in found]
+    going = ("follow", "load")
+    return [replace(each, state="stopped", error=why) if each.state in going else each for each in found]
 
 
 def table_status(
@@ -133,4 +142,6 @@ def table_status(
         table.merges,
         table.merge_seconds,
         record.rejects,
+        table.loading if table.wants_load else None,
+        record.renamed,
     )

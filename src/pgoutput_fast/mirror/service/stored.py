@@ -7,17 +7,20 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 
+from pgoutput_fast.base.display import some_of
 from pgoutput_fast.mirror.follow.registry import Tables
 from pgoutput_fast.mirror.follow.tables import MirroredTable
+from pgoutput_fast.mirror.load.ranges import LoadedRanges
 from pgoutput_fast.mirror.server import ServerView
 from pgoutput_fast.mirror.service.status import TableStatus, table_status, without_slot
 from pgoutput_fast.mirror.slot import slot_problem
 from pgoutput_fast.mirror.state.layout import SEGMENTS
 from pgoutput_fast.mirror.state.mirror_state import MirrorState
 from pgoutput_fast.storage.stores import Store, open_store
+from pgoutput_fast.tables.formats import open_current
 from pgoutput_fast.tables.options import TableOptions
 
-__all__ = ["slot_of", "status_of", "stored_status"]
+__all__ = ["sizes_of", "slot_of", "status_of", "stored_status", "unfinished"]
 
 
 def status_of(
@@ -59,6 +62,37 @@ def status_of(
     return without_slot(found, slot_problem(dsn, known, state.progress(), segments))
 
 
+def sizes_of(
+    target: str | os.PathLike[str],
+    versions: Mapping[str, int | None],
+    *,
+    storage_options: Mapping[str, str] | None = None,
+    iceberg_catalog: Mapping[str, str] | None = None,
+) -> dict[str, tuple[int, int | None]]:
+    """{qualified name: (rows, bytes)} of current tables; None for bytes that all tables share, as in DuckDB.
+
+    Args:
+        target: of the mirror: a path or a URI.
+        versions: {qualified name: version}; None for the version of now. Tables that do not exist yet are left out.
+        storage_options, iceberg_catalog: as for `status_of`.
+
+    Raises:
+        LookupError: if the target has no mirror.
+        FileNotFoundError: if a table no longer has its version.
+        ValueError, OSError: as `status_of`.
+    """
+    store = open_store(target)
+    given = TableOptions(storage_options, iceberg_catalog)
+    known = MirrorState(store).begun(given)
+    options = known.table_options(given)
+    found = {}
+    for name, version in versions.items():
+        table = open_current(known.format, store, name, options)
+        if version is not None or table.version() is not None:
+            found[name] = table.size(version)
+    return found
+
+
 def slot_of(target: str | os.PathLike[str]) -> str:
     """The name of the slot that a mirror reads.
 
@@ -98,7 +132,8 @@ def stored_status(
         has_all = _has_all_of_history(each, 0 if progress is None else progress.lsn)
         common = history_lsn + 1 if has_all and history_lsn else 0, None
         status = table_status(each, progress, common, server)
-        found.append(replace(status, waiting_rows=0 if has_all else None))
+        load = LoadedRanges(store, each.directory).progress if each.wants_load else None
+        found.append(replace(status, waiting_rows=0 if has_all else None, load=load))
     return found
 
 
@@ -115,3 +150,20 @@ def _has_all_of_history(table: MirroredTable, applied: int) -> bool:
     ):
         return False
     return history <= max(table.position, applied)
+
+
+def unfinished(state: MirrorState) -> str | None:
+    """The work that was stopped before its end, and its slot on the server; None without such work."""
+    if (known := state.beginning()) is None:
+        return None
+    slot = (
+        f"Slot {known.slot} may stay on the server and keep WAL meanwhile: if you give the mirror up, drop it with "
+        "drop_slot"
+    )
+    if known.stage != "done":
+        what = "start" if known.stage in ("slot", "load") else "repair"
+        return f"the {what} is not complete: run the mirror again, and it begins again. {slot}"
+    left = [each.table for each in state.tables().values() if each.stage == "load" and not each.oid]
+    if not left:
+        return None
+    return f"tables are still to be loaded ({some_of(left)}): run the mirror again, and it goes on. {slot}"

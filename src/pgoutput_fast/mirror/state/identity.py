@@ -50,6 +50,8 @@ def expect_same(settings: MirrorSettings, known: Beginning, store: Store) -> Non
             settings.given_segments and redacted_uri(settings.given_segments),
             known.segments and redacted_uri(absolute(known.segments)),
         ),
+        # With others, columns would change their types: histories would stop, and tables be loaded again.
+        ("column types", settings.types, known.types or settings.types),
     ):
         if mine != theirs:
             raise MirrorError(

@@ -12,6 +12,7 @@ from pgoutput_fast.tables.errors import MirrorBusyError
 __all__ = [
     "CONSUMER",
     "HISTORY",
+    "LOADS",
     "OWN",
     "REJECTS",
     "SEGMENTS",
@@ -25,6 +26,8 @@ HISTORY, REJECTS, SEGMENTS = "history", "_rejects", "_segments"
 CONSUMER = "mirror"
 # The state of the mirror.
 OWN = MIRROR
+# The ranges of tables whose load is not complete.
+LOADS = f"{OWN}/loads"
 # Rows of open transactions are spilled here.
 SPILL = f"{OWN}/spill"
 # The right to change the tables.

@@ -21,6 +21,7 @@ from pgoutput_fast.tables.naming import Naming
 from pgoutput_fast.tables.options import TableOptions
 
 __all__ = [
+    "NEW",
     "UNPUBLISHED",
     "Beginning",
     "KnownColumn",
@@ -34,6 +35,8 @@ __all__ = [
 
 # Why a table that is no longer published is stopped. If it is published again, it is loaded.
 UNPUBLISHED = "it is not published any more"
+# Why a table that the mirror has never loaded must be loaded.
+NEW = "it is new"
 
 _BEGINNING, _PROGRESS, _TABLES = f"{OWN}/beginning.json", f"{OWN}/progress.json", f"{OWN}/tables"
 _RUN, _LEFT, _HISTORY_LSN, _CLEANED = (f"{OWN}/{name}.json" for name in ("run", "left", "reached", "cleaned"))
@@ -51,16 +54,18 @@ class Beginning:
         publications: their names, sorted.
         format: of the current tables.
         segments: the directory of the segments, if it is not the one in the target.
-        stage: `slot` while the slot is created, `load` during the first load, `done` after it. `new slot` while a slot
-            is created in place of a lost one, `repair` while the tables are compared with the server.
+        stage: `slot` while the slot is created, `done` after that (in earlier versions of this package, `load` before
+            it, during the first load). `new slot` while a slot is created in place of a lost one, `repair` while the
+            tables are compared with the server.
         made: whether the mirror made the slot.
-        lsn: `slot`, `new slot`: the end of the server's WAL before. Else the position of the first load or the repair.
+        lsn: `slot`, `new slot`: the end of the server's WAL before. Else the position at which the slot begins.
         iceberg_catalog: the catalog of the current tables, without credentials; None for none, or the one in the
             target.
         source: the system identifier of the server, and the name of the database; None if the mirror is older than this
             field.
         namespace: prefix of the schemas' names in the target.
         lost: why the slot can never go on, as reported by a capture; None if it can, as far as is known.
+        types: the options that decide types of columns, as text; None if the mirror is older than this field.
     """
 
     slot: str
@@ -74,6 +79,7 @@ class Beginning:
     source: tuple[str, str] | None = None
     lost: str | None = None
     namespace: str = ""
+    types: str | None = None
 
     def at(self, stage: Stage, lsn: int) -> Beginning:
         """The same mirror at another stage."""
@@ -162,10 +168,17 @@ class KnownColumn:
     Attributes:
         number: its number in the server's catalog; None if unknown.
         type: its Arrow type, as text.
+        since: (LSN of the commit, ordinal) of the first change or of the load that has it; None if the table began with
+            it.
+        missing: the value of older rows, as the server prints it; None for null.
+        former: the column that has the values of older rows, because it was renamed; None for none.
     """
 
     number: int | None
     type: str
+    since: tuple[int, int] | None = field(default=None, compare=False)
+    missing: str | None = field(default=None, compare=False)
+    former: str | None = field(default=None, compare=False)
 
 
 class Gap(NamedTuple):
@@ -207,6 +220,13 @@ class TableRecord:
         new_file: (the new file, the end of the server's WAL, a horizon) when a check first saw another file than that
             of the fingerprint. A TRUNCATE that made the file is in the stream up to that LSN. Rows of transactions
             before the horizon were in the old file.
+        awaited: (the end of the server's WAL, the names) when a check first saw new columns with values in older rows
+            that no change has had. Changes up to that LSN may not have them.
+        lost_lsn: while it waits for a load, the LSN of the last commit with a change that could not be decoded; -1 for
+            none. The load cannot use ranges of the table that were read before.
+        renamed: the qualified name that it has got on the server since its load; None if that is still `table`.
+        is_first: whether it waits for the first load of the mirror, with which its history begins. Before that, the
+            history has only what the load needs if it is interrupted.
     """
 
     table: str
@@ -223,6 +243,15 @@ class TableRecord:
     rejects: int = 0
     truncated: bool = False
     new_file: tuple[int, int, int] | None = None
+    awaited: tuple[int, tuple[str, ...]] | None = None
+    lost_lsn: int = -1
+    is_first: bool = False
+    renamed: str | None = None
+
+    @property
+    def on_server(self) -> str:
+        """Its qualified name on the server."""
+        return self.renamed or self.table
 
     @property
     def knows_history(self) -> bool:
@@ -298,6 +327,11 @@ class TableRecord:
         self, oid: int, columns: dict[str, KnownColumn], gap: Gap, fingerprint: Fingerprint | None
     ) -> TableRecord:
         """The record after a load, as for `MirroredTable.loaded`."""
+        known = self.columns or columns
+        columns = {
+            name: each if name in known else replace(each, since=(gap.end, -1))
+            for name, each in columns.items()
+        }
         return replace(
             self,
             oid=oid,
@@ -309,6 +343,8 @@ class TableRecord:
             fingerprint=fingerprint,
             truncated=False,
             new_file=None,
+            awaited=None,
+            is_first=False,
         )
 
 
@@ -358,7 +394,10 @@ class MirrorState:
         """
         found = self.beginning()
         if found is None:
-            raise LookupError(f"{self._store} is not the target of a mirror, or its first load has not begun")
+            raise LookupError(
+                f"{self._store} is not the target of a mirror, or its first load has not begun: name the target of "
+                "the mirror, or run the mirror"
+            )
         if found.iceberg_catalog is not None and options.catalog_place is None:
             raise ValueError(
                 f"the current tables of {self._store} are in the catalog {found.iceberg_catalog}: pass "
@@ -374,7 +413,7 @@ class MirrorState:
             self._put(_BEGINNING, asdict(beginning))
 
     def progress(self) -> Progress | None:
-        """The progress of all tables, None before the end of the first load."""
+        """The progress of all tables, None before the slot is made."""
         values = self._read(_PROGRESS)
         if values is None:
             return None
@@ -526,12 +565,17 @@ def _table(directory: str) -> str:
 
 
 def _facts(values: Mapping[str, Any]) -> TableRecord:
-    columns = {key: KnownColumn(**each) for key, each in values["columns"].items()}
+    columns = {
+        key: KnownColumn(**{**each, "since": each.get("since") and tuple(each["since"])})
+        for key, each in values["columns"].items()
+    }
     keys = tuple((int(lsn), tuple(key)) for lsn, key in values.get("keys", ()))
     gaps = tuple(Gap(*each) for each in values.get("gaps", ()))
     shapes = tuple((int(lsn), tuple(names)) for lsn, names in values.get("shapes", ()))
-    known, new_file = values.get("fingerprint"), values.get("new_file")
+    known, new_file, awaited = (values.get(name) for name in ("fingerprint", "new_file", "awaited"))
     fingerprint = None if known is None else Fingerprint.from_dict(known)
+    if not isinstance(values.get("renamed"), str | None):
+        raise TypeError("a name must be a text")
     return TableRecord(
         **{
             **values,
@@ -541,6 +585,7 @@ def _facts(values: Mapping[str, Any]) -> TableRecord:
             "shapes": shapes,
             "fingerprint": fingerprint,
             "new_file": new_file and tuple(new_file),
+            "awaited": awaited and (awaited[0], tuple(awaited[1])),
         }
     )
 

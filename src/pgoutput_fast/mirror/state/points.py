@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -35,6 +36,9 @@ __all__ = [
 
 # The number of points that are kept.
 MOST_POINTS = 100
+
+# About how many points of a period stay besides the last ones.
+_THINNED = 1000
 
 _FILE = f"{OWN}/points.json"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -77,13 +81,19 @@ class Points:
         store: the target.
         most: how many points are kept.
         check: called before each change.
+        keep_seconds: for how long older ones are kept; None for no longer.
     """
 
     def __init__(
-        self, store: Store, most: int = MOST_POINTS, check: Callable[[], object] | None = None
+        self,
+        store: Store,
+        most: int = MOST_POINTS,
+        check: Callable[[], object] | None = None,
+        *,
+        keep_seconds: float | None = None,
     ) -> None:
         self._store, self._check = store, check
-        self._most = most
+        self._most, self._keep_seconds = most, keep_seconds
         self._known: list[Point] | None = None
 
     def read(self) -> list[Point]:
@@ -116,7 +126,8 @@ class Points:
                 self._known = known
                 return
         # After a load of all tables, or without the progress file, the mirror may pass a position again.
-        known = [*(each for each in known if each.position < point.position), point][-self._most :]
+        known = [*(each for each in known if each.position < point.position), point]
+        known = kept(known, self._most, self._keep_seconds, time.time())
         if self._check is not None:
             self._check()
         self._store.put(_FILE, json.dumps({"points": _packed(known)}).encode())
@@ -138,6 +149,37 @@ class Points:
         """Removes all points."""
         self._store.remove(_FILE)
         self._known = None
+
+
+def kept(known: list[Point], most: int, keep_seconds: float | None, now: float) -> list[Point]:
+    """The points that stay: the last ones, and those by which the tables can be read as of any time in a period.
+
+    Of the older ones, about a thousand stay: any time can be read by the point before it and the changes after that.
+
+    Args:
+        known: the points, the oldest first.
+        most: how many of the last ones stay.
+        keep_seconds: the length of the period; None for none.
+        now: seconds since 1970.
+
+    >>> known = [Point(lsn, lsn * 1_000_000, {}, lsn) for lsn in range(10_000)]
+    >>> [each.position for each in kept(known, 2, None, 10_000)]
+    [9998, 9999]
+    >>> [each.position for each in kept(known, 2, 5_000, 10_000)][:3]
+    [5000, 5005, 5010]
+    """
+    older, last = known[:-most], known[-most:]
+    if keep_seconds is None or not older:
+        return last
+    begin = (now - keep_seconds) * 1e6
+    # The newest point before the period shows its beginning.
+    first = max((k for k, each in enumerate(older) if (each.time or 0) <= begin), default=0)
+    step = keep_seconds * 1e6 / _THINNED
+    steps = [int((each.time or 0) // step) for each in older]
+    thinned = [
+        each for k, each in enumerate(older) if k >= first and (k == first or steps[k] != steps[k - 1])
+    ]
+    return [*thinned, *last]
 
 
 def points(target: str | os.PathLike[str]) -> list[Point]:

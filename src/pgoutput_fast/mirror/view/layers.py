@@ -9,11 +9,12 @@ import numpy as np
 import pyarrow as pa
 
 from pgoutput_fast.merge.effect.effect import Effect
+from pgoutput_fast.merge.effect.fill import Fill
 from pgoutput_fast.merge.match import Finder
 from pgoutput_fast.merge.search import Search, rows_to_remove
 from pgoutput_fast.tables.columns import fitted, in_schema, merged
 
-__all__ = ["Changed", "Rows"]
+__all__ = ["Changed", "Filled", "Rows"]
 
 
 class Rows(Protocol):
@@ -73,6 +74,31 @@ class Changed:
             stays[search.removed(piece.select(names)).rows] = False
             yield piece.select(columns).filter(pa.array(stays))
         search.check_complete(self._place)
+
+
+class Filled:
+    """Rows after new columns got values in all of them.
+
+    Args:
+        below: the rows before it.
+        fill: the values.
+        place: names the table, for errors.
+
+    Raises:
+        ValueError: if a column has a type that does not fit.
+    """
+
+    def __init__(self, below: Rows, fill: Fill, place: str) -> None:
+        types = fitted(below.schema, fill.schema, place, lambda *_: True)
+        self.schema = merged(below.schema, types)
+        self._below, self._fill = below, fill.in_types(types)
+
+    def pieces(self, columns: Sequence[str]) -> Iterator[pa.Table]:
+        """All rows, with these columns, in pieces."""
+        fill = self._fill.of(columns)
+        needed = list(dict.fromkeys([*columns, *fill.sources.values()]))
+        for piece in _pieces(self._below, needed, self.schema):
+            yield fill.apply(piece).select(columns)
 
 
 def _pieces(rows: Rows, columns: Sequence[str], schema: pa.Schema) -> Iterator[pa.Table]:

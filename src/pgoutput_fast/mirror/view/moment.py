@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
@@ -58,7 +58,14 @@ class Moment:
     @property
     def schema(self) -> pa.Schema:
         """The columns of the table at this moment."""
+        if not self.changes.files:
+            return self.base.schema
         known = {name for lsn in self._begins() for name in self.record.shape_at(lsn)[1]}
+        known -= {
+            name
+            for name, each in self.record.columns.items()
+            if each.since is not None and each.since[0] > self.position
+        }
         new = [name for name in self._taken(known) if name not in self.base.schema.names]
         return merged(self.base.schema, pa.schema([self.changes.schema.field(name) for name in new]))
 
@@ -66,6 +73,17 @@ class Moment:
     def changed(self) -> list[str]:
         """The columns of the table for which the changes have values."""
         return self._taken(self.schema.names)
+
+    def with_former(self, names: Iterable[str]) -> set[str]:
+        """Columns, and those that had their values under other names before."""
+        found, left = set[str](), [*names]
+        while left:
+            name = left.pop()
+            found.add(name)
+            known = self.record.columns.get(name)
+            if known is not None and known.former is not None and known.former not in found:
+                left.append(known.former)
+        return found
 
     def columns(self, key: Sequence[str], lsn: int) -> list[str]:
         """The columns of the changes under a key.
@@ -258,8 +276,9 @@ class _Reader:
         for begin, end, _ in self.record.gaps:
             if begin < lsn < end:
                 raise LookupError(
-                    f"{self.record.table} was loaded or repaired at {format_lsn(end)}. Its rows between "
-                    f"{format_lsn(max(begin, 0))} and then are unknown: take {format_lsn(end)} or later"
+                    f"{self.record.table} was loaded or repaired at {format_lsn(end)}, and its rows between "
+                    f"{format_lsn(max(begin, 0))} and then are unknown: read it at {format_lsn(end)} or later (at=, or "
+                    f"--at {format_lsn(end)})"
                 )
 
     def _point(self, lsn: int) -> Point:

@@ -9,15 +9,23 @@ import pyarrow as pa
 
 from pgoutput_fast.base.arguments import expect_list
 from pgoutput_fast.catalog.identifiers import parse_qualified_name
-from pgoutput_fast.merge.effect.effect import COMMIT_LSN, UNREPRESENTABLE, Effect
-from pgoutput_fast.merge.effect.net_effect import effect_of
+from pgoutput_fast.merge.effect.effect import COMMIT_LSN, UNREPRESENTABLE
+from pgoutput_fast.merge.effect.fill import Fill, Part, parts_of
 from pgoutput_fast.mirror.follow.apply_order import ORDER
-from pgoutput_fast.mirror.view.layers import Changed, Rows
+from pgoutput_fast.mirror.view.layers import Changed, Filled, Rows
 from pgoutput_fast.mirror.view.moment import Moment, Position, open_moment
 from pgoutput_fast.protocol.lsn import format_lsn
 from pgoutput_fast.tables.options import TableOptions
 
-__all__ = ["chosen_columns", "effects_of", "fresh", "fresh_batches", "needed_columns", "rows_of"]
+__all__ = [
+    "batches_of",
+    "chosen_columns",
+    "effects_of",
+    "fresh",
+    "fresh_batches",
+    "needed_columns",
+    "rows_of",
+]
 
 _NEEDED = (*ORDER, "_key_only", "_unchanged", "_unrepresentable")
 # Attempts to read a table, if the mirror removes one of its files meanwhile.
@@ -90,17 +98,17 @@ def fresh_batches(
     if columns is not None:
         expect_list("columns", columns)
     moment = open_moment(target, table, position, TableOptions(storage_options, iceberg_catalog))
-    schema = moment.schema
-    chosen = chosen_columns(columns, schema, table)
+    chosen = chosen_columns(columns, moment.schema, table)
     rows = rows_of(moment, chosen)
     metadata = {b"position": format_lsn(moment.position).encode()}
     result = pa.schema([rows.schema.field(name) for name in chosen], metadata=metadata)
+    return pa.RecordBatchReader.from_batches(result, batches_of(rows, result))
 
-    def batches() -> Iterator[pa.RecordBatch]:
-        for piece in rows.pieces(chosen):
-            yield from piece.cast(result).to_batches()
 
-    return pa.RecordBatchReader.from_batches(result, batches())
+def batches_of(rows: Rows, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """All rows, with these columns, in batches."""
+    for piece in rows.pieces(schema.names):
+        yield from piece.cast(schema).to_batches()
 
 
 def chosen_columns(columns: Sequence[str] | None, schema: pa.Schema, table: str) -> list[str]:
@@ -126,8 +134,9 @@ def rows_of(moment: Moment, columns: Sequence[str]) -> Rows:
         ValueError: if changes are missing.
     """
     rows: Rows = moment.base
-    for effect in effects_of(moment, columns):
-        rows = Changed(rows, effect, moment.table)
+    place = moment.table
+    for part in effects_of(moment, columns):
+        rows = Filled(rows, part, place) if isinstance(part, Fill) else Changed(rows, part, place)
     return rows
 
 
@@ -135,13 +144,13 @@ def needed_columns(moment: Moment, columns: Sequence[str]) -> set[str]:
     """The columns of a table that must be read to get these columns of the rows at a moment."""
     if not moment.changes.files:
         return set(columns)
-    needed = {*columns, *(name for key in moment.keys for name in key)}
+    needed = moment.with_former({*columns, *(name for key in moment.keys for name in key)})
     if () in moment.keys or UNREPRESENTABLE in columns:
         needed |= set(moment.schema.names)
     return needed
 
 
-def effects_of(moment: Moment, columns: Sequence[str]) -> Iterator[Effect]:
+def effects_of(moment: Moment, columns: Sequence[str]) -> Iterator[Part]:
     """The net effects of the changes of a moment, to apply to its base in this order.
 
     One part of the changes is in memory at a time.
@@ -155,6 +164,13 @@ def effects_of(moment: Moment, columns: Sequence[str]) -> Iterator[Effect]:
         return
     parts = parse_qualified_name(moment.table)
     assert parts is not None
+    new = [
+        field
+        for field in moment.schema
+        if field.name in columns and field.name not in moment.base.schema.names
+    ]
+    if new:  # there may be no change that has them
+        yield Fill(pa.Table.from_pylist([{}], pa.schema(new)), pa.table({}))
     metadata = {b"pg.namespace": parts[0].encode(), b"pg.relation": parts[1].encode()}
     needed = needed_columns(moment, columns)
     changed = [name for name in moment.changed if name in needed]
@@ -165,8 +181,8 @@ def effects_of(moment: Moment, columns: Sequence[str]) -> Iterator[Effect]:
         pa.default_memory_pool().release_unused()
 
 
-def _effects(moment: Moment, changes: pa.Table) -> Iterator[Effect]:
+def _effects(moment: Moment, changes: pa.Table) -> Iterator[Part]:
     for key, rows in moment.by_key(changes):
         kept = set(moment.columns(key, int(rows[COMMIT_LSN][0].as_py())))
         names = [name for name in rows.column_names if name in kept or name in _NEEDED]
-        yield effect_of(rows.select(names), key)
+        yield from parts_of(rows.select(names), key)

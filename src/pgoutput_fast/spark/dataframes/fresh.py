@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 
 from pgoutput_fast.base.arguments import expect_list
 from pgoutput_fast.merge.effect.effect import Effect
+from pgoutput_fast.merge.effect.fill import Fill
 from pgoutput_fast.merge.match import is_plain
 from pgoutput_fast.merge.search import rows_to_remove
 from pgoutput_fast.mirror.view.layers import Changed
@@ -91,8 +92,8 @@ def frame_at(session: SparkSession, moment: Moment, columns: Sequence[str]) -> D
     schema = pa.schema([field for field in moment.base.schema if field.name in needed])
     assert moment.base.files is not None
     rows = _Rows(_read(session, moment.base.files, schema), schema)
-    for effect in effects_of(moment, columns):
-        rows = rows.changed(effect, moment.table)
+    for part in effects_of(moment, columns):
+        rows = rows.filled(part, moment.table) if isinstance(part, Fill) else rows.changed(part, moment.table)
     return rows.named(columns)
 
 
@@ -141,6 +142,23 @@ class _Rows:
         new = _frame_of(before._frame.sparkSession, rows)
         frame = new if effect.truncated else before._joined(leaving, "left_anti").union(new)
         return _Rows(frame, before.schema)
+
+    def filled(self, fill: Fill, table: str) -> _Rows:
+        """The rows with values in new columns of all of them.
+
+        Raises:
+            ValueError: if a column has a type that does not fit.
+        """
+        types = fitted(self.schema, fill.schema, table, lambda *_: True)
+        before, values = self._in_schema(merged(self.schema, types)), fill.in_types(types).values
+        shorts = {name: before._short(fill.sources.get(name, name)) for name in before.schema.names}
+        frame = before._frame
+        if values.num_columns:
+            new = _frame_of(frame.sparkSession, values)
+            new = new.toDF(*(f"v{shorts[name]}" for name in values.column_names))
+            frame = frame.crossJoin(F.broadcast(new))
+            shorts |= {name: f"v{shorts[name]}" for name in values.column_names}
+        return _Rows(frame.select([F.col(shorts[name]) for name in before.schema.names]), before.schema)
 
     def _short(self, name: str) -> str:
         return f"c{self.schema.get_field_index(name)}"

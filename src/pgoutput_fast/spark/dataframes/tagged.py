@@ -52,11 +52,12 @@ class RangesOfTask:
     """Consecutive ranges.
 
     Attributes:
-        first: the number of the first one.
+        first, end: the number of the first one, and of the one after the last.
         nbytes: their size in bytes, before compression.
     """
 
     first: int
+    end: int
     nbytes: int = 0
 
 
@@ -66,11 +67,15 @@ class Rows(Protocol):
     def mapped(self, task: Callable[..., Any], schema: StructType) -> DataFrame:
         """The result of a task for the rows."""
 
-    def joined(self, least_bytes: float) -> tuple[Rows, list[RangesOfTask]]:
-        """The same rows, of which each task gets consecutive ranges in stream order, and the ranges of the tasks.
+    def joined(self, first: int, most: int, least_bytes: float) -> tuple[Rows, list[RangesOfTask]]:
+        """The rows of some ranges. Each task gets consecutive ones, in stream order; the list names them.
+
+        If the sizes of the ranges are not known, one task gets all rows, and the list is empty.
 
         Args:
-            least_bytes: a task gets at least so many. If the sizes of the ranges are not known, one task gets all.
+            first: the number of the first range.
+            most: the largest number of tasks.
+            least_bytes: a task gets at least so many.
         """
 
     def shared(self, parts: Iterable[bytes]) -> Parts:
@@ -87,10 +92,10 @@ class FrameRows:
         """As in Rows."""
         return self.frame.mapInArrow(shipped(task), schema)
 
-    def joined(self, least_bytes: float) -> tuple[FrameRows, list[RangesOfTask]]:
+    def joined(self, first: int, most: int, least_bytes: float) -> tuple[FrameRows, list[RangesOfTask]]:
         """As in Rows. Spark sorts them, on disk if they do not fit into memory."""
         order = [name for name in self.frame.columns if name not in OTHER_COLUMNS]
-        return FrameRows(self.frame.repartition(1).sortWithinPartitions(*order)), [RangesOfTask(0)]
+        return FrameRows(self.frame.repartition(1).sortWithinPartitions(*order)), []
 
     def shared(self, parts: Iterable[bytes]) -> Parts:
         """As in Rows."""
@@ -112,15 +117,18 @@ class DumpRows:
         job = ReadDump(task, self.ranges, self.columns, self.numbered)
         return numbers.mapInArrow(shipped(job), schema)
 
-    def joined(self, least_bytes: float) -> tuple[DumpRows, list[RangesOfTask]]:
+    def joined(self, first: int, most: int, least_bytes: float) -> tuple[DumpRows, list[RangesOfTask]]:
         """As in Rows."""
         ranges: list[tuple[FileRows, ...]] = []
         tasks: list[RangesOfTask] = []
-        for number, some in enumerate(self.ranges):
+        for number, some in enumerate(self.ranges[first:], first):
             if not tasks or tasks[-1].nbytes >= least_bytes:
+                if len(tasks) == most:
+                    break
                 ranges.append(())
-                tasks.append(RangesOfTask(number))
+                tasks.append(RangesOfTask(number, number))
             ranges[-1] += some
+            tasks[-1].end = number + 1
             tasks[-1].nbytes += sum(each.nbytes for each in some)
         return replace(self, ranges=tuple(ranges)), tasks
 

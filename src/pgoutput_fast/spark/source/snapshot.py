@@ -97,6 +97,9 @@ def plan_snapshot(options: Mapping[str, str]) -> SnapshotPlan:
         name, lsn = given["snapshot"], _lsn(given["consistent_lsn"])
         hint = "the process that exported it must keep it open (capture.Snapshot) until the query has ended"
     else:
+        if "slot" in given:
+            with session(request.dsn) as cursor:
+                _described(cursor, request, 0)  # an error comes before the slot is made, which stays
         opened = hold_snapshot(request.dsn, given.get("slot"), request.seconds, java_above())
         name, lsn = opened.name, opened.consistent_lsn
         hint = (
@@ -154,19 +157,22 @@ def _parse_options(given: Mapping[str, str]) -> _Request:
     )
 
 
-def _planned(request: _Request, snapshot: str, consistent_lsn: int, hint: str) -> SnapshotPlan:
-    with session(request.dsn) as cursor, in_snapshot(cursor, snapshot):
-        major = read_server(cursor).major
-        found, catalog = describe_tables(
-            cursor,
-            request.publications,
-            major,
-            consistent_lsn,
-            user_types=True,
-            named=() if request.publications else [request.named],
-        )
-        cursor.execute("SHOW block_size")
-        block_size = int(cursor.fetchone()[0])
+def _described(
+    cursor: Any, request: _Request, consistent_lsn: int
+) -> tuple[SnapshotTable, Catalog, pa.Schema, tuple[str, ...]]:
+    """(the table, the catalog, its columns, the names of the wanted ones).
+
+    Raises:
+        KeyError: if there is no such table or column.
+    """
+    found, catalog = describe_tables(
+        cursor,
+        request.publications,
+        read_server(cursor).major,
+        consistent_lsn,
+        user_types=True,
+        named=() if request.publications else [request.named],
+    )
     table = next((t for t in found if (t.relation.namespace, t.relation.name) == request.named), None)
     if table is None:
         where = f"published by {', '.join(request.publications)}" if request.publications else "here"
@@ -179,6 +185,15 @@ def _planned(request: _Request, snapshot: str, consistent_lsn: int, hint: str) -
         raise KeyError(
             f"option columns must name columns that exist, and none of them twice; there is {', '.join(there)}"
         )
+    return table, catalog, schema, columns
+
+
+def _planned(request: _Request, snapshot: str, consistent_lsn: int, hint: str) -> SnapshotPlan:
+    with session(request.dsn) as cursor, in_snapshot(cursor, snapshot):
+        major = read_server(cursor).major
+        table, catalog, schema, columns = _described(cursor, request, consistent_lsn)
+        cursor.execute("SHOW block_size")
+        block_size = int(cursor.fetchone()[0])
     read = tuple(column for column in table.relation.columns if column.name in columns)
     expect_cents(request.dsn, [replace(table.relation, columns=read)], catalog.types, request.options)
     # Without field metadata, which Spark does not compare.

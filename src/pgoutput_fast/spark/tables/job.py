@@ -11,6 +11,7 @@ from typing import TypeVar
 import pyarrow as pa
 from pyspark.sql import Row
 
+from pgoutput_fast.catalog.patterns import is_match
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.schema.tables import REJECTS_SCHEMA
 from pgoutput_fast.spark.tables.checks import begun_with_query, checked_targets, with_rows
@@ -19,7 +20,6 @@ from pgoutput_fast.spark.tables.plan import (
     PartitionBy,
     TargetNames,
     described_tables,
-    is_excluded,
     plan_tables,
 )
 from pgoutput_fast.spark.tables.problems import OnTableError, TableProblems
@@ -114,7 +114,7 @@ class TableJob:
             ]
             going = [each for each in others if remembered is None or each not in remembered.stopped]
             problems.expect_others(len(going) + sum(row["error"] is None for row in rows))
-            self._keep(run, source, problems)
+            self._keep(run, source, names, problems)
             if remembered is not None:
                 remembered.tables = dict(run.progress.tables)
                 remembered.stopped |= problems.reasons.keys() - problems.passing
@@ -126,7 +126,7 @@ class TableJob:
         named: Iterable[str | int] = sorted({relation.qualified_name for relation in known.relations})
         if self.tables is not None:
             named = self.tables
-        return [name for name in named if not is_excluded(known.named(name)[-1], self.exclude)]
+        return [name for name in named if not is_match(known.named(name)[-1].qualified_name, self.exclude)]
 
     def _described(
         self, source: Source, names: TargetNames, named: Sequence[str | int], problems: TableProblems
@@ -190,11 +190,23 @@ class TableJob:
         )
         return RejectedPart(source.catalog.to_json(), after, self.options.on_error == "raise", left_out)
 
-    def _keep(self, run: Run, source: Source, problems: TableProblems) -> None:
-        """Records how far the tables were read, and which are stopped."""
+    def _left_out(self, source: Source, names: TargetNames) -> set[str]:
+        """The directories of the tables that `exclude` leaves out."""
+        found = set[str]()
+        known = {each.qualified_name for each in source.catalog.relations}
+        excluded = {each for each in known if is_match(each, self.exclude)}
+        for name in excluded:
+            with suppress(Exception):  # a function of the user need not know such a table
+                found.add(names.directory(name))
+        return found.difference(map(names.directory, self._named(source))) if found else found
+
+    def _keep(self, run: Run, source: Source, names: TargetNames, problems: TableProblems) -> None:
+        """Records how far the tables were read, and which are stopped or left out."""
         progress = run.progress
         for directory, reason in problems.reasons.items():
             progress.stop(directory, self.format, reason, source.stream)
+        for directory in self._left_out(source, names):
+            progress.leave_out(directory, source.stream)
         progress.see(Ordinal(source.last_seq, source.stream))
         run.lease.check()
         progress.save()

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 
 import pyarrow as pa
 
-from pgoutput_fast.base.arguments import expect_list, kind_of
 from pgoutput_fast.catalog.identifiers import parse_qualified_name
 from pgoutput_fast.catalog.relations import Catalog, Relation
 from pgoutput_fast.schema.options import Options
@@ -31,9 +29,7 @@ __all__ = [
     "PartitionBy",
     "PlannedTable",
     "TargetNames",
-    "check_exclude",
     "described_tables",
-    "is_excluded",
     "partition_columns",
     "plan_tables",
 ]
@@ -156,41 +152,6 @@ def described_tables(
     if not more and isinstance(partition_by, Mapping):
         _check_names(partition_by, [known.named(name)[-1].qualified_name for name in tables])
     return list(found.values())
-
-
-def is_excluded(relation: Relation, exclude: Sequence[str]) -> bool:
-    """Whether a relation has one of these names, quoted as in SQL, or matches one of these patterns.
-
-    `*` and `?` make a pattern of a name that is not quoted. As in SQL, its letters are lower case.
-    """
-    return any(
-        fnmatchcase(f"{relation.namespace}.{relation.name}", each.lower().replace("[", "[[]"))
-        if _is_pattern(each)
-        else parse_qualified_name(each) == (relation.namespace, relation.name)
-        for each in exclude
-    )
-
-
-def check_exclude(exclude: Sequence[str]) -> None:
-    """Checks names and patterns.
-
-    Raises:
-        TypeError: for a single text in place of a list, or something else than texts.
-        ValueError: for what is neither a qualified name nor a pattern: it would leave out nothing.
-    """
-    expect_list("exclude", exclude)
-    for each in exclude:
-        if not isinstance(each, str):
-            raise TypeError(f"exclude must be a list of names such as public.log, and has {kind_of(each)}")
-        if not _is_pattern(each) and parse_qualified_name(each) is None:
-            raise ValueError(
-                f'exclude has {each!r}, which is no qualified name: write public.log, "public"."Log", or a pattern '
-                "such as audit.*"
-            )
-
-
-def _is_pattern(name: str) -> bool:
-    return '"' not in name and ("*" in name or "?" in name)
 
 
 def plan_tables(

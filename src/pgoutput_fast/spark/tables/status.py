@@ -44,8 +44,8 @@ def table_status(
     Returns:
         A row per table, by name:
         - `table`: its directory in the target; for a current table of `current_sink`, its name on the server
-        - `state`: `follow`, `stopped`, or `missing` if the table was removed
-        - `reason`, `since`: why and since when it is stopped, otherwise null
+        - `state`: `follow`, `stopped`, `excluded` if the newest run left it out, or `missing` if the table was removed
+        - `reason`, `since`: why it is stopped, and since when it is stopped or excluded; otherwise null
         - `position`: ordinal of the last message whose effect it has; null before its first commit
         - `rows`: how many rows it has; null for a current table
         - `lag`: how many messages after its position runs have seen.
@@ -94,7 +94,9 @@ def _current_row(notes: Notes, name: str) -> tuple[Any, ...]:
 def _row(targets: Mapping[str, FileTarget], progress: Progress, directory: str) -> tuple[Any, ...]:
     record = progress.tables[directory]
     stop = record.stop
-    state, reason, since = ("follow", None, None) if stop is None else ("stopped", stop.reason, stop.at)
+    state, reason, since = "follow", None, None
+    if stop is not None:
+        state, reason, since = "excluded" if stop.reason is None else "stopped", stop.reason, stop.at
     try:
         if record.format not in targets:
             raise ValueError(f"this version has no tables of changes of the format {record.format!r}")

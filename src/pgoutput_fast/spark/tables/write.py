@@ -9,6 +9,7 @@ from dataclasses import replace
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from pgoutput_fast.base.arguments import expect_count, expect_kind, expect_list, kind_of
+from pgoutput_fast.catalog.patterns import check_patterns
 from pgoutput_fast.catalog.relations import Catalog
 from pgoutput_fast.protocol.limits import SPARK_BATCH_BYTES, SPARK_BATCH_ROWS
 from pgoutput_fast.schema.options import Options, Transactions
@@ -17,7 +18,7 @@ from pgoutput_fast.spark.dataframes.plan import expect_catalog, task_options
 from pgoutput_fast.spark.sessions import session_of, start_of
 from pgoutput_fast.spark.source.stream_files import read_emitted
 from pgoutput_fast.spark.tables.job import Remembered, TableJob
-from pgoutput_fast.spark.tables.plan import PartitionBy, check_exclude
+from pgoutput_fast.spark.tables.plan import PartitionBy
 from pgoutput_fast.spark.tables.problems import OnTableError, check_on_table_error
 from pgoutput_fast.spark.tables.sources import SegmentSource, TaggedSource
 from pgoutput_fast.storage.parquet import COMPRESSIONS, Compression
@@ -250,7 +251,7 @@ def check_arguments(
                 raise TypeError(
                     f"tables must be a list of qualified names such as public.orders, and has {kind_of(each)}"
                 )
-    check_exclude(exclude)
+    check_patterns("exclude", exclude)
     check_on_table_error(on_table_error)
     by_table = partition_by if isinstance(partition_by, Mapping) else {"": partition_by}
     for columns in by_table.values():

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import math
 import os
+from bisect import bisect_right
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
@@ -35,9 +37,16 @@ from pgoutput_fast.spark.dataframes.tagged import (
     has_rejected,
     untagged_of,
 )
+from pgoutput_fast.spark.sessions import cores_of
 from pgoutput_fast.spark.shipping import shipped
 from pgoutput_fast.spark.tagging.states import given_state
-from pgoutput_fast.spark.tasks.segments import SOURCE, WRITTEN_SCHEMA, TaskStart, WriteSegments
+from pgoutput_fast.spark.tasks.segments import (
+    SOURCE,
+    WRITTEN_SCHEMA,
+    TaskStart,
+    WriteSegments,
+    others_write,
+)
 from pgoutput_fast.spark.tasks.tag import TagThen
 from pgoutput_fast.spark.types import spark_schema
 from pgoutput_fast.spark.workers import check_workers
@@ -46,6 +55,8 @@ from pgoutput_fast.storage.stores import Store, make_target, open_store
 
 __all__ = ["write_segments"]
 
+# Then segments become visible often enough, and few cores wait for the last tasks.
+_TASKS_PER_CORE = 4
 # The position where the stream continues after messages without rows.
 _NEXT = "_next.json"
 
@@ -61,13 +72,13 @@ def write_segments(
 
     If `tagged` is what `tag` returned for files that the tasks read themselves, several tasks write, each the segments
     of consecutive rows: `tag` knows the state of the stream where these begin. In any other case Spark shuffles the
-    rows once to one task and sorts them there, on disk if they do not fit into memory. So does a repetition that finds
-    some of the segments, without the shuffle. A task tags its rows again, which also checks them, and has the rows of
-    one segment in memory.
+    rows once to one task and sorts them there, on disk if they do not fit into memory. A task tags its rows again,
+    which also checks them, and has the rows of one segment in memory.
 
-    Readers see the segments when all tasks have ended: the driver renames them one by one, in stream order. If the call
-    fails or is killed, the existing segments are valid: call it again with the same result of `tag`, or remove them.
-    The next call removes the hidden files of a killed one. Only one process may write into a directory.
+    The driver makes segments visible by renaming them one by one, in stream order: when the only task has ended, or
+    with several tasks, when four per core have ended. If the call fails or is killed, the existing segments are valid:
+    call it again with the same result of `tag`, which goes on after them, or remove them. The next call removes the
+    hidden files of a killed one. Only one process may write into a directory.
 
     A directory with segments must be continued: the first row has the next ordinal. If the directory already has the
     first rows of a result of `tag`, because the call is a repetition, these are skipped. Messages without rows, such as
@@ -123,13 +134,17 @@ def write_segments(
     def continued() -> WriteSegments:
         return replace(_continued(store, place, known, next_seq, segment_bytes), quarantine=quarantine)
 
-    task = continued()
+    task, first = continued(), None
     last_seq = task.last_seq
-    least_bytes = segment_bytes if state is None and task.last_payload is None else math.inf
+    least_bytes = segment_bytes if state is None else math.inf
     try:
-        while not _write(tagged, task, least_bytes, store):
-            # Messages without rows are at the end of what a task got. One task writes what follows them.
-            task, least_bytes = continued(), math.inf
+        while (left := _write(tagged, task, first, least_bytes, store)) != "nothing":
+            task = continued()
+            if left == "one task":
+                least_bytes = math.inf
+            first = _range_at(tagged, StreamState.from_json(task.state).next_seq)
+            if first is not None:
+                task = replace(task, last_payload=None)  # this call wrote it
     finally:
         with suppress(OSError):  # the next call removes them
             _remove_unpublished(store)
@@ -142,26 +157,47 @@ def write_segments(
     return [store.at(each.name) for each in named_segments(store) if each.last_seq > last_seq]
 
 
-def _write(tagged: DataFrame, task: WriteSegments, least_bytes: float, store: Store) -> bool:
-    """Writes segments and publishes them, all of them or the first ones. Returns whether these are all.
+def _write(
+    tagged: DataFrame, task: WriteSegments, first: int | None, least_bytes: float, store: Store
+) -> Literal["nothing", "several tasks", "one task"]:
+    """Writes segments and publishes them, all of them or the first ones. Returns what must write those that are left.
 
     Args:
         tagged: the rows.
         task: writes them, if it is one task.
+        first: the number of the range where it begins, if known.
         least_bytes: a task gets at least so many, if several can write.
         store: the directory.
     """
     schema = spark_schema(WRITTEN_SCHEMA)
-    untagged = untagged_of(tagged)
+    untagged, more = untagged_of(tagged), False
     if untagged is None:
         rows = tagged.select(*TAGGED_SCHEMA.names).repartition(1)
         rows = rows.sortWithinPartitions("seq", "kind", F.length("payload").desc())
         written = rows.mapInArrow(shipped(task), schema)
     else:
-        payloads, ranges = untagged.payloads.joined(least_bytes)
-        task = _divided(task, untagged, ranges)
+        if first is None and task.last_payload is not None:
+            # The range that has it.
+            first = bisect_right(untagged.ranges, task.last_seq, key=lambda each: each.next_seq) - 1
+        most = _TASKS_PER_CORE * cores_of(tagged.sparkSession)
+        payloads, ranges = untagged.payloads.joined(first or 0, most, least_bytes)
+        more = bool(ranges) and ranges[-1].end < len(untagged.ranges)
+        task = _divided(replace(task, next_seq=None) if more else task, untagged, ranges)
         written = payloads.mapped(TagThen(untagged.task, task), schema)
-    return _publish(store, task, [row["unpublished"] for row in written.collect()])
+    names = [row["unpublished"] for row in written.collect()]
+    if task.last_payload is not None and None not in names:
+        raise task.other_stream()
+    if not _publish(store, task, [name for name in names if name is not None]):
+        # Messages without rows are at the end of what a task got.
+        return "one task"
+    return "several tasks" if more else "nothing"
+
+
+def _range_at(tagged: DataFrame, seq: int) -> int | None:
+    """The number of the range that begins with a message; None if none does."""
+    untagged = untagged_of(tagged)
+    begins = [] if untagged is None else [each.next_seq for each in untagged.ranges]
+    return begins.index(seq) if seq in begins else None
 
 
 def _divided(task: WriteSegments, untagged: Untagged, ranges: list[RangesOfTask]) -> WriteSegments:
@@ -170,9 +206,9 @@ def _divided(task: WriteSegments, untagged: Untagged, ranges: list[RangesOfTask]
     Args:
         task: writes everything.
         untagged: the rows, with the starts of all ranges.
-        ranges: the ranges of each task.
+        ranges: the ranges of each task; one task may have none, and get all rows.
     """
-    if len(ranges) == 1:
+    if len(ranges) < 2:
         return task
     divided = []
     for each in ranges:
@@ -202,7 +238,7 @@ def _publish(store: Store, task: WriteSegments, unpublished: list[str]) -> bool:
         try:
             store.rename(name, published_name(name), replace=False)
         except (FileExistsError, FileNotFoundError):
-            raise _others_write(store) from None
+            raise others_write(store) from None
         published.append(published_name(name))
         last, follows = end, True
     _expect_own(store, task, published)
@@ -212,13 +248,7 @@ def _publish(store: Store, task: WriteSegments, unpublished: list[str]) -> bool:
 def _expect_own(store: Store, task: WriteSegments, published: list[str]) -> None:
     """Checks that no other process wrote segments since the task was planned."""
     if [each.name for each in all_named(store) if each.last_seq > task.last_seq] != published:
-        raise _others_write(store)
-
-
-def _others_write(store: Store) -> FileExistsError:
-    return FileExistsError(
-        f"another process wrote segments into {store} at the same time: make sure that only one process writes there"
-    )
+        raise others_write(store)
 
 
 def _remove_unpublished(store: Store) -> None:

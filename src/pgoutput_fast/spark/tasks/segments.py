@@ -24,9 +24,9 @@ from pgoutput_fast.segments.segment import Source
 from pgoutput_fast.segments.write import write_unpublished
 from pgoutput_fast.spark.tasks.tag import Starts
 from pgoutput_fast.storage.paths import redacted_uri
-from pgoutput_fast.storage.stores import open_store
+from pgoutput_fast.storage.stores import Store, open_store
 
-__all__ = ["SOURCE", "WRITTEN_SCHEMA", "TaskStart", "WriteSegments"]
+__all__ = ["SOURCE", "WRITTEN_SCHEMA", "TaskStart", "WriteSegments", "others_write"]
 
 # Tagged payloads do not identify their server and slot. A capture has another source, so it refuses to continue such a
 # directory: up to where its slot may be confirmed is unknown.
@@ -35,6 +35,15 @@ SOURCE = Source("unknown", "unknown", "unknown")
 WRITTEN_SCHEMA = pa.schema([("unpublished", pa.string())])
 
 _MOST_ROWS = 1_000_000
+
+
+def others_write(store: Store) -> FileExistsError:
+    """The error if another process writes into a directory of segments."""
+    return FileExistsError(
+        f"another process wrote segments into {store} at the same time: make sure that only one process writes there"
+    )
+
+
 _TAGS = [name for name in TAGGED_SCHEMA.names if name != "payload"]
 
 
@@ -127,7 +136,12 @@ class _Writer:
             state = StreamState({**(state.values or {}), "next_seq": next_seq}, state.catalog)
         table = pa.Table.from_batches(self._tagged)
         first = None if self._written is None else self._written + 1
-        name = write_unpublished(self._store, table, state, source=SOURCE, log=self._log, first_seq=first)
+        try:
+            name = write_unpublished(self._store, table, state, source=SOURCE, log=self._log, first_seq=first)
+        except FileNotFoundError as problem:
+            if not os.path.isdir(self._store.at("")):
+                raise
+            raise others_write(self._store) from problem  # it removed what this task was writing
         self._written = self._seq
         self._tagged, self._rows, self._nbytes = [], 0, 0
         yield name
@@ -193,7 +207,8 @@ class TaskStart(NamedTuple):
 class WriteSegments:
     """Tagged payloads, sorted -> segments that are not published yet. Yields their names.
 
-    A Truncate's longest row must come first, a session's mark before its message.
+    A Truncate's longest row must come first, a session's mark before its message. With `last_payload`, the task that
+    finds that payload yields null.
 
     Attributes:
         directory: the directory of the segments.
@@ -234,18 +249,21 @@ class WriteSegments:
         begin = 0 if is_same else StreamState.from_json(self.state).next_seq
         for batch in batches:
             rows = batch.cast(TAGGED_SCHEMA)
-            is_same = is_same or self._is_same(rows)
+            if not is_same and self._is_same(rows):
+                yield _written(None)
+                is_same = True
+            is_same = is_same or self._is_later(rows)
             if begin:
                 rows = rows.filter(pc.greater_equal(rows.column("seq"), begin))
             if not rows.num_rows:
                 continue
             if writer is None:
                 if not is_same:
-                    raise self._other()
+                    raise self.other_stream()
                 writer = self._writer(rows.column("seq")[0].as_py())
             yield from map(_written, writer.add(rows))
-        if not is_same:
-            raise self._other()
+        if not is_same and not self.later:
+            raise self.other_stream()
         if writer is not None:
             yield from map(_written, writer.finish())
 
@@ -281,7 +299,12 @@ class WriteSegments:
         found = rows.filter(pc.equal(rows.column("seq"), self.last_seq)).column("payload")
         return self.last_payload in found.to_pylist()
 
-    def _other(self) -> ValueError:
+    def _is_later(self, rows: pa.RecordBatch) -> bool:
+        """Whether the rows are those of a task after the first one, which compares the last message."""
+        return bool(self.later and rows.num_rows) and rows.column("seq")[0].as_py() >= self.later[0].next_seq
+
+    def other_stream(self) -> ValueError:
+        """The error if the rows do not have the directory's last message."""
         return ValueError(
             f"{redacted_uri(self.directory)} has another message {self.last_seq} than these rows: they belong to "
             "another stream, or rows are missing. Use another directory"
@@ -297,5 +320,5 @@ class WriteSegments:
             )
 
 
-def _written(name: str) -> pa.RecordBatch:
+def _written(name: str | None) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict({"unpublished": [name]}, WRITTEN_SCHEMA)

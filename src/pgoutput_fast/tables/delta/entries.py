@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
+from urllib.parse import unquote
 
 from pgoutput_fast.storage.stores import is_unfinished
-from pgoutput_fast.tables.delta.log import LogState, entry, has_entry, read_state, write_entry
+from pgoutput_fast.tables.delta.log import LogState, entry, has_entry, read_state, with_vector, write_entry
 from pgoutput_fast.tables.delta.vectors import OWN_VECTORS, VECTORS, Vector, with_rows, write_vectors
 from pgoutput_fast.tables.table import (
     Commit,
@@ -74,19 +75,21 @@ class LogEntries:
         """
         assert commit.base is not None
         state, base = self._writable(number), {file.name: file for file in commit.base.files}
-        rows = {name: with_rows(new, self._marked(base[name])) for name, new in commit.deleted.items()}
+        rows = {name: with_rows(new, self._marked(base.get(name))) for name, new in commit.deleted.items()}
         vectors = write_vectors(self._store, self._directory, rows) if rows else {}
-        actions = state.enabled() if vectors else []
-        actions += [state.removed(name) for name in (*vectors, *commit.removed)]
-        actions += [state.marked(name, vector, base[name].rows) for name, vector in vectors.items()]
-        if not self._write(number + 1, [*actions, *added], applied, info, vectors.values()):
+        actions: list[Mapping[str, Any]] = [*state.enabled()] if vectors else []
+        stay = [name for name in vectors if name in base]
+        actions += [state.removed(name, data_change=commit.data_change) for name in (*stay, *commit.removed)]
+        actions += [state.marked(name, vectors[name], base[name].rows) for name in stay]
+        actions += [with_vector(action, vectors.get(unquote(action["add"]["path"]))) for action in added]
+        if not self._write(number + 1, actions, applied, info, vectors.values()):
             raise ConflictError(self._table)
         if (number + 1) % state.checkpoint_interval == 0:
             self._checkpoint(clean=state.cleans_log)
 
-    def _marked(self, file: DataFile) -> Any:
-        """The bitmap of the rows of a file that are marked already; None if there are none."""
-        if file.deleted is None:
+    def _marked(self, file: DataFile | None) -> Any:
+        """The bitmap of the rows of a file that are marked already; None if there are none, or for a new file."""
+        if file is None or file.deleted is None:
             return None
         assert isinstance(file.deleted, Vector)
         return file.deleted.bitmap(self._store, self._directory, file.rows)

@@ -7,43 +7,66 @@ them. Between the two, or for ever after a kill, readers would skip rows.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pgoutput_fast.storage.stores import Store
+from pgoutput_fast.tables.background import BackgroundWork
 from pgoutput_fast.tables.data_files import row_groups
 from pgoutput_fast.tables.files import TableFiles, WrittenFile
-from pgoutput_fast.tables.table import DataFile, ListedFiles, Version
+from pgoutput_fast.tables.joining import to_join
+from pgoutput_fast.tables.table import DataFile, Joining, ListedFiles, Version
 
-__all__ = ["joined", "short_files"]
+__all__ = ["begun", "joined"]
 
 # Takes the place of a run in the names of joined files.
 _RUN = "joined"
-# Size of joined files, and bytes of rows in a row group. Files of at most half this size are short.
+# Size of joined files, and bytes of rows in a row group.
 _JOINED_BYTES, _GROUP_BYTES = 64 << 20, 32 << 20
 # These are the same in the log and in the store. A file of another name may be elsewhere, and would stay in the log.
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_.=-]+")
 
 
-def short_files(version: Version) -> list[DataFile]:
+def begun(store: Store, directory: str, version: Version) -> Joining | None:
+    """Lets another thread join short files of a version. None if that is not worth while."""
+    short = _short_files(version)
+    if not short:
+        return None
+    return Joining(
+        short, BackgroundWork(lambda check: joined(store, directory, short, version.schema, check))
+    )
+
+
+def _short_files(version: Version) -> list[DataFile]:
     """The files that are worth joining, in the order in which they were written. Joined ones keep this order."""
     if version.partition_by:
         return []
     assert isinstance(version.files, ListedFiles)
-    written = version.files.listing.column("modification_time")
-    files = [version.files[k] for k in pc.sort_indices(written).to_pylist()]
-    short = [each for each in files if each.nbytes <= _JOINED_BYTES // 2 and _PLAIN_NAME.fullmatch(each.name)]
-    return short if len(short) > 1 else []
+    files, written = version.files, version.files.listing.column("modification_time")
+
+    def ordered(short: list[int]) -> list[int]:
+        by_time = pc.sort_indices(written.take(pa.array(short))).to_pylist()
+        return [short[k] for k in by_time if _PLAIN_NAME.fullmatch(files[short[k]].name)]
+
+    short = to_join(version, _JOINED_BYTES, ordered)
+    return [files[k] for k in short] if len(short) > 1 else []
 
 
-def joined(store: Store, directory: str, files: Sequence[DataFile], schema: pa.Schema) -> list[WrittenFile]:
-    """Writes new files with the rows of these, in columns of this schema."""
+def joined(
+    store: Store,
+    directory: str,
+    files: Sequence[DataFile],
+    schema: pa.Schema,
+    check: Callable[[], None],
+) -> list[WrittenFile]:
+    """Writes new files with the rows of these, in columns of this schema. `check` is that of `BackgroundWork`."""
     with TableFiles(
         store, _RUN, False, file_bytes=_JOINED_BYTES, waiting_bytes=_GROUP_BYTES, prefix=None
     ) as new:
         for each in files:
+            check()
             for _, rows in row_groups(store, directory, each, schema, schema.names):
                 for batch in rows.combine_chunks().to_batches():
                     new.add(directory, batch)

@@ -12,8 +12,10 @@ import re
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -26,7 +28,7 @@ from pgoutput_fast.tables.delta.conditional import put_new
 from pgoutput_fast.tables.delta.vectors import Vector
 from pgoutput_fast.tables.statistics import as_json
 
-__all__ = ["VECTORS_FEATURE", "LogState", "entry", "has_entry", "read_state", "write_entry"]
+__all__ = ["VECTORS_FEATURE", "LogState", "entry", "has_entry", "read_state", "with_vector", "write_entry"]
 
 VECTORS_FEATURE = "deletionVectors"
 # Those that a writer of these versions respects without a name.
@@ -36,12 +38,15 @@ _VERSION_4 = (*_VERSION_3, "changeDataFeed", "generatedColumns")
 _UNNAMED: dict[int, tuple[str, ...]] = {1: (), 2: _VERSION_2, 3: _VERSION_3, 4: _VERSION_4}
 # What a table may demand of its writers. The server has checked the rows, and no mirror has columns with variants. A
 # change data feed needs no files of its own: readers see which rows an entry marks, and which files it adds.
-_WRITER_FEATURES = {*_VERSION_4, "timestampNtz", "variantType", VECTORS_FEATURE}
+_WRITER_FEATURES = {*_VERSION_4, "timestampNtz", "variantType", "v2Checkpoint", VECTORS_FEATURE}
 _ENABLED, _APPEND_ONLY = "delta.enableDeletionVectors", "delta.appendOnly"
 # What a writer would have to check or compute for each row.
 _CONSTRAINT, _GENERATED = "delta.constraints.", "delta.generationExpression"
 
-_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.\d{10}\.(\d{10}))?\.parquet")
+# One file, several, or one whose actions are partly in others, the sidecars.
+_CHECKPOINT = re.compile(
+    r"(\d{20})\.checkpoint(?:(?:\.\d{10}\.(\d{10}))?\.parquet|\.([0-9a-f-]{36})\.(?:parquet|json))"
+)
 # Of an action in a checkpoint, without what other columns repeat in another form.
 _FIELDS = {
     "add": (
@@ -53,6 +58,7 @@ _FIELDS = {
         "configuration",
     ),
     "protocol": ("minReaderVersion", "minWriterVersion", "readerFeatures", "writerFeatures"),
+    "sidecar": ("path",),
 }
 _MAPS = {"partitionValues", "tags", "configuration", "options"}
 
@@ -127,11 +133,11 @@ class LogState:
             )
         return actions
 
-    def removed(self, path: str) -> dict[str, _Action]:
-        """The action that removes a file, or this file with its deletion vector."""
+    def removed(self, path: str, *, data_change: bool = True) -> dict[str, _Action]:
+        """The action that removes a file, or this file with its deletion vector. `data_change` is as in `Commit`."""
         add = self.adds[path]
         kept = {name: add[name] for name in ("partitionValues", "size", "deletionVector") if name in add}
-        more = {"deletionTimestamp": _now(), "dataChange": True, "extendedFileMetadata": True}
+        more = {"deletionTimestamp": _now(), "dataChange": data_change, "extendedFileMetadata": True}
         return {"remove": {"path": path, **more, **kept}}
 
     def marked(self, path: str, vector: Vector, rows: int) -> dict[str, _Action]:
@@ -195,12 +201,8 @@ def read_state(store: Store, directory: str, number: int, known: LogState | None
         known = _checkpoint(store, log, number)
     for k in range(known.number + 1, number + 1):
         lines = store.read(entry_name(directory, k)).splitlines()
-        try:
+        with _damage(store, entry_name(directory, k)):
             known = known.after(k, (parsed_json(line, "log entry") for line in lines if line))
-        except (AttributeError, KeyError, TypeError, ValueError) as problem:
-            raise ValueError(
-                f"{store.at(entry_name(directory, k))} is damaged: {error_text(problem)}"
-            ) from None
     return known
 
 
@@ -225,6 +227,14 @@ def entry(
         *({"txn": {"appId": name, "version": k, "lastUpdated": now}} for name, k in transactions.items()),
     ]
     return "".join(f"{json.dumps(each)}\n" for each in content).encode()
+
+
+def with_vector(action: Mapping[str, _Action], vector: Vector | None) -> Mapping[str, _Action]:
+    """The action that adds a file, with a deletion vector, if there is one."""
+    if vector is None:
+        return action
+    add = action["add"]
+    return {"add": {**add, "deletionVector": vector.to_json(), "stats": _not_tight(add["stats"])}}
 
 
 def write_entry(
@@ -286,24 +296,47 @@ def _vector_id(action: _Action) -> tuple[Any, ...] | None:
 
 def _checkpoint(store: Store, log: str, number: int) -> LogState:
     """The newest version that has a checkpoint, up to this one; if there is none, the one before all log entries."""
-    # By version and count of parts: another program may write a checkpoint again, in another count.
-    found: dict[tuple[int, int], list[str]] = {}
+    # By version, count of parts and name: another program may write a checkpoint again, in another count.
+    found: dict[tuple[int, int, str], list[str]] = {}
     for name in store.names(log):
         match = _CHECKPOINT.fullmatch(name.rpartition("/")[2])
         if match and int(match[1]) <= number:
-            found.setdefault((int(match[1]), int(match[2] or 1)), []).append(name)
+            found.setdefault((int(match[1]), int(match[2] or 1), match[3] or ""), []).append(name)
     complete = [each for each, parts in found.items() if len(parts) == each[1]]
     if not complete:
         return LogState(-1)
     newest = max(complete)
     state = LogState(newest[0])
     for name in found[newest]:
-        state = state.after(newest[0], _actions(os.fspath(store.at(name))))
+        with _damage(store, name):
+            state = state.after(newest[0], _actions(store, log, name))
     return state
 
 
-def _actions(file: str) -> Iterator[Mapping[str, _Action]]:
-    """The actions of a checkpoint that a version needs."""
+@contextmanager
+def _damage(store: Store, name: str) -> Iterator[None]:
+    """Errors of a file of the log name it."""
+    try:
+        yield
+    except (AttributeError, KeyError, TypeError, ValueError) as problem:
+        raise ValueError(f"{store.at(name)} is damaged: {error_text(problem)}") from None
+
+
+def _actions(store: Store, log: str, name: str) -> Iterator[Mapping[str, _Action]]:
+    """The actions of a checkpoint, and of its sidecars, that a version needs."""
+    actions = _rows(os.fspath(store.at(name)))
+    if name.endswith(".json"):
+        lines = store.read(name).splitlines()
+        actions = (parsed_json(line, "checkpoint") for line in lines if line)
+    for action in actions:
+        if (sidecar := action.get("sidecar")) is not None:
+            yield from _rows(os.fspath(store.at(f"{log}/_sidecars/{unquote(sidecar['path'])}")))
+        elif not _FIELDS.keys().isdisjoint(action):
+            yield action
+
+
+def _rows(file: str) -> Iterator[Mapping[str, _Action]]:
+    """The actions of a file of a checkpoint that a version needs."""
     columns = [f"{kind}.{field}" for kind, fields in _FIELDS.items() for field in fields]
     with pq.ParquetFile(open_file(file), pre_buffer=True) as opened:
         rows = opened.read(columns=columns)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cached_property, partial
@@ -20,11 +20,12 @@ from pgoutput_fast.schema.types import stored_schema
 from pgoutput_fast.storage.paths import is_uri, open_place, redacted_uri, split_uri
 from pgoutput_fast.storage.stores import Store, open_store
 from pgoutput_fast.tables.delta.entries import LogEntries, concerns_vectors
-from pgoutput_fast.tables.delta.joining import joined, short_files
+from pgoutput_fast.tables.delta.joining import begun
 from pgoutput_fast.tables.delta.log import VECTORS_FEATURE
 from pgoutput_fast.tables.delta.statistics import complete, inexact, mended_actions
 from pgoutput_fast.tables.delta.steps import add_columns, allow_timestamps
 from pgoutput_fast.tables.files import WrittenFile
+from pgoutput_fast.tables.options import TableOptions
 from pgoutput_fast.tables.stream import Stream
 from pgoutput_fast.tables.table import (
     Commit,
@@ -32,6 +33,7 @@ from pgoutput_fast.tables.table import (
     ConflictError,
     DataFile,
     DeletedRows,
+    Joining,
     ListedFiles,
     Ordinal,
     OutcomeUnknownError,
@@ -46,6 +48,10 @@ __all__ = ["DeltaTable", "DeltaTarget", "uri_and_options"]
 # Properties of new tables. For every commit, delta-rs reads all commits after the last checkpoint again. By default, it
 # writes a checkpoint only after every hundredth.
 _CONFIGURATION = {"delta.checkpointInterval": "10"}
+_PLAIN = TableOptions()
+# About so many entries stay in the log of a history: to make a commit, delta-rs lists all. Entries stay ten minutes at
+# least, for programs that read the history as a stream, and thirty days, Delta's default, at most.
+_HISTORY_ENTRIES, _LEAST_SECONDS, _MOST_SECONDS = 10_000, 10 * 60, 30 * 86_400
 
 # The applications whose transactions carry an ordinal, and an LSN.
 _ORDINAL, _LSN = "pgoutput_fast", "pgoutput_fast.mirror"
@@ -70,7 +76,7 @@ _CHECKED = f"{_ORDINAL}.bounds"
 # The features that a table may require of its readers. With others, files may have rows that are not in the table, or
 # columns under other names. If delta-rs enables deletion vectors, it requires variants, too, whatever the columns are.
 _FEATURES = {"timestampNtz", "v2Checkpoint"}
-_CURRENT_FEATURES = {"timestampNtz", "variantType", VECTORS_FEATURE}
+_CURRENT_FEATURES = {*_FEATURES, "variantType", VECTORS_FEATURE}
 # What delta-rs writes between an error and its cause.
 _NEXT_CAUSE = re.compile(r"\s*\n[\s↳]*(?:\x1b\[\d+m[\s↳]*)*")
 
@@ -85,7 +91,7 @@ class DeltaTarget(FileTarget):
     sign = "/_delta_log", ".json"
 
     def table(self, directory: str, role: TableRole) -> DeltaTable:
-        return DeltaTable(self.store, directory, role, self.options.storage)
+        return DeltaTable(self.store, directory, role, self.options)
 
 
 class DeltaTable(Table):
@@ -97,7 +103,7 @@ class DeltaTable(Table):
 
     Args:
         store, directory, role: as for `Table`.
-        storage_options: options of delta-rs for the store, besides the URI.
+        options: how to reach and write it.
 
     Raises:
         ImportError: if `deltalake` is not installed, or is too old.
@@ -106,9 +112,7 @@ class DeltaTable(Table):
     folded = True
     rewrites_types = True
 
-    def __init__(
-        self, store: Store, directory: str, role: TableRole, storage_options: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, store: Store, directory: str, role: TableRole, options: TableOptions = _PLAIN) -> None:
         try:
             import deltalake
             from deltalake.transaction import RemoveAction  # noqa: F401
@@ -116,8 +120,10 @@ class DeltaTable(Table):
             raise ImportError("Delta tables need delta-rs: pip install 'deltalake>=1.6.6'") from None
         super().__init__(store, directory, role)
         self._delta = deltalake
-        self._uri, options = uri_and_options(str(store.at(directory)))
-        self._storage = {**options, **(storage_options or {})} or None
+        self._uri, of_uri = uri_and_options(str(store.at(directory)))
+        self._storage = {**of_uri, **(options.storage or {})} or None
+        kept = _log_retention(options.history_seconds) if role == "history" else {}
+        self._configuration = _CONFIGURATION | kept
         # The newest version that was read.
         self._opened: Any = None
         self._log = LogEntries(self, partial(self._at, None), self._uri, self._storage)
@@ -251,11 +257,12 @@ class DeltaTable(Table):
             applied, info = _applications(commit, self._opened if self.role == "history" else None)
             properties = _commit_properties(applied, info, alone=bool(commit.removed))
             if base is None:
-                return _create(self._uri, self._storage, whole, commit, self._actions(commit), properties)
+                made = {"configuration": self._configuration, "commit_properties": properties}
+                return _create(self._uri, self._storage, whole, commit, self._actions(commit), made)
             table = self._prepared(commit, base, whole)
             number = table.version()
             if concerns_vectors(commit):
-                added = [_entry_of(_add_action(file)) for file in commit.added]
+                added = [_entry_of(each) for each in self._added(commit)]
                 return self._log.commit(commit, number, added, applied, info)
             table.create_write_transaction(
                 self._actions(commit),
@@ -285,14 +292,17 @@ class DeltaTable(Table):
     def _actions(self, commit: Commit) -> list[Any]:
         from deltalake.transaction import RemoveAction
 
-        actions = [_add_action(each, commit.partition_by) for each in commit.added]
+        actions: list[Any] = self._added(commit)
         if commit.base is not None and not commit.replaces:
             now = int(time.time() * 1000)
             removed = (
                 [file for file in commit.base.files if file.name in commit.removed] if commit.removed else ()
             )
-            actions += [RemoveAction(file.name, True, now, file.nbytes, {}) for file in removed]
+            actions += [RemoveAction(file.name, commit.data_change, now, file.nbytes, {}) for file in removed]
         return actions
+
+    def _added(self, commit: Commit) -> list[Any]:
+        return [_add_action(each, commit.partition_by, changes=commit.data_change) for each in commit.added]
 
     def _prepared(self, commit: Commit, base: Version, whole: Any) -> Any:
         """The table, prepared for a commit of this schema by commits of its own, without rows.
@@ -406,38 +416,50 @@ class DeltaTable(Table):
     def clean(self, kept: Collection[str], expired: float) -> int:
         return self._log.clean(kept, expired)
 
-    def compact(self) -> None:
-        """Joins short files. Removes files that no version of the last week has."""
-        from deltalake.exceptions import CommitFailedError
+    def begin_joining(self) -> Joining | None:
+        return None if (version := self.version()) is None else begun(self.store, self.directory, version)
 
+    def end_joining(self, joining: Joining, within: float | None = None) -> None:
+        """As `Table.end_joining`. Removes files that no version of the last week has."""
         version = self.version()
-        if version is None:
+        stay = version is not None and version.names.issuperset(file.name for file in joining.files)
+        try:
+            written = joining.work.result(within) or []
+        except FileNotFoundError:
+            if stay:
+                raise
             return
-        if short := short_files(version):
-            self._join(version, short)
-            self.version()
-        with suppress(CommitFailedError):  # another process does the same
-            self._opened.vacuum(dry_run=False)
-        self._is_known = False
-
-    def _join(self, version: Version, files: Sequence[DataFile]) -> None:
-        """Joins files in one commit, which has their exact bounds. If another program commits meanwhile, it does
-        nothing.
-        """
-        from deltalake.transaction import RemoveAction
-
-        now = int(time.time() * 1000)
-        written = joined(self.store, self.directory, files, version.schema)
-        actions: list[Any] = [_add_action(each, changes=False) for each in written]
-        actions += [RemoveAction(each.name, False, now, each.nbytes, {}) for each in files]
-        names = version.names - {each.name for each in files} | {each.name for each in written}
-        if not self._rewritten(self._opened, version, actions, _step(version), names):
+        if version is None or not stay or not written:
+            _remove(self, written)
+        elif not self._is_joined(version, joining.files, written):
             # If an answer was lost, the next version has the files, whatever came after it. Without a next version,
             # nobody knows whether they will be in it: then they stay.
             with suppress(self._delta.exceptions.DeltaError):
                 following = _names_of(self._at(version.number + 1))
-                for name in {file.name for file in written} - following:
-                    self.store.remove(f"{self.directory}/{name}")
+                _remove(self, [each for each in written if each.name not in following])
+        if self.version() is not None:
+            with suppress(self._delta.exceptions.CommitFailedError):  # another process does the same
+                self._opened.vacuum(dry_run=False)
+        self._is_known = False
+
+    def _is_joined(self, version: Version, files: Sequence[DataFile], written: Sequence[WrittenFile]) -> bool:
+        """Commits joined files with their exact bounds. Returns whether no other commit was in the way."""
+        names = version.names - {each.name for each in files} | {each.name for each in written}
+        return self._rewritten(self._opened, version, _joined(files, written), _step(version), names)
+
+
+def _joined(files: Sequence[DataFile], written: Sequence[WrittenFile]) -> list[Any]:
+    """The actions that put joined files in the place of others."""
+    from deltalake.transaction import RemoveAction
+
+    now = int(time.time() * 1000)
+    added = [_add_action(each, changes=False) for each in written]
+    return [*added, *(RemoveAction(each.name, False, now, each.nbytes, {}) for each in files)]
+
+
+def _remove(table: Table, files: Iterable[WrittenFile]) -> None:
+    for each in files:
+        table.store.remove(f"{table.directory}/{each.name}")
 
 
 def _check_features(named: Table, table: Any, partition_by: tuple[str, ...]) -> None:
@@ -469,21 +491,37 @@ def _names_of(table: Any) -> set[str]:
 
 
 def _create(
-    uri: str, storage: dict[str, str] | None, schema: Any, commit: Commit, actions: list[Any], properties: Any
+    uri: str,
+    storage: dict[str, str] | None,
+    schema: Any,
+    commit: Commit,
+    actions: list[Any],
+    made: dict[str, Any],
 ) -> None:
-    """Creates a table with its first files."""
+    """Creates a table with its first files.
+
+    Args:
+        made: the configuration, and the properties of the commit.
+    """
     from deltalake.transaction import create_table_with_add_actions
 
+    partition_by = list(commit.partition_by)
     create_table_with_add_actions(
-        uri,
-        schema,
-        actions,
-        mode="error",
-        partition_by=list(commit.partition_by),
-        configuration=_CONFIGURATION,
-        storage_options=storage,
-        commit_properties=properties,
+        uri, schema, actions, mode="error", partition_by=partition_by, storage_options=storage, **made
     )
+
+
+def _log_retention(seconds: float) -> dict[str, str]:
+    """The property for how long entries of a log stay.
+
+    Args:
+        seconds: about how many are between two entries.
+
+    >>> _log_retention(0.1), _log_retention(10)
+    ({'delta.logRetentionDuration': 'interval 1000 seconds'}, {'delta.logRetentionDuration': 'interval 100000 seconds'})
+    """
+    kept = min(max(round(_HISTORY_ENTRIES * seconds), _LEAST_SECONDS), _MOST_SECONDS)
+    return {"delta.logRetentionDuration": f"interval {kept} seconds"}
 
 
 def _one_line(problem: BaseException) -> str:

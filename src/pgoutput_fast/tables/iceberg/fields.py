@@ -37,6 +37,13 @@ def _with_inner_ids(kind: pa.DataType, known: Any) -> pa.DataType:
     if pa.types.is_list(kind):
         inner = _with_inner_ids(kind.value_type, known.element_type)
         return pa.list_(pa.field("element", inner, metadata={FIELD_ID: str(known.element_id)}))
+    if pa.types.is_map(kind):
+        key = _with_inner_ids(kind.key_type, known.key_type)
+        item = _with_inner_ids(kind.item_type, known.value_type)
+        return pa.map_(
+            pa.field("key", key, nullable=False, metadata={FIELD_ID: str(known.key_id)}),
+            pa.field("value", item, metadata={FIELD_ID: str(known.value_id)}),
+        )
     return kind
 
 

@@ -16,7 +16,12 @@ __all__ = ["begin_overwrite"]
 
 
 def begin_overwrite(
-    transaction: Any, properties: dict[str, str], added: Sequence[Any], kept: Collection[str]
+    transaction: Any,
+    properties: dict[str, str],
+    added: Sequence[Any],
+    kept: Collection[str],
+    *,
+    data_change: bool = True,
 ) -> Any:
     """A snapshot of pyiceberg, a context manager, that replaces files and files of deletes.
 
@@ -25,26 +30,28 @@ def begin_overwrite(
         properties: of the snapshot.
         added: the new files of deletes, in pyiceberg's form.
         kept: the paths of the files of deletes that stay.
+        data_change: as in `Commit`.
     """
     from pyiceberg.table.snapshots import Operation
 
     snapshot = _overwrite_type()(
         Operation.OVERWRITE, transaction, transaction._table.io, snapshot_properties=properties
     )
-    snapshot.added_deletes, snapshot.kept_deletes = added, kept
+    snapshot.added_deletes, snapshot.kept_deletes, snapshot.data_change = added, kept, data_change
     return snapshot
 
 
 @cache
 def _overwrite_type() -> Any:
     from pyiceberg.manifest import ManifestContent, ManifestEntry, ManifestEntryStatus, ManifestFile
-    from pyiceberg.table.snapshots import Summary
+    from pyiceberg.table.snapshots import Operation, Summary
     from pyiceberg.table.update.snapshot import _OverwriteFiles
     from pyiceberg.typedef import EMPTY_DICT
 
     class Overwrite(_OverwriteFiles):
         added_deletes: Sequence[Any]
         kept_deletes: Collection[str]
+        data_change: bool
 
         @cached_property
         def _known_deletes(self) -> list[ManifestEntry]:
@@ -97,9 +104,13 @@ def _overwrite_type() -> Any:
             self._added_data_files = [*rows[0], *self.added_deletes]
             self._deleted_data_files = rows[1] | set(self._removed_deletes)
             try:
-                return super()._summary(snapshot_properties)
+                summary = super()._summary(snapshot_properties)
             finally:
                 self._added_data_files, self._deleted_data_files = rows
+            if self.data_change:
+                return summary
+            # pyiceberg makes none for such a snapshot.
+            return Summary(operation=Operation.REPLACE, **summary.additional_properties)
 
     return Overwrite
 

@@ -303,7 +303,7 @@ class IcebergTable(Table):
 
         old: list[Expired] = []
         # If the commit fails, they stay until a vacuum: it may have been made all the same.
-        rows = _marked_rows(self, commit)
+        rows = _marked_rows(self, commit, self._location, self._opened)
         deletes = write_deletes(self.store, self.directory, self._location, rows) if rows else []
 
         def attempt(has_bounds: bool) -> None:
@@ -388,7 +388,7 @@ class IcebergTable(Table):
         if not removed and not deletes:
             transaction.add_files(paths, snapshot_properties=summary, check_duplicate_files=False)
             return
-        with begin_overwrite(transaction, summary, deletes, kept) as snapshot:
+        with begin_overwrite(transaction, summary, deletes, kept, data_change=commit.data_change) as snapshot:
             for path in paths:
                 snapshot.append_data_file(
                     parquet_file_to_data_file(
@@ -512,16 +512,25 @@ def _data_files(location: str, tasks: Mapping[str, Any]) -> list[DataFile]:
     return made
 
 
-def _marked_rows(table: Table, commit: Commit) -> list[tuple[Any, npt.NDArray[np.int64]]]:
+def _marked_rows(
+    owner: Table, commit: Commit, location: str, table: Any
+) -> list[tuple[Any, npt.NDArray[np.int64]]]:
     """Files in which a commit marks rows, in pyiceberg's form, with the positions of all that are marked then."""
+    from pyiceberg.io.pyarrow import parquet_file_to_data_file
+
     rows = []
     if commit.base is not None and commit.deleted:
         assert isinstance(commit.base.files, ListedFiles)
         files, tasks = {file.name: file for file in commit.base.files}, commit.base.files.listing
         for name, new in commit.deleted.items():
-            marked = MarkedRows(files[name].deleted, new)
-            positions = marked.positions(table.store, table.directory, files[name].rows)
-            rows.append((tasks[name].file, positions))
+            if name in files:
+                marked = MarkedRows(files[name].deleted, new)
+                positions = marked.positions(owner.store, owner.directory, files[name].rows)
+                rows.append((tasks[name].file, positions))
+            else:
+                file = parquet_file_to_data_file(table.io, table.metadata, f"{location}/{name}")
+                file.spec_id = table.metadata.default_spec_id
+                rows.append((file, new))
     return rows
 
 

@@ -210,6 +210,40 @@ size_t split_lists(Source source, const Cell* cells, size_t n, CellList& out, in
     return split(source, cells, n, out, offsets, first);
 }
 
+// Splits a vector of pgvector, which has numbers between brackets, and neither quotes nor nulls. If this returns false,
+// nothing was appended.
+inline bool split_vector(const uint8_t* base, Cell cell, CellList& out) {
+    const uint32_t length = static_cast<uint32_t>(cell.length);
+    if (length < 3 || base[cell.offset] != '[' || base[cell.offset + length - 1] != ']') return false;
+    const size_t before = out.count;
+    SplitState state;
+    state.start = cell.offset + 1;
+    uint32_t at = cell.offset + 1, left = length - 1;
+    uint64_t wrong = 0;
+    for (; !wrong && left > Window64::size; at += Window64::size, left -= Window64::size) {
+        const uint64_t ends = Window64(base + at).find(',');
+        wrong = ends & (ends << 1 | state.begins);
+        state.begins = ends >> 63;
+        add_parts(ends, at, state, out);
+    }
+    if (!wrong) {
+        const uint64_t last = uint64_t{1} << (left - 1);
+        const uint64_t ends = (Window64(base + at).find(',') & (last - 1)) | last;
+        wrong = ends & (ends << 1 | state.begins);
+        add_parts(ends, at, state, out);
+    }
+    if (wrong) out.count = before;
+    return !wrong;
+}
+inline size_t split_vectors(Source source, const Cell* cells, size_t n, CellList& out, int32_t* offsets, int32_t first,
+                            uint32_t) {
+    for (size_t i = 0; i < n; ++i) {
+        if (cells[i].length >= 0 && !split_vector(source.base, cells[i], out)) return i;
+        offsets[i + 1] = first + static_cast<int32_t>(out.count);
+    }
+    return n;
+}
+
 // Splits composites up to the first unusual one. Field k of row i becomes the cell out[k * stride + i]. Returns the
 // number of composites split.
 template <class Window>

@@ -116,6 +116,7 @@ void spread_values(const Cell* cells, size_t n, const uint8_t* values, uint8_t* 
 
 using avx2::binary_bools;
 using avx2::split_lists;
+using avx2::split_vectors;
 using avx2::split_multiranges;
 using avx2::split_ranges;
 using avx2::split_records;

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -17,11 +18,10 @@ import pyarrow as pa
 from pgoutput_fast.merge.effect.effect import UNREPRESENTABLE
 from pgoutput_fast.mirror.repair.compare.differences import KeyedRows, UncomparableError, expect_keys
 from pgoutput_fast.mirror.repair.compare.digests import Digests, RowDigests, SetDigests
-from pgoutput_fast.mirror.repair.compare.divisions import Division, divided
+from pgoutput_fast.mirror.repair.compare.divisions import Division, divided, divided_without_key
 from pgoutput_fast.tables.columns import in_schema
-from pgoutput_fast.tables.table import CurrentRows
 
-__all__ = ["Comparison", "Differences", "UncomparableError"]
+__all__ = ["Compared", "Comparison", "Differences", "MirroredRows", "UncomparableError"]
 
 # The rows of the current table that are compared one by one at a time; and how many times.
 _MOST_ROWS, _MOST_TIMES = 1 << 21, 8
@@ -52,12 +52,38 @@ class Differences:
     changed: pa.Table
 
 
+class MirroredRows(Protocol):
+    """The rows of a mirrored table."""
+
+    def schema(self) -> pa.Schema | None:
+        """Its columns; None if there is no table."""
+
+    def scan(self, columns: Sequence[str]) -> Iterator[pa.Table]:
+        """All rows, with these columns, in pieces."""
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Sets of rows on both sides.
+
+    Attributes:
+        division: numbers the sets.
+        ours, server: the digests of the sets.
+        different: the numbers of the sets that differ, ascending.
+    """
+
+    division: Division
+    ours: SetDigests
+    server: SetDigests
+    different: _Numbers
+
+
 class Comparison:
     """A comparison of a current table with the server's.
 
     Args:
         current: the table. Its rows must not change meanwhile.
-        key: the columns of its key.
+        key: the columns of its key. Without a key, only `sets` can compare.
         read: reads the server's rows: all of them, or at least those for which an SQL condition is true. All calls
             read the same snapshot. The rows have the relation's columns, `_unrepresentable`, and maybe others.
         schema: of these rows.
@@ -66,7 +92,7 @@ class Comparison:
 
     def __init__(
         self,
-        current: CurrentRows,
+        current: MirroredRows,
         key: Sequence[str],
         read: Callable[[str | None], Iterator[pa.Table]],
         schema: pa.Schema,
@@ -86,21 +112,44 @@ class Comparison:
         Raises:
             UncomparableError: if too much differs, or rows have no unique keys.
         """
-        kinds = [self._types.field(name).type for name in self._key]
-        division = divided(self._key, self._current.scan(self._key), kinds)
+        compared = self.sets()
+        return self.rows(compared, _portions(compared.different, compared.ours.rows))
+
+    def sets(self) -> Compared:
+        """Compares sets of rows by their digests.
+
+        Raises:
+            UncomparableError: if a row has no key.
+        """
+        if self._key:
+            kinds = [self._types.field(name).type for name in self._key]
+            division = divided(self._key, self._current.scan(self._key), kinds)
+        else:
+            division = divided_without_key(self._current.scan(self._types.names[:1]))
         ours, server = SetDigests(division.count), SetDigests(division.count)
         for rows in self._current.scan(self._types.names):
             ours.add(division.numbers(self._keys(rows)), self._digests.of(rows))
         for _, rows in self._read_fitted(None):
             server.add(division.numbers(self._keys(rows)), self._digests.of(rows))
-        different = ours.different(server)
+        return Compared(division, ours, server, ours.different(server))
+
+    def rows(self, compared: Compared, parts: Sequence[_Numbers]) -> Differences:
+        """Compares the rows of some sets, one by one.
+
+        Args:
+            compared: the result of `sets`.
+            parts: numbers of sets; those of a part are in memory together.
+
+        Raises:
+            UncomparableError: if too much differs, or rows have no unique keys.
+        """
         found = _Found(self._schema, self._types.empty_table().select(self._key))
-        for numbers in _portions(different, ours.rows):
-            self._compare(division, numbers, found)
+        for numbers in parts:
+            self._compare(compared.division, numbers, found)
         return Differences(
-            int(server.rows.sum()),
-            division.count,
-            len(different),
+            int(compared.server.rows.sum()),
+            compared.division.count,
+            len(compared.different),
             *map(pa.concat_tables, (found.removed, found.new, found.changed)),
         )
 
@@ -128,6 +177,8 @@ class Comparison:
             yield read, in_schema(read.select(self._types.names), self._types)
 
     def _keys(self, rows: pa.Table) -> pa.Table:
+        if not self._key:
+            return rows
         keys = rows.select(self._key)
         expect_keys(keys)
         return keys
@@ -167,5 +218,5 @@ def _portions(numbers: _Numbers, rows: _Numbers) -> list[_Numbers]:
         return []
     parts = np.cumsum(rows[numbers]) // _MOST_ROWS
     if parts[-1] >= _MOST_TIMES:
-        raise UncomparableError("its different rows are spread over too much of it")
+        raise UncomparableError("its differing rows are spread over too large a part of it")
     return np.split(numbers, np.flatnonzero(np.diff(parts)) + 1)

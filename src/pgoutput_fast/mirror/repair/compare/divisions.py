@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from pgoutput_fast.catalog.identifiers import quote_identifier
 from pgoutput_fast.mirror.repair.compare.row_bytes import row_bytes
 
-__all__ = ["Buckets", "Division", "Ranges", "divided"]
+__all__ = ["Buckets", "Division", "Ranges", "divided", "divided_without_key"]
 
 # The rows of a set, roughly, and the most sets.
 _ROWS, _MOST_SETS = 64, 1 << 21
@@ -125,14 +125,23 @@ def divided(key: Sequence[str], keys: Iterable[pa.Table], types: Sequence[pa.Dat
         types: of the key columns.
     """
     if len(key) > 1 or not pa.types.is_integer(types[0]):
-        rows = sum(each.num_rows for each in keys)
-        return Buckets(min(max(rows // _ROWS, 1), _MOST_SETS))
+        return divided_without_key(keys)
     bounds = [np.empty(0, np.int64)]
     for each in keys:
         values = np.sort(each.column(key[0]).cast(pa.int64()).drop_null().to_numpy())
         bounds.append(values[::_ROWS])
     found = np.unique(np.concatenate(bounds))
     return Ranges(key[0], found[:: -(-len(found) // _MOST_SETS) or 1])
+
+
+def divided_without_key(pieces: Iterable[pa.Table]) -> Buckets:
+    """Divides a table by the hash of its keys, or of whole rows.
+
+    Args:
+        pieces: all rows, with any columns.
+    """
+    rows = sum(each.num_rows for each in pieces)
+    return Buckets(min(max(rows // _ROWS, 1), _MOST_SETS))
 
 
 def _same(keys: pa.Table) -> list[pa.ChunkedArray]:

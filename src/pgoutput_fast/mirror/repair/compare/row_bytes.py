@@ -4,7 +4,7 @@ Null equals null, and NaN equals NaN, whatever its bits. 0.0 and -0.0 are differ
 
 The bytes of a row start, for every column, with a byte that tells whether there is a value, and the value itself if its
 type has a fixed size, or else its length. The values of the other columns follow, in column order. A list is the
-concatenation of its elements' bytes; a struct is the bytes of its fields.
+concatenation of its elements' bytes, and a map is a list of pairs; a struct is the bytes of its fields.
 """
 
 from __future__ import annotations
@@ -85,6 +85,9 @@ def _fixed(values: pa.Array) -> _Bytes | None:
 def _variable(values: pa.Array) -> pa.LargeBinaryArray:
     """The bytes of values of other types; none for a null."""
     kind = values.type
+    if pa.types.is_map(kind):
+        pair = pa.struct([pa.field("key", kind.key_type, nullable=False), pa.field("value", kind.item_type)])
+        return _variable(values.cast(pa.list_(pair)))
     if pa.types.is_struct(kind):
         found = (
             row_bytes(values.flatten())

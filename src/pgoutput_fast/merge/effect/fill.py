@@ -1,0 +1,114 @@
+"""New columns that have values in older rows: all of them the same one, or those that another column had."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pgoutput_fast.merge.effect.effect import Effect
+from pgoutput_fast.merge.effect.net_effect import effect_of
+from pgoutput_fast.schema.metadata_columns import ALTER, metadata_names
+from pgoutput_fast.tables.columns import in_schema
+
+__all__ = ["Fill", "Part", "parts_of"]
+
+
+@dataclass(frozen=True)
+class Fill:
+    """Gives all rows of a table values in new columns.
+
+    Attributes:
+        values: one row: the columns that have the same value in each row.
+        copied: one row of nulls: the columns that get the values of others.
+        sources: {column of `copied`: the column with its values}.
+    """
+
+    values: pa.Table
+    copied: pa.Table
+    sources: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The new columns."""
+        return pa.schema([*self.values.schema, *self.copied.schema])
+
+    def in_types(self, schema: pa.Schema) -> Fill:
+        """The same in the types of a table.
+
+        Args:
+            schema: has the new columns, among others.
+        """
+        values, copied = (
+            in_schema(each, pa.schema([schema.field(name) for name in each.column_names]))
+            for each in (self.values, self.copied)
+        )
+        return replace(self, values=values, copied=copied)
+
+    def of(self, columns: Sequence[str]) -> Fill:
+        """The same for some of the new columns."""
+        values, copied = (
+            each.select([name for name in each.column_names if name in columns])
+            for each in (self.values, self.copied)
+        )
+        return Fill(values, copied, {name: self.sources[name] for name in copied.column_names})
+
+    def apply(self, rows: pa.Table) -> pa.Table:
+        """Rows with the values.
+
+        Args:
+            rows: have the new columns in any type, and the sources.
+
+        >>> fill = Fill(pa.table({"c": [5]}), pa.table({"d": pa.nulls(1, pa.int64())}), {"d": "id"})
+        >>> fill.apply(pa.table({"id": [1, 2], "c": pa.nulls(2), "d": pa.nulls(2)})).to_pydict()
+        {'id': [1, 2], 'c': [5, 5], 'd': [1, 2]}
+        """
+        for new in self.schema:
+            source = self.sources.get(new.name)
+            if source is None:
+                one = self.values.column(new.name).combine_chunks()
+                column = one.take(pa.array(np.zeros(rows.num_rows, np.int64)))
+            else:
+                column = in_schema(rows.select([source]).rename_columns([new.name]), pa.schema([new])).column(
+                    0
+                )
+            rows = rows.set_column(rows.schema.get_field_index(new.name), new, column)
+        return rows
+
+
+Part: TypeAlias = Effect | Fill
+"""What changes do to a table in one step."""
+
+
+def parts_of(changes: pa.Table, key: Sequence[str]) -> Iterator[Part]:
+    """What changes do to a table, in order. The changes of a history between two rows of `alter` are one effect.
+
+    Args:
+        changes, key: as for `effect_of`; there may be rows of `alter` among the changes.
+
+    Raises:
+        ValueError: as `effect_of`.
+    """
+    begin = 0
+    for at in np.flatnonzero(pc.equal(changes["_change_type"], ALTER).to_numpy()).tolist():
+        if at > begin:
+            yield effect_of(changes.slice(begin, at - begin), key)
+        fill = _fill_of(changes.slice(at, 1))
+        if fill.schema.names:
+            yield fill
+        begin = at + 1
+    if begin < changes.num_rows or not begin:
+        yield effect_of(changes.slice(begin), key)
+
+
+def _fill_of(row: pa.Table) -> Fill:
+    """The fill of a row of `alter`: `_unchanged` has the old and the new name of each renamed column."""
+    names = [name for name in row.column_names if name not in metadata_names("_")]
+    renamed = row["_unchanged"][0].as_py() or []
+    sources = {new: old for old, new in zip(renamed[::2], renamed[1::2], strict=True) if new in names}
+    filled = [name for name in names if row[name].null_count == 0]
+    return Fill(row.select(filled), row.select([*sources]), sources)
