@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import io
+import logging
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -152,6 +153,8 @@ def test_a_capture_into_a_file(below: str, tmp_path: Path, capsys: pytest.Captur
 def test_the_demo_says_what_is_missing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """And leaves the log of this process as it was."""
     monkeypatch.setattr(demo, "find_installations", list)
     assert main(["demo"]) == 1
     assert "pip install" in capsys.readouterr().out
+    assert logging.getLogger("pgoutput_fast").isEnabledFor(logging.WARNING)

@@ -110,6 +110,12 @@ class SettledMerge(LocalMerge):
         super().apply_parts(parts, position, after)
         settle(self)
 
+    def vacuum(self, keep: int = 1) -> int:
+        try:
+            return super().vacuum(keep)
+        finally:
+            self.give_up_rewriting()
+
 
 def settle(table: LocalMerge) -> None:
     """Waits until no file need be written anew."""

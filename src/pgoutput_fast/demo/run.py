@@ -9,6 +9,8 @@ import shlex
 import shutil
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +49,6 @@ def run_demo(orders: int, version: int | None = None, *, keep: bool = False) -> 
         The exit status: 0 only if every table equals the server's.
     """
     console = Console(highlight=False)
-    logging.getLogger("pgoutput_fast").setLevel(logging.ERROR)
     installations = [i for i in find_installations() if version in (None, i.version)]
     if not installations:
         console.print(
@@ -93,12 +94,24 @@ def _preferred(installations: list[Any]) -> Any:
     return (system or sorted(installations, key=lambda i: i.version))[-1]
 
 
+@contextmanager
+def _errors_alone(log: logging.Logger) -> Iterator[None]:
+    """Keeps warnings out of the demo's own lines."""
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
+
+
 def _run(directory: Path, installation: Any, orders: int, console: Console) -> Report:
     """Runs the steps. Says a line after each of them."""
     started = time.perf_counter()
     report = Report(orders)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with (
+        _errors_alone(logging.getLogger("pgoutput_fast")),
         Server(installation) as server,
         Progress(*columns, console=console, transient=True) as progress,
     ):

@@ -22,7 +22,7 @@ import pytest
 from pgoutput_fast.merge.effect.effect import Effect, current_schema
 from pgoutput_fast.storage.stores import is_unfinished
 from pgoutput_fast.tables.table import Table
-from support.current_tables import KINDS, RandomEffects, open_table, settle
+from support.current_tables import KINDS, RandomEffects, open_table
 from support.disks import small_disk
 from support.ducklake import lakes
 from support.forms import and_exhaustive, and_slow
@@ -127,10 +127,6 @@ def _finish(kind: str, place: Path, seed: int, key: str | None, count: int) -> N
     effects.model.assert_equal(table, effects.compared)
     if kind == "duckdb":
         return
-    if kind in ("marked", "marked iceberg"):
-        for _ in range(2):  # a vacuum lets another thread write files anew
-            table.vacuum()
-            settle(table)
     table.vacuum()
     if kind == "ducklake":
         return effects.model.assert_equal(table, effects.compared)
