@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -431,6 +432,73 @@ def test_renamed_columns(server: Server, tmp_path: Path, form: str) -> None:
         for name in _RENAMED if format != "duckdb" else ():
             found = fresh(place.target, f"public.{name}_t", position=before.lsn)
             assert found.sort_by("id").equals(shown[name])
+
+
+# ---- what a history says ---------------------------------------------------------------------------------------------
+
+# Commands, and the altered columns: their names before and after.
+_SAID = {
+    "ADD c int": ["", "c"],
+    "DROP b": ["b", ""],
+    "ALTER a TYPE bigint": ["a", "a"],
+    "RENAME v TO w": ["v", "w"],
+    "ADD d text DEFAULT 'x', ADD e int": ["", "d", "", "e"],
+    "DROP c, ADD c int": None,  # the table is loaded
+}
+
+
+def _alterations(place: Place) -> list[tuple[int, list[str]]]:
+    """(the ordinal of the next change, the altered columns) of each row of `alter`."""
+    rows = history_of(place.target, "public.said").to_pylist()
+    found = []
+    for row, following in pairwise(rows):
+        if row["_change_type"] == "alter":
+            assert row["_commit_lsn"] == following["_commit_lsn"]
+            found.append((following["id"], row["_unchanged"]))
+    return found
+
+
+@pytest.mark.parametrize(
+    "kill",
+    and_slow(
+        [None, ["pgoutput_fast.mirror.follow.history", "AppendTable.commit", 1]],
+        [
+            ["pgoutput_fast.mirror.follow.history", "AppendTable.commit", -1],
+            ["pgoutput_fast.merge.local", "LocalMerge.apply_parts", 1],
+            ["pgoutput_fast.merge.local", "LocalMerge.apply_parts", -1],
+        ],
+    ),
+    ids=str,
+)
+def test_a_history_says_when_columns_were_altered(place: Place, kill: list[Any] | None) -> None:
+    """Once, before the first change with other columns, whenever the mirror was killed."""
+    _has_values(place.database.server)
+    place.database.execute(
+        "CREATE TABLE said (id int PRIMARY KEY, a int, b text, v varchar)",
+        "INSERT INTO said SELECT g, g, 'b', 'v' FROM generate_series(1, 5) g",
+        "CREATE PUBLICATION mirrored FOR ALL TABLES",
+    )
+    place.run(trust_widening=True)
+    commands = list(_SAID)
+    for n, command in enumerate(commands, 10):
+        # The table is altered with changes before and after it in one transaction, and in others.
+        place.database.execute(
+            f"UPDATE said SET id = {n} WHERE id = {n - 1 if n > 10 else 1}",
+            f"BEGIN; INSERT INTO said (id) VALUES ({n}0); ALTER TABLE said {command}; "
+            f"INSERT INTO said (id) VALUES ({n}1); COMMIT",
+            f"INSERT INTO said (id) VALUES ({n}2)",
+        )
+        if kill is not None and _SAID[command] is not None:
+            place.killed(kill, "--trust-widening")
+            if kill[1] == "LocalMerge.apply_parts":
+                names, expected = rows_of(place.database, "said")
+                assert mirrored_rows(fresh(place.target, "public.said"), names) == expected
+        place.run(trust_widening=True)
+        expect_equal(place, "public.said")
+    assert _alterations(place) == [
+        (int(f"{n}1"), said) for n, command in enumerate(commands, 10) if (said := _SAID[command]) is not None
+    ]
+    assert loads_of(place, "public.said") == 2
 
 
 # ---- tables without changes ------------------------------------------------------------------------------------------

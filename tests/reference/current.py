@@ -54,7 +54,9 @@ class CurrentRows:
             elif kind == "alter":
                 filled = {name: change[name] for name in self.columns.names if change[name] is not None}
                 renamed = change["_unchanged"] or []
-                pairs = dict(zip(renamed[1::2], renamed[::2], strict=True))
+                pairs = {
+                    new: old for old, new in zip(renamed[::2], renamed[1::2], strict=True) if old and new
+                }
                 self.rows = [
                     row | filled | {new: row[old] for new, old in pairs.items()} for row in self.rows
                 ]

@@ -23,8 +23,8 @@ _TIME = pa.timestamp("us", tz="UTC")
 
 # The values of `change_type`. `rows/slice.pxd` of the compiled core has a code for each, in this order.
 CHANGE_TYPES = ("insert", "update_preimage", "update_postimage", "delete", "truncate")
-# The `change_type` of a row in the history of a mirror that no message has: earlier rows get values in new columns.
-# They are those of the row, if not null, or those of renamed columns: `unchanged` has their old and new names.
+# The `change_type` of a row in the history of a mirror that no message has: columns were altered.
+# `merge/effect/alter.py` reads it.
 ALTER = "alter"
 
 # The metadata columns of a change, without the prefix. For another column, also edit these files of `_core/rows/`:

@@ -81,3 +81,34 @@ def test_a_single_text_is_no_key() -> None:
 def test_rows_are_no_table() -> None:
     with pytest.raises(TypeError, match="changes must be a pyarrow Table, not list"):
         net_effect([{"id": 1}], ["id"])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("altered", "value", "is_error"),
+    [
+        (["", "note"], None, False),
+        (["gone", ""], None, False),
+        (["id", "id"], None, False),
+        (["former", "note"], None, True),
+        (["", "note"], "x", True),
+    ],
+)
+def test_altered_columns(altered: list[str], value: str | None, is_error: bool) -> None:
+    """Only those that give earlier rows values must be handled by who applies a history."""
+    table = RelationSpec(16401, "public", "t", (ColumnSpec("id", 23, key=True), ColumnSpec("note", 25)))
+    writer = Writer()
+    sent = writer.begin(7, 100, 0)
+    for n in range(3):
+        sent += writer.change(table, "insert", new=[str(n), "a"])
+    sent += writer.commit(100, 108, 0)
+    changes = pgo.decode(sent, options=pgo.Options(transactions="committed")).table("public.t")
+    row = changes.slice(1, 1).to_pylist()[0] | {"_change_type": "alter", "_unchanged": altered, "note": value}
+    alter = pa.Table.from_pylist([row | {"id": None}], changes.schema)
+    changes = pa.concat_tables([changes.slice(0, 2), alter, changes.slice(2)])
+    if not is_error:
+        assert net_effect(changes, ["id"]).rows["id"].to_pylist() == [0, 1, 2]
+        return
+    with pytest.raises(
+        ValueError, match=r"message \d, relation public.t: columns were added or renamed here"
+    ):
+        net_effect(changes, ["id"])

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pgoutput_fast.catalog.identifiers import quote_qualified_name
+from pgoutput_fast.merge.effect.alter import without_marks
 from pgoutput_fast.merge.effect.column_names import RowNumbers, naming_rows
 from pgoutput_fast.schema.metadata_columns import ALTER, CHANGE_TYPES, metadata_names
 
@@ -105,6 +106,7 @@ def change_arrays(changes: pa.Table) -> ChangeArrays:
     missing = [_PREFIX + name for name in _NEEDED if _PREFIX + name not in changes.column_names]
     if missing:
         raise ValueError(f"the changes lack the metadata columns {', '.join(missing)}")
+    changes = without_marks(changes)
     table = _table_of(changes.schema)
     seq = _numbers(changes, "seq", table)
     kinds = _kinds(changes, seq, table)
@@ -158,8 +160,8 @@ def _kinds(changes: pa.Table, seq: npt.NDArray[np.int64], table: str | None) -> 
         row = pc.index(found.is_null(), True).as_py()
         if changes[_PREFIX + "change_type"][row].as_py() == ALTER:
             why = (
-                "earlier rows get its values here: give the effects of the changes before and after it apart, and set "
-                "its columns in all rows in between"
+                "columns were added or renamed here: give the effects of the changes before and after it apart, and "
+                "set the new columns in all rows in between"
             )
             raise _problem(table, int(seq[row]), why)
         raise _problem(table, int(seq[row]), "the change type of this row is none that exists")

@@ -8,11 +8,10 @@ from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from pgoutput_fast.merge.effect.alter import altered, alters, without_marks
 from pgoutput_fast.merge.effect.effect import Effect
 from pgoutput_fast.merge.effect.net_effect import effect_of
-from pgoutput_fast.schema.metadata_columns import ALTER, metadata_names
 from pgoutput_fast.tables.columns import in_schema
 
 __all__ = ["Fill", "Part", "parts_of"]
@@ -93,22 +92,16 @@ def parts_of(changes: pa.Table, key: Sequence[str]) -> Iterator[Part]:
     Raises:
         ValueError: as `effect_of`.
     """
-    begin = 0
-    for at in np.flatnonzero(pc.equal(changes["_change_type"], ALTER).to_numpy()).tolist():
+    changes, begin = without_marks(changes), 0
+    for at in alters(changes):
         if at > begin:
             yield effect_of(changes.slice(begin, at - begin), key)
-        fill = _fill_of(changes.slice(at, 1))
-        if fill.schema.names:
-            yield fill
+        yield _fill_of(changes.slice(at, 1))
         begin = at + 1
     if begin < changes.num_rows or not begin:
         yield effect_of(changes.slice(begin), key)
 
 
 def _fill_of(row: pa.Table) -> Fill:
-    """The fill of a row of `alter`: `_unchanged` has the old and the new name of each renamed column."""
-    names = [name for name in row.column_names if name not in metadata_names("_")]
-    renamed = row["_unchanged"][0].as_py() or []
-    sources = {new: old for old, new in zip(renamed[::2], renamed[1::2], strict=True) if new in names}
-    filled = [name for name in names if row[name].null_count == 0]
+    filled, sources = altered(row)
     return Fill(row.select(filled), row.select([*sources]), sources)

@@ -9,9 +9,9 @@ import pyarrow as pa
 
 from pgoutput_fast.catalog.relations import Catalog, Column, Relation
 from pgoutput_fast.merge.effect.fill import parts_of
+from pgoutput_fast.mirror.follow.altered_columns import alter_row
 from pgoutput_fast.mirror.follow.changes import decoded_row
 from pgoutput_fast.mirror.follow.history import HistoryFiles
-from pgoutput_fast.mirror.follow.new_columns import alter_row
 from pgoutput_fast.mirror.follow.tables import MirroredTable, relation_columns
 from pgoutput_fast.mirror.schema_changes.fingerprint import CatalogColumn, Fingerprint
 from pgoutput_fast.mirror.server import ServerView
@@ -76,8 +76,8 @@ class QuietTables:
         row = decoded_row(relation, values, catalog=catalog, options=self._options)
         if row is None:
             return table.want_load("the value of a new column in old rows has no Arrow form")
-        renamed = [name for new_name, (_, former) in new.items() if former for name in (former, new_name)]
-        row = alter_row(_at(row, position), row, renamed)
+        altered = [(former or "", name) for name, (_, former) in new.items()]
+        row = alter_row(_at(row, position), row, altered)
         assert table.position is not None
         if (table.history.position() or 0) < position:
             with HistoryFiles(self._store, self._run) as files:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -18,13 +18,20 @@ from pgoutput_fast.merge.effect.effect import Effect
 from pgoutput_fast.merge.effect.fill import Part, parts_of
 from pgoutput_fast.merge.effect.net_effect import effect_of
 from pgoutput_fast.merge.keys import key_of, unchecked_array
+from pgoutput_fast.mirror.follow.altered_columns import first_change, with_alter
 from pgoutput_fast.mirror.follow.changes import ChangeRun, commits_of, committed_after
 from pgoutput_fast.mirror.follow.history import AppendTable, HistoryFiles
-from pgoutput_fast.mirror.follow.new_columns import first_change, with_alter
 from pgoutput_fast.mirror.follow.waiting import PendingChanges
 from pgoutput_fast.mirror.schema_changes.fingerprint import CatalogColumn, Fingerprint
 from pgoutput_fast.mirror.schema_changes.versions import columns_of
-from pgoutput_fast.mirror.state.mirror_state import UNPUBLISHED, Gap, KnownColumn, MirrorState, TableRecord
+from pgoutput_fast.mirror.state.mirror_state import (
+    UNPUBLISHED,
+    Alteration,
+    Gap,
+    KnownColumn,
+    MirrorState,
+    TableRecord,
+)
 from pgoutput_fast.schema.metadata_columns import ALTER, metadata_names
 from pgoutput_fast.tables.errors import LOAD_AGAIN, RELOAD
 
@@ -58,7 +65,7 @@ class _PendingEffects:
 
     @property
     def fills(self) -> bool:
-        """Whether the changes have rows of `alter`. Then only the table knows what other changes leave as it is."""
+        """Whether the changes may have rows of `alter`. Then only the table knows what other changes leave as it is."""
         return any(pc.any(pc.equal(each["_change_type"], ALTER)).as_py() for each in self.rows.parts())
 
 
@@ -288,7 +295,10 @@ class MirroredTable:
 
     def take(self, run: ChangeRun, files: HistoryFiles) -> None:
         """Takes changes: into files of the history, and into the queue of the current table."""
-        run, columns = with_alter(run, self._columns_of(run), self.position)
+        first = self._first_of_version(run)
+        before = self.record if first is None else self.record.before(first)
+        columns = None if first is None else self._columns_of(run, before, first)
+        run, columns = with_alter(run, columns, self.position, before.columns)
         position = self.history.position()
         self.add_history(run.rows if position is None else committed_after(run.rows, position), files)
         if not self.follows:
@@ -302,8 +312,8 @@ class MirroredTable:
             self.want_load(why)
             return
         # Readers of the history need the key even if another process has advanced the current table.
-        if run.rows.num_rows and (first := int(commits_of(run.rows)[0])) > self.record.last_key:
-            self.note_key(key, first)
+        if run.rows.num_rows and (begin := int(commits_of(run.rows)[0])) > self.record.last_key:
+            self.note_key(key, begin)
         if not (rows := committed_after(run.rows, self.position)).num_rows:
             return
         # Before the commit of the history: its readers apply it to any table that is not stopped.
@@ -311,42 +321,60 @@ class MirroredTable:
             return self.stop(run.unclear[0])
         if not self.record.truncated and pc.any(pc.equal(rows["_change_type"], "truncate")).as_py():
             self.remember(truncated=True)
-        first = int(commits_of(rows)[0])
         if isinstance(columns, ValueError):
             return self.stop(str(columns))
         if isinstance(columns, str):
             return self.want_load(columns)
-        if columns is not None and columns != self.record.columns:
-            self.remember(columns=columns, shapes=self.record.shapes_with(columns, first))
+        # Changes that are read again were remembered with their columns, and later ones.
+        if first is not None and columns is not None and before is self.record and columns != before.columns:
+            self._remember_columns(columns, first)
         self._version = run.relation.version
-        since = 0 if key else self.record.shape_at(first)[0]
+        commit = int(commits_of(rows)[0])
+        since = 0 if key else self.record.shape_at(commit)[0]
         last = self._waiting[-1] if self._waiting else None
         if last is None or (last.key, last.since) != (key, since):
-            if last is not None and first <= last.rows.last:
+            if last is not None and commit <= last.rows.last:
                 self.want_load(_ALTERED if last.key != key else _DROPPED)
                 return
-            self.note_key(key, first)
+            self.note_key(key, commit)
             self._waiting.append(_PendingEffects(key, since))
         self._waiting[-1].rows.add(rows)
         self._waiting[-1].effect = None
 
-    def _columns_of(self, run: ChangeRun) -> dict[str, KnownColumn] | str | ValueError | None:
-        """The columns of the relation for the version of changes, if it is another one than that of the last changes.
+    def _first_of_version(self, run: ChangeRun) -> tuple[int, int] | None:
+        """(LSN of the commit, ordinal) of the first change for the current table, if its relation has another version
+        than the last changes; None if nothing is new.
 
         An earlier version that comes back may have another column with an old name. So only the last one is remembered.
-
-        Returns:
-            The columns; or why the table must be loaded before it takes the changes, or stops; None if nothing is new.
         """
-        first = first_change(run, self.position) if self.follows and self.position is not None else None
-        if first is None or run.relation.version == self._version:
-            return None
+        is_new = self.follows and run.relation.version != self._version
+        return first_change(run, self.position) if is_new else None
+
+    def _columns_of(
+        self, run: ChangeRun, before: TableRecord, first: tuple[int, int]
+    ) -> dict[str, KnownColumn] | str | ValueError:
+        """The columns of the relation for the version of changes; or why the table must be loaded first, or stops.
+
+        Args:
+            run: the changes.
+            before: the record before them.
+            first: (LSN of the commit, ordinal) of the first one.
+        """
         columns, is_known = relation_columns(run.rows.schema), self._version is not None
         trusts, ask = self.trusts_widening, self._columns_now
         try:
-            return columns_of(self.record, run.relation, columns, self.current, ask, first, is_known, trusts)
+            return columns_of(before, run.relation, columns, self.current, ask, first, is_known, trusts)
         except ValueError as problem:
             return problem
+
+    def _remember_columns(self, columns: Mapping[str, KnownColumn], first: tuple[int, int]) -> None:
+        """Records columns that a change has, and those before it until the history and the table have the change."""
+        record = self.record
+        history = None if record.history_error is not None else self.history.position()
+        done = min(each for each in (history, self.position) if each is not None)
+        waiting = [each for each in record.altered if each.since[0] > done]
+        altered = (*waiting, Alteration(first, record.columns, record.shapes))
+        self.remember(columns=columns, shapes=record.shapes_with(columns, first[0]), altered=altered)
 
     def note_key(self, key: tuple[str, ...], lsn: int) -> None:
         """Records for readers of the history the key of the changes that commit at an LSN or later."""

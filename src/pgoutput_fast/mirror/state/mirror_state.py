@@ -23,6 +23,7 @@ from pgoutput_fast.tables.options import TableOptions
 __all__ = [
     "NEW",
     "UNPUBLISHED",
+    "Alteration",
     "Beginning",
     "KnownColumn",
     "MirrorState",
@@ -181,6 +182,19 @@ class KnownColumn:
     former: str | None = field(default=None, compare=False)
 
 
+class Alteration(NamedTuple):
+    """The columns of a table before a change that has other ones.
+
+    Attributes:
+        since: (LSN of the commit, ordinal) of the change.
+        columns, shapes: as in `TableRecord`.
+    """
+
+    since: tuple[int, int]
+    columns: Mapping[str, KnownColumn]
+    shapes: Sequence[tuple[int, tuple[str, ...]]]
+
+
 class Gap(NamedTuple):
     """A range of LSNs in which the content of a table is unknown, because it was loaded or repaired.
 
@@ -224,6 +238,7 @@ class TableRecord:
             that no change has had. Changes up to that LSN may not have them.
         lost_lsn: while it waits for a load, the LSN of the last commit with a change that could not be decoded; -1 for
             none. The load cannot use ranges of the table that were read before.
+        altered: the last alterations of columns, as long as a crash may let the changes before them be read again.
         renamed: the qualified name that it has got on the server since its load; None if that is still `table`.
         is_first: whether it waits for the first load of the mirror, with which its history begins. Before that, the
             history has only what the load needs if it is interrupted.
@@ -247,6 +262,7 @@ class TableRecord:
     lost_lsn: int = -1
     is_first: bool = False
     renamed: str | None = None
+    altered: Sequence[Alteration] = ()
 
     @property
     def on_server(self) -> str:
@@ -280,6 +296,20 @@ class TableRecord:
         20
         """
         return self.keys[-1][0] if self.keys else -1
+
+    def before(self, first: tuple[int, int]) -> TableRecord:
+        """The record before a change that is read again after a crash; the same if it is read for the first time.
+
+        Args:
+            first: (LSN of the commit, ordinal) of the change.
+
+        >>> columns = {"id": KnownColumn(1, "int32")}
+        >>> record = TableRecord("public.orders", columns=columns, altered=[Alteration((20, 3), {}, ())])
+        >>> len(record.before((20, 3)).columns), record.before((20, 4)) is record
+        (0, True)
+        """
+        undone = next((each for each in self.altered if each.since >= first), None)
+        return self if undone is None else replace(self, columns=undone.columns, shapes=undone.shapes)
 
     def gaps_and_keys_since(
         self, lsn: int
@@ -345,6 +375,7 @@ class TableRecord:
             new_file=None,
             awaited=None,
             is_first=False,
+            altered=(),
         )
 
 
@@ -565,13 +596,14 @@ def _table(directory: str) -> str:
 
 
 def _facts(values: Mapping[str, Any]) -> TableRecord:
-    columns = {
-        key: KnownColumn(**{**each, "since": each.get("since") and tuple(each["since"])})
-        for key, each in values["columns"].items()
-    }
+    columns = _columns(values["columns"])
     keys = tuple((int(lsn), tuple(key)) for lsn, key in values.get("keys", ()))
     gaps = tuple(Gap(*each) for each in values.get("gaps", ()))
-    shapes = tuple((int(lsn), tuple(names)) for lsn, names in values.get("shapes", ()))
+    shapes = _shapes(values.get("shapes", ()))
+    altered = tuple(
+        Alteration((int(since[0]), int(since[1])), _columns(before), _shapes(shapes_before))
+        for since, before, shapes_before in values.get("altered", ())
+    )
     known, new_file, awaited = (values.get(name) for name in ("fingerprint", "new_file", "awaited"))
     fingerprint = None if known is None else Fingerprint.from_dict(known)
     if not isinstance(values.get("renamed"), str | None):
@@ -583,11 +615,23 @@ def _facts(values: Mapping[str, Any]) -> TableRecord:
             "keys": keys,
             "gaps": gaps,
             "shapes": shapes,
+            "altered": altered,
             "fingerprint": fingerprint,
             "new_file": new_file and tuple(new_file),
             "awaited": awaited and (awaited[0], tuple(awaited[1])),
         }
     )
+
+
+def _columns(values: Mapping[str, Any]) -> dict[str, KnownColumn]:
+    return {
+        key: KnownColumn(**{**each, "since": each.get("since") and tuple(each["since"])})
+        for key, each in values.items()
+    }
+
+
+def _shapes(values: Iterable[Any]) -> tuple[tuple[int, tuple[str, ...]], ...]:
+    return tuple((int(lsn), tuple(names)) for lsn, names in values)
 
 
 class _damaged:  # noqa: N801  (used like a function)
