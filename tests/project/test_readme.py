@@ -70,7 +70,7 @@ def test_all_programs_one_after_the_other(servers: pg.Servers, tmp_path: Path) -
     ("said", "measured"),
     [
         (r"16 columns in ([\d.]+) s", r"### wide text.*?\n\| decode +\| ([\d.]+)"),
-        (r"walsender: ([\d,]+) wide rows", r"\n\| our mirror +\| +current \|[^|]*\| +([\d,]+)"),
+        (r"can send: ([\d,]+) wide rows", r"\n\| our mirror +\| +current \|[^|]*\| +([\d,]+)"),
         (r"or ([\d,]+)\s+updates at random keys", r"\n\| our mirror, merge on read +\|[^|]*\| +([\d,]+)"),
         (r"a backlog of wide rows.*?\| ([\d,]+)", r"\n\| our mirror +\| +current \|[^|]*\| +([\d,]+)"),
         (

@@ -58,7 +58,7 @@ def verify(
     from pgoutput_fast.mirror import verify as compared
     from pgoutput_fast.schema.options import Options
 
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
     catalog = name_value_pairs("--iceberg-catalog", iceberg_catalog, "type=rest")
     with terminating():  # SIGTERM ends it by an exception, so that the server drops the temporary slot
         found = compared(

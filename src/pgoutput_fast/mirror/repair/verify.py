@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -38,6 +39,8 @@ from pgoutput_fast.tables.errors import MirrorError
 from pgoutput_fast.tables.options import TableOptions
 
 __all__ = ["TableVerification", "verify"]
+
+_log = logging.getLogger("pgoutput_fast.mirror")
 
 # Attempts to compare a table, if the mirror passes the position or removes a file meanwhile.
 _TRIES = 3
@@ -231,11 +234,15 @@ class _Verification:
         """Waits until the histories have all commits up to an LSN. False if the mirror does not run, or takes long."""
         end = time.monotonic() + self._wait_seconds
         seen = time.monotonic()
+        if (self._state.history_lsn() or 0) < position:
+            _log.info("waiting until the mirror has what committed up to %s", format_lsn(position))
         while (self._state.history_lsn() or 0) < position:
             now = time.monotonic()
             if self._view.sends(self._known.slot):
                 seen = now
             if now >= end or now - seen >= _AWAY_SECONDS:
+                why = "does not run" if now < end else "is not that far yet"
+                _log.info("the mirror %s: its rows are compared as they are", why)
                 return False
             time.sleep(_POLL_SECONDS)
         return True

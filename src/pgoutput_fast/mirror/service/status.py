@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
+from pgoutput_fast.base.display import counted
 from pgoutput_fast.protocol.lsn import format_lsn
 from pgoutput_fast.tables.errors import RELOAD
 
@@ -72,7 +73,8 @@ class TableStatus:
         position = "" if self.position is None else f" at {format_lsn(self.position)}"
         lag = "" if self.lag_bytes is None else f", {self.lag_bytes:,} bytes behind"
         seconds = "" if self.lag_seconds is None else f" and {self.lag_seconds:,.1f} s"
-        rejects = f", {self.rejects:,} values or changes are in its rejects" if self.rejects else ""
+        rejects = counted(self.rejects, "value or change", "values or changes")
+        rejects = f", its rejects have {rejects}" if self.rejects else ""
         error = self.error or self.history_error
         load = "" if self.load is None else f", {self.load}"
         state = f"{_STATES[self.state]}{load}{position}{lag}{seconds}{rejects}"
