@@ -601,8 +601,8 @@ def _facts(values: Mapping[str, Any]) -> TableRecord:
     gaps = tuple(Gap(*each) for each in values.get("gaps", ()))
     shapes = _shapes(values.get("shapes", ()))
     altered = tuple(
-        Alteration((int(since[0]), int(since[1])), _columns(before), _shapes(shapes_before))
-        for since, before, shapes_before in values.get("altered", ())
+        Alteration((int(lsn), int(ordinal)), _columns(before), _shapes(shapes_before))
+        for (lsn, ordinal), before, shapes_before in values.get("altered", ())
     )
     known, new_file, awaited = (values.get(name) for name in ("fingerprint", "new_file", "awaited"))
     fingerprint = None if known is None else Fingerprint.from_dict(known)
@@ -626,7 +626,7 @@ def _facts(values: Mapping[str, Any]) -> TableRecord:
 def _columns(values: Mapping[str, Any]) -> dict[str, KnownColumn]:
     return {
         key: KnownColumn(**{**each, "since": each.get("since") and tuple(each["since"])})
-        for key, each in values.items()
+        for key, each in dict(values).items()
     }
 
 
