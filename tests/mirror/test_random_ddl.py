@@ -1,17 +1,21 @@
-"""Random commands between two looks, such as some that keep all rows, and some whose changes the stream lacks."""
+"""Random commands between two looks, such as some that keep all rows, and some whose changes the stream lacks.
+
+The mirror is killed at some steps. Current tables have the server's rows, and histories give them, too.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import random
 import re
+import signal
 from pathlib import Path
 
 import psycopg2
 import pytest
 
 from pgoutput_fast.demo.servers import Server
-from support.mirrors import expect_equal, opened
+from support.mirrors import Place, expect_equal, expect_replayed, opened
 from support.repack import repacking
 
 pytestmark = [pytest.mark.exhaustive, pytest.mark.few_servers]
@@ -73,6 +77,25 @@ _OF_19 = [
 # What a user who trusts wider columns has stated not to do.
 _DISTRUSTED = re.compile("USING n|UNLOGGED|TRUNCATE r_1")
 
+_HISTORY, _MERGE = "pgoutput_fast.mirror.follow.history", "pgoutput_fast.merge.local"
+_STEPS = [
+    [module, name, sign * number]
+    for module, name in (
+        (_HISTORY, "AppendTable.commit"),
+        (_MERGE, "LocalMerge.apply_parts"),
+        ("pgoutput_fast.mirror.state.mirror_state", "MirrorState.set_table"),
+    )
+    for number in (1, 2, 3)
+    for sign in (1, -1)
+]
+
+
+def _kill(place: Place, dice: random.Random, *, trusts: bool) -> None:
+    """Mirrors in a process that is killed at a step, if it takes it."""
+    process = place._process(*(["--trust-widening"] if trusts else []), kill=dice.choice(_STEPS), limits={})
+    _, said = process.communicate(timeout=300)
+    assert process.returncode in (0, -signal.SIGKILL), said
+
 
 @pytest.mark.parametrize("trusts", [False, True], ids=["", "trusts"])
 @pytest.mark.parametrize("publication", _PUBLICATIONS)
@@ -124,8 +147,12 @@ def test_nothing_is_lost(server: Server, tmp_path: Path, publication: str, seed:
                     f"INSERT INTO {table} VALUES ({100_000 + 2 * len(done) + step}, 1)" for table in _TABLES
                 )
                 database.execute(*(changes if trusts else ()))
+                if dice.random() < 0.5:
+                    _kill(place, dice, trusts=trusts)
                 place.run(**more)
             try:
-                expect_equal(place, *_TABLES.values())
+                for table in _TABLES.values():
+                    expect_equal(place, table)
+                    expect_replayed(place, table, ["id"], loaded=True)
             except AssertionError as problem:
                 raise AssertionError(f"seed {seed}: {done}") from problem
