@@ -142,6 +142,7 @@ class Snapshot:
             raise ValueError("lock_seconds must be positive, or None for no limit")
         self._dsn = dsn
         self._keep_waiting, self._lock_seconds = wanted, lock_seconds
+        self._reads_each = threading.Lock()
         self._publications = tuple(publications)
         self.options = options if options is not None else Options()
         self._seen: SeenTransactions | None = None
@@ -362,6 +363,8 @@ class Snapshot:
     def read_each(self, ranges: Sequence[ReadRange], work: Work, *, threads: int = 1) -> None:
         """Calls `work` with a session for each of some ranges. A caller may keep what it has read if this fails.
 
+        In another thread, another call waits until this one has ended.
+
         Args:
             ranges: of `ranges`.
             work: reads a range; called in several threads.
@@ -376,7 +379,10 @@ class Snapshot:
         relations = [self.tables[name].relation for name in {each.table for each in ranges}]
         expect_cents(self._dsn, relations, self.catalog.types, self.options)
         lost: dict[str, TableLostError] = {}
-        run_readers(self._connect, list(ranges), threads, work, lost, threading.Event(), self._keep_waiting)
+        with self._reads_each:
+            run_readers(
+                self._connect, list(ranges), threads, work, lost, threading.Event(), self._keep_waiting
+            )
         for problem in lost.values():
             raise problem
 

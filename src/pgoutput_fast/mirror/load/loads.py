@@ -22,7 +22,7 @@ from pgoutput_fast.mirror.follow.follow import Follower
 from pgoutput_fast.mirror.follow.tables import MirroredTable
 from pgoutput_fast.mirror.load.load import load_table, source_of
 from pgoutput_fast.mirror.load.ranges import LoadedRanges
-from pgoutput_fast.mirror.load.source import Followed, TableSource, is_small
+from pgoutput_fast.mirror.load.source import Followed, TableSource, is_beside, is_small
 from pgoutput_fast.mirror.server import ServerView
 from pgoutput_fast.mirror.settings import MirrorSettings
 from pgoutput_fast.postgres.interruptible import stopping
@@ -221,7 +221,11 @@ class Loads:
         follower: Follower,
         keep_going: Callable[[], bool],
     ) -> None:
-        """Loads tables. Small ones are loaded at the same time, each with one of the sessions."""
+        """Loads tables, several at the same time if the sessions are more than one.
+
+        Small ones come first, each with one of the sessions. Then all sessions read a large one, while others that were
+        read before are written.
+        """
 
         def load(n: int, each: MirroredTable) -> None:
             if keep_going():
@@ -229,14 +233,15 @@ class Loads:
                 _log.info("loading %s (%s): %s", each.record.table, number, why)
                 self._load(each, snapshot, settings, follower, keep_going, fresh=False)
 
-        small = []
-        for n, each in enumerate(tables, 1):
-            if settings.threads > 1 and is_small(each, snapshot):
-                small.append((n, each))
+        ordered = sorted(tables, key=lambda each: not is_small(each, snapshot))
+        beside = []
+        for n, each in enumerate(ordered, 1):
+            if settings.threads > 1 and is_beside(each, snapshot):
+                beside.append((n, each))
             else:
                 load(n, each)
         with ThreadPoolExecutor(settings.threads, "pgoutput_fast-load") as pool:
-            loads = [pool.submit(load, n, each) for n, each in small]
+            loads = [pool.submit(load, n, each) for n, each in beside]
             try:
                 for done in loads:
                     done.result()

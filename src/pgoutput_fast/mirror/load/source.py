@@ -272,14 +272,16 @@ class TableSource:
 
 
 def is_small(table: MirroredTable, snapshot: Snapshot) -> bool:
-    """Whether one session reads a table in one go, and the table has commits of its own."""
+    """Whether one session reads a table in one go."""
     on_server = snapshot.tables.get(table.record.on_server)
-    return (
-        on_server is not None
-        and len(on_server.parts) == 1
-        and on_server.nbytes <= _LEAST_BYTES
-        and table.current.together() is None
-    )
+    return on_server is not None and len(on_server.parts) == 1 and on_server.nbytes <= _LEAST_BYTES
+
+
+def is_beside(table: MirroredTable, snapshot: Snapshot) -> bool:
+    """Whether a table may be loaded while others are: it has commits of its own, and is read before it is written."""
+    on_server = snapshot.tables.get(table.record.on_server)
+    is_first_read = is_small(table, snapshot) or (on_server is not None and bool(key_of(on_server.relation)))
+    return is_first_read and table.current.together() is None
 
 
 def rows_of(

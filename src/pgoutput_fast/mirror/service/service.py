@@ -94,7 +94,8 @@ class Mirror:
             and about a thousand of the points then. None to keep only `keep_points`.
         in_step: change current tables only if all of them can reach the same position. Then every change of them
             records a point, and a stopped table stops the mirror.
-        threads: number of sessions that read during a load: a large table, or as many small ones at the same time.
+        threads: number of sessions that read during a load: a large table, or as many small ones at the same time. As
+            many tables are written at the same time.
         snapshot: `"shared"`: a load reads its tables in one transaction, which may stay open for as long as the load
             takes. `"ranges"`: it reads each range of the pages of a large table with a key in a transaction of its own,
             so that VACUUM can remove old rows meanwhile.

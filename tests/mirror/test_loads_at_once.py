@@ -1,4 +1,4 @@
-"""Loads of several small tables at the same time, each with a session of its own."""
+"""Loads of several tables at the same time: small ones each with a session of its own, large ones in turn."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from pgoutput_fast.mirror import verify
-from pgoutput_fast.mirror.load import loads
+from pgoutput_fast.mirror.load import loads, source
+from pgoutput_fast.snapshot import snapshot
 from support.mirrors import Place, current_of, expect_equal, loads_of, mirrored_rows, place, rows_of
 
 __all__ = ["place"]
@@ -22,9 +23,14 @@ def _make(place: Place) -> None:
     for name in _TABLES:
         place.database.execute(
             f"CREATE TABLE {name} (id int PRIMARY KEY, note text)",
-            f"INSERT INTO {name} SELECT g, '{name}' FROM generate_series(1, 100) g",
+            f"INSERT INTO {name} SELECT g, '{name}' FROM generate_series(1, 2000) g",
         )
     place.database.execute("CREATE PUBLICATION mirrored FOR ALL TABLES")
+
+
+# A table of more bytes than this is large.
+_SMALL = {"small": source._LEAST_BYTES, "large": 8192}
+_SIZES = pytest.mark.parametrize("size", _SMALL)
 
 
 @contextmanager
@@ -46,11 +52,13 @@ def _counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
 
 
 @pytest.mark.slow
+@_SIZES
 @pytest.mark.parametrize(("format", "at_once"), [("delta", 4), ("iceberg", 4), ("duckdb", 1)])
 def test_tables_that_are_loaded_at_the_same_time(
-    place: Place, monkeypatch: pytest.MonkeyPatch, format: str, at_once: int
+    place: Place, monkeypatch: pytest.MonkeyPatch, format: str, at_once: int, size: str
 ) -> None:
     _make(place)
+    monkeypatch.setattr(source, "_LEAST_BYTES", _SMALL[size])
     with _counted(monkeypatch) as most:
         place.run(format=format, threads=4)
     assert len(most) == len(_TABLES)
@@ -64,8 +72,10 @@ def test_tables_that_are_loaded_at_the_same_time(
 
 
 @pytest.mark.slow
-def test_one_that_cannot_be_loaded(place: Place) -> None:
+@_SIZES
+def test_one_that_cannot_be_loaded(place: Place, monkeypatch: pytest.MonkeyPatch, size: str) -> None:
     _make(place)
+    monkeypatch.setattr(source, "_LEAST_BYTES", _SMALL[size])
     place.database.execute("ALTER TABLE t3 ADD _seq int")
     with place.mirror(threads=4) as mirror:
         mirror.run(until_lsn="now")
@@ -75,10 +85,33 @@ def test_one_that_cannot_be_loaded(place: Place) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [1, 4, 7])
-def test_killed(place: Place, number: int) -> None:
+def test_one_large_table_is_read_at_a_time(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With all sessions, while others are written."""
     _make(place)
-    place.killed(["pgoutput_fast.mirror.follow.history", "AppendTable.commit", number], "--threads", "4")
+    run_readers, reading, sessions = snapshot.run_readers, list[int](), list[int]()
+
+    def counted(connect: Any, ranges: Any, threads: int, *given: Any) -> None:
+        reading.append(1)
+        sessions.append(threads * len(reading))
+        run_readers(connect, ranges, threads, *given)
+        reading.pop()
+
+    monkeypatch.setattr(source, "_LEAST_BYTES", _SMALL["large"])
+    monkeypatch.setattr(snapshot, "run_readers", counted)
+    with _counted(monkeypatch) as most:
+        place.run(threads=3)
+    assert sessions == [3] * len(_TABLES)
+    assert max(most) > 1
+
+
+@pytest.mark.slow
+@_SIZES
+@pytest.mark.parametrize("number", [1, 4, 7])
+def test_killed(place: Place, number: int, size: str) -> None:
+    _make(place)
+    kill = ["pgoutput_fast.mirror.follow.history", "AppendTable.commit", number]
+    limits = {"pgoutput_fast.mirror.load.source": {"_LEAST_BYTES": _SMALL[size]}}
+    place.killed(kill, "--threads", "4", limits=limits)
     place.database.execute("DELETE FROM t1 WHERE id = 1")
     place.run(threads=4)
     for name in _TABLES:
