@@ -417,6 +417,11 @@ class Table(ABC):
         remedy, grows = _REMEDIES[self.role], self.role == "history"
         return fit_types(known.schema, self.plain(schema), str(self), self.takes, remedy, more_fields=grows)
 
+    @property
+    def has_former_names(self) -> bool:
+        """Whether files may have columns under former names, so that only their ids tell which ones they are."""
+        return False
+
     def plain(self, schema: pa.Schema) -> pa.Schema:
         """Columns in the types of this format."""
         return stored_schema(schema, "table")
@@ -506,7 +511,8 @@ class OpenVersion:
         position: its LSN.
         schema: its columns.
         pieces: columns -> all rows, with these columns, in pieces.
-        files: the paths or URIs of its files; None if it has none of its own, or if rows of them are marked deleted.
+        files: the paths or URIs of its files; None if it has none of its own, if rows of them are marked deleted, or if
+            they may have columns under former names.
     """
 
     position: int

@@ -34,6 +34,8 @@ class Target(ABC):
     unfit: ClassVar[re.Pattern[str] | None] = None
     #: Whether rows of current tables can be marked deleted.
     marks: ClassVar[bool] = False
+    #: Whether columns of current tables can get another name while their files stay.
+    renames: ClassVar[bool] = False
     #: Whether tables may be in a catalog that the user names.
     takes_catalog: ClassVar[bool] = False
 

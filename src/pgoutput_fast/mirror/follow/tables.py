@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -17,6 +17,7 @@ from pgoutput_fast.merge.current_table import CurrentTable
 from pgoutput_fast.merge.effect.effect import Effect
 from pgoutput_fast.merge.effect.fill import Part, parts_of
 from pgoutput_fast.merge.effect.net_effect import effect_of
+from pgoutput_fast.merge.effect.renames import Rename
 from pgoutput_fast.merge.keys import key_of, unchecked_array
 from pgoutput_fast.mirror.follow.altered_columns import first_change, with_alter
 from pgoutput_fast.mirror.follow.changes import ChangeRun, commits_of, committed_after
@@ -87,6 +88,7 @@ class MirroredTable:
         columns_now: {name: column} of the relation with an oid, as the server has it now.
         ask: asks the server whether the table must be loaded, and records the answer in the table.
         trusts_widening: whether a column that became wider has the same values.
+        renames_columns: whether a column that was renamed gets its new name in place.
 
         Problems of the table are in `record`. They are durable only after `save_problems`.
 
@@ -112,6 +114,7 @@ class MirroredTable:
         ask: Callable[[MirroredTable], object],
         *,
         trusts_widening: bool = False,
+        renames_columns: bool = False,
     ) -> None:
         self.directory = directory
         self.record = record
@@ -121,6 +124,7 @@ class MirroredTable:
         self._state = state
         self._columns_now = columns_now
         self._ask, self.trusts_widening = ask, trusts_widening
+        self.renames_columns = renames_columns
         self._waiting: list[_PendingEffects] = []
         # The relation version of the last changes.
         self._version: int | None = None
@@ -297,6 +301,7 @@ class MirroredTable:
         """Takes changes: into files of the history, and into the queue of the current table."""
         first = self._first_of_version(run)
         before = self.record if first is None else self.record.before(first)
+        is_remembered = before is not self.record
         columns = None if first is None else self._columns_of(run, before, first)
         run, columns = with_alter(run, columns, self.position, before.columns)
         position = self.history.position()
@@ -326,7 +331,7 @@ class MirroredTable:
         if isinstance(columns, str):
             return self.want_load(columns)
         # Changes that are read again were remembered with their columns, and later ones.
-        if first is not None and columns is not None and before is self.record and columns != before.columns:
+        if first is not None and columns is not None and not is_remembered and columns != before.columns:
             self._remember_columns(columns, first)
         self._version = run.relation.version
         commit = int(commits_of(rows)[0])
@@ -374,7 +379,9 @@ class MirroredTable:
         done = min(each for each in (history, self.position) if each is not None)
         waiting = [each for each in record.altered if each.since[0] > done]
         altered = (*waiting, Alteration(first, record.columns, record.shapes))
-        self.remember(columns=columns, shapes=record.shapes_with(columns, first[0]), altered=altered)
+        shapes = record.shapes_with(columns, first[0])
+        renames = record.renames_with(columns, first, in_place=self.renames_columns)
+        self.remember(columns=columns, shapes=shapes, altered=altered, renames=renames)
 
     def note_key(self, key: tuple[str, ...], lsn: int) -> None:
         """Records for readers of the history the key of the changes that commit at an LSN or later."""
@@ -445,9 +452,10 @@ class MirroredTable:
         began = time.monotonic()
         self.current.more_waits = more_waits
         at = self.position
+        renames = self.record.renames_between(-1 if at is None else at, position)
         for each in self._waiting:
             after, at = at, position if each is self._waiting[-1] else each.rows.last
-            self.current.apply_parts(_Effects(each), at, after)
+            self.current.apply_parts(_Effects(each, renames), at, after)
         self.merge_seconds += time.monotonic() - began
 
     def commit_rewritten(self, within: float | None = None) -> None:
@@ -505,12 +513,12 @@ def _stopping(table: MirroredTable) -> Iterator[None]:
 class _Effects:
     """The effects of changes, part by part. They are computed on demand."""
 
-    def __init__(self, changes: _PendingEffects) -> None:
-        self._changes = changes
+    def __init__(self, changes: _PendingEffects, renames: Sequence[Rename]) -> None:
+        self._changes, self._renames = changes, renames
 
     def __iter__(self) -> Iterator[Part]:
         if self._changes.effect is not None:
             yield self._changes.effect
             return
         for rows in self._changes.rows.parts():
-            yield from parts_of(rows, self._changes.key)
+            yield from parts_of(rows, self._changes.key, self._renames)

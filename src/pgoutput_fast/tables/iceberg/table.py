@@ -26,7 +26,13 @@ from pgoutput_fast.tables.iceberg.deletes import (
     write_deletes,
 )
 from pgoutput_fast.tables.iceberg.expiry import Expired, expired
-from pgoutput_fast.tables.iceberg.fields import can_widen, change_columns, check_iceberg_names, with_field_ids
+from pgoutput_fast.tables.iceberg.fields import (
+    can_widen,
+    change_columns,
+    check_iceberg_names,
+    rename_columns,
+    with_field_ids,
+)
 from pgoutput_fast.tables.iceberg.overwrite import begin_overwrite
 from pgoutput_fast.tables.iceberg.transaction import begin_transaction
 from pgoutput_fast.tables.options import TableOptions
@@ -53,6 +59,8 @@ CATALOG = "_catalog.db"
 # The table properties with an ordinal, its stream, and which transactions the table has.
 _ORDINAL, _STREAM = "pgoutput-fast.position", "pgoutput-fast.stream"
 _TRANSACTIONS = "pgoutput-fast.transactions"
+# The table property that says that files may have columns under former names.
+_RENAMED = "pgoutput-fast.renamed-columns"
 # The snapshot property with an LSN.
 _LSN = "pgoutput-fast.mirror-position"
 _RETRIES = "commit.retry.num-retries"
@@ -80,6 +88,7 @@ class IcebergTarget(FileTarget):
     unfit = re.compile(r"[?#\x00-\x1f]")
     takes_catalog = True
     marks = True
+    renames = True
     # The tables share a catalog, and pyiceberg does not say that threads may.
     side_by_side = False
     sign = "/metadata", ".metadata.json"
@@ -166,6 +175,10 @@ class IcebergTable(Table):
 
     def can_widen(self, before: pa.DataType, wide: pa.DataType) -> bool:
         return can_widen(before, wide)
+
+    @property
+    def has_former_names(self) -> bool:
+        return self._opened is not None and _RENAMED in self._opened.properties
 
     # ---- versions ------------------------------------------------------------------------------------------------
 
@@ -290,7 +303,12 @@ class IcebergTable(Table):
 
     def _change_columns(self, transaction: Any, table: Any, schema: pa.Schema, *, replaced: bool) -> None:
         """Gives the table the columns of the rows, in a transaction."""
-        before, schema = stored_schema(table.schema().as_arrow(), "table"), stored_schema(schema, "table")
+        if not replaced and rename_columns(transaction, schema):
+            transaction.set_properties({_RENAMED: "true"})
+        elif replaced and _RENAMED in table.properties:
+            transaction.remove_properties(_RENAMED)
+        before = stored_schema(transaction.table_metadata.schema().as_arrow(), "table")
+        schema = stored_schema(schema, "table")
         if not before.equals(schema):
             change_columns(transaction, before, schema, replaced=replaced)
 
