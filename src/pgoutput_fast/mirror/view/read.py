@@ -148,10 +148,10 @@ def needed_columns(moment: Moment, columns: Sequence[str]) -> set[str]:
     """The columns of a table that must be read to get these columns of the rows at a moment."""
     if not moment.changes.files:
         return set(columns)
-    needed = moment.with_former({*columns, *(name for key in moment.keys for name in key)})
+    needed = {*columns, *(name for key in moment.keys for name in key)}
     if () in moment.keys or UNREPRESENTABLE in columns:
         needed |= set(moment.schema.names)
-    return needed
+    return moment.with_former(needed)
 
 
 def effects_of(moment: Moment, columns: Sequence[str]) -> Iterator[Part]:
