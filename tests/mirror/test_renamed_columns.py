@@ -12,15 +12,18 @@ import pytest
 
 from pgoutput_fast.demo.servers import Server
 from pgoutput_fast.mirror import fresh, verify
+from pgoutput_fast.mirror.follow.quiet_tables import QuietTables
 from pgoutput_fast.mirror.view.datasets import TablesAt
 from pgoutput_fast.tables.options import TableOptions
 from support.forms import and_slow
-from support.iceberg_files import open_table, read_by_ids
+from support.iceberg_files import files_of, forget_ids, has_ids, open_table, read_by_ids
 from support.mirrors import (
     Place,
     comparable,
     current_of,
+    history_of,
     loads_of,
+    mirrored_rows,
     opened,
     place,
     rows_of,
@@ -105,10 +108,11 @@ def _expect_fresh(place: Place, table: str, expected: tuple[list[str], Counter[s
     assert _seen(at.scanner().to_table()) == expected
 
 
-@pytest.mark.few_servers
+@pytest.mark.newest_server
 @pytest.mark.parametrize("form", _FORMS)
-def test_each_position(server: Server, tmp_path: Path, form: str) -> None:
+def test_each_position(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str) -> None:
     """Before the current table has a rename, which only the history has then, and after it."""
+    monkeypatch.setenv("POLARS_ICEBERG_PLANNER", "pyiceberg")
     format, merge = form.split()
     with opened(server, tmp_path) as place:
         more = {"format": format, "merge": merge, "rename_columns": True}
@@ -148,3 +152,77 @@ def _expect_others(place: Place, table: str, expected: tuple[list[str], Counter[
         native = pl.scan_iceberg(found, reader_override="native").collect().to_arrow()
         assert _seen(native) == expected
     assert _seen(read_by_ids(found)) == expected
+
+
+@pytest.mark.parametrize("ids", [True, False])
+def test_the_files_stay(place: Place, ids: bool) -> None:
+    """Of a table without changes, whose values only the catalogs bring. Files without ids are written again."""
+    _make(place, "whole")
+    more: dict[str, Any] = {"format": "iceberg", "rename_columns": True}
+    place.run(**more)
+    before = files_of(open_table(place.target / "current", "public.whole"))
+    if not ids:
+        forget_ids(open_table(place.target / "current", "public.whole"))
+    place.database.execute("ALTER TABLE whole RENAME b TO c")
+    for _ in range(2):
+        place.run(**more)
+    table = open_table(place.target / "current", "public.whole")
+    assert (files_of(table) == before) == ids
+    assert all(map(has_ids, files_of(table)))
+    assert _seen(table.scan().to_arrow()) == _seen(read_by_ids(table)) == _on_server(place, "whole")
+    _expect_fresh(place, "whole", _on_server(place, "whole"))
+    place.database.execute("UPDATE whole SET a = 9 WHERE id = 2", "DELETE FROM whole WHERE id = 3")
+    place.run(**more)
+    _expect_fresh(place, "whole", _on_server(place, "whole"))
+    assert loads_of(place, "public.whole") == 1
+
+
+@pytest.mark.parametrize("format", and_slow(["iceberg"], [("duckdb",)]))
+@pytest.mark.parametrize("number", and_slow([1], [(-1,)]))
+@pytest.mark.parametrize("at", and_slow(["table"], [("history",)]))
+def test_killed_at_a_table_without_changes(
+    place: Place, monkeypatch: pytest.MonkeyPatch, format: str, number: int, at: str
+) -> None:
+    """A rename that the current table has is in place, whatever the option of the next run is."""
+    kill = (
+        _KILLS[format][:2] if at == "table" else ["pgoutput_fast.mirror.follow.history", "AppendTable.commit"]
+    )
+    _make(place, "whole")
+    place.run(format=format)
+    place.database.execute("ALTER TABLE whole RENAME b TO c")
+    with monkeypatch.context() as patch:
+        patch.setattr(QuietTables, "_fill", lambda *_: None)
+        place.run(format=format)
+    place.killed([*kill, number], "--format", format, "--rename-columns")
+    if at == "table":
+        place.run(format=format)
+    else:
+        place.run(format=format, rename_columns=True)
+    assert _seen(current_of(place.target, "public.whole", format=format)) == _on_server(place, "whole")
+    place.database.execute("INSERT INTO whole VALUES (9, 9, 'c')")
+    place.run(format=format)
+    _expect_fresh(place, "whole", _on_server(place, "whole"))
+    assert history_of(place.target, "public.whole")["_change_type"].to_pylist().count("alter") == 1
+    assert loads_of(place, "public.whole") == 1
+
+
+@pytest.mark.parametrize("format", and_slow(["duckdb"], [("iceberg",)]))
+def test_each_run_may_choose(place: Place, format: str) -> None:
+    """A column that became a new one stays so, and one that got its name in place, too."""
+    _make(place, "with_key")
+    place.run(format=format)
+    for former, name, in_place in (("b", "c", False), ("e", "f", True), ("c", "d", True), ("d", "g", False)):
+        place.database.execute(
+            f"ALTER TABLE with_key RENAME {former} TO {name}", "UPDATE with_key SET a = a + 1 WHERE id = 2"
+        )
+        place.run(format=format, rename_columns=in_place)
+        names, expected = rows_of(place.database, "with_key")
+        assert mirrored_rows(fresh(place.target, "public.with_key"), names) == expected
+    rows = current_of(place.target, "public.with_key", format=format)
+    assert {name for name in rows.column_names if name[0] != "_"} == {"id", "a", "b", "d", "f", "g"}
+    assert loads_of(place, "public.with_key") == 1
+
+
+def test_delta_cannot(place: Place) -> None:
+    with pytest.raises(ValueError, match=r"rename_columns cannot be had for delta tables, .* leave it out"):
+        place.mirror(rename_columns=True)
