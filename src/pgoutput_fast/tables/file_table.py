@@ -203,7 +203,7 @@ class CurrentFileTable(CurrentRows):
                 for _, rows in row_groups(self._store, self._directory, file, there.schema, columns):
                     yield rows
 
-        apart = self._table.has_former_names or any(file.deleted is not None for file in there.files)
+        apart = there.former_names or any(file.deleted is not None for file in there.files)
         places = [str(self._store.at(f"{self._directory}/{file.name}")) for file in there.files]
         return OpenVersion(there.lsn, there.schema, pieces, None if apart else places)
 

@@ -201,6 +201,7 @@ class Version:
         bounds: column -> (least values, largest values) of the column in all files; null if unknown. Nulls do not
             count. Rows that are marked deleted may have them.
         partition_by: the partition columns.
+        former_names: whether files may have columns under former names. Then only their ids identify them.
     """
 
     number: int
@@ -209,6 +210,7 @@ class Version:
     files: Sequence[DataFile]
     bounds: Callable[[str], tuple[pa.Array, pa.Array]]
     partition_by: tuple[str, ...] = ()
+    former_names: bool = False
 
     @property
     def lsn(self) -> int:
@@ -416,11 +418,6 @@ class Table(ABC):
             return schema
         remedy, grows = _REMEDIES[self.role], self.role == "history"
         return fit_types(known.schema, self.plain(schema), str(self), self.takes, remedy, more_fields=grows)
-
-    @property
-    def has_former_names(self) -> bool:
-        """Whether files may have columns under former names, so that only their ids tell which ones they are."""
-        return False
 
     def plain(self, schema: pa.Schema) -> pa.Schema:
         """Columns in the types of this format."""

@@ -59,7 +59,7 @@ CATALOG = "_catalog.db"
 # The table properties with an ordinal, its stream, and which transactions the table has.
 _ORDINAL, _STREAM = "pgoutput-fast.position", "pgoutput-fast.stream"
 _TRANSACTIONS = "pgoutput-fast.transactions"
-# The table property that says that files may have columns under former names.
+# The table property that says that files of any version may have columns under former names.
 _RENAMED = "pgoutput-fast.renamed-columns"
 # The snapshot property with an LSN.
 _LSN = "pgoutput-fast.mirror-position"
@@ -176,10 +176,6 @@ class IcebergTable(Table):
     def can_widen(self, before: pa.DataType, wide: pa.DataType) -> bool:
         return can_widen(before, wide)
 
-    @property
-    def has_former_names(self) -> bool:
-        return self._opened is not None and _RENAMED in self._opened.properties
-
     # ---- versions ------------------------------------------------------------------------------------------------
 
     def _load(self) -> Any:
@@ -245,7 +241,15 @@ class IcebergTable(Table):
 
         number = 0 if snapshot is None else snapshot.sequence_number
         partition_by = tuple(field.name for field in table.spec().fields)
-        return Version(number, self._position(table, snapshot), columns, files, bounds, partition_by)
+        return Version(
+            number,
+            self._position(table, snapshot),
+            columns,
+            files,
+            bounds,
+            partition_by,
+            _RENAMED in table.properties,
+        )
 
     def _position(self, table: Any, snapshot: Any) -> Ordinal | CommitLsn | None:
         if self.role != "changes":
@@ -305,8 +309,6 @@ class IcebergTable(Table):
         """Gives the table the columns of the rows, in a transaction."""
         if not replaced and rename_columns(transaction, schema):
             transaction.set_properties({_RENAMED: "true"})
-        elif replaced and _RENAMED in table.properties:
-            transaction.remove_properties(_RENAMED)
         before = stored_schema(transaction.table_metadata.schema().as_arrow(), "table")
         schema = stored_schema(schema, "table")
         if not before.equals(schema):
