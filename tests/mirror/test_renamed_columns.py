@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import random
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -221,6 +223,68 @@ def test_each_run_may_choose(place: Place, format: str) -> None:
     rows = current_of(place.target, "public.with_key", format=format)
     assert {name for name in rows.column_names if name[0] != "_"} == {"id", "a", "b", "d", "f", "g"}
     assert loads_of(place, "public.with_key") == 1
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("form", _FORMS)
+@pytest.mark.parametrize("seed", range(6))
+def test_random_names(place: Place, seed: int, form: str) -> None:
+    """Columns come, go and get names that others had, in runs with and without the option, some of which are killed."""
+    dice = random.Random(seed)
+    format, merge = form.split()
+    _make(place, *_TABLES)
+    place.run(format=format, merge=merge)
+    done, seen = list[str](), dict[str, dict[str, Any]]()
+    for step in range(12):
+        for table in _TABLES:
+            names = [name for name in _on_server(place, table)[0] if name not in ("id", "a")]
+            free = [name for name in "bcdefg" if name not in names]
+            statements = [
+                f"INSERT INTO {table} (id, a) VALUES ({100 + step}, 1)",
+                f"UPDATE {table} SET a = a + 1 WHERE id % 3 = {step % 3}",
+                *(
+                    f"UPDATE {table} SET {name} = '{step}' WHERE id = {dice.randrange(1, 6)}"
+                    for name in names[:1]
+                ),
+                f"DELETE FROM {table} WHERE id = {dice.randrange(1, 6)} AND a > 5",
+            ]
+            alter = dice.choice(
+                [
+                    *(f"RENAME {name} TO {dice.choice(free)}" for name in names if free),
+                    f"ADD {dice.choice(free)} text",
+                    *(f"DROP {dice.choice(names)}" for _ in names[2:3]),
+                ]
+            )
+            at = dice.randrange(len(statements) + 1)
+            statements.insert(at, f"ALTER TABLE {table} {alter}")
+            if dice.random() < 0.3:
+                statements = statements[at:] if dice.random() < 0.5 else [statements[at]]
+            done += statements
+            place.database.execute(*statements)
+        in_place = dice.random() < 0.7
+        options = ["--format", format, "--merge", merge, *(["--rename-columns"] if in_place else [])]
+        try:
+            if dice.random() < 0.3:
+                with contextlib.suppress(AssertionError):  # without changes, it ends
+                    place.killed(_KILLS[format], *options)
+            for _ in range(2):
+                place.run(format=format, merge=merge, rename_columns=in_place)
+            lsn = fresh(place.target, "public.whole").schema.metadata[b"position"].decode()
+            for table in _TABLES:
+                names, expected = rows_of(place.database, table)
+                rows = fresh(place.target, f"public.{table}")
+                assert mirrored_rows(rows, names) == expected
+                assert (
+                    mirrored_rows(current_of(place.target, f"public.{table}", format=format), names)
+                    == expected
+                )
+                seen.setdefault(lsn, {})[table] = rows
+            for position, tables in seen.items() if format == "iceberg" else ():
+                for table, rows in tables.items():
+                    found = fresh(place.target, f"public.{table}", position=position)
+                    assert _seen(found) == _seen(rows), (position, table)
+        except Exception as problem:
+            raise AssertionError(f"seed {seed}, step {step}: {done}") from problem
 
 
 def test_delta_cannot(place: Place) -> None:
