@@ -66,6 +66,20 @@ class Target(ABC):
         cls.check_path(store, format)
 
     @classmethod
+    def check_renames(cls, wanted: bool, format: str) -> None:
+        """Checks that columns of current tables can get another name, if that is wanted.
+
+        Raises:
+            ValueError: if they cannot.
+        """
+        if wanted and not cls.renames:
+            raise ValueError(
+                f"rename_columns cannot be had for {format} tables, whose columns have no ids: leave it out, and a "
+                "column that is renamed becomes a new one beside the old one. Or use format='iceberg', 'duckdb' or "
+                "'ducklake'"
+            )
+
+    @classmethod
     def check_path(cls, store: Store, format: str) -> None:
         """Checks that readers of the format find the path of a local target.
 

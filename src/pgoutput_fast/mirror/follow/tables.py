@@ -27,7 +27,6 @@ from pgoutput_fast.mirror.schema_changes.fingerprint import CatalogColumn, Finge
 from pgoutput_fast.mirror.schema_changes.versions import columns_of
 from pgoutput_fast.mirror.state.mirror_state import (
     UNPUBLISHED,
-    Alteration,
     Gap,
     KnownColumn,
     MirrorState,
@@ -63,6 +62,11 @@ class _PendingEffects:
     rows: PendingChanges = field(default_factory=PendingChanges)
     # The effect of the changes, if computed already.
     effect: Effect | None = None
+
+    def whole_effect(self, find: Callable[[pa.Table, Sequence[str]], pa.Table]) -> Effect:
+        """The effect of the changes, which are in memory, with values from the table that `find` finds."""
+        (rows,) = self.rows.parts()
+        return effect_of(rows, self.key).filled_by(find)
 
     @property
     def fills(self) -> bool:
@@ -116,10 +120,8 @@ class MirroredTable:
         trusts_widening: bool = False,
         renames_columns: bool = False,
     ) -> None:
-        self.directory = directory
-        self.record = record
-        self.current = current
-        self.history = history
+        self.directory, self.record = directory, record
+        self.current, self.history = current, history
         self._open_rejects = rejects
         self._state = state
         self._columns_now = columns_now
@@ -280,20 +282,10 @@ class MirroredTable:
         try:
             self.current.vacuum(1 if oldest is None else max(1, self.version - oldest + 1))
             if versions == "table" and (self.record.gaps or len(self.record.keys) > 1):
-                self._forget(oldest)
+                _forget(self, oldest)
         except ValueError as problem:
             if self.record.stage != "stopped":
                 self.stop(str(problem))
-
-    def _forget(self, oldest: int | None) -> None:
-        """Forgets gaps and keys that end before the oldest readable version of the current table."""
-        try:
-            begin = self.current.open(oldest).position
-        except FileNotFoundError:  # the next point has an existing version
-            return
-        gaps, keys = self.record.gaps_and_keys_since(begin)
-        if (gaps, keys) != (tuple(self.record.gaps), tuple(self.record.keys)):
-            self.remember(gaps=gaps, keys=keys)
 
     # ---- changes -------------------------------------------------------------------------------------------------
 
@@ -374,14 +366,9 @@ class MirroredTable:
 
     def _remember_columns(self, columns: Mapping[str, KnownColumn], first: tuple[int, int]) -> None:
         """Records columns that a change has, and those before it until the history and the table have the change."""
-        record = self.record
-        history = None if record.history_error is not None else self.history.position()
+        history = None if self.record.history_error is not None else self.history.position()
         done = min(each for each in (history, self.position) if each is not None)
-        waiting = [each for each in record.altered if each.since[0] > done]
-        altered = (*waiting, Alteration(first, record.columns, record.shapes))
-        shapes = record.shapes_with(columns, first[0])
-        renames = record.renames_with(columns, first, in_place=self.renames_columns)
-        self.remember(columns=columns, shapes=shapes, altered=altered, renames=renames)
+        self._set(self.record.altered_by(columns, first, done, in_place=self.renames_columns))
 
     def note_key(self, key: tuple[str, ...], lsn: int) -> None:
         """Records for readers of the history the key of the changes that commit at an LSN or later."""
@@ -478,7 +465,7 @@ class MirroredTable:
             if each.rows.in_file or each.fills:
                 return
             try:
-                each.effect = each.effect or self._effect(each)
+                each.effect = each.effect or each.whole_effect(self.current.find)
             except CANNOT_APPLY as problem:
                 return self.cannot_apply(problem)
 
@@ -494,9 +481,16 @@ class MirroredTable:
         if self.follows:
             self.stop(str(problem))
 
-    def _effect(self, changes: _PendingEffects) -> Effect:
-        (rows,) = changes.rows.parts()
-        return effect_of(rows, changes.key).filled_by(self.current.find)
+
+def _forget(table: MirroredTable, oldest: int | None) -> None:
+    """Forgets gaps and keys that end before the oldest readable version of a current table."""
+    try:
+        begin = table.current.open(oldest).position
+    except FileNotFoundError:  # the next point has an existing version
+        return
+    gaps, keys = table.record.gaps_and_keys_since(begin)
+    if (gaps, keys) != (tuple(table.record.gaps), tuple(table.record.keys)):
+        table.remember(gaps=gaps, keys=keys)
 
 
 @contextmanager

@@ -163,8 +163,9 @@ class Mirror:
         expect_list("publications", publications)
         expect_list("tables", tables)
         expect_list("exclude", exclude)
-        others = arguments.keys() - {"self", "publications", "format"}
-        expect_arguments({name: arguments[name] for name in others})
+        expect_arguments(
+            {name: arguments[name] for name in arguments.keys() - {"self", "publications", "format"}}
+        )
         if tables is not None and not tables:
             raise ValueError("tables is empty: pass None for all published tables")
         chosen = Chosen(None if tables is None else tuple(tables), tuple(exclude))
@@ -178,12 +179,7 @@ class Mirror:
         )
         check_name(format, "current")
         FORMATS[format].check(self._store, table_options, format)
-        if rename_columns and not FORMATS[format].renames:
-            raise ValueError(
-                f"rename_columns cannot be had for {format} tables, whose columns have no ids: leave it out, and a "
-                "column that is renamed becomes a new one beside the old one. Or use format='iceberg', 'duckdb' or "
-                "'ducklake'"
-            )
+        FORMATS[format].check_renames(rename_columns, format)
         FORMATS[HISTORIES].check_path(self._store, HISTORIES)
         given = None if segments is None else absolute(segments)
         self._settings = MirrorSettings(

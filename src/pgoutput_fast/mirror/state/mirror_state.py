@@ -377,6 +377,24 @@ class TableRecord:
         found = [Rename(*since, former, name) for former, name in pairs if former or name in known]
         return (*self.renames, *found)
 
+    def altered_by(
+        self, columns: Mapping[str, KnownColumn], since: tuple[int, int], done: int, *, in_place: bool
+    ) -> TableRecord:
+        """The record if the relation has other columns from a change on.
+
+        Args:
+            columns, since, in_place: as for `renames_with`.
+            done: both the history and the current table have the commits up to this LSN.
+        """
+        waiting = [each for each in self.altered if each.since[0] > done]
+        return replace(
+            self,
+            columns=columns,
+            shapes=self.shapes_with(columns, since[0]),
+            altered=(*waiting, Alteration(since, self.columns, self.shapes)),
+            renames=self.renames_with(columns, since, in_place=in_place),
+        )
+
     def renames_between(self, after: int, through: int) -> list[Rename]:
         """`renames` by changes that commit after an LSN and up to another one."""
         return [each for each in self.renames if after < each.lsn <= through]

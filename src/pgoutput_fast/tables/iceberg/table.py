@@ -295,7 +295,7 @@ class IcebergTable(Table):
             transaction = self._created(schema)
         else:
             transaction = begin_transaction(table)
-            self._change_columns(transaction, table, schema, replaced=base is None)
+            _change_columns(transaction, schema, replaced=base is None)
         self._catalog.close()
         return with_field_ids(stored_schema(schema, "table"), transaction.table_metadata.schema())
 
@@ -304,15 +304,6 @@ class IcebergTable(Table):
         return self._catalog.create_table_transaction(
             self._identifier, stored_schema(schema, "table"), location=self._location, properties=_PROPERTIES
         )
-
-    def _change_columns(self, transaction: Any, table: Any, schema: pa.Schema, *, replaced: bool) -> None:
-        """Gives the table the columns of the rows, in a transaction."""
-        if not replaced and rename_columns(transaction, schema):
-            transaction.set_properties({_RENAMED: "true"})
-        before = stored_schema(transaction.table_metadata.schema().as_arrow(), "table")
-        schema = stored_schema(schema, "table")
-        if not before.equals(schema):
-            change_columns(transaction, before, schema, replaced=replaced)
 
     def _commit(self, commit: Commit) -> None:
         from pyiceberg.exceptions import (
@@ -387,7 +378,7 @@ class IcebergTable(Table):
         # pyiceberg would retry the same files on top of another commit. This changes only the copy in memory.
         self._opened.metadata.properties[_RETRIES] = "0"
         transaction = begin_transaction(self._opened)
-        self._change_columns(transaction, self._opened, commit.schema, replaced=commit.replaces)
+        _change_columns(transaction, commit.schema, replaced=commit.replaces)
         return transaction
 
     def _add_snapshot(self, transaction: Any, commit: Commit, deletes: Sequence[Any]) -> None:
@@ -474,6 +465,16 @@ class IcebergTable(Table):
             if name.endswith(".avro") and name.rpartition("/")[2] not in named:
                 removed += self.store.remove(name)
         return removed
+
+
+def _change_columns(transaction: Any, schema: pa.Schema, *, replaced: bool) -> None:
+    """Gives a table the columns of the rows, in a transaction."""
+    if not replaced and rename_columns(transaction, schema):
+        transaction.set_properties({_RENAMED: "true"})
+    before = stored_schema(transaction.table_metadata.schema().as_arrow(), "table")
+    schema = stored_schema(schema, "table")
+    if not before.equals(schema):
+        change_columns(transaction, before, schema, replaced=replaced)
 
 
 def _with_position(table: Any, snapshot: Any) -> Any:
