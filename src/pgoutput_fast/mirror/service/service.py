@@ -163,9 +163,8 @@ class Mirror:
         expect_list("publications", publications)
         expect_list("tables", tables)
         expect_list("exclude", exclude)
-        expect_arguments(
-            {name: arguments[name] for name in arguments.keys() - {"self", "publications", "format"}}
-        )
+        others = arguments.keys() - {"self", "publications", "format"}
+        expect_arguments({name: arguments[name] for name in others})
         if tables is not None and not tables:
             raise ValueError("tables is empty: pass None for all published tables")
         chosen = Chosen(None if tables is None else tuple(tables), tuple(exclude))
@@ -193,11 +192,10 @@ class Mirror:
         self._check: Callable[[], object] | None = None
         self._server = ServerView(dsn, publications, chosen=chosen)
         self._stack = ExitStack()
-        self._is_open = False
+        self._is_open = self._is_running = False
         self._run: MirrorRun | None = None
         # The last run. During an outage there is none, and the metrics show the tables before it.
         self._last_run: MirrorRun | None = None
-        self._is_running = False
         self._meter = MirrorMeter(self._read_metrics)
         self._metrics_file = None if metrics_file is None else Path(metrics_file)
         self._metrics_address = metrics_address
