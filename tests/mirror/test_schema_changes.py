@@ -555,11 +555,12 @@ _QUIET = {
 
 
 @pytest.mark.few_servers
-@pytest.mark.parametrize("form", _FORMS)
+@pytest.mark.parametrize("form", [*_FORMS, *_IN_PLACE])
 def test_tables_without_changes(server: Server, tmp_path: Path, form: str) -> None:
     """A later check gives them the columns."""
     _has_values(server)
-    format, merge = form.split()
+    format, merge, *in_place = form.split()
+    more = {"format": format, "merge": merge, "rename_columns": bool(in_place)}
     with opened(server, tmp_path) as place:
         place.database.execute("CREATE TYPE mood AS ENUM ('x', 'y')")
         for name in _QUIET:
@@ -568,7 +569,7 @@ def test_tables_without_changes(server: Server, tmp_path: Path, form: str) -> No
                 f"INSERT INTO {name} SELECT g, g, 'b' || g FROM generate_series(1, 4) g",
             )
         place.database.execute("CREATE PUBLICATION mirrored FOR ALL TABLES")
-        place.run(format=format, merge=merge)
+        place.run(**more)
         shown = {name: fresh(place.target, f"public.{name}").sort_by("id") for name in _QUIET}
         before = points(place.target)[-1]
         left = {name: [*statements] for name, statements in _QUIET.items()}
@@ -577,7 +578,7 @@ def test_tables_without_changes(server: Server, tmp_path: Path, form: str) -> No
                 while statements and (statement := statements.pop(0)) != "run":
                     place.database.execute(statement.format(t=name))
             for _ in range(2):
-                place.run(format=format, merge=merge)
+                place.run(**more)
         _expect_the_server_s(place, format)
         for name in _QUIET if format != "duckdb" else ():
             found = fresh(place.target, f"public.{name}", position=before.lsn)
@@ -588,7 +589,7 @@ def test_tables_without_changes(server: Server, tmp_path: Path, form: str) -> No
                 f"INSERT INTO {name} VALUES (50)",
                 f"DELETE FROM {name} WHERE id = 3",
             )
-        place.run(format=format, merge=merge)
+        place.run(**more)
         _expect_the_server_s(place, format)
 
 
