@@ -17,6 +17,7 @@ import pytest
 from pgoutput_fast.merge.key_files import KeyFiles, sorted_keys
 from pgoutput_fast.merge.local import LocalMerge
 from pgoutput_fast.storage.stores import open_store
+from pgoutput_fast.tables.columns import FIELD_ID
 from pgoutput_fast.tables.table import DataFile
 from support import numbered
 from support.current_tables import RandomEffects, delta_table
@@ -67,6 +68,29 @@ def test_rows_of_an_earlier_version_that_come_back(large: LocalMerge, tmp_path: 
     deltalake.DeltaTable(tmp_path / "t").restore(0)
     again.apply(numbered.effect([5, 7]), 4)
     assert numbered.ids(again) == sorted({*range(COUNT)} - {5, 7})
+
+
+def _with_ids(**columns: int) -> pa.Schema:
+    return pa.schema(
+        [pa.field(name, pa.int64(), metadata={FIELD_ID: str(number)}) for name, number in columns.items()]
+    )
+
+
+def test_a_column_with_the_name_of_another_one(tmp_path: Path) -> None:
+    """The file, and its keys, have the column 1 as `id`. That is `pid` now, and `id` is a later column."""
+    store, ids = open_store(tmp_path), np.arange(100)
+    (tmp_path / "t").mkdir()
+    pq.write_table(pa.table([ids], schema=_with_ids(id=1)), tmp_path / "t" / "part.parquet")
+    keys, file = KeyFiles(store, "t", least_rows=1, rows_a_key=0), DataFile("part.parquet", 100, 0)
+    keys.known = {file.name}
+    wanted = pa.table({"id": [5]})
+    assert sum(len(at) for at, _ in keys.rows(file, _with_ids(id=1), ["id"], wanted)) == 100
+    assert _files(tmp_path)
+    assert [at.tolist() for at, _ in keys.rows(file, _with_ids(id=1), ["id"], wanted)] == [[5]]
+    now = _with_ids(id=2, pid=1)
+    for columns, found in ((["id"], {None}), (["pid"], {*range(100)})):
+        rows = [rows for _, rows in keys.rows(file, now, columns, wanted.rename_columns(columns))]
+        assert {value for part in rows for value in part.column(0).to_pylist()} == found
 
 
 def _cut(file: Path) -> None:

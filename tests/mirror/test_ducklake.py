@@ -16,7 +16,7 @@ from pgoutput_fast.storage.stores import open_store
 from pgoutput_fast.tables.options import TableOptions
 from support import transfers
 from support.ducklake import LAKE
-from support.mirrors import Place, current_of, expect_equal, place
+from support.mirrors import Place, current_of, expect_equal, loads_of, place
 from support.paths import DOCS
 
 __all__ = ["place"]
@@ -74,6 +74,36 @@ def test_killed_between_rows_and_commit(place: Place) -> None:
     assert current_of(place.target, "public.t", before["public.t"], "ducklake").num_rows == 100
     place.run(format="ducklake")
     expect_equal(place, "public.t", format="ducklake")
+
+
+def test_renamed_columns_in_place(place: Place) -> None:
+    """Each version has the names of its time, also of a column that comes later with a name that became free."""
+    more: dict[str, Any] = {"format": "ducklake", "rename_columns": True}
+    place.database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, a int, b text)",
+        "INSERT INTO t SELECT g, g, 'b' || g FROM generate_series(1, 50) g",
+        "CREATE PUBLICATION mirrored FOR TABLE t",
+    )
+    place.run(**more)
+    seen = {points(place.target)[-1].lsn: fresh(place.target, "public.t").sort_by("id")}
+    for statements in (
+        (
+            "BEGIN; INSERT INTO t VALUES (60, 1, 'y'); ALTER TABLE t RENAME b TO c; "
+            "UPDATE t SET a = 5 WHERE id IN (3, 60); COMMIT",
+        ),
+        ("ALTER TABLE t ADD b text", "UPDATE t SET b = 'new' WHERE id = 4", "DELETE FROM t WHERE id = 5"),
+        ("ALTER TABLE t RENAME id TO pid", "UPDATE t SET a = 7 WHERE pid = 6"),
+    ):
+        place.database.execute(*statements)
+        place.run(**more)
+        expect_equal(place, "public.t", format="ducklake")
+        seen[points(place.target)[-1].lsn] = fresh(place.target, "public.t").sort_by("a")
+    names = [[name for name in rows.column_names if name[0] != "_"] for rows in seen.values()]
+    assert names == [["id", "a", "b"], ["id", "a", "c"], ["id", "a", "c", "b"], ["pid", "a", "c", "b"]]
+    for lsn, rows in seen.items():
+        found = fresh(place.target, "public.t", position=lsn)
+        assert sorted(map(repr, found.to_pylist())) == sorted(map(repr, rows.to_pylist()))
+    assert loads_of(place, "public.t") == 1
 
 
 def test_the_page_reads_the_rows(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

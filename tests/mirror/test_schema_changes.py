@@ -395,15 +395,33 @@ _RENAMED: dict[str, tuple[list[str], bool]] = {
         ["ALTER TABLE {t} RENAME b TO c", _CHANGE, "run", "ALTER TABLE {t} ADD b2 int"],
         False,
     ),
+    "then_the_old_name": (
+        [
+            "ALTER TABLE {t} RENAME b TO c",
+            _CHANGE,
+            "run",
+            "ALTER TABLE {t} ADD b text",
+            "UPDATE {t} SET b = 'new', a = 1 WHERE id = 2",
+        ],
+        True,
+    ),
     "of_a_dropped_one": (["ALTER TABLE {t} DROP b", "ALTER TABLE {t} RENAME e TO b"], True),
     "computed": (["ALTER TABLE {t} RENAME a TO c", "ALTER TABLE {t} ALTER c TYPE int USING c + 1"], True),
 }
 
 
+# The forms with columns that get their new names in place; and what is loaded only without that.
+_IN_PLACE = and_slow(
+    ["duckdb on_write in place"], [("iceberg on_write in place",), ("iceberg on_read in place",)]
+)
+_NOT_IN_PLACE = {"and_back", "then_the_old_name"}
+
+
 @pytest.mark.few_servers
-@pytest.mark.parametrize("form", _FORMS)
+@pytest.mark.parametrize("form", [*_FORMS, *_IN_PLACE])
 def test_renamed_columns(server: Server, tmp_path: Path, form: str) -> None:
-    format, merge = form.split()
+    format, merge, *in_place = form.split()
+    more = {"format": format, "merge": merge, "rename_columns": bool(in_place)}
     with opened(server, tmp_path) as place:
         for name in _RENAMED:
             place.database.execute(
@@ -413,7 +431,7 @@ def test_renamed_columns(server: Server, tmp_path: Path, form: str) -> None:
                 f"UPDATE {name}_t SET b = repeat('b', 9000) WHERE id = 3",
             )
         place.database.execute("CREATE PUBLICATION mirrored FOR ALL TABLES")
-        place.run(format=format, merge=merge)
+        place.run(**more)
         shown = {name: fresh(place.target, f"public.{name}_t").sort_by("id") for name in _RENAMED}
         before = points(place.target)[-1]
         left = {name: [*statements] for name, (statements, _) in _RENAMED.items()}
@@ -421,14 +439,21 @@ def test_renamed_columns(server: Server, tmp_path: Path, form: str) -> None:
             for name, statements in left.items():
                 while statements and (statement := statements.pop(0)) != "run":
                     place.database.execute(statement.format(t=f"{name}_t"))
-            place.run(format=format, merge=merge)
+            place.run(**more)
         for name in _RENAMED:
             place.database.execute(f"DELETE FROM {name}_t WHERE {name}_t::text LIKE '(4,%'")
-        place.run(format=format, merge=merge)
+        place.run(**more)
         assert {name: loads_of(place, f"public.{name}_t") > 1 for name in _RENAMED} == {
-            name: is_loaded for name, (_, is_loaded) in _RENAMED.items()
+            name: is_loaded and not (in_place and name in _NOT_IN_PLACE)
+            for name, (_, is_loaded) in _RENAMED.items()
         }
         assert [str(each) for each in verify(place.target, place.database.dsn) if not each.equal] == []
+        for name in _RENAMED if in_place else ():
+            names, expected = rows_of(place.database, f"{name}_t")
+            current = current_of(place.target, f"public.{name}_t", format=format)
+            assert mirrored_rows(current, names) == expected
+            dropped = {"b2", "e"} if name == "of_a_dropped_one" else set()
+            assert {each for each in current.column_names if each[0] != "_"} - dropped == {*names} - dropped
         for name in _RENAMED if format != "duckdb" else ():
             found = fresh(place.target, f"public.{name}_t", position=before.lsn)
             assert found.sort_by("id").equals(shown[name])
@@ -470,15 +495,24 @@ def _alterations(place: Place) -> list[tuple[int, list[str]]]:
     ),
     ids=str,
 )
-def test_a_history_says_when_columns_were_altered(place: Place, kill: list[Any] | None) -> None:
+@pytest.mark.parametrize("form", and_slow(["delta"], [("iceberg in place",), ("duckdb in place",)]))
+def test_a_history_says_when_columns_were_altered(place: Place, form: str, kill: list[Any] | None) -> None:
     """Once, before the first change with other columns, whenever the mirror was killed."""
+    format, *in_place = form.split()
+    options = ["--trust-widening", "--format", format, *(["--rename-columns"] if in_place else [])]
+    more = {"trust_widening": True, "format": format, "rename_columns": bool(in_place)}
+    if kill is not None and format == "duckdb":
+        kill = [
+            each.replace("merge.local", "merge.duckdb").replace("LocalMerge", "DuckDBMerge")
+            for each in kill[:2]
+        ] + kill[2:]
     _has_values(place.database.server)
     place.database.execute(
         "CREATE TABLE said (id int PRIMARY KEY, a int, b text, v varchar)",
         "INSERT INTO said SELECT g, g, 'b', 'v' FROM generate_series(1, 5) g",
         "CREATE PUBLICATION mirrored FOR ALL TABLES",
     )
-    place.run(trust_widening=True)
+    place.run(**more)
     commands = list(_SAID)
     for n, command in enumerate(commands, 10):
         # The table is altered with changes before and after it in one transaction, and in others.
@@ -489,12 +523,12 @@ def test_a_history_says_when_columns_were_altered(place: Place, kill: list[Any] 
             f"INSERT INTO said (id) VALUES ({n}2)",
         )
         if kill is not None and _SAID[command] is not None:
-            place.killed(kill, "--trust-widening")
-            if kill[1] == "LocalMerge.apply_parts":
+            place.killed(kill, *options)
+            if kill[1].endswith("apply_parts"):
                 names, expected = rows_of(place.database, "said")
                 assert mirrored_rows(fresh(place.target, "public.said"), names) == expected
-        place.run(trust_widening=True)
-        expect_equal(place, "public.said")
+        place.run(**more)
+        expect_equal(place, "public.said", format=format)
     assert _alterations(place) == [
         (int(f"{n}1"), said) for n, command in enumerate(commands, 10) if (said := _SAID[command]) is not None
     ]
@@ -521,11 +555,12 @@ _QUIET = {
 
 
 @pytest.mark.few_servers
-@pytest.mark.parametrize("form", _FORMS)
+@pytest.mark.parametrize("form", [*_FORMS, *_IN_PLACE])
 def test_tables_without_changes(server: Server, tmp_path: Path, form: str) -> None:
     """A later check gives them the columns."""
     _has_values(server)
-    format, merge = form.split()
+    format, merge, *in_place = form.split()
+    more = {"format": format, "merge": merge, "rename_columns": bool(in_place)}
     with opened(server, tmp_path) as place:
         place.database.execute("CREATE TYPE mood AS ENUM ('x', 'y')")
         for name in _QUIET:
@@ -534,7 +569,7 @@ def test_tables_without_changes(server: Server, tmp_path: Path, form: str) -> No
                 f"INSERT INTO {name} SELECT g, g, 'b' || g FROM generate_series(1, 4) g",
             )
         place.database.execute("CREATE PUBLICATION mirrored FOR ALL TABLES")
-        place.run(format=format, merge=merge)
+        place.run(**more)
         shown = {name: fresh(place.target, f"public.{name}").sort_by("id") for name in _QUIET}
         before = points(place.target)[-1]
         left = {name: [*statements] for name, statements in _QUIET.items()}
@@ -543,7 +578,7 @@ def test_tables_without_changes(server: Server, tmp_path: Path, form: str) -> No
                 while statements and (statement := statements.pop(0)) != "run":
                     place.database.execute(statement.format(t=name))
             for _ in range(2):
-                place.run(format=format, merge=merge)
+                place.run(**more)
         _expect_the_server_s(place, format)
         for name in _QUIET if format != "duckdb" else ():
             found = fresh(place.target, f"public.{name}", position=before.lsn)
@@ -554,7 +589,7 @@ def test_tables_without_changes(server: Server, tmp_path: Path, form: str) -> No
                 f"INSERT INTO {name} VALUES (50)",
                 f"DELETE FROM {name} WHERE id = 3",
             )
-        place.run(format=format, merge=merge)
+        place.run(**more)
         _expect_the_server_s(place, format)
 
 

@@ -79,6 +79,35 @@ def test_new_columns_with_values(spark: Any, place: Place) -> None:
 
 
 @pytest.mark.slow
+def test_renamed_columns_in_place(spark: Any, place: Place) -> None:
+    """Tasks read files of a table without former names. Later the driver does, which finds columns by their ids."""
+    more: dict[str, Any] = {"format": "iceberg", "rename_columns": True}
+    place.database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, note text, a int)",
+        "INSERT INTO t SELECT g, 'n' || g, g FROM generate_series(1, 5) g",
+        "CREATE PUBLICATION mirrored FOR TABLE t",
+    )
+    with ahead(place, **more):
+        place.database.execute(
+            "UPDATE t SET note = 'm' WHERE id = 1",
+            "ALTER TABLE t RENAME note TO text",
+            "INSERT INTO t (id) VALUES (6)",
+            "DELETE FROM t WHERE id = 2",
+        )
+        lsn = position_now(place)
+        rows = pgspark.read_fresh(place.target, "public.t", None, lsn, spark)
+        assert {"id", "text", "a"} == {name for name in rows.columns if name[0] != "_"}
+        expect_rows(place, "public.t", rows.toArrow())
+        one = pgspark.read_fresh(place.target, "public.t", ["text"], lsn, spark).toArrow()
+        assert sorted(map(str, one["text"].to_pylist())) == ["None", "m", "n3", "n4", "n5"]
+    place.run(**more)
+    place.database.execute("ALTER TABLE t ADD note text", "UPDATE t SET note = 'new' WHERE id = 3")
+    place.run(**more)
+    expect_rows(place, "public.t", pgspark.read_fresh(place.target, "public.t", spark=spark).toArrow())
+    assert loads_of(place, "public.t") == 1
+
+
+@pytest.mark.slow
 def test_rows_that_are_marked_deleted(spark: Any, place: Place) -> None:
     """The files have them. A version without marked rows is read by tasks."""
     database = place.database

@@ -60,6 +60,7 @@ SECONDS: Mapping[str, float] = {
     "tests/mirror/test_pace.py": 0.1,
     "tests/mirror/test_published_for_a_while.py": 3,
     "tests/mirror/test_random_ddl.py": 0.1,
+    "tests/mirror/test_renamed_columns.py": 4,
     "tests/mirror/test_repair.py": 1,
     "tests/mirror/test_rewritten.py": 2,
     "tests/mirror/test_schema_changes.py": 8,

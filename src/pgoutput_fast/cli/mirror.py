@@ -126,6 +126,14 @@ _TrustWidening: TypeAlias = Annotated[
         help="state that whoever makes a column wider changes no values (no USING): no load is needed then",
     ),
 ]
+_RenameColumns: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--rename-columns",
+        help="give a column that is renamed on the server its new name in place; by default, a new column gets its "
+        "values, and the old one stays beside it. Not for delta",
+    ),
+]
 _RemoveSegments: TypeAlias = Annotated[
     bool, typer.Option("--remove-segments", help="remove segments when all tables have their changes")
 ]
@@ -196,6 +204,7 @@ def mirror(
     numeric: Numeric = "string",
     in_step: _InStep = False,
     trust_widening: _TrustWidening = False,
+    rename_columns: _RenameColumns = False,
     remove_segments: _RemoveSegments = False,
     backlog_bytes: _BacklogBytes = 4 << 30,
     repair: _Repair = False,
@@ -250,7 +259,7 @@ def _service(given: Mapping[str, Any]) -> Mirror:
     catalog = name_value_pairs("--iceberg-catalog", given["iceberg_catalog"], "type=rest")
     same = (
         *("adopt", "failover", "format", "in_step", "keep_points", "merge_seconds", "metrics_address"),
-        *("metrics_file", "namespace"),
+        *("metrics_file", "namespace", "rename_columns"),
         *("retry_seconds", "seconds", "segments", "snapshot", "threads", "trust_widening"),
     )
     try:

@@ -113,11 +113,12 @@ def _marked_meanwhile(
     """The rows of new files whose rows in the old files were marked after these were read, ascending.
 
     The rows of all new files are numbered consecutively. None if another program has changed the old files, or if the
-    table has wider columns since.
+    table has wider columns since, or columns with another name.
     """
     there = now.schema.names
     if any(
-        each.name not in there or now.schema.field(each.name).type != each.type for each in unit.table.schema
+        each.name not in there or not now.schema.field(each.name).equals(each, check_metadata=True)
+        for each in unit.table.schema
     ):
         return None
     parts, begin = [np.empty(0, np.int64)], 0

@@ -78,7 +78,14 @@ class DuckDBMerge(CurrentTable):
         return schema
 
     def _fill(self, connection: Any, fill: Fill, before: pa.Schema | None) -> pa.Schema:
-        """Sets values in all rows in a transaction. Returns the new columns of the table."""
+        """Renames columns, and sets values in all rows, in a transaction. Returns the new columns of the table."""
+        if fill.renamed and before is not None:
+            names = fill.names(before.names)
+            check_names(names, str(self), folded=True)
+            self.table.rename(connection, fill.renamed)
+            before = pa.schema([field.with_name(name) for field, name in zip(before, names, strict=True)])
+            if not len(fill.schema):
+                return before
         schema = self._altered(connection, fill.schema, before)
         self.table.fill(connection, fill.in_types(schema).values, fill.sources)
         return schema

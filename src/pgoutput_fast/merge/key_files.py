@@ -24,6 +24,7 @@ from pgoutput_fast.merge.match import is_ascending, is_plain
 from pgoutput_fast.merge.search import Numbers
 from pgoutput_fast.storage.private_directory import PrivateDirectory
 from pgoutput_fast.storage.stores import Store, is_unfinished, open_store, remove_directories
+from pgoutput_fast.tables.columns import column_id
 from pgoutput_fast.tables.data_files import row_groups, rows_that_stay, stays_without
 from pgoutput_fast.tables.table import DataFile
 
@@ -83,7 +84,8 @@ class KeyFiles:
         if not self._suits(file, wanted):
             yield from row_groups(self._store, self._directory, file, schema, columns, wanted)
             return
-        keys = self._keys(file, wanted.schema)
+        types = pa.schema([schema.field(name) for name in wanted.schema.names])
+        keys = self._keys(file, types)
         if keys is not None:
             yield self._unmarked(file, *_found(keys, wanted))
             return
@@ -123,8 +125,16 @@ class KeyFiles:
         return positions[stays], rows_that_stay(rows, stays)
 
     def _keys(self, file: DataFile, schema: pa.Schema) -> pa.Table | None:
+        """The keys of a file; None if there are none in these types, or if they are those of other columns."""
         keys = self._opened(file)
-        return keys if keys is not None and keys.drop_columns([_ROW]).schema.equals(schema) else None
+        known = None if keys is None else keys.drop_columns([_ROW]).schema
+        if (
+            known is None
+            or not known.equals(schema)
+            or list(map(column_id, known)) != list(map(column_id, schema))
+        ):
+            return None
+        return keys
 
     def _opened(self, file: DataFile) -> pa.Table | None:
         if file.name not in self._open:

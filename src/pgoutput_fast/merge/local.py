@@ -22,7 +22,7 @@ from pgoutput_fast.merge.search import Numbers
 from pgoutput_fast.merge.staged import Staged
 from pgoutput_fast.merge.stored_effect import store_effect
 from pgoutput_fast.tables.columns import in_schema
-from pgoutput_fast.tables.data_files import NewFiles, candidates, row_groups
+from pgoutput_fast.tables.data_files import NewFiles, candidates, has_ids, row_groups
 from pgoutput_fast.tables.file_table import CurrentFileTable
 from pgoutput_fast.tables.table import Version
 
@@ -174,6 +174,10 @@ class LocalMerge(CurrentTable):
 
     def _filled(self, staged: Staged, fill: Fill, files: NewFiles) -> Staged:
         """The next version of the table with values in new columns of all rows, whose files it writes."""
+        if fill.renamed:
+            staged = self._renamed(staged, fill, files)
+        if not len(fill.schema):
+            return staged
         version, earlier = staged.version, len(files.written)
         schema = self.table.schema_with(version, fill.schema)
         fill = fill.in_types(schema)
@@ -183,6 +187,31 @@ class LocalMerge(CurrentTable):
             for _, rows in row_groups(self.table.store, self.table.files, file, schema, schema.names)
         )
         staged, unused = staged.after(schema, files.written[earlier:], None, {})
+        files.remove(unused)
+        return staged
+
+    def _renamed(self, staged: Staged, fill: Fill, files: NewFiles) -> Staged:
+        """The next version of the table with other names of columns.
+
+        Files stay, unless this commit adds them, or an earlier version of this package wrote them without ids.
+        """
+        version, earlier = staged.version, len(files.written)
+        if version is None:
+            return staged
+        schema = self.table.renamed(version, fill.names(version.schema.names))
+        again = [
+            file
+            for file in version.files
+            if file.name in staged.new_names or not has_ids(self.table.store, self.table.files, file)
+        ]
+        files.write(
+            in_schema(rows.rename_columns(schema.names), schema)
+            for file in again
+            for _, rows in row_groups(
+                self.table.store, self.table.files, file, version.schema, version.schema.names
+            )
+        )
+        staged, unused = staged.after(schema, files.written[earlier:], {file.name for file in again}, {})
         files.remove(unused)
         return staged
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from pgoutput_fast.base.documents import parsed_json
 from pgoutput_fast.merge.search import Numbers
+from pgoutput_fast.tables.columns import names_in
 from pgoutput_fast.tables.files import WrittenFile
 from pgoutput_fast.tables.table import DataFile, MarkedRows, Version
 
@@ -80,14 +81,17 @@ class Staged:
         new = [DataFile.of(each) for each in self.added]
         statistics = [parsed_json(each.statistics) for each in self.added]
         schema = self.schema
+        former = {} if before is None else names_in(schema, before.schema)
 
         def bounds(column: str) -> tuple[pa.Array, pa.Array]:
             kind = schema.field(column).type
             low, high = _of_files(statistics, column, kind)
             if not kept:
                 return low, high
-            there = before is not None and column in before.schema.names
-            olds = before.bounds(column) if before is not None and there else (pa.nulls(len(old)),) * 2
+            there = before is not None and column in former
+            olds = (
+                before.bounds(former[column]) if before is not None and there else (pa.nulls(len(old)),) * 2
+            )
             lows, highs = (each.take(pa.array(kept, pa.int64())).cast(kind) for each in olds)
             return pa.concat_arrays([lows, low]), pa.concat_arrays([highs, high])
 

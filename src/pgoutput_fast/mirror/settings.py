@@ -63,6 +63,7 @@ class MirrorSettings:
         keep_seconds: for how long points are kept besides; None for no longer.
         reads_apart: whether each range of a large table with a key is read in a transaction of its own.
         trusts_widening: whether a column that became wider has the same values.
+        renames_columns: whether a column that was renamed gets its new name in place.
     """
 
     dsn: str = field(repr=False)  # it may contain a password
@@ -88,6 +89,7 @@ class MirrorSettings:
     chosen: Chosen = ALL_TABLES
     reads_apart: bool = False
     trusts_widening: bool = False
+    renames_columns: bool = False
 
     @property
     def namespace(self) -> str:

@@ -11,7 +11,43 @@ from pgoutput_fast.schema.plain import to_types
 from pgoutput_fast.schema.types import stored_schema
 from pgoutput_fast.tables.errors import LOAD_ANY_AGAIN
 
-__all__ = ["check_names", "fit_types", "fitted", "in_schema", "joined", "merged"]
+__all__ = [
+    "FIELD_ID",
+    "check_names",
+    "column_id",
+    "fit_types",
+    "fitted",
+    "in_schema",
+    "joined",
+    "merged",
+    "names_in",
+]
+
+# Where Arrow has the id of a column of a Parquet file. Columns of Iceberg tables have ids.
+FIELD_ID = "PARQUET:field_id"
+
+
+def column_id(column: pa.Field) -> bytes | None:
+    """The id of a column; None if it has none."""
+    found: bytes | None = (column.metadata or {}).get(FIELD_ID.encode())
+    return found
+
+
+def names_in(columns: pa.Schema, others: pa.Schema) -> dict[str, str]:
+    """{name of a column: its name among the columns of a file or of another version of the table}.
+
+    They are the same column if they have the same id. Without ids, they have the same name.
+    """
+    ids = {number: each.name for each in others if (number := column_id(each)) is not None}
+    known, found = set(others.names), {}
+    for each in columns:
+        number = column_id(each)
+        if ids and number is not None:
+            if number in ids:
+                found[each.name] = ids[number]
+        elif each.name in known:
+            found[each.name] = each.name
+    return found
 
 
 def check_names(names: list[str], place: str, *, folded: bool) -> None:
@@ -94,8 +130,15 @@ def fit_types(
 
 def merged(there: pa.Schema, rows: pa.Schema) -> pa.Schema:
     """The columns of a table after it takes rows: its own, with the types of the rows, and then the new ones."""
-    known = [rows.field(field.name) if field.name in rows.names else field for field in there]
+    known = [
+        _with_id(rows.field(field.name), field) if field.name in rows.names else field for field in there
+    ]
     return pa.schema([*known, *(field for field in rows if field.name not in there.names)])
+
+
+def _with_id(column: pa.Field, there: pa.Field) -> pa.Field:
+    number = column_id(there)
+    return column if number is None else column.with_metadata({FIELD_ID: number})
 
 
 def in_schema(rows: pa.Table, schema: pa.Schema) -> pa.Table:

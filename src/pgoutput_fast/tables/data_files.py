@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from pgoutput_fast.storage.paths import open_file
 from pgoutput_fast.storage.stores import Store
-from pgoutput_fast.tables.columns import in_schema
+from pgoutput_fast.tables.columns import column_id, in_schema, names_in
 from pgoutput_fast.tables.files import TableFiles, WrittenFile
 from pgoutput_fast.tables.table import DataFile, Version
 
@@ -27,6 +27,7 @@ __all__ = [
     "by_bounds",
     "candidates",
     "has_bounds",
+    "has_ids",
     "least_and_largest",
     "part_of",
     "row_groups",
@@ -162,7 +163,7 @@ def row_groups(
         store: the store of the table.
         directory: the table's directory in it.
         file: the file.
-        schema: the columns of the table. A column that the file lacks is null.
+        schema: the columns of the table. One that the file lacks is null, and it may have one under a former name.
         columns: the columns to read.
         wanted: skips row groups that have none of these rows, by their bounds.
         at: skips row groups that have none of these positions, which ascend.
@@ -179,25 +180,32 @@ def row_groups(
     with pq.ParquetFile(open_file(os.fspath(store.at(f"{directory}/{file.name}"))), **more) as opened:
         count = opened.metadata.num_rows
         deleted = None if file.deleted is None else file.deleted.positions(store, directory, count)
-        there = set(opened.schema_arrow.names)
-        named = [each for each in columns if each in there]
+        named = names_in(types, opened.schema_arrow)
+        former = [*named.values()]
         for k in range(opened.num_row_groups):
             group = opened.metadata.row_group(k)
             positions = np.arange(begin, begin + group.num_rows)
             begin += group.num_rows
-            if leading is not None and not _may_have(group, *leading):
+            if leading is not None and not _may_have(group, named.get(leading[0]), leading[1]):
                 continue
             if at is not None and np.diff(np.searchsorted(at, [begin - group.num_rows, begin]))[0] == 0:
                 continue
-            rows = (
-                opened.read_row_group(k, columns=named) if named else pa.table({"": pa.nulls(group.num_rows)})
-            )
+            if named:
+                rows = opened.read_row_group(k, columns=former).select(former).rename_columns([*named])
+            else:
+                rows = pa.table({"": pa.nulls(group.num_rows)})
             if deleted is not None:
                 first, last = np.searchsorted(deleted, [begin - group.num_rows, begin])
                 stays = np.ones(group.num_rows, np.bool_)
                 stays[deleted[first:last] - (begin - group.num_rows)] = False
                 rows, positions = rows_that_stay(rows, stays), positions[stays]
             yield positions, in_schema(rows, types)
+
+
+def has_ids(store: Store, directory: str, file: DataFile) -> bool:
+    """Whether the columns of a file have ids. The arguments are those of `row_groups`."""
+    with pq.ParquetFile(open_file(os.fspath(store.at(f"{directory}/{file.name}")))) as opened:
+        return any(column_id(each) is not None for each in opened.schema_arrow)
 
 
 def rows_that_stay(rows: pa.Table, stays: npt.NDArray[np.bool_]) -> pa.Table:
@@ -240,7 +248,7 @@ def stays_without(positions: npt.NDArray[np.int64], gone: npt.NDArray[np.int64])
     return stays
 
 
-def _may_have(group: pq.RowGroupMetaData, name: str, values: pa.ChunkedArray) -> bool:
+def _may_have(group: pq.RowGroupMetaData, name: str | None, values: pa.ChunkedArray) -> bool:
     for at in range(group.num_columns):
         column = group.column(at)
         if column.path_in_schema != name:

@@ -53,6 +53,7 @@ class DuckDBTarget(Target):
     roles = frozenset({"current"})
     package = "duckdb", "duckdb>=2.0"
     unfit = re.compile(r"[?]")
+    renames = True
 
     @classmethod
     def check(cls, store: Store, options: TableOptions, format: str) -> None:
@@ -381,6 +382,18 @@ class DuckDBCurrent(CurrentRows):
             if field.name in there.names:
                 what = f"ALTER COLUMN {_quoted(field.name)} SET DATA TYPE"
             connection.execute(f"ALTER TABLE {self._table} {what} {kind}")
+
+    def rename(self, connection: Any, renamed: Mapping[str, str]) -> None:
+        """Gives columns another name.
+
+        Args:
+            connection: to the database.
+            renamed: {the name: the name until now}.
+        """
+        for name, former in renamed.items():
+            connection.execute(
+                f"ALTER TABLE {self._table} RENAME COLUMN {_quoted(former)} TO {_quoted(name)}"
+            )
 
     def fill(self, connection: Any, values: pa.Table, sources: Mapping[str, str]) -> None:
         """Sets values in all rows.

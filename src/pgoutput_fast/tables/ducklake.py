@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
@@ -105,14 +105,18 @@ class DuckLakeCurrent(DuckDBCurrent):
                 fsync(directory)
 
     def make(self, connection: Any, schema: pa.Schema) -> None:
-        self._check_names(schema)
+        self._check_names(schema.names)
         super().make(connection, schema)
         self._write_maps_to_files(connection, schema)
 
     def alter(self, connection: Any, there: pa.Schema, schema: pa.Schema) -> None:
-        self._check_names(schema)
+        self._check_names(schema.names)
         super().alter(connection, there, schema)
         self._write_maps_to_files(connection, schema)
+
+    def rename(self, connection: Any, renamed: Mapping[str, str]) -> None:
+        self._check_names(renamed)
+        super().rename(connection, renamed)
 
     def _write_maps_to_files(self, connection: Any, schema: pa.Schema) -> None:
         """Keeps small changes out of the catalog of this lake if a column is a map, or has one.
@@ -123,9 +127,9 @@ class DuckLakeCurrent(DuckDBCurrent):
         if any(pa.types.is_map(kind) for field in schema for _, kind in walk_type("", field.type)):
             connection.execute(f"CALL {_LAKE}.set_option('data_inlining_row_limit', 0)")
 
-    def _check_names(self, schema: pa.Schema) -> None:
+    def _check_names(self, names: Iterable[str]) -> None:
         """Raises a ValueError for a name that DuckLake needs itself."""
-        reserved = [name for name in schema.names if _RESERVED.fullmatch(name)]
+        reserved = [name for name in names if _RESERVED.fullmatch(name)]
         if reserved:
             raise ValueError(
                 f"{self} cannot have the column {reserved[0]!r}, which DuckLake reserves: rename it on the server, or "

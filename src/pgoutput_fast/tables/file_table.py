@@ -106,6 +106,20 @@ class CurrentFileTable(CurrentRows):
         check_names(schema.names, str(self), folded=self._table.folded)
         return self._table.in_files(before, schema)
 
+    def renamed(self, before: Version, names: Sequence[str]) -> pa.Schema:
+        """The columns of the table after they got other names.
+
+        Args:
+            before: the version.
+            names: their names, in its order.
+
+        Raises:
+            ValueError: if the table cannot have these names.
+        """
+        check_names(list(names), str(self), folded=self._table.folded)
+        fields = [field.with_name(name) for field, name in zip(before.schema, names, strict=True)]
+        return self._table.in_files(before, pa.schema(fields))
+
     def fit(self, version: Version, rows: pa.Table) -> pa.Table:
         """Decoded rows in the types that a version has, or its next one.
 
@@ -189,9 +203,9 @@ class CurrentFileTable(CurrentRows):
                 for _, rows in row_groups(self._store, self._directory, file, there.schema, columns):
                     yield rows
 
-        marked = any(file.deleted is not None for file in there.files)
+        apart = there.former_names or any(file.deleted is not None for file in there.files)
         places = [str(self._store.at(f"{self._directory}/{file.name}")) for file in there.files]
-        return OpenVersion(there.lsn, there.schema, pieces, None if marked else places)
+        return OpenVersion(there.lsn, there.schema, pieces, None if apart else places)
 
     def may_have(self, files: Sequence[WrittenFile]) -> bool:
         """Whether the table has any of these files, or cannot be read."""

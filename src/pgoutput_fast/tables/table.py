@@ -201,6 +201,7 @@ class Version:
         bounds: column -> (least values, largest values) of the column in all files; null if unknown. Nulls do not
             count. Rows that are marked deleted may have them.
         partition_by: the partition columns.
+        former_names: whether files may have columns under former names. Then only their ids identify them.
     """
 
     number: int
@@ -209,6 +210,7 @@ class Version:
     files: Sequence[DataFile]
     bounds: Callable[[str], tuple[pa.Array, pa.Array]]
     partition_by: tuple[str, ...] = ()
+    former_names: bool = False
 
     @property
     def lsn(self) -> int:
@@ -506,7 +508,8 @@ class OpenVersion:
         position: its LSN.
         schema: its columns.
         pieces: columns -> all rows, with these columns, in pieces.
-        files: the paths or URIs of its files; None if it has none of its own, or if rows of them are marked deleted.
+        files: the paths or URIs of its files; None if it has none of its own, if rows of them are marked deleted, or if
+            they may have columns under former names.
     """
 
     position: int

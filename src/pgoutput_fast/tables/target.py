@@ -34,6 +34,8 @@ class Target(ABC):
     unfit: ClassVar[re.Pattern[str] | None] = None
     #: Whether rows of current tables can be marked deleted.
     marks: ClassVar[bool] = False
+    #: Whether columns of current tables can get another name while their files stay.
+    renames: ClassVar[bool] = False
     #: Whether tables may be in a catalog that the user names.
     takes_catalog: ClassVar[bool] = False
 
@@ -62,6 +64,20 @@ class Target(ABC):
             if merge == "on_read" and not cls.marks:
                 raise ValueError(f"merge='on_read' cannot be had for {format} tables: leave it out")
         cls.check_path(store, format)
+
+    @classmethod
+    def check_renames(cls, wanted: bool, format: str) -> None:
+        """Checks that columns of current tables can get another name, if that is wanted.
+
+        Raises:
+            ValueError: if they cannot.
+        """
+        if wanted and not cls.renames:
+            raise ValueError(
+                f"rename_columns cannot be had for {format} tables, whose columns have no ids: leave it out, and a "
+                "column that is renamed becomes a new one beside the old one. Or use format='iceberg', 'duckdb' or "
+                "'ducklake'"
+            )
 
     @classmethod
     def check_path(cls, store: Store, format: str) -> None:

@@ -1,9 +1,13 @@
-"""New columns that have values in older rows: all of them the same one, or those that another column had."""
+"""New columns that have values in older rows, and columns with another name.
+
+All older rows have the same value in a new column, or those that another column had.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import TypeAlias
 
 import numpy as np
@@ -12,6 +16,7 @@ import pyarrow as pa
 from pgoutput_fast.merge.effect.alter import altered, alters, without_marks
 from pgoutput_fast.merge.effect.effect import Effect
 from pgoutput_fast.merge.effect.net_effect import effect_of
+from pgoutput_fast.merge.effect.renames import Rename, absent, begins
 from pgoutput_fast.tables.columns import in_schema
 
 __all__ = ["Fill", "Part", "parts_of"]
@@ -19,17 +24,31 @@ __all__ = ["Fill", "Part", "parts_of"]
 
 @dataclass(frozen=True)
 class Fill:
-    """Gives all rows of a table values in new columns.
+    """Gives columns of a table another name, and then all of its rows values in new columns.
 
     Attributes:
         values: one row: the columns that have the same value in each row.
         copied: one row of nulls: the columns that get the values of others.
         sources: {column of `copied`: the column with its values}.
+        renamed: {name of a column: its name until now}.
     """
 
     values: pa.Table
     copied: pa.Table
     sources: Mapping[str, str] = field(default_factory=dict)
+    renamed: Mapping[str, str] = field(default_factory=dict)
+
+    def names(self, before: Sequence[str]) -> list[str]:
+        """The names of columns after they got another one.
+
+        Args:
+            before: their names until now.
+
+        >>> Fill(pa.table({}), pa.table({}), renamed={"c": "b"}).names(["id", "b"])
+        ['id', 'c']
+        """
+        now = {former: name for name, former in self.renamed.items()}
+        return [now.get(name, name) for name in before]
 
     @property
     def schema(self) -> pa.Schema:
@@ -54,7 +73,8 @@ class Fill:
             each.select([name for name in each.column_names if name in columns])
             for each in (self.values, self.copied)
         )
-        return Fill(values, copied, {name: self.sources[name] for name in copied.column_names})
+        sources = {name: self.sources[name] for name in copied.column_names}
+        return replace(self, values=values, copied=copied, sources=sources)
 
     def apply(self, rows: pa.Table) -> pa.Table:
         """Rows with the values.
@@ -83,25 +103,37 @@ Part: TypeAlias = Effect | Fill
 """What changes do to a table in one step."""
 
 
-def parts_of(changes: pa.Table, key: Sequence[str]) -> Iterator[Part]:
+def parts_of(changes: pa.Table, key: Sequence[str], renames: Sequence[Rename] = ()) -> Iterator[Part]:
     """What changes do to a table, in order. The changes of a history between two rows of `alter` are one effect.
 
     Args:
         changes, key: as for `effect_of`; there may be rows of `alter` among the changes.
+        renames: the columns that get another name in place. Other renamed columns become new ones.
 
     Raises:
         ValueError: as `effect_of`.
     """
-    changes, begin = without_marks(changes), 0
-    for at in alters(changes):
-        if at > begin:
-            yield effect_of(changes.slice(begin, at - begin), key)
-        yield _fill_of(changes.slice(at, 1))
-        begin = at + 1
-    if begin < changes.num_rows or not begin:
-        yield effect_of(changes.slice(begin), key)
+    changes = without_marks(changes)
+    fills, cuts = alters(changes), begins(renames, changes)
+    steps = sorted({0, *fills, *(at + 1 for at in fills), *cuts, changes.num_rows})
+    for begin, end in pairwise(steps):
+        rows = changes.slice(begin, end - begin)
+        if begin in fills:
+            yield _fill_of(rows, renames)
+            continue
+        lacking = absent(renames, rows["_commit_lsn"][0].as_py(), rows["_seq"][0].as_py()) if renames else ()
+        yield effect_of(
+            rows.drop_columns([each for each in rows.column_names if each in lacking and each not in key]),
+            key,
+        )
+    if not changes.num_rows:
+        yield effect_of(changes, key)
 
 
-def _fill_of(row: pa.Table) -> Fill:
+def _fill_of(row: pa.Table, renames: Sequence[Rename]) -> Fill:
     filled, sources = altered(row)
-    return Fill(row.select(filled), row.select([*sources]), sources)
+    commit = row["_commit_lsn"][0].as_py()
+    in_place = {(each.former, each.name) for each in renames if each.lsn == commit}
+    renamed = {name: former for name, former in sources.items() if (former, name) in in_place}
+    sources = {name: former for name, former in sources.items() if name not in renamed}
+    return Fill(row.select(filled), row.select([*sources]), sources, renamed)

@@ -83,15 +83,20 @@ class QuietTables:
             with HistoryFiles(self._store, self._run) as files:
                 table.add_history(row, files)
                 table.commit_history(files, position)
-        if table.position < position:
-            table.current.apply_parts(parts_of(row, ()), position, table.position)
-            table.read_position()
         found = {
             name: KnownColumn(
                 new[name][0].number, str(kind), (position, -1), new[name][0].missing, new[name][1]
             )
             for name, kind in ((field.name, field.type) for field in relation_columns(row.schema))
         }
+        if table.position < position:
+            # After the history: its readers rename a column where it says so. Before the table: a kill decides nothing.
+            renames = table.record.renames_with(found, (position, -1), in_place=table.renames_columns)
+            if renames != tuple(table.record.renames):
+                table.remember(renames=renames)
+            renamed = table.record.renames_between(position - 1, position)
+            table.current.apply_parts(parts_of(row, (), renamed), position, table.position)
+            table.read_position()
         gone = {former for _, former in new.values()}
         kept = {name: each for name, each in table.record.columns.items() if name not in gone}
         shapes = table.record.shapes_with([*kept, *found], position)

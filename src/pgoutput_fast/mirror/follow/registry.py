@@ -50,6 +50,7 @@ class Tables:
         server: gives the columns of a table, and how it was altered.
         check: called before each commit to a table.
         trusts_widening: whether a column that became wider has the same values.
+        renames_columns: whether a column that was renamed gets its new name in place.
     """
 
     def __init__(
@@ -62,8 +63,10 @@ class Tables:
         check: Callable[[], object] | None = None,
         *,
         trusts_widening: bool = False,
+        renames_columns: bool = False,
     ) -> None:
-        self._check, self._trusts_widening = check, trusts_widening
+        self._check = check
+        self._trusts_widening, self._renames_columns = trusts_widening, renames_columns
         self._store, self._format, self._options = store, format, options
         self._state, self._server = state, server
         self._tables: dict[str, MirroredTable] = {}
@@ -208,6 +211,7 @@ class Tables:
             server.columns,
             lambda table: ask_for_alterations(table, server),
             trusts_widening=self._trusts_widening,
+            renames_columns=self._renames_columns,
         )
 
     def _appended(self, directory: str) -> AppendTable:

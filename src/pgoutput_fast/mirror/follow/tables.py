@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -17,6 +17,7 @@ from pgoutput_fast.merge.current_table import CurrentTable
 from pgoutput_fast.merge.effect.effect import Effect
 from pgoutput_fast.merge.effect.fill import Part, parts_of
 from pgoutput_fast.merge.effect.net_effect import effect_of
+from pgoutput_fast.merge.effect.renames import Rename
 from pgoutput_fast.merge.keys import key_of, unchecked_array
 from pgoutput_fast.mirror.follow.altered_columns import first_change, with_alter
 from pgoutput_fast.mirror.follow.changes import ChangeRun, commits_of, committed_after
@@ -26,7 +27,6 @@ from pgoutput_fast.mirror.schema_changes.fingerprint import CatalogColumn, Finge
 from pgoutput_fast.mirror.schema_changes.versions import columns_of
 from pgoutput_fast.mirror.state.mirror_state import (
     UNPUBLISHED,
-    Alteration,
     Gap,
     KnownColumn,
     MirrorState,
@@ -63,6 +63,11 @@ class _PendingEffects:
     # The effect of the changes, if computed already.
     effect: Effect | None = None
 
+    def whole_effect(self, find: Callable[[pa.Table, Sequence[str]], pa.Table]) -> Effect:
+        """The effect of the changes, which are in memory, with values from the table that `find` finds."""
+        (rows,) = self.rows.parts()
+        return effect_of(rows, self.key).filled_by(find)
+
     @property
     def fills(self) -> bool:
         """Whether the changes may have rows of `alter`. Then only the table knows what other changes leave as it is."""
@@ -87,6 +92,7 @@ class MirroredTable:
         columns_now: {name: column} of the relation with an oid, as the server has it now.
         ask: asks the server whether the table must be loaded, and records the answer in the table.
         trusts_widening: whether a column that became wider has the same values.
+        renames_columns: whether a column that was renamed gets its new name in place.
 
         Problems of the table are in `record`. They are durable only after `save_problems`.
 
@@ -112,15 +118,15 @@ class MirroredTable:
         ask: Callable[[MirroredTable], object],
         *,
         trusts_widening: bool = False,
+        renames_columns: bool = False,
     ) -> None:
-        self.directory = directory
-        self.record = record
-        self.current = current
-        self.history = history
+        self.directory, self.record = directory, record
+        self.current, self.history = current, history
         self._open_rejects = rejects
         self._state = state
         self._columns_now = columns_now
         self._ask, self.trusts_widening = ask, trusts_widening
+        self.renames_columns = renames_columns
         self._waiting: list[_PendingEffects] = []
         # The relation version of the last changes.
         self._version: int | None = None
@@ -276,20 +282,10 @@ class MirroredTable:
         try:
             self.current.vacuum(1 if oldest is None else max(1, self.version - oldest + 1))
             if versions == "table" and (self.record.gaps or len(self.record.keys) > 1):
-                self._forget(oldest)
+                _forget(self, oldest)
         except ValueError as problem:
             if self.record.stage != "stopped":
                 self.stop(str(problem))
-
-    def _forget(self, oldest: int | None) -> None:
-        """Forgets gaps and keys that end before the oldest readable version of the current table."""
-        try:
-            begin = self.current.open(oldest).position
-        except FileNotFoundError:  # the next point has an existing version
-            return
-        gaps, keys = self.record.gaps_and_keys_since(begin)
-        if (gaps, keys) != (tuple(self.record.gaps), tuple(self.record.keys)):
-            self.remember(gaps=gaps, keys=keys)
 
     # ---- changes -------------------------------------------------------------------------------------------------
 
@@ -297,6 +293,7 @@ class MirroredTable:
         """Takes changes: into files of the history, and into the queue of the current table."""
         first = self._first_of_version(run)
         before = self.record if first is None else self.record.before(first)
+        is_remembered = before is not self.record
         columns = None if first is None else self._columns_of(run, before, first)
         run, columns = with_alter(run, columns, self.position, before.columns)
         position = self.history.position()
@@ -326,7 +323,7 @@ class MirroredTable:
         if isinstance(columns, str):
             return self.want_load(columns)
         # Changes that are read again were remembered with their columns, and later ones.
-        if first is not None and columns is not None and before is self.record and columns != before.columns:
+        if first is not None and columns is not None and not is_remembered and columns != before.columns:
             self._remember_columns(columns, first)
         self._version = run.relation.version
         commit = int(commits_of(rows)[0])
@@ -369,12 +366,9 @@ class MirroredTable:
 
     def _remember_columns(self, columns: Mapping[str, KnownColumn], first: tuple[int, int]) -> None:
         """Records columns that a change has, and those before it until the history and the table have the change."""
-        record = self.record
-        history = None if record.history_error is not None else self.history.position()
+        history = None if self.record.history_error is not None else self.history.position()
         done = min(each for each in (history, self.position) if each is not None)
-        waiting = [each for each in record.altered if each.since[0] > done]
-        altered = (*waiting, Alteration(first, record.columns, record.shapes))
-        self.remember(columns=columns, shapes=record.shapes_with(columns, first[0]), altered=altered)
+        self._set(self.record.altered_by(columns, first, done, in_place=self.renames_columns))
 
     def note_key(self, key: tuple[str, ...], lsn: int) -> None:
         """Records for readers of the history the key of the changes that commit at an LSN or later."""
@@ -445,9 +439,10 @@ class MirroredTable:
         began = time.monotonic()
         self.current.more_waits = more_waits
         at = self.position
+        renames = self.record.renames_between(-1 if at is None else at, position)
         for each in self._waiting:
             after, at = at, position if each is self._waiting[-1] else each.rows.last
-            self.current.apply_parts(_Effects(each), at, after)
+            self.current.apply_parts(_Effects(each, renames), at, after)
         self.merge_seconds += time.monotonic() - began
 
     def commit_rewritten(self, within: float | None = None) -> None:
@@ -470,7 +465,7 @@ class MirroredTable:
             if each.rows.in_file or each.fills:
                 return
             try:
-                each.effect = each.effect or self._effect(each)
+                each.effect = each.effect or each.whole_effect(self.current.find)
             except CANNOT_APPLY as problem:
                 return self.cannot_apply(problem)
 
@@ -486,9 +481,16 @@ class MirroredTable:
         if self.follows:
             self.stop(str(problem))
 
-    def _effect(self, changes: _PendingEffects) -> Effect:
-        (rows,) = changes.rows.parts()
-        return effect_of(rows, changes.key).filled_by(self.current.find)
+
+def _forget(table: MirroredTable, oldest: int | None) -> None:
+    """Forgets gaps and keys that end before the oldest readable version of a current table."""
+    try:
+        begin = table.current.open(oldest).position
+    except FileNotFoundError:  # the next point has an existing version
+        return
+    gaps, keys = table.record.gaps_and_keys_since(begin)
+    if (gaps, keys) != (tuple(table.record.gaps), tuple(table.record.keys)):
+        table.remember(gaps=gaps, keys=keys)
 
 
 @contextmanager
@@ -505,12 +507,12 @@ def _stopping(table: MirroredTable) -> Iterator[None]:
 class _Effects:
     """The effects of changes, part by part. They are computed on demand."""
 
-    def __init__(self, changes: _PendingEffects) -> None:
-        self._changes = changes
+    def __init__(self, changes: _PendingEffects, renames: Sequence[Rename]) -> None:
+        self._changes, self._renames = changes, renames
 
     def __iter__(self) -> Iterator[Part]:
         if self._changes.effect is not None:
             yield self._changes.effect
             return
         for rows in self._changes.rows.parts():
-            yield from parts_of(rows, self._changes.key)
+            yield from parts_of(rows, self._changes.key, self._renames)

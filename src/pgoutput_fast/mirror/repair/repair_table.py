@@ -104,7 +104,8 @@ def catch_up(table: MirroredTable, snapshot: Snapshot) -> None:
     assert table.position is not None
     if position > table.position:
         key = key_of(snapshot.tables[table.record.on_server].relation)
-        table.current.apply_parts(parts_of(table.history.after(table.position), key), position)
+        renames = table.record.renames_between(table.position, position)
+        table.current.apply_parts(parts_of(table.history.after(table.position), key, renames), position)
         table.read_position()
 
 

@@ -135,6 +135,7 @@ _CHECKS: Mapping[str, Callable[[str, Any], None]] = {
     "iceberg_catalog": _of(Mapping, "a dict"),
     "namespace": _text,
     "trust_widening": expect_bool,
+    "rename_columns": expect_bool,
     "metrics_file": _optional(expect_place),
     "metrics_address": _optional(_text),
 }

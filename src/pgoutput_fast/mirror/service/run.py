@@ -373,6 +373,7 @@ class MirrorRun:
             self._server,
             self._check,
             trusts_widening=settings.trusts_widening,
+            renames_columns=settings.renames_columns,
         )
 
     def _reopened(self) -> Tables:

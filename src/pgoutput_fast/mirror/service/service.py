@@ -114,6 +114,9 @@ class Mirror:
         trust_widening: you state that ALTER TABLE, if it makes a column wider (`int` to `bigint`, `real` to `double
             precision`, a numeric with a larger scale), does nothing else to the rows: there is no `USING` with other
             values. Then the mirror makes its own column wider. False: it loads the table again.
+        rename_columns: whether a column that is renamed on the server gets its new name in the current table, and no
+            file is written again. Not for `delta`. False: it becomes a new column with the same values, and the old one
+            stays beside it, null in new rows, for readers that use its name. Each run may choose.
         metrics_file: a file that gets the metrics every ten seconds while the mirror runs, for Prometheus' node
             exporter.
         metrics_address: `host:port` where Prometheus can scrape the metrics while the mirror runs.
@@ -153,6 +156,7 @@ class Mirror:
         iceberg_catalog: Mapping[str, str] | None = None,
         namespace: str = "",
         trust_widening: bool = False,
+        rename_columns: bool = False,
         metrics_file: str | os.PathLike[str] | None = None,
         metrics_address: str | None = None,
     ) -> None:
@@ -175,6 +179,7 @@ class Mirror:
         )
         check_name(format, "current")
         FORMATS[format].check(self._store, table_options, format)
+        FORMATS[format].check_renames(rename_columns, format)
         FORMATS[HISTORIES].check_path(self._store, HISTORIES)
         given = None if segments is None else absolute(segments)
         self._settings = MirrorSettings(
@@ -182,17 +187,16 @@ class Mirror:
             os.fspath(self._store.at(SEGMENTS)) if given is None else given, given,
             adopt, decoding_options(options), threads, table_options, seconds, merge_seconds, retention, keep_points,
             in_step, progress, retry_seconds, backlog_bytes, failover, keep_seconds, chosen, snapshot == "ranges",
-            trust_widening,
+            trust_widening, rename_columns,
         )  # fmt: skip
         self._outages = Outages(self._store, retry_seconds)
         self._check: Callable[[], object] | None = None
         self._server = ServerView(dsn, publications, chosen=chosen)
         self._stack = ExitStack()
-        self._is_open = False
+        self._is_open = self._is_running = False
         self._run: MirrorRun | None = None
         # The last run. During an outage there is none, and the metrics show the tables before it.
         self._last_run: MirrorRun | None = None
-        self._is_running = False
         self._meter = MirrorMeter(self._read_metrics)
         self._metrics_file = None if metrics_file is None else Path(metrics_file)
         self._metrics_address = metrics_address

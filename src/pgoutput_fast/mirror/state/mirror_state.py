@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from pgoutput_fast.base.documents import parsed_json
+from pgoutput_fast.merge.effect.renames import Rename, all_names
 from pgoutput_fast.mirror.schema_changes.fingerprint import Fingerprint
 from pgoutput_fast.mirror.state.layout import OWN
 from pgoutput_fast.storage.stores import Store
@@ -239,6 +240,8 @@ class TableRecord:
         lost_lsn: while it waits for a load, the LSN of the last commit with a change that could not be decoded; -1 for
             none. The load cannot use ranges of the table that were read before.
         altered: the last alterations of columns, as long as a crash may let the changes before them be read again.
+        renames: the columns that got another name in place in the current table, in order, and new ones with a former
+            name.
         renamed: the qualified name that it has got on the server since its load; None if that is still `table`.
         is_first: whether it waits for the first load of the mirror, with which its history begins. Before that, the
             history has only what the load needs if it is interrupted.
@@ -263,6 +266,7 @@ class TableRecord:
     is_first: bool = False
     renamed: str | None = None
     altered: Sequence[Alteration] = ()
+    renames: Sequence[Rename] = ()
 
     @property
     def on_server(self) -> str:
@@ -353,6 +357,48 @@ class TableRecord:
             return (*shapes[:-1], (begin, names)) if self.shapes else ()
         return (*shapes, (lsn, names))
 
+    def renames_with(
+        self, columns: Mapping[str, KnownColumn], since: tuple[int, int], *, in_place: bool
+    ) -> tuple[Rename, ...]:
+        """`renames` if the relation has other columns from a change on.
+
+        Args:
+            columns: the columns.
+            since: (LSN of the commit, ordinal) of the change.
+            in_place: whether a renamed column gets its name in place.
+
+        >>> record = TableRecord("public.orders", columns={"b": KnownColumn(2, "string")})
+        >>> record.renames_with({"c": KnownColumn(2, "string", former="b")}, (20, 3), in_place=True)
+        (Rename(lsn=20, ordinal=3, former='b', name='c'),)
+        """
+        known = all_names(self.renames)
+        new = {name: each.former for name, each in columns.items() if name not in self.columns}
+        pairs = [(former if in_place and former else "", name) for name, former in new.items()]
+        found = [Rename(*since, former, name) for former, name in pairs if former or name in known]
+        return (*self.renames, *found)
+
+    def altered_by(
+        self, columns: Mapping[str, KnownColumn], since: tuple[int, int], done: int, *, in_place: bool
+    ) -> TableRecord:
+        """The record if the relation has other columns from a change on.
+
+        Args:
+            columns, since, in_place: as for `renames_with`.
+            done: both the history and the current table have the commits up to this LSN.
+        """
+        waiting = [each for each in self.altered if each.since[0] > done]
+        return replace(
+            self,
+            columns=columns,
+            shapes=self.shapes_with(columns, since[0]),
+            altered=(*waiting, Alteration(since, self.columns, self.shapes)),
+            renames=self.renames_with(columns, since, in_place=in_place),
+        )
+
+    def renames_between(self, after: int, through: int) -> list[Rename]:
+        """`renames` by changes that commit after an LSN and up to another one."""
+        return [each for each in self.renames if after < each.lsn <= through]
+
     def loaded(
         self, oid: int, columns: dict[str, KnownColumn], gap: Gap, fingerprint: Fingerprint | None
     ) -> TableRecord:
@@ -370,6 +416,7 @@ class TableRecord:
             error=None,
             gaps=(*self.gaps, gap),
             shapes=self.shapes_with(columns, gap.end) if self.columns else self.shapes,
+            renames=self.renames_with(columns, (gap.end, -2), in_place=False),
             fingerprint=fingerprint,
             truncated=False,
             new_file=None,
@@ -616,6 +663,7 @@ def _facts(values: Mapping[str, Any]) -> TableRecord:
             "gaps": gaps,
             "shapes": shapes,
             "altered": altered,
+            "renames": tuple(Rename(*each) for each in values.get("renames", ())),
             "fingerprint": fingerprint,
             "new_file": new_file and tuple(new_file),
             "awaited": awaited and (awaited[0], tuple(awaited[1])),

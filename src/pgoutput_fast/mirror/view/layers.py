@@ -14,7 +14,7 @@ from pgoutput_fast.merge.match import Finder
 from pgoutput_fast.merge.search import Search, rows_to_remove
 from pgoutput_fast.tables.columns import fitted, in_schema, merged
 
-__all__ = ["Changed", "Filled", "Rows"]
+__all__ = ["Changed", "Filled", "Renamed", "Rows"]
 
 
 class Rows(Protocol):
@@ -74,6 +74,27 @@ class Changed:
             stays[search.removed(piece.select(names)).rows] = False
             yield piece.select(columns).filter(pa.array(stays))
         search.check_complete(self._place)
+
+
+class Renamed:
+    """Rows after columns got another name. One that had such a name already is gone.
+
+    Args:
+        below: the rows before it.
+        fill: the names.
+    """
+
+    def __init__(self, below: Rows, fill: Fill) -> None:
+        kept = [field for field in below.schema if field.name not in fill.renamed]
+        names = fill.names([field.name for field in kept])
+        self.schema = pa.schema([field.with_name(name) for field, name in zip(kept, names, strict=True)])
+        self._below, self._renamed = below, fill.renamed
+
+    def pieces(self, columns: Sequence[str]) -> Iterator[pa.Table]:
+        """All rows, with these columns, in pieces."""
+        former = [self._renamed.get(name, name) for name in columns]
+        for piece in self._below.pieces(former):
+            yield piece.select(former).rename_columns(list(columns))
 
 
 class Filled:

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from pgoutput_fast.catalog.identifiers import parse_qualified_name, quote_qualified_name
 from pgoutput_fast.merge.effect.effect import COMMIT_LSN, UNREPRESENTABLE
+from pgoutput_fast.merge.effect.renames import Rename, absent, all_names
 from pgoutput_fast.mirror.state.layout import HISTORY
 from pgoutput_fast.mirror.state.mirror_state import MirrorState, TableRecord
 from pgoutput_fast.mirror.state.points import Point, Points, lsn_of
@@ -60,29 +61,49 @@ class Moment:
         """The columns of the table at this moment."""
         if not self.changes.files:
             return self.base.schema
+        base = self._base
         known = {name for lsn in self._begins() for name in self.record.shape_at(lsn)[1]}
         known -= {
             name
             for name, each in self.record.columns.items()
             if each.since is not None and each.since[0] > self.position
         }
-        new = [name for name in self._taken(known) if name not in self.base.schema.names]
-        return merged(self.base.schema, pa.schema([self.changes.schema.field(name) for name in new]))
+        lacking = absent(self.renames, self.position + 1, 0) if self.renames else set()
+        new = [name for name in self._taken(known) if name not in base.names and name not in lacking]
+        return merged(base, pa.schema([self.changes.schema.field(name) for name in new]))
+
+    @property
+    def renames(self) -> list[Rename]:
+        """The columns that the changes rename in place."""
+        return self.record.renames_between(self.base.position, self.position)
+
+    @property
+    def _base(self) -> pa.Schema:
+        """The columns of the base under their names at this moment."""
+        fields = list(self.base.schema)
+        for each in self.renames if self.changes.files else ():
+            if each.former:
+                fields = [field for field in fields if field.name != each.name]
+                fields = [
+                    field.with_name(each.name) if field.name == each.former else field for field in fields
+                ]
+        return pa.schema(fields)
 
     @property
     def changed(self) -> list[str]:
-        """The columns of the table for which the changes have values."""
-        return self._taken(self.schema.names)
+        """The columns for which the changes have values: those of the table, and of renamed ones under former names."""
+        return self._taken({*self.schema.names, *all_names(self.renames)})
 
     def with_former(self, names: Iterable[str]) -> set[str]:
-        """Columns, and those that had their values under other names before."""
+        """Columns, and those that had their values, or their names, before."""
         found, left = set[str](), [*names]
         while left:
             name = left.pop()
             found.add(name)
             known = self.record.columns.get(name)
-            if known is not None and known.former is not None and known.former not in found:
-                left.append(known.former)
+            former = {known.former} if known is not None and known.former is not None else set()
+            former |= all_names(each for each in self.renames if name in (each.former, each.name))
+            left += former - found
         return found
 
     def columns(self, key: Sequence[str], lsn: int) -> list[str]:

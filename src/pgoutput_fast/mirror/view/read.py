@@ -11,8 +11,9 @@ from pgoutput_fast.base.arguments import expect_list
 from pgoutput_fast.catalog.identifiers import parse_qualified_name
 from pgoutput_fast.merge.effect.effect import COMMIT_LSN, UNREPRESENTABLE
 from pgoutput_fast.merge.effect.fill import Fill, Part, parts_of
+from pgoutput_fast.merge.effect.renames import all_names
 from pgoutput_fast.mirror.follow.apply_order import ORDER
-from pgoutput_fast.mirror.view.layers import Changed, Filled, Rows
+from pgoutput_fast.mirror.view.layers import Changed, Filled, Renamed, Rows
 from pgoutput_fast.mirror.view.moment import Moment, Position, open_moment
 from pgoutput_fast.protocol.lsn import format_lsn
 from pgoutput_fast.tables.options import TableOptions
@@ -136,7 +137,10 @@ def rows_of(moment: Moment, columns: Sequence[str]) -> Rows:
     rows: Rows = moment.base
     place = moment.table
     for part in effects_of(moment, columns):
-        rows = Filled(rows, part, place) if isinstance(part, Fill) else Changed(rows, part, place)
+        if isinstance(part, Fill):
+            rows = Filled(Renamed(rows, part) if part.renamed else rows, part, place)
+        else:
+            rows = Changed(rows, part, place)
     return rows
 
 
@@ -144,10 +148,10 @@ def needed_columns(moment: Moment, columns: Sequence[str]) -> set[str]:
     """The columns of a table that must be read to get these columns of the rows at a moment."""
     if not moment.changes.files:
         return set(columns)
-    needed = moment.with_former({*columns, *(name for key in moment.keys for name in key)})
+    needed = {*columns, *(name for key in moment.keys for name in key)}
     if () in moment.keys or UNREPRESENTABLE in columns:
         needed |= set(moment.schema.names)
-    return needed
+    return moment.with_former(needed)
 
 
 def effects_of(moment: Moment, columns: Sequence[str]) -> Iterator[Part]:
@@ -167,7 +171,7 @@ def effects_of(moment: Moment, columns: Sequence[str]) -> Iterator[Part]:
     new = [
         field
         for field in moment.schema
-        if field.name in columns and field.name not in moment.base.schema.names
+        if field.name in columns and field.name not in {*moment.base.schema.names, *all_names(moment.renames)}
     ]
     if new:  # there may be no change that has them
         yield Fill(pa.Table.from_pylist([{}], pa.schema(new)), pa.table({}))
@@ -185,4 +189,4 @@ def _effects(moment: Moment, changes: pa.Table) -> Iterator[Part]:
     for key, rows in moment.by_key(changes):
         kept = set(moment.columns(key, int(rows[COMMIT_LSN][0].as_py())))
         names = [name for name in rows.column_names if name in kept or name in _NEEDED]
-        yield from parts_of(rows.select(names), key)
+        yield from parts_of(rows.select(names), key, moment.renames)

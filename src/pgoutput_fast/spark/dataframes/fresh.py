@@ -144,13 +144,14 @@ class _Rows:
         return _Rows(frame, before.schema)
 
     def filled(self, fill: Fill, table: str) -> _Rows:
-        """The rows with values in new columns of all of them.
+        """The rows with other names of columns, and values in new columns of all of them.
 
         Raises:
             ValueError: if a column has a type that does not fit.
         """
-        types = fitted(self.schema, fill.schema, table, lambda *_: True)
-        before, values = self._in_schema(merged(self.schema, types)), fill.in_types(types).values
+        known = self._renamed(fill) if fill.renamed else self
+        types = fitted(known.schema, fill.schema, table, lambda *_: True)
+        before, values = known._in_schema(merged(known.schema, types)), fill.in_types(types).values
         shorts = {name: before._short(fill.sources.get(name, name)) for name in before.schema.names}
         frame = before._frame
         if values.num_columns:
@@ -159,6 +160,15 @@ class _Rows:
             frame = frame.crossJoin(F.broadcast(new))
             shorts |= {name: f"v{shorts[name]}" for name in values.column_names}
         return _Rows(frame.select([F.col(shorts[name]) for name in before.schema.names]), before.schema)
+
+    def _renamed(self, fill: Fill) -> _Rows:
+        """The rows after columns got another name. One that had such a name already is gone."""
+        kept = [field for field in self.schema if field.name not in fill.renamed]
+        names = fill.names([field.name for field in kept])
+        frame = self._frame.select([F.col(self._short(field.name)) for field in kept])
+        return _Rows(
+            frame, pa.schema([field.with_name(name) for field, name in zip(kept, names, strict=True)])
+        )
 
     def _short(self, name: str) -> str:
         return f"c{self.schema.get_field_index(name)}"

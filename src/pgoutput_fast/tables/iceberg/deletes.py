@@ -20,10 +20,10 @@ import pyarrow.parquet as pq
 
 from pgoutput_fast.storage.paths import open_file
 from pgoutput_fast.storage.stores import Store
+from pgoutput_fast.tables.columns import FIELD_ID
 from pgoutput_fast.tables.damaged import first_line
 from pgoutput_fast.tables.data_files import NewFiles
 from pgoutput_fast.tables.files import CURRENT_FILE_BYTES
-from pgoutput_fast.tables.iceberg.fields import FIELD_ID
 
 __all__ = ["PositionDeletes", "delete_entries", "equality_deletes", "write_deletes"]
 

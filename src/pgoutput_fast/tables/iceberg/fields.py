@@ -8,11 +8,16 @@ import pyarrow as pa
 
 from pgoutput_fast.schema.evolution import widen
 from pgoutput_fast.schema.types import leaf_pairs, walk_type
+from pgoutput_fast.tables.columns import FIELD_ID, column_id
 
-__all__ = ["FIELD_ID", "can_become", "can_widen", "change_columns", "check_iceberg_names", "with_field_ids"]
-
-# Where Arrow has the id of a column of a Parquet file.
-FIELD_ID = "PARQUET:field_id"
+__all__ = [
+    "can_become",
+    "can_widen",
+    "change_columns",
+    "check_iceberg_names",
+    "rename_columns",
+    "with_field_ids",
+]
 
 
 def with_field_ids(schema: pa.Schema, table: Any) -> pa.Schema:
@@ -63,6 +68,23 @@ def change_columns(transaction: Any, there: pa.Schema, schema: pa.Schema, *, rep
                     update.delete_column((field.name,))
     with transaction.update_schema() as update:
         update.union_by_name(schema)
+
+
+def rename_columns(transaction: Any, schema: pa.Schema) -> bool:
+    """Gives columns of a table the names of those with the same ids, in a transaction. Returns whether any changes.
+
+    Args:
+        transaction: of pyiceberg.
+        schema: the columns of the rows.
+    """
+    known = {str(field.field_id).encode(): field.name for field in transaction.table_metadata.schema().fields}
+    before = {field.name: known.get(column_id(field) or b"", field.name) for field in schema}
+    renamed = {name: former for name, former in before.items() if name != former}
+    if renamed:
+        with transaction.update_schema() as update:
+            for name, former in renamed.items():
+                update.rename_column((former,), name)
+    return bool(renamed)
 
 
 def can_become(field: pa.Field, schema: pa.Schema) -> bool:

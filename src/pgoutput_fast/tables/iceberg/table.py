@@ -26,7 +26,13 @@ from pgoutput_fast.tables.iceberg.deletes import (
     write_deletes,
 )
 from pgoutput_fast.tables.iceberg.expiry import Expired, expired
-from pgoutput_fast.tables.iceberg.fields import can_widen, change_columns, check_iceberg_names, with_field_ids
+from pgoutput_fast.tables.iceberg.fields import (
+    can_widen,
+    change_columns,
+    check_iceberg_names,
+    rename_columns,
+    with_field_ids,
+)
 from pgoutput_fast.tables.iceberg.overwrite import begin_overwrite
 from pgoutput_fast.tables.iceberg.transaction import begin_transaction
 from pgoutput_fast.tables.options import TableOptions
@@ -53,6 +59,8 @@ CATALOG = "_catalog.db"
 # The table properties with an ordinal, its stream, and which transactions the table has.
 _ORDINAL, _STREAM = "pgoutput-fast.position", "pgoutput-fast.stream"
 _TRANSACTIONS = "pgoutput-fast.transactions"
+# The table property that says that files of any version may have columns under former names.
+_RENAMED = "pgoutput-fast.renamed-columns"
 # The snapshot property with an LSN.
 _LSN = "pgoutput-fast.mirror-position"
 _RETRIES = "commit.retry.num-retries"
@@ -80,6 +88,7 @@ class IcebergTarget(FileTarget):
     unfit = re.compile(r"[?#\x00-\x1f]")
     takes_catalog = True
     marks = True
+    renames = True
     # The tables share a catalog, and pyiceberg does not say that threads may.
     side_by_side = False
     sign = "/metadata", ".metadata.json"
@@ -232,7 +241,15 @@ class IcebergTable(Table):
 
         number = 0 if snapshot is None else snapshot.sequence_number
         partition_by = tuple(field.name for field in table.spec().fields)
-        return Version(number, self._position(table, snapshot), columns, files, bounds, partition_by)
+        return Version(
+            number,
+            self._position(table, snapshot),
+            columns,
+            files,
+            bounds,
+            partition_by,
+            _RENAMED in table.properties,
+        )
 
     def _position(self, table: Any, snapshot: Any) -> Ordinal | CommitLsn | None:
         if self.role != "changes":
@@ -278,7 +295,7 @@ class IcebergTable(Table):
             transaction = self._created(schema)
         else:
             transaction = begin_transaction(table)
-            self._change_columns(transaction, table, schema, replaced=base is None)
+            _change_columns(transaction, schema, replaced=base is None)
         self._catalog.close()
         return with_field_ids(stored_schema(schema, "table"), transaction.table_metadata.schema())
 
@@ -287,12 +304,6 @@ class IcebergTable(Table):
         return self._catalog.create_table_transaction(
             self._identifier, stored_schema(schema, "table"), location=self._location, properties=_PROPERTIES
         )
-
-    def _change_columns(self, transaction: Any, table: Any, schema: pa.Schema, *, replaced: bool) -> None:
-        """Gives the table the columns of the rows, in a transaction."""
-        before, schema = stored_schema(table.schema().as_arrow(), "table"), stored_schema(schema, "table")
-        if not before.equals(schema):
-            change_columns(transaction, before, schema, replaced=replaced)
 
     def _commit(self, commit: Commit) -> None:
         from pyiceberg.exceptions import (
@@ -367,7 +378,7 @@ class IcebergTable(Table):
         # pyiceberg would retry the same files on top of another commit. This changes only the copy in memory.
         self._opened.metadata.properties[_RETRIES] = "0"
         transaction = begin_transaction(self._opened)
-        self._change_columns(transaction, self._opened, commit.schema, replaced=commit.replaces)
+        _change_columns(transaction, commit.schema, replaced=commit.replaces)
         return transaction
 
     def _add_snapshot(self, transaction: Any, commit: Commit, deletes: Sequence[Any]) -> None:
@@ -454,6 +465,16 @@ class IcebergTable(Table):
             if name.endswith(".avro") and name.rpartition("/")[2] not in named:
                 removed += self.store.remove(name)
         return removed
+
+
+def _change_columns(transaction: Any, schema: pa.Schema, *, replaced: bool) -> None:
+    """Gives a table the columns of the rows, in a transaction."""
+    if not replaced and rename_columns(transaction, schema):
+        transaction.set_properties({_RENAMED: "true"})
+    before = stored_schema(transaction.table_metadata.schema().as_arrow(), "table")
+    schema = stored_schema(schema, "table")
+    if not before.equals(schema):
+        change_columns(transaction, before, schema, replaced=replaced)
 
 
 def _with_position(table: Any, snapshot: Any) -> Any:
