@@ -647,6 +647,10 @@ def _facts(values: Mapping[str, Any]) -> TableRecord:
     keys = tuple((int(lsn), tuple(key)) for lsn, key in values.get("keys", ()))
     gaps = tuple(Gap(*each) for each in values.get("gaps", ()))
     shapes = _shapes(values.get("shapes", ()))
+    renames = tuple(
+        Rename(int(lsn), int(ordinal), str(former), str(name))
+        for lsn, ordinal, former, name in values.get("renames", ())
+    )
     altered = tuple(
         Alteration((int(lsn), int(ordinal)), _columns(before), _shapes(shapes_before))
         for (lsn, ordinal), before, shapes_before in values.get("altered", ())
@@ -663,7 +667,7 @@ def _facts(values: Mapping[str, Any]) -> TableRecord:
             "gaps": gaps,
             "shapes": shapes,
             "altered": altered,
-            "renames": tuple(Rename(*each) for each in values.get("renames", ())),
+            "renames": renames,
             "fingerprint": fingerprint,
             "new_file": new_file and tuple(new_file),
             "awaited": awaited and (awaited[0], tuple(awaited[1])),
