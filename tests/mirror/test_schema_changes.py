@@ -550,6 +550,13 @@ _QUIET = {
         "INSERT INTO {t} (id) VALUES (9)",
         "ALTER TABLE {t} ADD e int DEFAULT 3",
     ],
+    "former_name": [
+        "ALTER TABLE {t} RENAME b TO c",
+        "UPDATE {t} SET a = 3 WHERE id = 1",
+        "run",
+        "ALTER TABLE {t} RENAME c TO b",
+    ],
+    "w": ["ALTER TABLE {t} ADD c int DEFAULT 5"],
     "packed": ["ALTER TABLE {t} ADD c text DEFAULT 'x'", "run", "VACUUM FULL {t}"],
 }
 
@@ -579,7 +586,9 @@ def test_tables_without_changes(server: Server, tmp_path: Path, form: str) -> No
                     place.database.execute(statement.format(t=name))
             for _ in range(2):
                 place.run(**more)
-        _expect_the_server_s(place, format)
+        # The current table still has the column that gets its name back, unless it was renamed itself.
+        loads = dict.fromkeys(_QUIET, 1) | {"former_name": 1 if in_place else 2}
+        _expect_the_server_s(place, format, loads)
         for name in _QUIET if format != "duckdb" else ():
             found = fresh(place.target, f"public.{name}", position=before.lsn)
             assert found.sort_by("id").equals(shown[name])
@@ -590,11 +599,11 @@ def test_tables_without_changes(server: Server, tmp_path: Path, form: str) -> No
                 f"DELETE FROM {name} WHERE id = 3",
             )
         place.run(**more)
-        _expect_the_server_s(place, format)
+        _expect_the_server_s(place, format, loads)
 
 
-def _expect_the_server_s(place: Place, format: str) -> None:
-    assert {name: loads_of(place, f"public.{name}") for name in _QUIET} == dict.fromkeys(_QUIET, 1)
+def _expect_the_server_s(place: Place, format: str, loads: dict[str, int]) -> None:
+    assert {name: loads_of(place, f"public.{name}") for name in _QUIET} == loads
     assert [str(each) for each in verify(place.target, place.database.dsn) if not each.equal] == []
     for name in _QUIET:
         names, expected = rows_of(place.database, name)

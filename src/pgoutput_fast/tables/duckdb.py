@@ -409,7 +409,7 @@ class DuckDBCurrent(CurrentRows):
         if values.num_columns:
             same = ", ".join(f"{_quoted(name)} = w.{_quoted(name)}" for name in values.column_names)
             with _view(connection, values):
-                connection.execute(f"UPDATE {self._table} SET {same} FROM {_VIEW} AS w")
+                connection.execute(f"UPDATE {self._table} AS t SET {same} FROM {_VIEW} AS w")
 
     def delete(self, connection: Any, rows: pa.Table | None = None) -> None:
         """Deletes the rows that are equal to other rows by their columns, or all rows."""

@@ -11,11 +11,13 @@ import pytest
 from pyiceberg.catalog import load_catalog
 
 from pgoutput_fast.merge.effect.effect import Effect, current_schema
+from pgoutput_fast.merge.effect.fill import Fill
 from pgoutput_fast.merge.local import LocalMerge
 from pgoutput_fast.tables.table import ConflictError
 from support import numbered
 from support.current_tables import iceberg_table
 from support.paths import DOCS
+from support.readers import rows_of_iceberg
 
 
 def _made(place: Path) -> LocalMerge:
@@ -121,3 +123,20 @@ def test_dates_that_python_does_not_have(tmp_path: Path, days: int) -> None:
     found = iceberg_table(tmp_path, "public.days").read()
     order = [("day", "ascending")]
     assert found.select(["day", "at"]).sort_by(order).equals(expected.select(["day", "at"]).sort_by(order))
+
+
+@pytest.mark.parametrize("merge", ["on_write", "on_read"])
+def test_columns_that_come_and_are_renamed_in_one_commit(tmp_path: Path, merge: Any) -> None:
+    """The files are written again for the values of new columns, so the commit replaces all of them."""
+    table = numbered.load(iceberg_table(tmp_path, "public.orders", merge=merge), 10)
+    none = pa.table({})
+    parts = [
+        Fill(pa.table({"new": ["same"]}), none),
+        Fill(none, none, renamed={"former": "text"}),
+        Fill(pa.table({"text": ["again"]}), none),
+        Fill(none, none, renamed={"key": "id"}),
+    ]
+    table.apply_parts(parts, 2)
+    expected = [{"key": n, "former": "x", "new": "same", "text": "again"} for n in range(10)]
+    for rows in (table.read(), rows_of_iceberg(tmp_path, "public.orders")[0]):
+        assert rows.select([*expected[0]]).sort_by("key").to_pylist() == expected

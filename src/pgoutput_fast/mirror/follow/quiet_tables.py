@@ -47,7 +47,9 @@ class QuietTables:
         """
         if not table.follows or table.position is None:
             return
-        new, record = _new_columns(table, now), table.record
+        (new, taken), record = _new_columns(table, now), table.record
+        if taken:
+            return table.want_load(f"its column {taken[0]!r} was renamed, or added again")
         if record.awaited is None or set(record.awaited[1]) != set(new):
             awaited = (self._server.now()[1], tuple(sorted(new))) if new else None
             if awaited != record.awaited:
@@ -104,10 +106,13 @@ class QuietTables:
         _log.info("%s has got %s", table.record.table, ", ".join(new))
 
 
-def _new_columns(table: MirroredTable, now: Fingerprint) -> dict[str, tuple[CatalogColumn, str | None]]:
+def _new_columns(
+    table: MirroredTable, now: Fingerprint
+) -> tuple[dict[str, tuple[CatalogColumn, str | None]], list[str]]:
     """{name: (column, its former name or None)} of the columns that no change has had, with values in older rows.
 
-    A key gets another name only with a change.
+    And the names of those which cannot be filled, because the current table still has a column of this name. A key gets
+    another name only with a change.
     """
     record = table.record
     names = {each.number: name for name, each in record.columns.items()}
@@ -125,7 +130,7 @@ def _new_columns(table: MirroredTable, now: Fingerprint) -> dict[str, tuple[Cata
     # A process may have been killed when the current table had got them.
     is_done = record.awaited is not None and table.position == record.awaited[0] - 1
     existing = table.current.schema() if found and not is_done else None
-    return found if existing is None else {name: found[name] for name in found if name not in existing.names}
+    return found, [] if existing is None else [name for name in found if name in existing.names]
 
 
 def _at(row: pa.Table, position: int) -> pa.Table:

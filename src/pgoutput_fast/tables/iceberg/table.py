@@ -17,6 +17,7 @@ from pgoutput_fast.schema.types import stored_schema
 from pgoutput_fast.storage.paths import absolute, split_uri
 from pgoutput_fast.storage.stores import Store, open_store
 from pgoutput_fast.storage.table_directories import table_of
+from pgoutput_fast.tables.columns import column_id
 from pgoutput_fast.tables.errors import LOAD_ANY_AGAIN
 from pgoutput_fast.tables.iceberg.bounds import choose_bounds, with_bounds_or_without
 from pgoutput_fast.tables.iceberg.deletes import (
@@ -379,6 +380,18 @@ class IcebergTable(Table):
         self._opened.metadata.properties[_RETRIES] = "0"
         transaction = begin_transaction(self._opened)
         _change_columns(transaction, commit.schema, replaced=commit.replaces)
+        columns = with_field_ids(commit.schema, transaction.table_metadata.schema())
+        written = map(column_id, commit.schema)
+        wrong = [
+            now.name
+            for now, known in zip(columns, written, strict=True)
+            if known not in (None, column_id(now))
+        ]
+        if wrong:
+            # Readers would find the values of another column.
+            raise ValueError(
+                f"{self}: its files have the column {wrong[0]!r} under another id than the table"
+            )
         return transaction
 
     def _add_snapshot(self, transaction: Any, commit: Commit, deletes: Sequence[Any]) -> None:
@@ -469,7 +482,7 @@ class IcebergTable(Table):
 
 def _change_columns(transaction: Any, schema: pa.Schema, *, replaced: bool) -> None:
     """Gives a table the columns of the rows, in a transaction."""
-    if not replaced and rename_columns(transaction, schema):
+    if rename_columns(transaction, schema):
         transaction.set_properties({_RENAMED: "true"})
     before = stored_schema(transaction.table_metadata.schema().as_arrow(), "table")
     schema = stored_schema(schema, "table")
