@@ -380,18 +380,7 @@ class IcebergTable(Table):
         self._opened.metadata.properties[_RETRIES] = "0"
         transaction = begin_transaction(self._opened)
         _change_columns(transaction, commit.schema, replaced=commit.replaces)
-        columns = with_field_ids(commit.schema, transaction.table_metadata.schema())
-        written = map(column_id, commit.schema)
-        wrong = [
-            now.name
-            for now, known in zip(columns, written, strict=True)
-            if known not in (None, column_id(now))
-        ]
-        if wrong:
-            # Readers would find the values of another column.
-            raise ValueError(
-                f"{self}: its files have the column {wrong[0]!r} under another id than the table"
-            )
+        _expect_ids_of_files(self, transaction, commit.schema)
         return transaction
 
     def _add_snapshot(self, transaction: Any, commit: Commit, deletes: Sequence[Any]) -> None:
@@ -488,6 +477,25 @@ def _change_columns(transaction: Any, schema: pa.Schema, *, replaced: bool) -> N
     schema = stored_schema(schema, "table")
     if not before.equals(schema):
         change_columns(transaction, before, schema, replaced=replaced)
+
+
+def _expect_ids_of_files(table: IcebergTable, transaction: Any, schema: pa.Schema) -> None:
+    """Checks that the columns of files have the ids of the table. Otherwise readers would get other columns' values.
+
+    Args:
+        table: the table.
+        transaction: has its columns.
+        schema: the columns of the files.
+
+    Raises:
+        ValueError: if they have not.
+    """
+    columns = with_field_ids(schema, transaction.table_metadata.schema())
+    for now, written in zip(columns, schema, strict=True):
+        if column_id(written) not in (None, column_id(now)):
+            raise ValueError(
+                f"{table}: its files have the column {now.name!r} under another id than the table"
+            )
 
 
 def _with_position(table: Any, snapshot: Any) -> Any:
