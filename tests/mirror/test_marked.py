@@ -123,7 +123,7 @@ def test_killed_at_a_step_of_a_commit_that_marks_rows(tables: Place) -> None:
 
 
 def test_what_cannot_be_merged_on_read(place: Place) -> None:
-    with pytest.raises(ValueError, match="merge='on_read' cannot be had for duckdb tables"):
+    with pytest.raises(ValueError, match="merge='on_read' is not possible for duckdb tables"):
         place.mirror(format="duckdb", merge="on_read")
     with pytest.raises(ValueError, match="merge must be one of 'on_write', 'on_read', not 'later'"):
         place.mirror(merge="later")

@@ -291,5 +291,5 @@ def test_random_names(place: Place, seed: int, form: str) -> None:
 
 
 def test_delta_cannot(place: Place) -> None:
-    with pytest.raises(ValueError, match=r"rename_columns cannot be had for delta tables, .* leave it out"):
+    with pytest.raises(ValueError, match=r"rename_columns is not possible for delta tables, .* leave it out"):
         place.mirror(rename_columns=True)

@@ -62,7 +62,7 @@ class Target(ABC):
             if merge not in MERGES:
                 raise ValueError(f"merge must be one of {', '.join(map(repr, MERGES))}, not {merge!r}")
             if merge == "on_read" and not cls.marks:
-                raise ValueError(f"merge='on_read' cannot be had for {format} tables: leave it out")
+                raise ValueError(f"merge='on_read' is not possible for {format} tables: leave it out")
         cls.check_path(store, format)
 
     @classmethod
@@ -74,7 +74,7 @@ class Target(ABC):
         """
         if wanted and not cls.renames:
             raise ValueError(
-                f"rename_columns cannot be had for {format} tables, whose columns have no ids: leave it out, and a "
+                f"rename_columns is not possible for {format} tables, whose columns have no ids: leave it out, and a "
                 "column that is renamed becomes a new one beside the old one. Or use format='iceberg', 'duckdb' or "
                 "'ducklake'"
             )

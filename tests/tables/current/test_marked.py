@@ -495,7 +495,7 @@ def test_targets_that_cannot_mark_rows(tmp_path: Path) -> None:
         ("iceberg", str(tmp_path)),
     ):
         FORMATS[format].check(open_store(place), options, format)
-    with pytest.raises(ValueError, match="merge='on_read' cannot be had for duckdb tables"):
+    with pytest.raises(ValueError, match="merge='on_read' is not possible for duckdb tables"):
         FORMATS["duckdb"].check(open_store(tmp_path), options, "duckdb")
     with pytest.raises(ValueError, match="merge must be one of 'on_write', 'on_read', not 'read'"):
         FORMATS["delta"].check(open_store(tmp_path), TableOptions(merge="read"), "delta")  # type: ignore[arg-type]
