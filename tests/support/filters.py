@@ -94,7 +94,7 @@ class _Table:
         return set(rows["id"].to_pylist())
 
     def pandas(self, wanted: _Filter, _: str) -> set[int]:
-        return set(self._table.to_pandas(columns=["id"], filters=self._expression(wanted))["id"])
+        return set(self._table.to_pandas(columns=["id"], filters=self._expression(wanted))["id"].dropna())
 
     def duckdb(self, _: _Filter, where: str) -> set[int]:
         return {row[0] for row in self._duckdb.execute(f"SELECT id FROM found WHERE {where}").fetchall()}
@@ -154,7 +154,7 @@ def expect_filters(
                     if is_nan and operator != "=":
                         continue  # Arrow does not order NaN
                     ids = expected - no_order if not is_nan else expected
-                found = reader(wanted, where)
+                found = reader(wanted, where) - {None}  # a row of `alter` in a history
                 if found != ids:
                     wrong.append((name, *wanted, sorted(found ^ ids)))
     assert wrong == [], wrong
