@@ -5,7 +5,7 @@ All older rows have the same value in a new column, or those that another column
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TypeAlias
@@ -103,7 +103,7 @@ Part: TypeAlias = Effect | Fill
 """What changes do to a table in one step."""
 
 
-def parts_of(changes: pa.Table, key: Sequence[str], renames: Sequence[Rename] = ()) -> Iterator[Part]:
+def parts_of(changes: pa.Table, key: Sequence[str], renames: Sequence[Rename] = ()) -> list[Part]:
     """What changes do to a table, in order. The changes of a history between two rows of `alter` are one effect.
 
     Args:
@@ -116,18 +116,16 @@ def parts_of(changes: pa.Table, key: Sequence[str], renames: Sequence[Rename] = 
     changes = without_marks(changes)
     fills, cuts = alters(changes), begins(renames, changes)
     steps = sorted({0, *fills, *(at + 1 for at in fills), *cuts, changes.num_rows})
+    parts: list[Part] = []
     for begin, end in pairwise(steps):
         rows = changes.slice(begin, end - begin)
         if begin in fills:
-            yield _fill_of(rows, renames)
+            parts.append(_fill_of(rows, renames))
             continue
         lacking = absent(renames, rows["_commit_lsn"][0].as_py(), rows["_seq"][0].as_py()) if renames else ()
-        yield effect_of(
-            rows.drop_columns([each for each in rows.column_names if each in lacking and each not in key]),
-            key,
-        )
-    if not changes.num_rows:
-        yield effect_of(changes, key)
+        names = [each for each in rows.column_names if each in lacking and each not in key]
+        parts.append(effect_of(rows.drop_columns(names), key))
+    return parts or [effect_of(changes, key)]
 
 
 def _fill_of(row: pa.Table, renames: Sequence[Rename]) -> Fill:

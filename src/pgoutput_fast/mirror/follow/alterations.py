@@ -10,6 +10,7 @@ from pgoutput_fast.mirror.follow.tables import MirroredTable
 from pgoutput_fast.mirror.schema_changes.fingerprint import (
     LACKING,
     Fingerprint,
+    columns_lost,
     difference,
     is_only_repacked,
     lacking,
@@ -55,7 +56,7 @@ def note_alterations(
         table: the table. If it was stopped because its publications lacked an operation, it may be loaded now.
         now: the current state of the catalogs.
         server: answers doubts.
-        through: the table has the commits up to this LSN. None: decide now.
+        through: the commits up to this LSN were taken. None: decide now.
 
     Raises:
         RowAgeError: if a partition cannot be read now, such as a locked one.
@@ -74,9 +75,10 @@ def note_alterations(
         return table.remember(fingerprint=now)
     if (why := lacking(before.operations, now)) is not None:
         return table.stop(why)
+    lost = columns_lost(before.columns, now.columns, table.record.columns)
     if table.trusts_widening:
         before = with_wider_columns(before, now)
-    why = difference(before, now)
+    why = lost or difference(before, now)
     for question in () if why is not None else row_questions(before, now):
         why = why or question.why(server.answer(question))
     # SET LOGGED writes a new file, too: the changes of an unlogged table are not sent.

@@ -12,7 +12,7 @@ from pgoutput_fast.merge.effect.fill import parts_of
 from pgoutput_fast.mirror.follow.altered_columns import alter_row
 from pgoutput_fast.mirror.follow.changes import decoded_row
 from pgoutput_fast.mirror.follow.history import HistoryFiles
-from pgoutput_fast.mirror.follow.tables import MirroredTable, relation_columns
+from pgoutput_fast.mirror.follow.tables import MirroredTable, relation_columns, stopping
 from pgoutput_fast.mirror.schema_changes.fingerprint import CatalogColumn, Fingerprint
 from pgoutput_fast.mirror.server import ServerView
 from pgoutput_fast.mirror.state.mirror_state import KnownColumn
@@ -43,10 +43,13 @@ class QuietTables:
         Args:
             table: the table. It follows, and the catalogs have been noted.
             now: the catalogs.
-            through: the table has the commits up to this LSN.
+            through: the commits up to this LSN were taken.
         """
-        if not table.follows or table.position is None:
-            return
+        if table.follows and table.position is not None:
+            with stopping(table):
+                self._check(table, now, through)
+
+    def _check(self, table: MirroredTable, now: Fingerprint, through: int) -> None:
         (new, taken), record = _new_columns(table, now), table.record
         if taken:
             return table.want_load(f"its column {taken[0]!r} was renamed, or added again")
@@ -55,7 +58,12 @@ class QuietTables:
             if awaited != record.awaited:
                 table.remember(awaited=awaited)
         elif through >= record.awaited[0] and not table.waiting_rows:
-            self._fill(table, new, record.awaited[0] - 1)
+            position = record.awaited[0] - 1
+            # Changes without the columns may have come together with later commits of other tables.
+            if max(table.position or 0, table.history.position() or 0) > position:
+                table.remember(awaited=(self._server.now()[1], record.awaited[1]))
+            else:
+                self._fill(table, new, position)
 
     def _fill(
         self, table: MirroredTable, new: Mapping[str, tuple[CatalogColumn, str | None]], position: int

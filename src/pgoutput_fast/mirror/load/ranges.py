@@ -63,6 +63,8 @@ class TableAtRead:
             "files": sorted([part.oid, part.filenode] for part in self.table.parts),
             "schema": str(self.schema),
             "fingerprint": asdict(self.fingerprint),
+            # A table may have had another name meanwhile, under which changes were sent.
+            "written": self.fingerprint.written,
         }
 
     def is_same(self, known: Mapping[str, Any]) -> bool:
@@ -70,7 +72,7 @@ class TableAtRead:
         now = parsed_json(json.dumps(self.to_dict()).encode())
         before = Fingerprint.from_dict(known["fingerprint"])
         is_altered = before != replace(Fingerprint.from_dict(now["fingerprint"]), horizon=before.horizon)
-        return not is_altered and all(known[key] == now[key] for key in now if key != "fingerprint")
+        return not is_altered and all(known.get(key) == now[key] for key in now if key != "fingerprint")
 
 
 class RangeDone(NamedTuple):

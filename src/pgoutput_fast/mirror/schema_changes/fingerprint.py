@@ -5,7 +5,7 @@ The stream has no DDL. So a mirror compares the catalogs with their state at the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -21,6 +21,7 @@ __all__ = [
     "RowQuestion",
     "Typed",
     "columns_differ",
+    "columns_lost",
     "difference",
     "is_only_repacked",
     "is_packed",
@@ -242,7 +243,7 @@ def columns_differ(
             if column.number in names or _is_gap(natts, now, column.number):
                 return f"its column {name!r} was renamed, or added again"
             if column.is_filled and column.missing is None:
-                return f"its new column {name!r} has values in old rows, which the stream does not have"
+                return _lost(name)
             continue
         if known.number != column.number:
             return f"its column {name!r} was renamed, or added again"
@@ -251,6 +252,26 @@ def columns_differ(
         if not is_same_type(known, column):
             return f"the type of its column {name!r} has changed"
     return None
+
+
+def columns_lost(
+    before: Mapping[str, CatalogColumn], now: Mapping[str, CatalogColumn], taken: Collection[str]
+) -> str | None:
+    """Why nobody can give old rows their value in a new column; None if there is no such column.
+
+    Args:
+        before, now: the columns.
+        taken: the names of those that the table has.
+    """
+    for name, column in now.items():
+        is_new = column.is_published and name in before and name not in taken
+        if is_new and is_packed(before[name], column):
+            return _lost(name)
+    return None
+
+
+def _lost(name: str) -> str:
+    return f"its new column {name!r} has values in old rows, which the stream does not have"
 
 
 def _renamed(before: Mapping[str, CatalogColumn], now: Mapping[str, CatalogColumn]) -> dict[str, str]:

@@ -9,7 +9,12 @@ import pyarrow as pa
 
 from pgoutput_fast.catalog.relations import Relation
 from pgoutput_fast.merge.current_table import CurrentTable
-from pgoutput_fast.mirror.schema_changes.fingerprint import CatalogColumn, columns_differ, is_same_type
+from pgoutput_fast.mirror.schema_changes.fingerprint import (
+    CatalogColumn,
+    columns_differ,
+    columns_lost,
+    is_same_type,
+)
 from pgoutput_fast.mirror.schema_changes.widening import is_wider, with_wider_types
 from pgoutput_fast.mirror.state.mirror_state import KnownColumn, TableRecord
 from pgoutput_fast.schema.evolution import widen
@@ -60,11 +65,14 @@ def columns_of(
         number = known[each.name].number if each.name in known else None
         if number is not None and each.name in now and number != now[each.name].number:
             return f"its column {each.name!r} was renamed, or added again"
+    if (why := _out_of_order(columns, known, now)) is not None:
+        return why
     if record.fingerprint is not None:
         sent = {name: replace(each, is_published=name in columns.names) for name, each in now.items()}
         known_columns, natts = record.fingerprint.columns, record.fingerprint.natts
+        lost = columns_lost(known_columns, sent, known)
         known_columns = with_wider_types(known_columns, now) if trusts_widening else known_columns
-        if (why := columns_differ(known_columns, sent, natts)) is not None:
+        if (why := lost or columns_differ(known_columns, sent, natts)) is not None:
             return why
     former = {each.name: _former(each, relation, record, now) for each in new} if len(new) == 1 else {}
     for each in new:
@@ -92,7 +100,7 @@ def _former(
     """The name under which the table knows a column that was renamed. None if it was not, or in doubt.
 
     A change may have been sent while columns had other names than now. But if no other column was altered since the
-    last check, only one can have been renamed.
+    last check, and the columns are in the order of their numbers, only one can have been renamed.
     """
     found, checked = now.get(column.name), record.fingerprint
     names = [
@@ -106,6 +114,24 @@ def _former(
     is_same = (sent.type_oid, sent.typmod) == (found.type_oid, found.typmod)
     is_same = is_same and record.columns[names[0]].type == str(column.type)
     return names[0] if altered <= {column.name} and is_same else None
+
+
+def _out_of_order(
+    columns: pa.Schema, known: Mapping[str, KnownColumn], now: Mapping[str, CatalogColumn]
+) -> str | None:
+    """Why a version is one of other columns than those that have these names now; None if it is not.
+
+    A server sends columns by their numbers. So columns that had other names meanwhile are not in order.
+    """
+    last = 0
+    for name in columns.names:
+        number = known[name].number if name in known else now[name].number if name in now else None
+        if number is None:
+            continue
+        if number <= last:
+            return f"its column {name!r} was renamed, or added again"
+        last = number
+    return None
 
 
 def _is_known(relation: Relation, record: TableRecord) -> bool:

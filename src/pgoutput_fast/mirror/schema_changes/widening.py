@@ -68,12 +68,15 @@ def with_wider_columns(before: Fingerprint, now: Fingerprint) -> Fingerprint:
         return before
     for name, each in now.columns.items():
         known = columns.get(name)
-        if known is None or known.xmin == each.xmin:
-            continue
-        # Rows that are written again have the values that only the catalogs had before.
-        if not is_packed(known, each):
-            return before
-        columns[name] = each
+        # Rows that are written again have the values that only the catalogs had before. Whether a new column had one,
+        # nobody knows then.
+        if known is None:
+            if not each.is_missing:
+                return before
+        elif known.xmin != each.xmin:
+            if not is_packed(known, each):
+                return before
+            columns[name] = each
     leaves = {
         oid: replace(leaf, filenode=now.leaves[oid].filenode) if oid in now.leaves else leaf
         for oid, leaf in before.leaves.items()

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
+import psycopg2
+
 from pgoutput_fast.base.display import no_such_name
 from pgoutput_fast.capture.errors import CaptureError
 from pgoutput_fast.capture.process import CaptureProcess, Settings
@@ -303,7 +305,7 @@ class MirrorRun:
             if time.monotonic() >= next_look:
                 try:
                     self._check_publications()
-                except Exception as problem:  # the capture reports a server that is away for too long
+                except psycopg2.Error as problem:  # the capture reports a server that is away for too long
                     _log.warning("the publications cannot be read now: %s", str(problem).strip())
                 next_look = time.monotonic() + _LOOK_SECONDS
             stop.wait(min(max(self._settings.seconds / 20, shortest), _POLL_SECONDS[1]))
