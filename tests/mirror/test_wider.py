@@ -104,7 +104,7 @@ _TRUSTED = {
     "floats": ("v real", "", ["ALTER TABLE {t} ALTER v TYPE float8"]),
     "places": ("v numeric(8, 2)", "", ["ALTER TABLE {t} ALTER v TYPE numeric(12, 4)"]),
     "lists": ("v int[]", "", ["ALTER TABLE {t} ALTER v TYPE bigint[]"]),
-    "several": ("v int, w real", "", ["ALTER TABLE {t} ALTER v TYPE bigint, ALTER w TYPE float8, ADD x int"]),
+    "several": ("v int, w real", "", ["ALTER TABLE {t} ALTER v TYPE bigint, ALTER w TYPE float8"]),
     "keyless": ("v int, w real", "FULL", ["ALTER TABLE {t} ALTER v TYPE bigint, ALTER w TYPE float8"]),
     "dropped": ("v int, w int", "", ["ALTER TABLE {t} ALTER v TYPE bigint, DROP w"]),
 }
@@ -112,6 +112,8 @@ _TRUSTED = {
 _DOUBTED = {
     "other": ("v int, w text", "", ["ALTER TABLE {t} ALTER v TYPE bigint, ALTER w TYPE text USING w || '!'"]),
     "computed": ("v int", "", ["ALTER TABLE {t} ALTER v TYPE bigint, ADD x float8 DEFAULT random()"]),
+    # It may have had a default for a while, whose values would be in the new file only.
+    "added": ("v int", "", ["ALTER TABLE {t} ALTER v TYPE bigint, ADD x int"]),
     "narrow": ("v bigint", "", ["ALTER TABLE {t} ALTER v TYPE int USING v / 2"]),
     "texts": ("v int", "", ["ALTER TABLE {t} ALTER v TYPE text"]),
 }
