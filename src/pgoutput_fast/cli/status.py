@@ -95,11 +95,12 @@ def _show_slot(target: str, dsn: str) -> bool:
     """Reports whether the slot has a reader. Returns whether the server answers."""
     from pgoutput_fast.capture import find_slot
     from pgoutput_fast.mirror.service.stored import slot_of
+    from pgoutput_fast.postgres.errors import NO_ANSWER
 
     name = slot_of(target)
     try:
         slot = find_slot(dsn, name)
-    except Exception:
+    except NO_ANSWER:
         return False
     if slot is None:
         line(f"slot {escaped(name)} is gone", "bold red", error=True)
