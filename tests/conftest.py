@@ -214,6 +214,14 @@ def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
             yield session
 
 
+@pytest.fixture(params=["text", "binary"])
+def format_(request: pytest.FixtureRequest, database: pg.Database) -> str:
+    """Each form in which the module's database can send values."""
+    if request.param == "binary" and database.version < pg.FIRST_BINARY_VERSION:
+        pytest.skip("binary values exist since 14")
+    return str(request.param)
+
+
 @pytest.fixture
 def stream(database: pg.Database) -> Iterator[Streaming]:
     """A slot of the module's database that streams transactions larger than 64 kB, and sessions that write."""

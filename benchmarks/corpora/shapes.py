@@ -78,13 +78,13 @@ class Shape:
     tags: bool = False
     table: str | None = None
 
-    def ready(self, options: pgo.Options | None = None) -> Callable[[], None]:
+    def ready(self) -> Callable[[], None]:
         """A function that decodes all calls, with a decoder that has already decoded `known`."""
         if self.tags:
             native = NativeDecoder(pgo.Options())
             native.tag([_array(self.known)], None, None)
             return lambda: [native.tag([call], None, None) for call in self.calls].clear()
-        decoder = pgo.Decoder(options or self.options)
+        decoder = pgo.Decoder(self.options)
         decoder.decode(self.known)
 
         def run() -> None:

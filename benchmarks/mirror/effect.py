@@ -86,8 +86,8 @@ def _case(rows: pa.Table, kinds: np.ndarray[Any, Any], key: Sequence[str] = ("id
     return Case(tuple(key), int(seq[-1]), pa.concat_tables(batches))
 
 
-def _drawn(count: int, seed: int = 1) -> np.random.Generator:
-    return np.random.default_rng([corpora.SEED, count, seed])
+def _drawn(count: int) -> np.random.Generator:
+    return np.random.default_rng([corpora.SEED, count, 1])
 
 
 def _inserts(rows: pa.Table) -> Case:

@@ -125,9 +125,8 @@ class Database:
 class Inputs:
     """Files of the corpora at one scale. They are made on first use; `close` removes them."""
 
-    def __init__(self, scale: float, seed: int = corpora.SEED) -> None:
+    def __init__(self, scale: float) -> None:
         self.scale = scale
-        self.seed = seed
         self._temporary = tempfile.TemporaryDirectory(prefix="pgoutput_fast-peers-inputs-")
         self._directory = Path(self._temporary.name)
         self._database: Database | MissingError | None = None
@@ -151,7 +150,7 @@ class Inputs:
     def corpus(self, name: str) -> Corpus:
         """The corpus of this name. The last one is cached."""
         if self._latest is None or self._latest.name != name:
-            self._latest = corpora.corpus(name, self.scale, self.seed)
+            self._latest = corpora.corpus(name, self.scale, corpora.SEED)
         return self._latest
 
     def payloads(self, name: str, share: float) -> pa.Array:
@@ -189,7 +188,7 @@ class Inputs:
     def csv(self) -> Path:
         """The wide table's rows as COPY writes them."""
         path = self._directory / "wide.csv"
-        path.write_bytes(corpora.csv_of(corpora.wide_cells(self.scale, self.seed)))
+        path.write_bytes(corpora.csv_of(corpora.wide_cells(self.scale, corpora.SEED)))
         return path
 
     @cached_property

@@ -34,10 +34,10 @@ TABLES = [RelationSpec(20_000 + k, "public", f"t{k}", COLUMNS) for k in range(3)
 FEW = 10
 
 
-def small_segments(directory: Path, count: int, state: pgo.StreamState | None = None) -> pgo.StreamState:
+def small_segments(directory: Path, count: int) -> pgo.StreamState:
     """Writes segments of two transactions with 20 rows per table. Returns the state after them."""
     writer = Writer()
-    lsn = 0 if state is None else state.next_seq * 100
+    lsn, state = 0, pgo.StreamState()
     for _ in range(count):
         wal: list[bytes] = []
         for _ in range(2):
@@ -47,12 +47,11 @@ def small_segments(directory: Path, count: int, state: pgo.StreamState | None = 
                 for row in range(20):
                     wal += writer.change(table, "insert", new=[str(row), f"note {row}"])
             wal += writer.commit(lsn, lsn + 8, 0)
-        first = 0 if state is None else state.next_seq
+        first = state.next_seq
         tagged, state = pgo.tag(wal, state)
         # With the path of the file, the newest segment of the directory need not be searched every time.
         path = directory / name_of(first, state.next_seq - 1)
         write_segment(path, tagged, state, source=SOURCE, relation_bytes=1)
-    assert state is not None
     return state
 
 

@@ -21,7 +21,7 @@ from pgoutput_fast.capture import Capture, Limits, Metrics, find_slot, metrics
 from pgoutput_fast.capture.metrics import Meter, reporting
 from pgoutput_fast.segments import list_segments
 from support import pg
-from support.capturing import now, slot, streaming_dsn
+from support.capturing import Running, now, slot, streaming_dsn
 
 pytestmark = pytest.mark.few_servers
 
@@ -36,22 +36,9 @@ def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def _running(capture: Capture) -> Iterator[None]:
-    stop, failed = threading.Event(), []
-
-    def run() -> None:
-        try:
-            capture.run(stop=stop)
-        except BaseException as problem:
-            failed.append(problem)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
+    with Running(capture) as running:
         yield
-    finally:
-        stop.set()
-        thread.join(240)
-    assert not failed
+    assert running.failed is None
 
 
 def _until(capture: Capture, what: Callable[[Metrics], bool]) -> Metrics:

@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,7 +24,7 @@ from pgoutput_fast.capture.process import CaptureProcess, Settings
 from pgoutput_fast.cli.main import main
 from pgoutput_fast.segments import list_segments
 from support import pg
-from support.capturing import committed
+from support.capturing import committed, now, wait_until
 
 pytestmark = pytest.mark.few_servers
 
@@ -50,7 +50,7 @@ def slot(base: pg.Database) -> Iterator[str]:
     base.execute(
         f"SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = '{name}'"
     )
-    _wait_for(lambda: not _is_active(base, name))
+    wait_until(lambda: not _is_active(base, name))
     drop_slot(base.dsn, name)
 
 
@@ -62,17 +62,6 @@ def _reader(database: pg.Database, slot: str) -> int | None:
 
 def _is_active(database: pg.Database, slot: str) -> bool:
     return _reader(database, slot) is not None
-
-
-def _wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 240
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
-def _now(database: pg.Database) -> int:
-    return int(database.execute("SELECT (pg_current_wal_lsn() - '0/0'::pg_lsn)::int8")[0][0])
 
 
 def _until_now(database: pg.Database, slot: str, path: Path) -> list[str]:
@@ -194,11 +183,11 @@ def test_the_command(base: pg.Database, slot: str, tmp_path: Path) -> None:
         [*COMMAND, *given, "--quiet"], env=environment, stderr=subprocess.PIPE, text=True
     )
     with running:
-        _wait_for(lambda: running.poll() is not None or _is_active(base, slot))
+        wait_until(lambda: running.poll() is not None or _is_active(base, slot))
         again = subprocess.run([*COMMAND, *given], env=environment, capture_output=True, text=True)
         assert (again.returncode, "another process captures into" in again.stderr) == (1, True)
         base.execute("INSERT INTO t VALUES (2)")
-        lsn_of_two = _now(base)
+        lsn_of_two = now(base)
         time.sleep(0.2)
         running.send_signal(signal.SIGTERM)
         assert running.stderr is not None
@@ -215,7 +204,7 @@ def test_a_command_that_is_stopped_before_its_position(base: pg.Database, slot: 
     # No log goes so far.
     running = subprocess.Popen([*COMMAND, *given, "--until", "FFFFFFF/0"], stderr=subprocess.PIPE, text=True)
     with running:
-        _wait_for(lambda: running.poll() is not None or _is_active(base, slot))
+        wait_until(lambda: running.poll() is not None or _is_active(base, slot))
         running.send_signal(signal.SIGTERM)
         said = running.communicate(timeout=240)[1]
     assert running.returncode == 1
@@ -277,11 +266,11 @@ def test_one_that_ends_with_what_started_it(base: pg.Database, slot: str, tmp_pa
         "CaptureProcess(Settings.from_dict(json.loads(sys.argv[1]))).start(); time.sleep(1000)"
     )
     with subprocess.Popen([sys.executable, "-c", parent, json.dumps(settings.to_dict())]) as process:
-        _wait_for(lambda: process.poll() is not None or _is_active(base, slot))
+        wait_until(lambda: process.poll() is not None or _is_active(base, slot))
         base.execute("INSERT INTO t VALUES (1)")
-        _wait_for(lambda: _messages(port) >= 3)
+        wait_until(lambda: _messages(port) >= 3)
         process.kill()
-    _wait_for(lambda: not _is_active(base, slot))
+    wait_until(lambda: not _is_active(base, slot))
     # What had come was written first.
     assert list_segments(tmp_path)
 
@@ -292,7 +281,7 @@ def test_one_that_waits_for_another(base: pg.Database, slot: str, tmp_path: Path
     process = CaptureProcess(Settings(base.dsn, slot, ("p",), str(tmp_path)))
     other.start()
     try:
-        _wait_for(lambda: _is_active(base, slot))
+        wait_until(lambda: _is_active(base, slot))
         pid = _reader(base, slot)
         process.start()
         time.sleep(1)
@@ -300,7 +289,7 @@ def test_one_that_waits_for_another(base: pg.Database, slot: str, tmp_path: Path
         assert _reader(base, slot) == pid
         stop.set()
         other.join()
-        _wait_for(lambda: process.check() and _is_active(base, slot))
+        wait_until(lambda: process.check() and _is_active(base, slot))
     finally:
         stop.set()
         other.join()
@@ -318,9 +307,9 @@ def test_one_that_waits_for_what_goes_elsewhere(base: pg.Database, slot: str, tm
     )
     other.start()
     try:
-        _wait_for(lambda: _is_active(base, slot))
+        wait_until(lambda: _is_active(base, slot))
         base.execute("INSERT INTO t VALUES (1)")
-        _wait_for(lambda: bool(list_segments(elsewhere)))
+        wait_until(lambda: bool(list_segments(elsewhere)))
         until = list_segments(elsewhere)[-1].end_lsn
         for directory in (here, elsewhere):
             process = CaptureProcess(Settings(base.dsn, slot, ("p",), str(directory), until_lsn=until))
@@ -339,25 +328,25 @@ def test_one_that_waits_for_what_goes_elsewhere(base: pg.Database, slot: str, tm
 
 def test_why_it_failed(base: pg.Database, slot: str, tmp_path: Path) -> None:
     base.execute("INSERT INTO t VALUES (1)")
-    Capture(base.dsn, slot, ["p"], tmp_path).run(until_lsn=_now(base))
+    Capture(base.dsn, slot, ["p"], tmp_path).run(until_lsn=now(base))
     process = CaptureProcess(Settings(base.dsn, slot, ("p", "q"), str(tmp_path)))
     process.start()
     with (
         contextlib.closing(_Stopping(process)),
         pytest.raises(CaptureError, match="segments of another source"),
     ):
-        _wait_for(lambda: not process.check())
+        wait_until(lambda: not process.check())
     killed = CaptureProcess(Settings(base.dsn, slot, ("p",), str(tmp_path)))
     killed.start()
     with contextlib.closing(_Stopping(killed)):
-        _wait_for(lambda: _is_active(base, slot))
+        wait_until(lambda: _is_active(base, slot))
         assert killed._process is not None
         killed._process.kill()
         with pytest.raises(
             CaptureError,
             match=rf"slot {slot} into .* ended with an error: its process was killed \(SIGKILL\)",
         ):
-            _wait_for(lambda: not killed.check())
+            wait_until(lambda: not killed.check())
     with pytest.raises(ValueError, match=r"settings of the capture are wrong: .*'colour'"):
         CaptureProcess(Settings("", "s", ("p",), "d", more={"colour": 1}))
 

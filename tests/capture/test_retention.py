@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,55 +17,17 @@ from pgoutput_fast.capture import Capture, CaptureError, Limits
 from pgoutput_fast.capture.process import Settings
 from pgoutput_fast.capture.retention import Consumers, Retention, retain
 from pgoutput_fast.capture.segment_directory import SegmentDirectory
-from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
-from pgoutput_fast.segments import Source, list_segments, read_segment, segment_catalog, write_segment
+from pgoutput_fast.encode import Writer
+from pgoutput_fast.segments import list_segments, read_segment, segment_catalog
 from support import pg
-from support.capturing import committed, now, slot, streaming_dsn
+from support.capturing import Running, committed, now, slot, streaming_dsn, wait_until
+from support.segment_streams import MadeSegments, ids_in
 
 pytestmark = pytest.mark.few_servers
 
 __all__ = ["slot"]
 
-ORDERS = RelationSpec(16401, "public", "orders", (ColumnSpec("id", 23, key=True), ColumnSpec("note", 25)))
-SOURCE = Source("1", "shop", "slot")
 NOTHING = timedelta(0)
-
-
-class _Stream:
-    """Segments of a made-up stream; each call of `cut` writes one."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory, self.state = directory, None
-        self.writer, self.lsn = Writer(4, streaming="on"), 0
-
-    def cut(self, *parts: list[bytes]) -> Path:
-        wal = [message for part in parts for message in part]
-        tagged, self.state = pgo.tag(wal, self.state)
-        path = write_segment(self.directory, tagged, self.state, source=SOURCE)
-        assert isinstance(path, Path)
-        return path
-
-    def commit(self, *ids: int) -> list[bytes]:
-        self.lsn += 100
-        wal = self.writer.begin(self.lsn, self.lsn, 0)
-        for each in ids:
-            wal += self.writer.change(ORDERS, "insert", new=[str(each), "x"])
-        return wal + self.writer.commit(self.lsn, self.lsn + 8, 0)
-
-    def block(self, xid: int, *ids: int) -> list[bytes]:
-        wal = self.writer.stream_start(xid)
-        for each in ids:
-            wal += self.writer.change(ORDERS, "insert", new=[str(each), "x"], xid=xid)
-        return wal + self.writer.stream_stop()
-
-    def stream_commit(self, xid: int) -> list[bytes]:
-        self.lsn += 100
-        return self.writer.stream_commit(xid, self.lsn, self.lsn + 8, 0)
-
-
-def _ids(directory: Path) -> list[int]:
-    found: list[int] = committed(directory).table("public.orders").column("id").to_pylist()
-    return found
 
 
 def _last(path: Path) -> int:
@@ -74,7 +35,7 @@ def _last(path: Path) -> int:
 
 
 def test_by_age(tmp_path: Path) -> None:
-    stream = _Stream(tmp_path)
+    stream = MadeSegments(tmp_path)
     paths = [stream.cut(stream.commit(n)) for n in range(5)]
     now = time.time()
     for k, path in enumerate(paths):
@@ -83,18 +44,18 @@ def test_by_age(tmp_path: Path) -> None:
     assert retain(tmp_path, older_than=timedelta(hours=2.5), dry_run=True) == paths[:2]
     assert [each.path for each in list_segments(tmp_path)] == paths
     assert retain(tmp_path, older_than=2.5 * 3600) == paths[:2]
-    assert _ids(tmp_path) == [2, 3, 4]
+    assert ids_in(tmp_path) == [2, 3, 4]
     # The newest says how the stream goes on.
     assert retain(tmp_path, older_than=NOTHING) == paths[2:4]
     assert retain(tmp_path, older_than=NOTHING) == []
     # The relation was described in the first segment, which is gone.
-    assert _ids(tmp_path) == [4]
+    assert ids_in(tmp_path) == [4]
     stream.cut(stream.commit(5))
-    assert _ids(tmp_path) == [4, 5]
+    assert ids_in(tmp_path) == [4, 5]
 
 
 def test_one_that_is_younger_keeps_those_behind_it(tmp_path: Path) -> None:
-    stream = _Stream(tmp_path)
+    stream = MadeSegments(tmp_path)
     paths = [stream.cut(stream.commit(n)) for n in range(4)]
     now = time.time()
     for k, path in enumerate(paths):
@@ -104,7 +65,7 @@ def test_one_that_is_younger_keeps_those_behind_it(tmp_path: Path) -> None:
 
 def test_a_clock_that_jumped(tmp_path: Path) -> None:
     """All is old then, by the clock; but nothing has come since that would have made it old."""
-    stream = _Stream(tmp_path)
+    stream = MadeSegments(tmp_path)
     paths = [stream.cut(stream.commit(k)) for k in range(4)]
     for k, path in enumerate(paths):
         os.utime(path, (0, time.time() - 1000 * 86_400 - 3600 * (3 - k)))
@@ -116,7 +77,7 @@ def test_a_clock_that_jumped(tmp_path: Path) -> None:
 
 
 def test_by_consumers(tmp_path: Path) -> None:
-    stream = _Stream(tmp_path)
+    stream = MadeSegments(tmp_path)
     paths = [stream.cut(stream.commit(n)) for n in range(5)]
     consumers = Consumers(tmp_path)
     assert retain(tmp_path, consumed=True) == []  # nobody is done with anything, for there is nobody
@@ -142,7 +103,7 @@ def test_by_consumers(tmp_path: Path) -> None:
 
 
 def test_an_open_transaction_keeps_what_it_has(tmp_path: Path) -> None:
-    stream = _Stream(tmp_path)
+    stream = MadeSegments(tmp_path)
     paths = [
         stream.cut(stream.commit(0)),
         stream.cut(stream.commit(1), stream.block(900, 10)),
@@ -158,13 +119,13 @@ def test_an_open_transaction_keeps_what_it_has(tmp_path: Path) -> None:
     paths.append(stream.cut(stream.commit(6)))
     Consumers(tmp_path).set("lake", _last(paths[6]))
     assert retain(tmp_path, consumed=True) == paths[:1]
-    assert _ids(tmp_path) == [1, 2, 3, 4, 10, 11, 5, 20, 21, 6]
+    assert ids_in(tmp_path) == [1, 2, 3, 4, 10, 11, 5, 20, 21, 6]
     assert retain(tmp_path, older_than=NOTHING) == paths[1:8]
-    assert _ids(tmp_path) == [6]
+    assert ids_in(tmp_path) == [6]
 
 
 def test_a_plain_transaction_that_is_cut(tmp_path: Path) -> None:
-    stream = _Stream(tmp_path)
+    stream = MadeSegments(tmp_path)
     first, whole = stream.commit(100), stream.commit(*range(10))
     paths = [
         stream.cut(first),
@@ -176,12 +137,12 @@ def test_a_plain_transaction_that_is_cut(tmp_path: Path) -> None:
     assert retain(tmp_path, older_than=NOTHING, dry_run=True) == paths[:4]
     Consumers(tmp_path).set("lake", _last(paths[2]))
     assert retain(tmp_path, consumed=True) == paths[:1]
-    assert sorted(_ids(tmp_path)) == [*range(10), 101, 102]
+    assert sorted(ids_in(tmp_path)) == [*range(10), 101, 102]
 
 
 def test_what_is_void_keeps_nothing(tmp_path: Path) -> None:
     """A stream whose session ended is sent again: its first rows may go as soon as the next session has begun."""
-    stream = _Stream(tmp_path)
+    stream = MadeSegments(tmp_path)
     paths = [stream.cut(stream.commit(0), stream.block(900, 10)), stream.cut(stream.commit(1))]
     decoder = pgo.Decoder(state=stream.state)
     decoder.start_session()
@@ -190,12 +151,12 @@ def test_what_is_void_keeps_nothing(tmp_path: Path) -> None:
     paths.append(stream.cut(stream.block(900, 10, 11), stream.stream_commit(900)))
     paths.append(stream.cut(stream.commit(2)))
     assert retain(tmp_path, older_than=NOTHING) == paths[:3]
-    assert _ids(tmp_path) == [2]
+    assert ids_in(tmp_path) == [2]
 
 
 def test_typed_files_of_an_earlier_version_are_refused(tmp_path: Path) -> None:
     """Its captures with `typed=True` wrote them. Retention kept the segments that they lacked."""
-    stream = _Stream(tmp_path)
+    stream = MadeSegments(tmp_path)
     paths = [stream.cut(stream.commit(n)) for n in range(3)]
     progress = tmp_path / "typed" / "_progress.json"
     progress.parent.mkdir()
@@ -223,7 +184,7 @@ def test_typed_is_an_unknown_argument(tmp_path: Path) -> None:
 
 
 def test_arguments_and_what_is_damaged(tmp_path: Path) -> None:
-    stream = _Stream(tmp_path)
+    stream = MadeSegments(tmp_path)
     for n in range(3):
         stream.cut(stream.commit(n))
     for wrong in ({}, {"older_than": None}, {"older_than": -1}):
@@ -261,29 +222,14 @@ def test_arguments_and_what_is_damaged(tmp_path: Path) -> None:
 @contextmanager
 def _capturing(capture: Capture) -> Iterator[Callable[[Callable[[], bool]], None]]:
     """A capture on a thread; gives what waits for something to become true."""
-    stop, failed = threading.Event(), []
-
-    def run() -> None:
-        try:
-            capture.run(stop=stop)
-        except BaseException as problem:
-            failed.append(problem)
 
     def wait(condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 120
-        while not condition():
-            assert not failed
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_until(lambda: running.failed or condition())
+        assert running.failed is None
 
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
+    with Running(capture) as running:
         yield wait
-    finally:
-        stop.set()
-        thread.join()
-    assert not failed
+    assert running.failed is None
 
 
 def _rows_by_commit(directory: Path) -> list[int]:

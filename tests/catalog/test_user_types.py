@@ -24,13 +24,6 @@ from support.snapshots import same_as_changes
 FIELDS = [name for name in CASES if name != "citext"]
 
 
-@pytest.fixture(params=["text", "binary"])
-def format_(request: pytest.FixtureRequest, database: pg.Database) -> str:
-    if request.param == "binary" and database.version < pg.FIRST_BINARY_VERSION:
-        pytest.skip("binary values exist since 14")
-    return str(request.param)
-
-
 def decode(slot: pg.Slot, format_: str) -> Decoded:
     (out,) = same_as_reference(slot.peek({"binary": "true"} if format_ == "binary" else {}), **enriched(slot))
     return out

@@ -299,7 +299,8 @@ def test_a_signal_ends_a_query(lake: str, tmp_path: Path, number: int, status: i
         env={**os.environ, "TMPDIR": str(tmp_path / "temporary")},
     )
     try:
-        wait_until(lambda: any((tmp_path / "temporary").iterdir()))
+        # Python looks whether it can write there, with a file that it removes.
+        wait_until(lambda: any((tmp_path / "temporary").glob("pgoutput-fast-query-*")))
         process.send_signal(number)
         process.communicate(timeout=120)
     finally:

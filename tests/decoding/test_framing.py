@@ -21,8 +21,8 @@ def data_frame(payload: bytes, lsn: int = 0x10, wal_end: int = 0x20, sent_at: in
     return b"w" + struct.pack(">QQq", lsn, wal_end, sent_at) + payload
 
 
-def keepalive(wal_end: int = 0x30, sent_at: int = 6, reply: int = 0) -> bytes:
-    return b"k" + struct.pack(">QqB", wal_end, sent_at, reply)
+def keepalive(wal_end: int = 0x30, reply: int = 0) -> bytes:
+    return b"k" + struct.pack(">QqB", wal_end, 6, reply)
 
 
 FRAMES = [keepalive(), data_frame(BEGIN), keepalive(reply=1), data_frame(COMMIT, 0, 0x21, -5), keepalive(1)]

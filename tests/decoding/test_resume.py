@@ -27,10 +27,8 @@ def other() -> Iterator[OtherProcess]:
         yield process
 
 
-def cut_everywhere(
-    stream: Stream, how: str, options: Options, go_on: Any, every: int = 1, wanted: Any = None
-) -> None:
-    expected = wanted or by_reference(stream, transactions="committed")
+def cut_everywhere(stream: Stream, how: str, options: Options, go_on: Any, every: int = 1) -> None:
+    expected = by_reference(stream, transactions="committed")
     assert expected is not None
     given, decoder = Given(), Decoder(options, catalog=ENRICHED)
     for k in range(len(stream.payloads) + 1):

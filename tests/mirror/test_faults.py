@@ -25,7 +25,7 @@ SOAK = pytest.mark.skipif(KILLS < 4, reason="make soak does this")
 TABLES = ["public.left_accounts", "public.right_accounts"]
 _STATE, _HISTORY = "pgoutput_fast.mirror.state.mirror_state", "pgoutput_fast.mirror.follow.history"
 _CURRENT, _POINTS = "pgoutput_fast.merge.local", "pgoutput_fast.mirror.state.points"
-_LOAD, _RETENTION = "pgoutput_fast.mirror.load.load", "pgoutput_fast.capture.retention"
+_RETENTION = "pgoutput_fast.capture.retention"
 
 # (module, function, call): at that call, or when it returns (a number below 0).
 BEFORE_A_TABLE = [[_CURRENT, "commit", 1]]  # a file of the first current table

@@ -65,21 +65,27 @@ def own(tmp_path: Path) -> Iterator[Place]:
         yield found
 
 
+class _Crash:
+    """The first call lets the server crash, and starts it again."""
+
+    def __init__(self, place: Place) -> None:
+        self._place, self.is_done = place, False
+
+    def __call__(self, *_: object) -> None:
+        if not self.is_done:
+            self.is_done = True
+            self._place.database.server.crash()
+            self._place.database.server.start()
+
+
 @pytest.mark.slow
 def test_a_server_that_crashes(own: Place, caplog: pytest.LogCaptureFixture) -> None:
     """Between two tables of the first load, and twice behind it."""
-    crashed: list[int] = []
-
-    def crash(*_: object) -> None:
-        if not crashed:
-            crashed.append(1)
-            own.database.server.crash()
-            own.database.server.start()
-
+    crash = _Crash(own)
     with Counting(own.database) as counting, own.mirror(progress=crash) as mirror:
         with Following(mirror) as following:
             following.until(lambda: points(own.target))
-            assert crashed
+            assert crash.is_done
             assert any("must be loaded: " in each.getMessage() for each in caplog.records)
             for _ in range(2):
                 following.until(_grows(own))
@@ -150,21 +156,14 @@ def _captures() -> list[int]:
 def test_a_load_that_the_server_interrupts(own: Place, caplog: pytest.LogCaptureFixture) -> None:
     """A table is loaded again behind the first load. The server crashes while it is."""
     own.run()
-    crashed: list[int] = []
-
-    def crash(*_: object) -> None:
-        if not crashed:
-            crashed.append(1)
-            own.database.server.crash()
-            own.database.server.start()
-
+    crash = _Crash(own)
     own.database.execute(
         "ALTER TABLE counted ADD COLUMN more float8 DEFAULT random()", "UPDATE counted SET n = n + 1"
     )
     with own.mirror(progress=crash) as mirror:
         mirror.run(until_lsn="now")
         own.expect_no_errors(mirror)
-    assert crashed
+    assert crash.is_done
     expect_equal(own, TABLE)
 
 

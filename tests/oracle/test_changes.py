@@ -20,6 +20,7 @@ from support.oracle import (
     kinds,
     oid_of,
     plain_records,
+    require,
     runs,
     same_as_reference,
     server_rows,
@@ -45,11 +46,6 @@ def decoded(slot: pg.Slot, tables: Sequence[str] = (), **options: str) -> Decode
 
 def brief(out: Decoded, **wanted: Any) -> list[tuple[str, dict[str, Any]]]:
     return [(row["_change_type"], row["columns"]) for row in changes_of([out], **wanted)]
-
-
-def require(database: pg.Database, version: int, what: str) -> None:
-    if database.version < version:
-        pytest.skip(f"{what} since {version}")
 
 
 # --- everything at once -----------------------------------------------------------------------------------

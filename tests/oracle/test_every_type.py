@@ -47,13 +47,6 @@ def test_every_built_in_type_that_a_table_can_hold_is_decoded_or_listed(database
 # --- types that need more than values -----------------------------------------------------------------------
 
 
-@pytest.fixture(params=["text", "binary"])
-def format_(request: pytest.FixtureRequest, database: pg.Database) -> str:
-    if request.param == "binary" and database.version < pg.FIRST_BINARY_VERSION:
-        pytest.skip("binary values exist since 14")
-    return str(request.param)
-
-
 def decode_rows(database: pg.Database, format_: str, *statements: str) -> Decoded:
     options = {"binary": "true"} if format_ == "binary" else {}
     (out,) = same_as_reference(database.capture(statements, options=options))

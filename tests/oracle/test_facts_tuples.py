@@ -12,7 +12,7 @@ import pgoutput_fast as pgo
 from pgoutput_fast import encode
 from pgoutput_fast.encode import ColumnSpec, RelationSpec
 from support import pg
-from support.oracle import Replica, changes_of, kinds, oid_of, same_as_reference, server_rows
+from support.oracle import Replica, changes_of, kinds, oid_of, require, same_as_reference, server_rows
 
 BIG = "x" * 5000  # stored out of line where the column's storage is EXTERNAL
 _numbers = itertools.count()
@@ -21,11 +21,6 @@ _numbers = itertools.count()
 @pytest.fixture
 def table() -> str:
     return f"tuples{next(_numbers)}"
-
-
-def require(database: pg.Database, version: int, what: str) -> None:
-    if database.version < version:
-        pytest.skip(f"{what} since {version}")
 
 
 def cells(data: bytes) -> list[tuple[str, bytes]]:

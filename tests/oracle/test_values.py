@@ -259,13 +259,6 @@ def decode_table(database: pg.Database, table: str, statements: list[str], forma
     return same_as_reference(payloads)[0].table(f"public.{table}")
 
 
-@pytest.fixture(params=["text", "binary"])
-def format_(request: pytest.FixtureRequest, database: pg.Database) -> str:
-    if request.param == "binary" and database.version < pg.FIRST_BINARY_VERSION:
-        pytest.skip("binary values exist since 14")
-    return str(request.param)
-
-
 def seen(format_: str, text: str | None) -> str | None:
     """An unexplained type's text as it is decoded."""
     return text if format_ == "text" or text is None else "\\x" + text.encode().hex()

@@ -8,14 +8,14 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
 from pgoutput_fast.capture import SnapshotError, find_slot
 from pgoutput_fast.snapshot.holder import OpenSnapshot, _registered, hold_snapshot, is_alive
 from support import pg
-from support.capturing import drop_when_free
+from support.capturing import drop_when_free, wait_until
 
 ASK = """
 import os, sys
@@ -52,13 +52,6 @@ def _open_transaction(database: pg.Database) -> Iterator[None]:
         connection.rollback()
 
 
-def _wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 240
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def _is_there(database: pg.Database, slot: str) -> bool:
     return find_slot(database.dsn, slot) is not None
 
@@ -68,12 +61,12 @@ def test_who_asked_is_killed_while_the_slot_waits(base: pg.Database, slot: str, 
     """Whether the process it is for has ended, or the one that asked for it."""
     with _open_transaction(base):
         asks = subprocess.Popen([sys.executable, "-c", ASK, base.dsn, slot, for_whom])
-        _wait_for(lambda: asks.poll() is not None or _is_there(base, slot))
+        wait_until(lambda: asks.poll() is not None or _is_there(base, slot))
         asks.kill()
         assert asks.wait() < 0
-        _wait_for(lambda: not _is_there(base, slot))
+        wait_until(lambda: not _is_there(base, slot))
         active = f"SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%SLOT \"{slot}\"%' AND pid <> pg_backend_pid()"
-        _wait_for(lambda: base.execute(active) == [(0,)])
+        wait_until(lambda: base.execute(active) == [(0,)])
     assert not _is_there(base, slot)
 
 
@@ -87,7 +80,7 @@ def test_the_time_is_over_while_the_slot_waits(base: pg.Database, slot: str) -> 
     held = hold_snapshot(base.dsn, slot, 600, os.getpid())
     assert is_alive(held.pid)
     held.release()
-    _wait_for(lambda: not is_alive(held.pid))
+    wait_until(lambda: not is_alive(held.pid))
     assert _is_there(base, slot)
 
 
@@ -108,7 +101,7 @@ def test_nobody_takes_the_answer(base: pg.Database, slot: str) -> None:
         held = json.loads(holder.stdout.readline())
         assert _is_there(base, slot)
         assert is_alive(held["pid"])
-    _wait_for(lambda: not is_alive(held["pid"]))
+    wait_until(lambda: not is_alive(held["pid"]))
     assert not _is_there(base, slot)
 
 
@@ -116,7 +109,7 @@ def test_a_pid_that_another_process_has_now_is_not_the_holder(base: pg.Database,
     held = hold_snapshot(base.dsn, slot, 600, os.getpid())
     assert hold_snapshot(base.dsn, slot, 600, os.getpid()) == held
     held.release()
-    _wait_for(lambda: not is_alive(held.pid))
+    wait_until(lambda: not is_alive(held.pid))
     other = subprocess.Popen(["sleep", "600"])
     try:
         # As if the system had given the holder's pid to it.

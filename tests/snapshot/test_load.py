@@ -21,7 +21,7 @@ from pgoutput_fast.segments import list_segments, read_segment, segment_catalog,
 from pgoutput_fast.storage.table_directories import table_directory
 from support import pg
 from support.background import Background
-from support.capturing import drop_when_free
+from support.capturing import drop_when_free, now
 from support.snapshots import tables_of
 
 pytestmark = pytest.mark.few_servers
@@ -35,10 +35,6 @@ def slot(database: pg.Database) -> Iterator[str]:
     yield name
     drop_when_free(database.dsn, name)
     database.execute("DROP PUBLICATION IF EXISTS p", "DROP SCHEMA l CASCADE")
-
-
-def _now(database: pg.Database) -> int:
-    return int(database.execute("SELECT (pg_current_wal_lsn() - '0/0'::pg_lsn)::int8")[0][0])
 
 
 def _changes(directory: Path, table: str) -> pa.Table:
@@ -167,7 +163,7 @@ def test_gap_0_and_duplicates_0_under_a_live_writer(database: pg.Database, slot:
             writer.wait_for(10)
             loaded = snapshot.load_to(tmp_path / "loaded", threads=2)
         writer.wait_for(20)
-    Capture(database.dsn, slot, ["p"], tmp_path / "changes").run(until_lsn=_now(database))
+    Capture(database.dsn, slot, ["p"], tmp_path / "changes").run(until_lsn=now(database))
     assert not loaded.lost
     for name in ("l.a", "l.b"):
         expected = {id_: (n, v) for id_, n, v in database.execute(f"SELECT id, n, v FROM {name}")}
@@ -202,7 +198,7 @@ def test_prepared_transactions(database: pg.Database, slot: str, tmp_path: Path)
         read = tables_of(snapshot.read())["l.a"]
     database.execute("COMMIT PREPARED 'kept'", "ROLLBACK PREPARED 'dropped'")
     assert read["id"].to_pylist() == [1]
-    Capture(database.dsn, slot, ["p"], tmp_path).run(until_lsn=_now(database))
+    Capture(database.dsn, slot, ["p"], tmp_path).run(until_lsn=now(database))
     assert sorted(replayed(read, _changes(tmp_path, "l.a"))) == [1, 2]
 
 
@@ -231,7 +227,7 @@ def test_a_table_that_is_published_later(database: pg.Database, slot: str, tmp_p
             writer.wait_for(10)
             loaded = snapshot.load_to(tmp_path / "loaded")
         writer.wait_for(10)
-    Capture(database.dsn, slot, ["p"], tmp_path / "changes").run(until_lsn=_now(database))
+    Capture(database.dsn, slot, ["p"], tmp_path / "changes").run(until_lsn=now(database))
     changes = _changes(tmp_path / "changes", "l.late")
     since = loaded.tables["l.late"].consistent_lsn
     assert since == snapshot.consistent_lsn

@@ -9,7 +9,6 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -30,7 +29,7 @@ from pgoutput_fast.spark.source.plan import plan_source
 from pgoutput_fast.spark.source.stream import StreamReader
 from pgoutput_fast.spark.source.stream_plan import plan_stream
 from support import pg
-from support.capturing import drop_when_free, wait_until
+from support.capturing import Running, drop_when_free, wait_until
 from support.paths import DOCS
 from support.spark_features import AVAILABLE_NOW
 
@@ -68,24 +67,11 @@ class Shop:
     @contextlib.contextmanager
     def capturing(self, seconds: float = 0.1) -> Iterator[None]:
         """A capture beside, in one session, whose segments are short."""
-        stop = threading.Event()
-        failed: list[BaseException] = []
-
-        def run() -> None:
-            try:
-                limits = Limits(seconds=seconds)
-                Capture(self.dsn, self.slot, [self.publication], self.directory, limits=limits).run(stop=stop)
-            except BaseException as problem:
-                failed.append(problem)
-
-        thread = threading.Thread(target=run)
-        thread.start()
-        try:
+        limits = Limits(seconds=seconds)
+        capture = Capture(self.dsn, self.slot, [self.publication], self.directory, limits=limits)
+        with Running(capture) as running:
             yield
-        finally:
-            stop.set()
-            thread.join()
-        assert not failed
+        assert running.failed is None
 
     def arrived(self) -> None:
         """Waits until what was committed is in segments."""

@@ -284,10 +284,10 @@ def test_several_tables(directory: Directory) -> None:
 def test_how_far_a_batch_goes(directory: Directory) -> None:
     ends = [directory.end, *(directory.add(ORDERS, [str(n), "more"]) for n in range(2, 6))]
 
-    def walk(reader: Any, limit: Any = None) -> list[int]:
+    def walk(reader: Any) -> list[int]:
         found = [reader.initialOffset()["seq"]]
         while True:
-            end = reader.latestOffset({"seq": found[-1]}, limit)["seq"]
+            end = reader.latestOffset({"seq": found[-1]}, None)["seq"]
             if end == found[-1]:
                 return found
             found.append(end)

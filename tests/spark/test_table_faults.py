@@ -46,8 +46,7 @@ DRIVER = pytest.mark.classic("a driver of its own, on a classic Spark")
 SOAK = pytest.mark.skipif(KILLS < 2, reason="make soak does this")
 FORMATS = ["parquet", "delta"]
 BOUNDED = ["parquet", pytest.param("delta", marks=SOAK)]
-_RUN, _MANIFEST = "pgoutput_fast.spark.tables.run", "pgoutput_fast.tables.parquet"
-_STORES = "pgoutput_fast.storage.stores"
+_RUN, _STORES = "pgoutput_fast.spark.tables.run", "pgoutput_fast.storage.stores"
 
 
 @pytest.fixture(scope="module")

@@ -23,6 +23,7 @@ from pgoutput_fast.segments import list_segments, read_segment
 from support.forms import and_slow
 from support.interleaved import everything
 from support.paths import DOCS
+from support.tagged_rows import in_order
 
 PAYLOADS = everything().payloads[: min(everything().sessions)]
 BLOCKS = re.findall(
@@ -30,10 +31,6 @@ BLOCKS = re.findall(
     (DOCS / "streaming.md").read_text().split("## Raw payloads\n")[1].split("\n## ")[0],
     re.DOTALL,
 )
-
-
-def in_order(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return sorted(rows, key=lambda row: (row["seq"], row["kind"] != 0, row["relation"] or 0))
 
 
 EXPECTED = in_order(pgo.tag(PAYLOADS)[0].to_pylist())

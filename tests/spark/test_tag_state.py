@@ -16,6 +16,7 @@ from pgoutput_fast import spark as pgspark
 from support.forms import and_exhaustive
 from support.interleaved import everything
 from support.streams import RandomChoices, make_stream
+from support.tagged_rows import in_order
 
 ORDERS = encode.RelationSpec(16401, "public", "orders", (encode.ColumnSpec("id", 23, key=True),))
 
@@ -35,11 +36,6 @@ def frame(spark: Any, payloads: list[bytes], begin: int, end: int, sessions: set
 
 def sorted_rows(*frames: Any) -> list[dict[str, Any]]:
     return in_order([row for df in frames for row in df.toArrow().to_pylist()])
-
-
-def in_order(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    # A session's mark comes before the message with its ordinal.
-    return sorted(rows, key=lambda row: (row["seq"], row["kind"] != 0, row["relation"] or 0))
 
 
 def check_cuts(

@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
-import json
-import os
 import random
-import subprocess
-from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import functions
@@ -21,54 +13,14 @@ from pyspark.sql import functions
 import pgoutput_fast as pgo
 from pgoutput_fast import encode, segments
 from pgoutput_fast import spark as pgspark
-from pgoutput_fast.segments import list_segments, read_segment, segment_catalog, segment_outcomes
-from pgoutput_fast.segments.tail import check_whole
-from pgoutput_fast.spark.dataframes.tagged import DumpRows, ends_of, untagged_of
-from pgoutput_fast.spark.tagging import dump as dumps
-from pgoutput_fast.spark.tagging import segments as tagging
-from support.disks import small_disk
-from support.forms import and_exhaustive, and_slow
+from pgoutput_fast.segments import list_segments, segment_catalog, segment_outcomes
+from support.forms import and_slow
 from support.interleaved import everything
-from support.lakes import CLUSTER, running, settled, wait_for
-from support.segment_streams import SOURCE
+from support.spark_segments import few_tasks, frame, parts_of, rows_in, tagged, with_heartbeats
 from support.streams import RandomChoices, make_stream
+from support.tagged_rows import in_order
 
-# What the driver changes in a directory.
-STEPS = ("pgoutput_fast.storage.stores", "_Directory.write,_Directory.rename,_Directory.remove")
-
-
-@pytest.fixture(autouse=True)
-def few_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Segments become visible when as many tasks have ended as there are cores."""
-    monkeypatch.setattr(tagging, "_TASKS_PER_CORE", 1)
-
-
-def frame(spark: Any, payloads: list[bytes], begin: int, end: int, sessions: set[int]) -> Any:
-    table = {
-        "place": pa.array(range(begin, end), pa.int64()),
-        "payload": pa.array(payloads[begin:end], pa.binary()),
-        "lsn": pa.array([1000 + k if k % 5 else None for k in range(begin, end)], pa.int64()),
-        "starts": pa.array([k in sessions for k in range(begin, end)], pa.bool_()),
-    }
-    order = list(range(end - begin))
-    random.Random(begin).shuffle(order)
-    return spark.createDataFrame(pa.table(table).take(pa.array(order, pa.int64()))).repartition(2)
-
-
-def tagged(
-    spark: Any, payloads: list[bytes], begin: int = 0, end: int | None = None, sessions: Any = (), **more: Any
-) -> Any:
-    df = frame(spark, payloads, begin, len(payloads) if end is None else end, set(sessions))
-    return pgspark.tag(df, "place", lsn="lsn", session_starts="starts", **more)
-
-
-def in_order(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return sorted(rows, key=lambda row: (row["seq"], row["kind"] != 0, row["relation"] or 0))
-
-
-def rows_in(directory: Path) -> list[dict[str, Any]]:
-    tables = [read_segment(segment.path).to_pylist() for segment in list_segments(directory)]
-    return in_order([row for table in tables for row in table])
+__all__ = ["few_tasks"]
 
 
 @pytest.mark.parametrize("segment_bytes", and_slow([300], [1, 1 << 26]))
@@ -103,228 +55,6 @@ def test_segments_have_the_rows_the_states_and_the_catalog(
         each.version for each in pgspark.read_catalog(wal).relations
     }
     assert segment_outcomes(tmp_path / "segments").num_rows == pgspark.outcomes(wal).count()
-
-
-def dumped(directory: Path, payloads: list[bytes], sessions: Any = (), rows: int = 7) -> Path:
-    """Files with the payloads in order, with three row groups each. The names of the files have another order."""
-    directory.mkdir()
-    for at in range(0, len(payloads), 3 * rows):
-        places = range(at, min(at + 3 * rows, len(payloads)))
-        table = {
-            "place": pa.array(places, pa.int64()),
-            "payload": pa.array([payloads[k] for k in places], pa.binary()),
-            "starts": pa.array([k in sessions for k in places], pa.bool_()),
-        }
-        pq.write_table(pa.table(table), directory / f"{99_997 - at:05}.parquet", row_group_size=rows)
-    return directory
-
-
-def assert_as_one_task(directory: Path, wal: Any, segment_bytes: int = 300) -> None:
-    """Asserts that segments of several tasks have what the segments of one have, which gets the rows from Spark."""
-    alone = directory.with_name(f"{directory.name} of one task")
-    pgspark.write_segments(wal.select("*"), alone, segment_bytes=segment_bytes, state=ends_of(wal).before)
-    assert rows_in(directory) == rows_in(alone)
-    found, expected = list_segments(directory), list_segments(alone)
-    assert segment_catalog(directory) == segment_catalog(alone)
-    assert segment_outcomes(directory) == segment_outcomes(alone)
-    # The last tasks may have had only messages without rows: then a note says where the stream continues.
-    note = directory / "_next.json"
-    noted = {"next_seq": json.loads(note.read_text())["next_seq"]} if note.exists() else {}
-    assert found[-1].state.values | noted == pgspark.state_after(wal).values
-    assert (found[0].first_seq, found[-1].last_seq) == (expected[0].first_seq, expected[-1].last_seq)
-    check_whole(found)
-    assert not [each for each in os.listdir(directory) if each.startswith(".")]
-
-
-def tasks_of(wal: Any, segment_bytes: int = 300) -> int:
-    return len(untagged_of(wal).payloads.joined(0, 10_000, segment_bytes)[1])  # type: ignore[union-attr]
-
-
-@pytest.mark.parametrize("quarantine", and_slow([False], [True]))
-def test_several_tasks_read_files_in_order(spark: Any, tmp_path: Path, quarantine: bool) -> None:
-    """The same rows and states as those of one task, and repeated calls add nothing."""
-    stream = everything()
-    payloads, sessions = stream.payloads, stream.sessions
-    if quarantine:
-        payloads = [*payloads[:30], b"", b"?", *payloads[30:]]
-        sessions = {session + 2 for session in sessions}
-    dump, directory = dumped(tmp_path / "dump", payloads, sessions), tmp_path / "segments"
-    given: Any = {"session_starts": "starts", "on_error": "quarantine" if quarantine else "raise"}
-    wal = pgspark.tag(dump, "place", spark=spark, **given)
-    assert tasks_of(wal) > 2
-    paths = pgspark.write_segments(wal, directory, segment_bytes=300)
-    found = list_segments(directory)
-    assert [segment.path for segment in found] == paths
-    assert len(found) > 3
-    assert_as_one_task(directory, wal)
-    if not quarantine:
-        assert_states(directory, payloads, sessions)
-    assert pgspark.write_segments(wal, directory, segment_bytes=300) == []
-
-
-def assert_states(directory: Path, payloads: list[bytes], sessions: Any) -> None:
-    """Asserts that segments have the states of the stream, without relations that come later."""
-    for segment in list_segments(directory):
-        state = state_of_some(payloads[: segment.last_seq + 1], sessions)
-        # At the cut before a session the mark may be in either segment.
-        if segment.last_seq + 1 not in sessions:
-            assert segment.state.values == state.values
-        assert {each.version for each in segment.catalog.relations} <= {
-            each.version for each in state.catalog.relations
-        }
-
-
-def state_of_some(payloads: list[bytes], sessions: Any) -> pgo.StreamState:
-    """The state after the first payloads of a stream."""
-    state = pgo.StreamState()
-    for begin, end in pairwise([0, *sorted(k for k in sessions if 0 < k < len(payloads)), len(payloads)]):
-        if begin in sessions:
-            decoder = pgo.Decoder(state=state)
-            decoder.start_session()
-            state = decoder.state
-        _, state = pgo.tag(payloads[begin:end], state)
-    return state
-
-
-@pytest.mark.parametrize("stop", [1, 2])
-def test_a_call_that_stops_is_continued_by_several_tasks(
-    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: int
-) -> None:
-    """What became visible stays. The next call reads from the range with the last message on."""
-    stream = everything()
-    dump, directory = dumped(tmp_path / "dump", stream.payloads, stream.sessions, 3), tmp_path / "segments"
-    monkeypatch.setattr(dumps, "bytes_per_core", lambda cores: lambda total: (1, 1))
-    wal = pgspark.tag(dump, "place", session_starts="starts", spark=spark)
-    tasks = tasks_of(wal, 100)
-    assert tasks > 6
-    publish, joined = tagging._publish, DumpRows.joined
-    calls: list[int] = []
-    read: list[tuple[int, int]] = []
-
-    def stopping(*given: Any) -> bool:
-        calls.append(len(list_segments(directory)))
-        if len(calls) == stop + 1:
-            raise OSError("stopped")
-        return publish(*given)
-
-    def recorded(*given: Any) -> Any:
-        rows, ranges = joined(*given)
-        read.extend((each.first, each.end) for each in ranges)
-        return rows, ranges
-
-    monkeypatch.setattr(DumpRows, "joined", recorded)
-    with monkeypatch.context() as patch:
-        patch.setattr(tagging, "_publish", stopping)
-        with pytest.raises(OSError, match="stopped"):
-            pgspark.write_segments(wal, directory, segment_bytes=100)
-    there = [each.path for each in list_segments(directory)]
-    assert calls == sorted(set(calls))
-    assert 0 < len(there) == calls[-1]
-    assert [first for first, _ in read] == [0, *(end for _, end in read[:-1])]
-    assert len(read) == 2 * (stop + 1)
-    kept = read[2 * stop - 1]
-    read.clear()
-    pgspark.write_segments(wal, directory, segment_bytes=100)
-    assert [each.path for each in list_segments(directory)][: len(there)] == there
-    assert kept[0] <= read[0][0] < kept[1]
-    assert len(read) >= tasks - 2 * stop
-    assert_as_one_task(directory, wal, 100)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(3))
-def test_several_tasks_of_random_streams(spark: Any, tmp_path: Path, seed: int) -> None:
-    """A directory is continued, and a repetition continues amid the rows of a task."""
-    dice = random.Random(seed)
-    stream = make_stream(RandomChoices(seed), 60)
-    cut = dice.randrange(len(stream.payloads) // 4, len(stream.payloads) // 2)
-    first = dumped(tmp_path / "first", stream.payloads[:cut], stream.sessions, rows=dice.randrange(1, 9))
-    sessions = {session - cut for session in stream.sessions}
-    then = dumped(tmp_path / "then", stream.payloads[cut:], sessions, rows=dice.randrange(1, 9))
-    directory, given = tmp_path / "segments", {"session_starts": "starts", "spark": spark}
-    pgspark.write_segments(pgspark.tag(first, "place", **given), directory, segment_bytes=400)
-    newest = segments.newest_segment(directory)
-    assert newest is not None
-    wal = pgspark.tag(then, "place", state=newest.state, **given)
-    assert tasks_of(wal, 400) > 2
-    written = [Path(each) for each in pgspark.write_segments(wal, directory, segment_bytes=400)]
-    whole = dumped(tmp_path / "whole", stream.payloads, stream.sessions)
-    assert_as_one_task(directory, pgspark.tag(whole, "place", **given), 400)
-    assert_states(directory, stream.payloads, stream.sessions)
-    expected = rows_in(directory)
-    for path in written[dice.randrange(1, len(written)) :]:
-        path.unlink()
-    pgspark.write_segments(wal, directory, segment_bytes=400)
-    assert rows_in(directory) == expected
-    assert list_segments(directory)[-1].state.values == pgspark.state_after(wal).values
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("at", "others"), [(2, True), (6, True), (13, True), (13, False)])
-def test_several_tasks_that_end_with_messages_without_rows(
-    spark: Any, tmp_path: Path, at: int, others: bool
-) -> None:
-    """One range has only messages that the stream has already. With `others`, each range ends with one."""
-    first, second, beat, *more = _with_heartbeats(12)
-    parts = [first, *(part if others else part[:-1] for part in (second, *more))]
-    parts[at:at] = [beat] * 30
-    state, begin, directory = None, 0, tmp_path / "segments"
-    for number, some in enumerate((parts[:2], parts[2:])):
-        (dump := tmp_path / f"dump{number}").mkdir()
-        for part in some:
-            rows = pa.table(
-                {"place": range(begin, begin + len(part)), "payload": pa.array(part, pa.binary())}
-            )
-            pq.write_table(rows, dump / f"{begin:05}.parquet")
-            begin += len(part)
-        wal = pgspark.tag(dump, "place", state=state, spark=spark)
-        state = pgspark.state_after(wal)
-        pgspark.write_segments(wal, directory, segment_bytes=50)
-    assert tasks_of(wal, 50) > 3
-    (whole := tmp_path / "whole").mkdir()
-    payloads = [payload for part in parts for payload in part]
-    assert_as_one_task(directory, pgspark.tag(dumped(whole / "dump", payloads), "place", spark=spark), 50)
-
-
-@pytest.mark.slow
-def test_several_tasks_with_a_catalog_that_no_footer_holds(spark: Any, tmp_path: Path) -> None:
-    """Each task writes part files. Relations change amid the rows of a task."""
-    writer, payloads = encode.Writer(), []
-    for n in range(1, 1501):
-        columns = [encode.ColumnSpec(f"a_column_of_a_wide_table_{k}", 23) for k in range(5 + n // 1000)]
-        table = encode.RelationSpec(20_000 + n % 1000, "public", f"t{n % 1000}", tuple(columns))
-        payloads += writer.begin(n, 100 * n, 0) + writer.change(table, "insert", new=["1"] * len(columns))
-        payloads += writer.commit(100 * n, 100 * n + 8, 0)
-    wal = pgspark.tag(dumped(tmp_path / "dump", payloads, rows=100), "place", spark=spark)
-    directory = tmp_path / "segments"
-    pgspark.write_segments(wal, directory, segment_bytes=40_000)
-    assert tasks_of(wal, 40_000) > 2
-    assert len(list((directory / "_catalog").iterdir())) > 2
-    assert_as_one_task(directory, wal, 40_000)
-    expected = rows_in(directory)
-    assert segments.compact(directory, keep=1, grace=0).joined
-    assert rows_in(directory) == expected
-    assert list_segments(directory)[-1].state.values == pgspark.state_after(wal).values
-
-
-def test_segments_of_tasks_are_not_small(spark: Any, tmp_path: Path) -> None:
-    """Ranges are joined up to the size of a segment, and a range that is larger is cut into equal parts."""
-    (dump := tmp_path / "dump").mkdir()
-    writer = encode.Writer()
-    payloads = [
-        writer.message(100 + k, "p", random.Random(k).randbytes(500), transactional=False)[0]
-        for k in range(1000)
-    ]
-    rows = pa.table({"place": range(1000), "payload": pa.array(payloads, pa.binary())})
-    pq.write_table(rows, dump / "0.parquet", row_group_size=20)
-    wal = pgspark.tag(dump, "place", spark=spark)
-    for segment_bytes in (10_000, 100_000, 300_000):
-        directory = tmp_path / str(segment_bytes)
-        pgspark.write_segments(wal, directory, segment_bytes=segment_bytes)
-        tables = [read_segment(each.path) for each in list_segments(directory)]
-        sizes = [sum(map(len, table["payload"].to_pylist())) for table in tables]
-        assert min(sizes) > segment_bytes / 2
-        assert max(sizes) < 2 * segment_bytes
 
 
 @pytest.mark.slow
@@ -446,74 +176,6 @@ def test_rows_that_are_missing_or_changed(spark: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_driver_killed_at_every_step(spark: Any, tmp_path: Path) -> None:
-    """Readers see a beginning of the stream at any time, and the same call again writes the rest."""
-    stream = everything()
-    dump = dumped(tmp_path / "dump", stream.payloads)
-    wal = pgspark.tag(dump, "place", spark=spark)
-    expected = in_order(wal.toArrow().to_pylist())
-    job: Any = {"source": str(dump), "call": "write_segments", "arguments": {"segment_bytes": 300}}
-    step = partly = 0
-    for step in itertools.count(1):
-        directory = tmp_path / str(step)
-        with running({**job, "target": str(directory), "kill": (*STEPS, step)}, spark) as driver:
-            code = driver.ended()
-        rows = rows_in(directory) if code else expected
-        assert rows == expected[: len(rows)]
-        partly += 0 < len(rows) < len(expected)
-        pgspark.write_segments(wal, directory, segment_bytes=300)
-        settled(spark)
-        assert_as_one_task(directory, wal)
-        if code == 0:
-            break
-        assert code == -9, driver.errors()
-    assert step > 4
-    assert partly > 2
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("kind", and_exhaustive(["worker"], ["executor"]))
-def test_tasks_that_are_disturbed(spark: Any, tmp_path: Path, kind: str) -> None:
-    """After its first segment, each task loses its worker or its executor, and runs again."""
-    stream = everything()
-    dump, directory = dumped(tmp_path / "dump", stream.payloads), tmp_path / "segments"
-    (tmp_path / "marks").mkdir()
-    (tmp_path / "home").mkdir()
-    job: Any = {"source": str(dump), "target": str(directory), "call": "write_segments"}
-    job |= {"arguments": {"segment_bytes": 150}, "tasks": [kind, str(tmp_path / "marks")]}
-    # In a Spark of its own, since this one does not try again.
-    job |= {"conf": {"spark.master": "local[2,4]"}} if kind == "worker" else {"conf": CLUSTER}
-    job |= {} if kind == "worker" else {"home": str(tmp_path / "home")}
-    with running(job) as driver:
-        driver.until("done")
-    jobs = {each.name.partition("-")[0] for each in (tmp_path / "marks").iterdir()}
-    assert len(jobs) == 2
-    assert_as_one_task(directory, pgspark.tag(dump, "place", spark=spark), 150)
-
-
-@pytest.mark.slow
-def test_a_disk_that_is_full(spark: Any, tmp_path: Path) -> None:
-    """Nothing is there then, and the call can be repeated."""
-    writer = encode.Writer()
-    payloads = [
-        writer.message(100 + k, "p", random.Random(k).randbytes(100_000), transactional=False)[0]
-        for k in range(100)
-    ]
-    dump = dumped(tmp_path / "dump", payloads)
-    wal = pgspark.tag(dump, "place", spark=spark)
-    with small_disk(tmp_path) as disk:
-        with pytest.raises(PySparkException, match="No space left on device"):
-            pgspark.write_segments(wal, disk / "segments", segment_bytes=1 << 20)
-        # A task that Spark is still stopping may leave a hidden file.
-        assert not [each for each in os.listdir(disk / "segments") if not each.startswith(".")]
-        subprocess.run(["mount", "-o", "remount,size=40m", str(disk)], check=True)
-        settled(spark)
-        pgspark.write_segments(wal, disk / "segments", segment_bytes=1 << 20)
-        assert_as_one_task(disk / "segments", wal, 1 << 20)
-
-
-@pytest.mark.slow
 def test_directories_that_cannot_have_segments(spark: Any, tmp_path: Path) -> None:
     raw = spark.createDataFrame([(0, b"")], "place long, payload binary").where("place > 0")
     tagged = pgspark.tag(raw, "place")
@@ -533,35 +195,10 @@ def test_directories_that_cannot_have_segments(spark: Any, tmp_path: Path) -> No
     assert not (tmp_path / "new").exists()
 
 
-def _with_heartbeats(parts: int) -> list[list[bytes]]:
-    """Parts of a stream, each of a session of its own: a new session repeats a message, which then has no row."""
-    writer, table = (
-        encode.Writer(4),
-        encode.RelationSpec(16401, "public", "orders", (encode.ColumnSpec("id", 23, key=True),)),
-    )
-    beat = writer.message(150, "p", b"beat", transactional=False)
-    found = []
-    for n in range(1, parts + 1):
-        part = writer.begin(n, 100 * n, 0) + writer.change(table, "insert", new=[str(n)])
-        found.append([*part, *writer.commit(100 * n, 100 * n + 8, 0), *beat])
-    found.insert(2, list(beat))  # nothing else comes in this one
-    return found
-
-
-def _parts(spark: Any, parts: list[list[bytes]]) -> Any:
-    """(number, tagged payloads) of each part, from its state on."""
-    state, begin = None, 0
-    for number, part in enumerate(parts):
-        rows = [(begin + k, payload) for k, payload in enumerate(part)]
-        wal = pgspark.tag(spark.createDataFrame(rows, "place bigint, payload binary"), "place", state=state)
-        yield number, wal
-        state, begin = pgspark.state_after(wal), begin + len(part)
-
-
 @pytest.mark.slow
 def test_messages_that_have_no_rows(spark: Any, tmp_path: Path) -> None:
     directory, lake = tmp_path / "segments", tmp_path / "lake"
-    for number, wal in _parts(spark, _with_heartbeats(3)):
+    for number, wal in parts_of(spark, with_heartbeats(3)):
         new = pgspark.write_segments(wal, directory)
         assert len(new) == (number != 2)
         assert pgspark.write_segments(wal, directory) == []  # a repetition
@@ -590,11 +227,11 @@ def test_a_repetition_that_was_interrupted(spark: Any, tmp_path: Path) -> None:
 
 def test_another_stream_is_no_repetition(spark: Any, tmp_path: Path) -> None:
     directory = tmp_path / "segments"
-    first, second, *_ = _with_heartbeats(2)
-    pgspark.write_segments(next(_parts(spark, [first]))[1], directory)
+    first, second, *_ = with_heartbeats(2)
+    pgspark.write_segments(next(parts_of(spark, [first]))[1], directory)
     before = rows_in(directory)
     other = [*first[:4], encode.encode_message(99, "p", b"other", transactional=False), *second]
-    _, wal = next(_parts(spark, [other]))
+    _, wal = next(parts_of(spark, [other]))
     with pytest.raises(PySparkException, match="has another message 4 than these rows"):
         pgspark.write_segments(wal, directory)
     assert rows_in(directory) == before
@@ -603,7 +240,7 @@ def test_another_stream_is_no_repetition(spark: Any, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_damaged_note(spark: Any, tmp_path: Path) -> None:
     directory = tmp_path / "segments"
-    wals = [wal for _, wal in _parts(spark, _with_heartbeats(3))]
+    wals = [wal for _, wal in parts_of(spark, with_heartbeats(3))]
     for wal in wals[:3]:
         pgspark.write_segments(wal, directory)
     note = directory / "_next.json"
@@ -676,68 +313,10 @@ def test_a_session_begins_where_no_message_has_a_row(spark: Any, tmp_path: Path,
 def test_missing_rows_stay_a_gap(spark: Any, tmp_path: Path) -> None:
     """A state that is given does not say that the rows begin there."""
     directory = tmp_path / "segments"
-    first, second, _, third = _with_heartbeats(3)
-    wals = list(_parts(spark, [first[:4], second[:3], third[:3]]))
+    first, second, _, third = with_heartbeats(3)
+    wals = list(parts_of(spark, [first[:4], second[:3], third[:3]]))
     pgspark.write_segments(wals[0][1], directory)
     state = pgspark.state_after(wals[0][1])
     pgspark.write_segments(wals[2][1].where("seq >= 0"), directory, state=state)
     with pytest.raises(ValueError, match=r"no segment has messages 4 to 6|messages 4 to 6"):
         pgspark.write_tables(directory, tmp_path / "lake")
-
-
-def test_payloads_that_a_file_has_once(spark: Any, tmp_path: Path) -> None:
-    """The size of a row group with equal payloads says nothing of theirs."""
-    writer, spec = encode.Writer(), encode.RelationSpec(7, "public", "t", (encode.ColumnSpec("note", 25),))
-    payloads = writer.begin(1, 1000, 0)
-    for k in range(2000):
-        payloads += writer.change(spec, "insert", new=[random.Random(k).randbytes(200).hex()])
-    payloads += writer.commit(1000, 1008, 0) + writer.begin(2, 2000, 0)
-    for _ in range(2000):
-        payloads += writer.change(spec, "insert", new=["x" * 400])
-    payloads += writer.commit(2000, 2008, 0)
-    wal = pgspark.tag(dumped(tmp_path / "dump", payloads, rows=500), "place", spark=spark)
-    found = pgspark.write_segments(wal, tmp_path / "segments", segment_bytes=100_000)
-    assert 10 <= len(found) <= 40
-    assert [row["payload"] for row in rows_in(tmp_path / "segments")] == payloads
-
-
-def test_another_process_writes_meanwhile(spark: Any, tmp_path: Path) -> None:
-    """Its segment stays, and the call says so."""
-    payloads, directory = everything().payloads, tmp_path / "segments"
-    wal = pgspark.tag(dumped(tmp_path / "dump", payloads), "place", spark=spark)
-    rows, state = pgo.tag(payloads[:5])
-    written: list[Any] = []
-
-    def other() -> None:
-        wait_for(lambda: list(directory.glob(".*.unpublished.*")), 60)
-        written.append(segments.write_segment(directory, rows, state, source=SOURCE))
-
-    with ThreadPoolExecutor(1) as pool:
-        writing = pool.submit(other)
-        with pytest.raises(FileExistsError, match="another process wrote segments"):
-            pgspark.write_segments(wal, directory, segment_bytes=1)
-        writing.result()
-    assert [segment.path for segment in list_segments(directory)] == written
-    assert not list(directory.glob(".*.unpublished.*"))
-
-
-def test_two_calls_at_the_same_time(spark: Any, tmp_path: Path) -> None:
-    """At most one of them goes on at a time, the segments are a beginning of the stream, and the next call ends it."""
-    wal = pgspark.tag(dumped(tmp_path / "dump", everything().payloads), "place", spark=spark)
-    directory, expected = tmp_path / "segments", in_order(wal.toArrow().to_pylist())
-
-    def write(_: int) -> Exception | None:
-        try:
-            pgspark.write_segments(wal, directory, segment_bytes=100)
-        except Exception as problem:
-            return problem
-        return None
-
-    with ThreadPoolExecutor() as pool:
-        problems = [each for each in pool.map(write, range(2)) if each is not None]
-    for each in problems:
-        assert "another process wrote segments" in str(each), each
-    rows = rows_in(directory)
-    assert rows == expected[: len(rows)]
-    pgspark.write_segments(wal, directory, segment_bytes=100)
-    assert_as_one_task(directory, wal, 100)

@@ -27,9 +27,9 @@ SCHEMA = [
 class Counting(Background):
     """Counts up random rows in the background during a with block, even while the server crashes."""
 
-    def __init__(self, database: pg.Database, seed: int = 1) -> None:
+    def __init__(self, database: pg.Database) -> None:
         super().__init__()
-        self._database, self._dice = database, random.Random(seed)
+        self._database, self._dice = database, random.Random(1)
         self.transactions = 0
 
     def _run(self) -> None:

@@ -41,6 +41,7 @@ __all__ = [
     "duckdb_table",
     "ducklake_table",
     "iceberg_table",
+    "names_of",
     "open_table",
     "settle",
 ]
@@ -115,6 +116,13 @@ class SettledMerge(LocalMerge):
             return super().vacuum(keep)
         finally:
             self.give_up_rewriting()
+
+
+def names_of(table: LocalMerge) -> set[str]:
+    """The names of a table's files."""
+    now = table.table.now()
+    assert now is not None
+    return now.names
 
 
 def settle(table: LocalMerge) -> None:

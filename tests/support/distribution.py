@@ -116,7 +116,7 @@ SECONDS: Mapping[str, float] = {
     "tests/spark/test_udf.py": 0.5,
     "tests/spark/test_upserts.py": 1,
     "tests/spark/test_write_raw.py": 5,
-    "tests/spark/test_write_segments.py": 5,
+    "tests/spark/test_write_segments": 5,
     "tests/spark/": 1.7,
     "tests/storage/test_lease.py": 3,
     "tests/tables/current/": 1,

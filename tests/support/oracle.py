@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import pyarrow as pa
+import pytest
 
 import pgoutput_fast as pgo
 from pgoutput_fast.decoding.result import Decoded
@@ -22,6 +23,12 @@ METADATA = (
     "_unchanged", "_unrepresentable",
 )  # fmt: skip
 TABLES = ("transactions", "outcomes", "truncates", "messages", "rejects")
+
+
+def require(database: pg.Database, version: int, what: str) -> None:
+    """Skips a test of something that the server is too old for."""
+    if database.version < version:
+        pytest.skip(f"{what} since {version}")
 
 
 def comparable(value: Any) -> Any:
@@ -143,10 +150,9 @@ def equal_rows(found: list[Row], wanted: list[Row], what: str) -> None:
     assert len(found) == len(wanted), what
 
 
-def same_as_reference_in_both_views(payloads: Sequence[pg.Payload], sessions: Iterable[int] = ()) -> None:
-    sessions = tuple(sessions)
+def same_as_reference_in_both_views(payloads: Sequence[pg.Payload]) -> None:
     for transactions in ("as_sent", "committed"):
-        same_as_reference(payloads, sessions, transactions=transactions)
+        same_as_reference(payloads, transactions=transactions)
 
 
 # --- tables -----------------------------------------------------------------------------------------------

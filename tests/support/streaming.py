@@ -134,7 +134,6 @@ def streaming(
     options: Mapping[str, str | None] | None = None,
     *,
     two_phase: bool = False,
-    sessions: int = 3,
     publication: str = "FOR ALL TABLES",
 ) -> Iterator[Streaming]:
     merged = pg.all_options(database.version) | dict(options or {})
@@ -143,5 +142,5 @@ def streaming(
         with elsewhere.cursor() as cursor:
             cursor.execute("CREATE TABLE IF NOT EXISTS flushed (i int)")
         slot = stack.enter_context(database.slot(publication, merged, two_phase=two_phase))
-        opened = [stack.enter_context(database.session()) for _ in range(sessions)]
+        opened = [stack.enter_context(database.session()) for _ in range(3)]
         yield Streaming(database, slot, opened, elsewhere)

@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 
-from cells.every_type import ALL, SCALARS, Cells
+from cells.every_type import ALL, Cells
 from cells.nested import DESCRIBED, EVERY, TYPES
 from pgoutput_fast import Catalog, Decoded, DecodeError, Decoder, Options, StreamState, decode_tagged, tag
 from pgoutput_fast.encode import (
@@ -34,7 +34,6 @@ from reference import output
 from reference.nested import sent_name
 
 T = TypeVar("T")
-BOUNDARY_TAGS = b"BCSEcAbPpKr"
 
 
 class Choices(Protocol):
@@ -568,6 +567,3 @@ def check_tagged(stream: Stream, choices: Choices, **options: Any) -> None:
         map(repr, sorted(rows_of(whole), key=_row_key))
     )
     assert sorted(map(repr, cells)) == sorted(map(repr, table_of(whole.rejects)))
-
-
-SCALAR_TYPES = SCALARS

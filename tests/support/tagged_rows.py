@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pyarrow as pa
 
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
@@ -18,3 +20,8 @@ def tagged(*rows: tuple[str, int, int | None, int | None]) -> pa.Table:
 
 def seqs(rows: pa.Table) -> list[int]:
     return list(rows.column("seq").to_pylist())
+
+
+def in_order(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A session's mark comes before the message with its ordinal."""
+    return sorted(rows, key=lambda row: (row["seq"], row["kind"] != 0, row["relation"] or 0))

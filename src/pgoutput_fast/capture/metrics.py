@@ -38,6 +38,8 @@ _ASK_SECONDS = 5
 _SHARED_SECONDS = 1.0
 # The maximum number of clients of the page, a thread for each, and how long a client may be silent.
 _MOST_CLIENTS, _CLIENT_SECONDS = 16, 5.0
+# How often the file is written.
+_FILE_SECONDS = 10.0
 _LAST_PORT = (1 << 16) - 1
 # At the end, how long to wait for threads that still query a server or a store.
 _END_SECONDS = 2.0
@@ -289,16 +291,14 @@ def reporting(
     log_seconds: float | None,
     file: Path | None,
     address: str | None,
-    file_seconds: float = 10.0,
 ) -> Iterator[None]:
     """During the block, writes log lines, replaces a file repeatedly, and serves a page for Prometheus to scrape.
 
     Args:
         meter: the source of the metrics.
         log_seconds: how often a line is logged; None for never.
-        file: written atomically every `file_seconds` and at the end.
+        file: written atomically every ten seconds and at the end.
         address: `host:port` of the page.
-        file_seconds: how often the file is written.
 
     Raises:
         ValueError: for a malformed address.
@@ -318,7 +318,7 @@ def reporting(
             )
         if file is not None:
             threads.append(
-                threading.Thread(target=_repeat, args=(stop, file_seconds, lambda: _put(meter, file)))
+                threading.Thread(target=_repeat, args=(stop, _FILE_SECONDS, lambda: _put(meter, file)))
             )
         for thread in threads:
             thread.daemon = True

@@ -10,6 +10,7 @@ __all__ = [
     "qualified_like",
     "quote_identifier",
     "quote_qualified_name",
+    "quoted",
     "split_names",
 ]
 
@@ -200,6 +201,11 @@ def quote_identifier(name: str) -> str:
     """
     if _PLAIN.fullmatch(name) and name not in _KEYWORDS:
         return name
+    return quoted(name)
+
+
+def quoted(name: str) -> str:
+    """The name as an SQL identifier in quotes."""
     return '"' + name.replace('"', '""') + '"'
 
 

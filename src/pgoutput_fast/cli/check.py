@@ -6,8 +6,9 @@ from dataclasses import asdict
 
 import typer
 
+from pgoutput_fast.base.arguments import expect_given
 from pgoutput_fast.cli.arguments import DSN, Json, PasswordCommand, Publications, SlotName
-from pgoutput_fast.cli.problems import DONE, PROBLEM, expect_given
+from pgoutput_fast.cli.problems import DONE, PROBLEM
 from pgoutput_fast.cli.screen import line, objects
 
 __all__ = ["check"]

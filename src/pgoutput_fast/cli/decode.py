@@ -16,6 +16,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
+from pgoutput_fast.base.arguments import expect_given
 from pgoutput_fast.base.display import counted
 from pgoutput_fast.catalog.relations import Catalog, Relation
 from pgoutput_fast.cli.arguments import DSN, Json, PasswordCommand, Publications, SlotName, Tables
@@ -23,7 +24,6 @@ from pgoutput_fast.cli.filters import expect_tables, table_names
 from pgoutput_fast.cli.inputs import Input, Segments
 from pgoutput_fast.cli.parts import Parts
 from pgoutput_fast.cli.payloads import DamagedInputError, InputError, Payloads, WithoutEnd
-from pgoutput_fast.cli.problems import expect_given
 from pgoutput_fast.cli.reading import As, Inputs, segments_of, the_inputs
 from pgoutput_fast.cli.screen import objects, table
 from pgoutput_fast.cli.targets import Format, format_of, format_table, replaced, write_tables

@@ -6,11 +6,11 @@ import shlex
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
+from pgoutput_fast.base.arguments import UsageError
 from pgoutput_fast.catalog.identifiers import parse_qualified_name, qualified_like, quote_qualified_name
 from pgoutput_fast.catalog.relations import Relation, no_such_table
 from pgoutput_fast.cli.context import Message
 from pgoutput_fast.cli.payloads import InputError
-from pgoutput_fast.cli.problems import UsageError
 from pgoutput_fast.protocol.kinds import KIND_NAMES
 from pgoutput_fast.protocol.lsn import parse_lsn
 

@@ -14,6 +14,7 @@ from enum import StrEnum
 
 import pyarrow as pa
 
+from pgoutput_fast.base.arguments import UsageError
 from pgoutput_fast.cli.payloads import (
     ArrowFile,
     HexText,
@@ -23,7 +24,6 @@ from pgoutput_fast.cli.payloads import (
     Recvlogical,
     hex_of_line,
 )
-from pgoutput_fast.cli.problems import UsageError
 from pgoutput_fast.messages.ends import CutOffError, end_of_message
 from pgoutput_fast.messages.fields import FIELDS, DamagedMessageError
 from pgoutput_fast.storage.paths import is_uri, redacted_uri

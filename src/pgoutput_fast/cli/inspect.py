@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from pgoutput_fast.base.arguments import UsageError
 from pgoutput_fast.base.display import counted
 from pgoutput_fast.cli.arguments import DSN, Json, PasswordCommand, Publications, SlotName, Tables
 from pgoutput_fast.cli.context import Context, Message
@@ -15,7 +16,7 @@ from pgoutput_fast.cli.filters import Filters
 from pgoutput_fast.cli.inputs import Input
 from pgoutput_fast.cli.messages import show, writer
 from pgoutput_fast.cli.payloads import InputError
-from pgoutput_fast.cli.problems import DONE, PROBLEM, UsageError
+from pgoutput_fast.cli.problems import DONE, PROBLEM
 from pgoutput_fast.cli.reading import As, Inputs, messages_of, the_inputs
 from pgoutput_fast.cli.summary import Summary
 

@@ -11,9 +11,10 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from pgoutput_fast.base.arguments import UsageError
 from pgoutput_fast.base.stopping import leave, stop_by_exception, stop_no_more
 from pgoutput_fast.cli.passwords import passwords_in, without_passwords
-from pgoutput_fast.cli.problems import DONE, INTERRUPTED, PROBLEM, WRONG_USAGE, UsageError, format_problem
+from pgoutput_fast.cli.problems import DONE, INTERRUPTED, PROBLEM, WRONG_USAGE, format_problem
 
 __all__ = ["main"]
 

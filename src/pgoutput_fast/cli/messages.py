@@ -13,7 +13,7 @@ from pgoutput_fast.catalog.formatting import format_name
 from pgoutput_fast.cli.context import Message
 from pgoutput_fast.cli.fields import fields_of
 from pgoutput_fast.cli.filters import Filters
-from pgoutput_fast.cli.screen import objects
+from pgoutput_fast.cli.screen import lsn_text, objects
 from pgoutput_fast.messages.describe import described
 from pgoutput_fast.protocol.lsn import format_lsn
 
@@ -106,7 +106,7 @@ def _write_json(message: Message, text: str, damaged_at: int | None) -> None:
     values: dict[str, Any] = {
         "seq": message.seq,
         "kind": message.kind,
-        "lsn": None if message.lsn is None else format_lsn(message.lsn),
+        "lsn": lsn_text(message.lsn),
         "xid": message.xid,
         "in_stream": message.in_stream,
         "tables": [each.qualified_name for each in message.relations],

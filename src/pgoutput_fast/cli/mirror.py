@@ -19,7 +19,7 @@ from pgoutput_fast.cli.services import (
     Numeric,
     Quiet,
     RetrySeconds,
-    name_value_pairs,
+    catalog_properties,
     numeric_type,
     position_or_now,
     prepare_process,
@@ -256,7 +256,6 @@ def _service(given: Mapping[str, Any]) -> Mirror:
     from pgoutput_fast.mirror import Mirror
     from pgoutput_fast.schema.options import Options
 
-    catalog = name_value_pairs("--iceberg-catalog", given["iceberg_catalog"], "type=rest")
     same = (
         *("adopt", "failover", "format", "in_step", "keep_points", "merge_seconds", "metrics_address"),
         *("metrics_file", "namespace", "rename_columns"),
@@ -270,7 +269,7 @@ def _service(given: Mapping[str, Any]) -> Mirror:
             given["target"],
             retention=Retention(consumed=True) if given["remove_segments"] else None,
             backlog_bytes=given["backlog_bytes"] or None,
-            iceberg_catalog=catalog or None,
+            iceberg_catalog=catalog_properties(given["iceberg_catalog"]),
             merge=_merges(given["merge"]),
             keep_seconds=None if given["keep"] is None else seconds_in("--keep", given["keep"]),
             tables=given["tables"] or None,

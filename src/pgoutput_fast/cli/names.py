@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pgoutput_fast.base.display import escaped
 from pgoutput_fast.cli.payloads import InputError
 
-__all__ = ["expect_distinct", "folded", "quoted"]
+__all__ = ["expect_distinct", "folded"]
 
 
 def expect_distinct(table: str, columns: Sequence[str], remedy: str) -> None:
@@ -33,8 +33,3 @@ def expect_distinct(table: str, columns: Sequence[str], remedy: str) -> None:
 def folded(name: str) -> str:
     """The name as compared by DuckDB: only A to Z are folded to lower case."""
     return "".join(each.lower() if each.isascii() else each for each in name)
-
-
-def quoted(name: str) -> str:
-    """The name as in SQL, in quotes."""
-    return '"' + name.replace('"', '""') + '"'

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pgoutput_fast.base.arguments import UsageError, expect_given
 from pgoutput_fast.base.display import error_text
 from pgoutput_fast.base.extras import what_is_missing
 from pgoutput_fast.base.stopping import STOPPED
 
-__all__ = ["DONE", "INTERRUPTED", "PROBLEM", "WRONG_USAGE", "UsageError", "expect_given", "format_problem"]
+__all__ = ["DONE", "INTERRUPTED", "PROBLEM", "WRONG_USAGE", "format_problem"]
 
 # The exit statuses.
 DONE, PROBLEM, WRONG_USAGE, INTERRUPTED = 0, 1, 2, STOPPED

@@ -14,7 +14,7 @@ from pgoutput_fast.base.arguments import UsageError, expect_given
 from pgoutput_fast.base.display import error_text, escaped
 from pgoutput_fast.cli.arguments import IcebergCatalog, Target, position_at
 from pgoutput_fast.cli.screen import line, table
-from pgoutput_fast.cli.services import name_value_pairs
+from pgoutput_fast.cli.services import catalog_properties
 from pgoutput_fast.cli.terminating import terminating
 from pgoutput_fast.protocol.lsn import format_lsn
 
@@ -77,7 +77,7 @@ def query(
             f"put the SQL into quotes: the shell has made several words of it ({sql} {context.args[0]} ...)"
         )
     position = "latest" if at is None else position_at(at)
-    catalog = name_value_pairs("--iceberg-catalog", iceberg_catalog, "type=rest") or None
+    catalog = catalog_properties(iceberg_catalog)
     # Slow, and a missing DuckDB is an error before anything is read.
     from pgoutput_fast.cli.views import Views, expect_select
     from pgoutput_fast.mirror.view.datasets import TablesAt

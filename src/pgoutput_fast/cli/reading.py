@@ -12,10 +12,10 @@ from typing import Annotated, Any, TypeAlias
 import pyarrow as pa
 import typer
 
+from pgoutput_fast.base.arguments import UsageError, expect_given
 from pgoutput_fast.cli.context import Context, Message
 from pgoutput_fast.cli.inputs import Input, InputKind, Segments, opened
 from pgoutput_fast.cli.payloads import DamagedInputError, InputError, Payloads
-from pgoutput_fast.cli.problems import UsageError, expect_given
 from pgoutput_fast.cli.screen import line
 from pgoutput_fast.decoding.rejected_rows import message_of
 from pgoutput_fast.protocol.kinds import KIND_NAMES, SESSION_MARK, UNKNOWN_OUTCOME

@@ -12,7 +12,9 @@ from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
-__all__ = ["console", "line", "objects", "size", "table"]
+from pgoutput_fast.protocol.lsn import format_lsn
+
+__all__ = ["console", "line", "lsn_text", "objects", "size", "table"]
 
 
 def line(text: str, style: str = "", *, error: bool = False) -> None:
@@ -55,6 +57,11 @@ def objects(each: Iterable[Mapping[str, Any]]) -> None:
     for values in each:
         sys.stdout.write(json.dumps(values, default=str) + "\n")
     sys.stdout.flush()
+
+
+def lsn_text(lsn: int | None) -> str | None:
+    """An LSN in the server's format; None for none."""
+    return None if lsn is None else format_lsn(lsn)
 
 
 def size(nbytes: int) -> str:

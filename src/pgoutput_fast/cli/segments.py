@@ -12,16 +12,16 @@ from typing import Annotated, Any
 import typer
 from rich.filesize import decimal
 
+from pgoutput_fast.base.arguments import UsageError, expect_given
 from pgoutput_fast.base.display import counted
 from pgoutput_fast.cli.arguments import Json, Tables
 from pgoutput_fast.cli.filters import Filters
 from pgoutput_fast.cli.inputs import InputKind, opened
 from pgoutput_fast.cli.inspect import Counts, Follow, Kinds, Limit, Lsns, Xids, expect_end, inspect_inputs
 from pgoutput_fast.cli.payloads import InputError
-from pgoutput_fast.cli.problems import DONE, PROBLEM, UsageError, expect_given
-from pgoutput_fast.cli.screen import line, objects, table
+from pgoutput_fast.cli.problems import DONE, PROBLEM
+from pgoutput_fast.cli.screen import line, lsn_text, objects, table
 from pgoutput_fast.cli.verify_segments import verified
-from pgoutput_fast.protocol.lsn import format_lsn
 from pgoutput_fast.segments.compaction import compact as join
 from pgoutput_fast.segments.listing import list_segments
 from pgoutput_fast.segments.names import name_of
@@ -89,8 +89,8 @@ def _listed(segment: Segment, file: FoundFile | None) -> dict[str, Any]:
     return {
         "name": name_of(segment.first_seq, segment.last_seq),
         "messages": segment.last_seq - segment.first_seq + 1,
-        "start_lsn": None if segment.start_lsn is None else format_lsn(segment.start_lsn),
-        "end_lsn": None if segment.end_lsn is None else format_lsn(segment.end_lsn),
+        "start_lsn": lsn_text(segment.start_lsn),
+        "end_lsn": lsn_text(segment.end_lsn),
         "bytes": 0 if file is None else file.nbytes,
         "written": None if file is None or not file.modified else _time(file.modified),
     }

@@ -21,6 +21,7 @@ __all__ = [
     "Numeric",
     "Quiet",
     "RetrySeconds",
+    "catalog_properties",
     "name_value_pairs",
     "numeric_type",
     "position_or_now",
@@ -93,6 +94,15 @@ def position_or_now(text: str | None) -> int | Literal["now"] | None:
         return parse_lsn(text)
     except ValueError as problem:
         raise UsageError(f"--until: {problem}; or give 'now'") from None
+
+
+def catalog_properties(texts: list[str] | None) -> dict[str, str] | None:
+    """The properties of `--iceberg-catalog`; None without any.
+
+    Raises:
+        UsageError: for a text that is not NAME=VALUE.
+    """
+    return name_value_pairs("--iceberg-catalog", texts, "type=rest") or None
 
 
 def seconds_in(option: str, text: str) -> float:

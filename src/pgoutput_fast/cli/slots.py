@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pgoutput_fast.base.arguments import UsageError, expect_given
 from pgoutput_fast.base.display import escaped, no_such_name
 from pgoutput_fast.cli.arguments import DSN, Failover, Json, PasswordCommand, Publications
-from pgoutput_fast.cli.problems import DONE, PROBLEM, UsageError, expect_given
-from pgoutput_fast.cli.screen import line, objects, size, table
-from pgoutput_fast.protocol.lsn import format_lsn
+from pgoutput_fast.cli.problems import DONE, PROBLEM
+from pgoutput_fast.cli.screen import line, lsn_text, objects, size, table
 
 if TYPE_CHECKING:
     from pgoutput_fast.capture import Finding, Slot
@@ -46,7 +46,7 @@ def ls(dsn: DSN = "", password_command: PasswordCommand = "", json: Json = False
                     each.plugin,
                     escaped(each.database),
                     "no" if each.active_pid is None else f"pid {each.active_pid}",
-                    _position(each.confirmed_flush_lsn),
+                    lsn_text(each.confirmed_flush_lsn),
                     None if each.kept_bytes is None else size(each.kept_bytes),
                     _state(each),
                 )
@@ -114,7 +114,7 @@ def create(
     else:
         line(
             f"created slot {made.name} of database {escaped(made.database)}; it sends what commits after "
-            f"{_position(made.confirmed_flush_lsn)}"
+            f"{lsn_text(made.confirmed_flush_lsn)}"
         )
 
 
@@ -204,13 +204,9 @@ def _state(slot: Slot) -> str:
     return slot.wal_status or "usable"
 
 
-def _position(lsn: int | None) -> str | None:
-    return None if lsn is None else format_lsn(lsn)
-
-
 def _values(slot: Slot) -> dict[str, Any]:
     """The values of a slot for programs. LSNs are texts in the server's format."""
     values = asdict(slot)
     for name in ("restart_lsn", "confirmed_flush_lsn"):
-        values[name] = _position(values[name])
+        values[name] = lsn_text(values[name])
     return values

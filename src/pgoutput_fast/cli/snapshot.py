@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pgoutput_fast.base.arguments import UsageError, expect_given
 from pgoutput_fast.base.display import escaped
 from pgoutput_fast.cli.arguments import DSN, Json, PasswordCommand, Publications, SlotName, Tables
-from pgoutput_fast.cli.problems import DONE, PROBLEM, UsageError, expect_given
+from pgoutput_fast.cli.problems import DONE, PROBLEM
 from pgoutput_fast.cli.screen import console, line, objects, size, table
 from pgoutput_fast.cli.terminating import terminating
 from pgoutput_fast.protocol.lsn import format_lsn

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from pgoutput_fast.base.arguments import expect_given
 from pgoutput_fast.base.display import counted, escaped, some_of
 from pgoutput_fast.cli.arguments import DSN, IcebergCatalog, Json, PasswordCommand, Target
-from pgoutput_fast.cli.problems import PROBLEM, expect_given, format_problem
-from pgoutput_fast.cli.screen import line, objects, size, table
-from pgoutput_fast.cli.services import name_value_pairs
-from pgoutput_fast.protocol.lsn import format_lsn
+from pgoutput_fast.cli.problems import PROBLEM, format_problem
+from pgoutput_fast.cli.screen import line, lsn_text, objects, size, table
+from pgoutput_fast.cli.services import catalog_properties
 
 if TYPE_CHECKING:
     from pgoutput_fast.mirror import TableStatus
@@ -40,8 +40,7 @@ def status(
     from pgoutput_fast.mirror.slot import REPAIR
     from pgoutput_fast.mirror.state.mirror_state import NEW
 
-    catalog = name_value_pairs("--iceberg-catalog", iceberg_catalog, "type=rest")
-    found = status_of(target, dsn, iceberg_catalog=catalog or None)
+    found = status_of(target, dsn, iceberg_catalog=catalog_properties(iceberg_catalog))
     if json:
         objects(map(_values, found))
     elif not found:
@@ -53,7 +52,7 @@ def status(
                 (
                     escaped(each.table),
                     each.state,
-                    _position(each.position),
+                    lsn_text(each.position),
                     None if each.lag_bytes is None else size(each.lag_bytes),
                     None if each.lag_seconds is None else f"{each.lag_seconds:,.1f}",
                     "some" if each.waiting_rows is None else each.waiting_rows or "nothing",
@@ -96,11 +95,12 @@ def _show_slot(target: str, dsn: str) -> bool:
     """Reports whether the slot has a reader. Returns whether the server answers."""
     from pgoutput_fast.capture import find_slot
     from pgoutput_fast.mirror.service.stored import slot_of
+    from pgoutput_fast.postgres.errors import NO_ANSWER
 
     name = slot_of(target)
     try:
         slot = find_slot(dsn, name)
-    except Exception:
+    except NO_ANSWER:
         return False
     if slot is None:
         line(f"slot {escaped(name)} is gone", "bold red", error=True)
@@ -112,17 +112,13 @@ def _show_slot(target: str, dsn: str) -> bool:
     return True
 
 
-def _position(lsn: int | None) -> str | None:
-    return None if lsn is None else format_lsn(lsn)
-
-
 def _values(each: TableStatus) -> dict[str, Any]:
     """The state of a table for programs. LSNs are texts in the server's format."""
     values = asdict(each)
     if each.load is not None:
         values["load"] |= {"part": each.load.part, "eta_seconds": each.load.eta_seconds}
     for name in ("position", "history_position"):
-        values[name] = _position(values[name])
+        values[name] = lsn_text(values[name])
     # Only the process of the mirror knows these values.
     for name in ("applied_rows", "merges", "merge_seconds"):
         del values[name]

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 
 from pgoutput_fast.base.display import counted, escaped
 from pgoutput_fast.cli.context import Message
-from pgoutput_fast.cli.screen import line, objects, size, table
-from pgoutput_fast.protocol.lsn import format_lsn
+from pgoutput_fast.cli.screen import line, lsn_text, objects, size, table
 
 __all__ = ["Summary"]
 
@@ -49,7 +48,7 @@ class Summary:
 
     def show(self, *, json: bool) -> None:
         """Shows the counts: a row per table, and a line for all messages; or one JSON object."""
-        lsns = [None if each is None else format_lsn(each) for each in (self.first_lsn, self.last_lsn)]
+        lsns = [lsn_text(each) for each in (self.first_lsn, self.last_lsn)]
         if json:
             tables = {
                 name: {**{kind: found[kind] for kind in _CHANGES}, "bytes": self.table_bytes[name]}

@@ -10,9 +10,8 @@ import typer
 from pgoutput_fast.base.arguments import expect_given
 from pgoutput_fast.base.display import escaped
 from pgoutput_fast.cli.arguments import DSN, IcebergCatalog, Json, PasswordCommand, Target, position_at
-from pgoutput_fast.cli.screen import line, objects, size, table
-from pgoutput_fast.cli.services import name_value_pairs
-from pgoutput_fast.protocol.lsn import format_lsn
+from pgoutput_fast.cli.screen import line, lsn_text, objects, size, table
+from pgoutput_fast.cli.services import catalog_properties
 
 __all__ = ["tables"]
 
@@ -41,7 +40,7 @@ def tables(
     Example: pgoutput-fast tables lake/ --dsn dbname=shop
     """
     expect_given({"TARGET": target})
-    catalog = name_value_pairs("--iceberg-catalog", iceberg_catalog, "type=rest") or None
+    catalog = catalog_properties(iceberg_catalog)
     if at is None:
         _show_now(target, dsn, catalog, json=json)
     else:
@@ -58,7 +57,7 @@ def _show_now(target: str, dsn: str, catalog: dict[str, str] | None, *, json: bo
     for each in states:
         rows, nbytes = sizes.get(each.table, (None, None))
         values: dict[str, Any] = {"table": each.table, "state": each.state, "rows": rows, "bytes": nbytes}
-        values |= {"position": None if each.position is None else format_lsn(each.position)}
+        values |= {"position": lsn_text(each.position)}
         values |= {"lag_bytes": each.lag_bytes, "lag_seconds": each.lag_seconds, "rejects": each.rejects}
         found.append(values)
     _show(found, json=json)

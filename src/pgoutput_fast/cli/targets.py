@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from pgoutput_fast.base.arguments import UsageError
 from pgoutput_fast.base.display import escaped
-from pgoutput_fast.catalog.identifiers import quote_qualified_name
-from pgoutput_fast.cli.names import expect_distinct, folded, quoted
+from pgoutput_fast.catalog.identifiers import quote_qualified_name, quoted
+from pgoutput_fast.cli.names import expect_distinct, folded
 from pgoutput_fast.cli.parts import Collected
 from pgoutput_fast.cli.payloads import InputError
-from pgoutput_fast.cli.problems import UsageError
 from pgoutput_fast.cli.rows import write_csv, write_json_lines
 from pgoutput_fast.storage.stores import hidden_name, name_target, open_store
 from pgoutput_fast.storage.table_directories import table_directory

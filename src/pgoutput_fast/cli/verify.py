@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pgoutput_fast.base.arguments import expect_given
 from pgoutput_fast.base.display import escaped
 from pgoutput_fast.cli.arguments import DSN, IcebergCatalog, Json, PasswordCommand, Tables, Target
-from pgoutput_fast.cli.problems import PROBLEM, expect_given
-from pgoutput_fast.cli.screen import line, objects, table
-from pgoutput_fast.cli.services import Numeric, name_value_pairs, numeric_type
+from pgoutput_fast.cli.problems import PROBLEM
+from pgoutput_fast.cli.screen import line, lsn_text, objects, table
+from pgoutput_fast.cli.services import Numeric, catalog_properties, numeric_type
 from pgoutput_fast.cli.terminating import terminating
-from pgoutput_fast.protocol.lsn import format_lsn
 
 if TYPE_CHECKING:
     from pgoutput_fast.mirror import TableVerification
@@ -59,7 +59,6 @@ def verify(
     from pgoutput_fast.schema.options import Options
 
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    catalog = name_value_pairs("--iceberg-catalog", iceberg_catalog, "type=rest")
     with terminating():  # SIGTERM ends it by an exception, so that the server drops the temporary slot
         found = compared(
             target,
@@ -68,7 +67,7 @@ def verify(
             options=Options(on_error="quarantine", numeric=numeric_type(numeric)),
             threads=threads,
             wait_seconds=wait_seconds,
-            iceberg_catalog=catalog or None,
+            iceberg_catalog=catalog_properties(iceberg_catalog),
         )
     if json:
         objects(map(_values, found))
@@ -108,6 +107,6 @@ def _values(each: TableVerification) -> dict[str, Any]:
     """The values of a result for programs. LSNs are texts in the server's format."""
     values = {**asdict(each), "equal": each.equal}
     for name in ("position", "server_position"):
-        values[name] = None if values[name] is None else format_lsn(values[name])
+        values[name] = lsn_text(values[name])
     values["samples"] = [{"what": what, "key": key} for what, key in each.samples]
     return values

@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from pgoutput_fast.base.arguments import UsageError
 from pgoutput_fast.base.display import error_text, no_such_name
-from pgoutput_fast.catalog.identifiers import parse_qualified_name
-from pgoutput_fast.cli.names import expect_distinct, folded, quoted
+from pgoutput_fast.catalog.identifiers import parse_qualified_name, quoted
+from pgoutput_fast.cli.names import expect_distinct, folded
 from pgoutput_fast.cli.payloads import InputError
 from pgoutput_fast.mirror import MirrorError
 from pgoutput_fast.mirror.view.datasets import TableDataset, TablesAt

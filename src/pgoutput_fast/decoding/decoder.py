@@ -19,7 +19,7 @@ from pgoutput_fast.decoding.state import StreamState, native_decoder, state_of, 
 from pgoutput_fast.protocol.limits import LAST_INT64
 from pgoutput_fast.schema.foreign import cast, checked_table
 from pgoutput_fast.schema.options import Options
-from pgoutput_fast.schema.tables import OUTCOMES_SCHEMA, TAGGED_SCHEMA
+from pgoutput_fast.schema.tables import OUTCOMES_SCHEMA, TAGGED_SCHEMA, one_batch
 
 if TYPE_CHECKING:
     from pgoutput_fast.transactions.marks import Marks
@@ -404,10 +404,7 @@ def _one_batch(what: str, table: pa.RecordBatch | pa.Table, schema: pa.Schema) -
         raise TypeError(f"{what} must have the columns {', '.join(schema.names)}")
     if isinstance(table, pa.RecordBatch):
         return table
-    batches = checked_table(table, what).combine_chunks().to_batches()
-    if len(batches) > 1:
-        raise ValueError("more than 2 GiB of payloads in one call: pass fewer payloads to a call")
-    return batches[0] if batches else pa.RecordBatch.from_pylist([], table.schema)
+    return one_batch(checked_table(table, what))
 
 
 def _as_schema(

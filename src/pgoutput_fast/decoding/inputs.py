@@ -139,7 +139,7 @@ def as_int64(values: Any, count: int, what: str, *, nulls: bool = True) -> pa.Ar
     return values
 
 
-def as_lsns(values: Any, count: int, what: str = "lsn") -> pa.Array | None:
+def as_lsns(values: Any, count: int) -> pa.Array | None:
     """An int64 array of `count` LSNs, from any form that `parse_lsn` takes. Nulls become 0. None stays None.
 
     Integers, the usual case, are converted in one step.
@@ -150,7 +150,7 @@ def as_lsns(values: Any, count: int, what: str = "lsn") -> pa.Array | None:
             beyond int64, or a damaged array.
     """
     if isinstance(values, str):
-        raise TypeError(f"{what} must have a value per payload, not be a str")
+        raise TypeError("lsn must have a value per payload, not be a str")
     if values is None:
         return None
     if not isinstance(values, pa.Array | pa.ChunkedArray) and not hasattr(values, "dtype"):
@@ -160,21 +160,21 @@ def as_lsns(values: Any, count: int, what: str = "lsn") -> pa.Array | None:
             elif hasattr(values, "__arrow_c_stream__"):
                 values = pa.chunked_array(values)
         except pa.ArrowInvalid as problem:
-            raise TypeError(f"{what} must be integers: {problem}") from None
+            raise TypeError(f"lsn must be integers: {problem}") from None
     if not isinstance(values, pa.Array | pa.ChunkedArray):
         values = values if isinstance(values, range) or hasattr(values, "dtype") else list(values)
         if _are_parsed(values):
-            values = _parsed(values, what)
+            values = _parsed(values)
     elif _is_parsed(values.type):
         chunks = values.chunks if isinstance(values, pa.ChunkedArray) else [values]
-        texts = [text for chunk in chunks for text in checked(chunk, what, full=True).to_pylist()]
-        values = _parsed(texts, what)
-    lsns = as_int64(values, count, what)
+        texts = [text for chunk in chunks for text in checked(chunk, "lsn", full=True).to_pylist()]
+        values = _parsed(texts)
+    lsns = as_int64(values, count, "lsn")
     if lsns is not None and count:
         values = lsns.to_numpy()
         if values.min() < 0:
             at = int(values.argmin())
-            raise ValueError(f"{what}[{at}] cannot be negative, as {values[at]} is")
+            raise ValueError(f"lsn[{at}] cannot be negative, as {values[at]} is")
     return lsns
 
 
@@ -193,14 +193,14 @@ def _is_parsed(kind: pa.DataType) -> bool:
     return pa.types.is_decimal(kind) or any(is_text(kind) for is_text in texts)
 
 
-def _parsed(values: Iterable[Any], what: str) -> pa.Array:
+def _parsed(values: Iterable[Any]) -> pa.Array:
     lsns = []
     for place, value in enumerate(values):
         try:
             lsns.append(None if value is None else parse_lsn(value))
         except (ValueError, TypeError) as problem:
-            raise type(problem)(f"{what}[{place}]: {problem}") from None
+            raise type(problem)(f"lsn[{place}]: {problem}") from None
     try:
         return pa.array(lsns, pa.int64())
     except OverflowError:
-        raise ValueError(f"{what} must fit int64") from None
+        raise ValueError("lsn must fit int64") from None

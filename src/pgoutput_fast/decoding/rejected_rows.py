@@ -17,7 +17,7 @@ from pgoutput_fast.base.documents import parsed_json
 from pgoutput_fast.base.errors import DecodeError
 from pgoutput_fast.protocol.kinds import MESSAGE_KINDS, REJECTED, SESSION_MARK, UNKNOWN_OUTCOME
 from pgoutput_fast.schema.foreign import cast, checked
-from pgoutput_fast.schema.tables import OUTCOMES_SCHEMA, REJECTS_SCHEMA, TAGGED_SCHEMA
+from pgoutput_fast.schema.tables import OUTCOMES_SCHEMA, REJECTS_SCHEMA, TAGGED_SCHEMA, one_batch
 
 __all__ = [
     "error_of",
@@ -72,7 +72,7 @@ def tag_in_quarantine(
             )
             for at, count in ((0, half), (half, len(payloads) - half))
         ]
-        return _one_batch(pa.Table.from_batches(parts))
+        return one_batch(pa.Table.from_batches(parts))
     rejects = records.rejects
     if not rejects.num_rows and not unknown:
         return tagged
@@ -81,7 +81,7 @@ def tag_in_quarantine(
         for txn in sorted(unknown)
     ]
     tables = [pa.Table.from_batches([tagged]), pa.Table.from_pylist(marks, TAGGED_SCHEMA), rows_of(rejects)]
-    return _one_batch(pa.concat_tables(tables).sort_by([("seq", "ascending"), ("kind", "ascending")]))
+    return one_batch(pa.concat_tables(tables).sort_by([("seq", "ascending"), ("kind", "ascending")]))
 
 
 def rows_of(rejects: pa.RecordBatch | pa.Table) -> pa.Table:
@@ -200,8 +200,3 @@ def error_of(rejects: pa.Table) -> DecodeError:
     kind = MESSAGE_KINDS.get(first["raw"][0]) if first["raw"] else None
     places = {name: first[name] for name in ("seq", "lsn", "byte_offset", "relation", "column")}
     return DecodeError(first["reason"], kind=kind, **places)
-
-
-def _one_batch(table: pa.Table) -> pa.RecordBatch:
-    batches = table.combine_chunks().to_batches()
-    return batches[0] if batches else pa.RecordBatch.from_pylist([], table.schema)

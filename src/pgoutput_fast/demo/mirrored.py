@@ -46,7 +46,6 @@ def mirror_shop(
     orders: int,
     report: Report,
     step: Callable[[str], object] = lambda text: None,
-    seed: float | None = None,
 ) -> None:
     """Mirrors the shop's tables while it is open, kills the mirror once, and compares the tables with the server's.
 
@@ -56,7 +55,6 @@ def mirror_shop(
         orders: the number of orders in the shop.
         report: gets the results, and the differences from the server.
         step: called with what the mirror does now.
-        seed: determines when the mirror is killed; None for a random time.
     """
     started = time.perf_counter()
 
@@ -72,7 +70,7 @@ def mirror_shop(
         with _beside(lambda stop: _work(server, orders, stop)):
             process = _start(server, target)
             try:
-                time.sleep(random.Random(seed).uniform(*_KILLED_AFTER))
+                time.sleep(random.uniform(*_KILLED_AFTER))
             finally:
                 process.kill()
                 process.communicate()

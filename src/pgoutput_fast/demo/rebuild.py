@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from pgoutput_fast.capture import PINS
 from pgoutput_fast.catalog.builtin_types import OID_OF_NAME
+from pgoutput_fast.catalog.identifiers import quoted
 from pgoutput_fast.demo.servers import Server
 
 __all__ = ["differences", "read_server", "rebuild", "server_rows"]
@@ -62,7 +63,7 @@ def server_rows(
         times = {column.name for column in cursor.description if column.type_code == OID_OF_NAME["time"]}
         asked = []
         for field in columns:
-            name = '"' + field.name.replace('"', '""') + '"'
+            name = quoted(field.name)
             if field.name in times:
                 # In Spark a time of day is a string with six fractional digits.
                 moment = f"'2000-01-01'::pg_catalog.date OPERATOR(pg_catalog.+) {name}"

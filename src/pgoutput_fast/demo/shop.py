@@ -73,15 +73,14 @@ def run(connection: Any, orders: int, seed: int = 20_26) -> Iterator[int]:
             yield step
 
 
-def run_on(connection: Any, orders: int, seed: int = 20_26) -> Iterator[None]:
+def run_on(connection: Any, orders: int) -> Iterator[None]:
     """Continues after `run`, with small transactions and without an end. Yields after each of them.
 
     Args:
         connection: connection to the server.
         orders: number of orders in the shop.
-        seed: random seed of the work.
     """
-    chance = random.Random(seed)
+    chance = random.Random(20_26)
     customers, first = max(orders // 20, 10), orders + 1
     with connection.cursor() as cursor:
         cursor.execute(_PATH)

@@ -19,6 +19,7 @@ from pgoutput_fast.mirror.schema_changes.read_fingerprints import (
 )
 from pgoutput_fast.mirror.schema_changes.unseen import AlteredPublications, Marker, UnseenEntries
 from pgoutput_fast.mirror.state.mirror_state import MirrorState
+from pgoutput_fast.postgres.errors import NO_ANSWER
 from pgoutput_fast.postgres.publications import read_tables
 from pgoutput_fast.postgres.repacks import running_repacks
 from pgoutput_fast.postgres.row_age import has_row
@@ -154,14 +155,14 @@ class ServerView:
 
     def kept_bytes(self, slot: str) -> int | None:
         """The bytes of WAL that the server keeps for a slot; None if there is no slot or no answer."""
-        with suppress(Exception):
+        with suppress(*NO_ANSWER):
             found = find_slot(self.dsn, slot)
             return None if found is None else found.kept_bytes
         return None
 
     def sends(self, slot: str) -> bool:
         """Whether the server sends the changes of a slot to a client. False if it cannot be asked."""
-        with suppress(Exception):
+        with suppress(*NO_ANSWER):
             found = find_slot(self.dsn, slot)
             return found is not None and found.active_pid is not None
         return False

@@ -77,7 +77,7 @@ def slot_problem(dsn: str, known: Beginning | None, progress: Progress | None, s
         return None
     if known.lost is not None:
         return known.lost
-    with suppress(Exception):  # the server does not answer
+    with suppress(Exception):  # the server does not answer, or the segments cannot be read
         try:
             expect_slot(dsn, known.slot, stream_directory(segments, progress.stream), progress.lsn)
         except MirrorError as problem:

@@ -405,7 +405,7 @@ def compose(*summaries: Summary) -> Summary:
     return whole.summary()
 
 
-def summarize(payloads: pa.Array | pa.ChunkedArray, lsn: pa.Array | None = None) -> Summary:
+def summarize(payloads: pa.Array | pa.ChunkedArray) -> Summary:
     """The summary of a range of messages.
 
     >>> from pgoutput_fast import StreamState
@@ -416,8 +416,7 @@ def summarize(payloads: pa.Array | pa.ChunkedArray, lsn: pa.Array | None = None)
     >>> compose(*halves).apply(StreamState()).next_seq
     4
     """
-    summarizer, at = Summarizer(), 0
+    summarizer = Summarizer()
     for chunk in payloads.chunks if isinstance(payloads, pa.ChunkedArray) else [payloads]:
-        summarizer.add(chunk, None if lsn is None else lsn.slice(at, len(chunk)))
-        at += len(chunk)
+        summarizer.add(chunk)
     return summarizer.summary()

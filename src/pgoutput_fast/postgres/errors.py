@@ -6,7 +6,7 @@ import psycopg2
 
 from pgoutput_fast.base.errors import LOAD_TABLES
 
-__all__ = ["LOAD_TABLES", "CaptureError", "SilentError", "StoppedError"]
+__all__ = ["LOAD_TABLES", "NO_ANSWER", "CaptureError", "SilentError", "StoppedError"]
 
 
 class CaptureError(RuntimeError):
@@ -15,6 +15,10 @@ class CaptureError(RuntimeError):
 
 class StoppedError(RuntimeError):
     """A stop was requested during a wait for the server."""
+
+
+NO_ANSWER = (psycopg2.Error, StoppedError, UnicodeDecodeError)
+"""The errors of a query that gets no answer, or one that psycopg2 cannot decode, such as names in SQL_ASCII."""
 
 
 class SilentError(psycopg2.OperationalError):  # type: ignore[misc]

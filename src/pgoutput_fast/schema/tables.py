@@ -23,6 +23,7 @@ __all__ = [
     "TAGGED_SCHEMA",
     "TRANSACTIONS_SCHEMA",
     "TRUNCATES_SCHEMA",
+    "one_batch",
     "relation_schema",
 ]
 
@@ -178,3 +179,19 @@ def relation_schema(relation: Relation, column_types: Sequence[ColumnType], opti
             "pg.version": str(relation.version),
         },
     )
+
+
+def one_batch(table: pa.Table, what: str = "more than 2 GiB of payloads") -> pa.RecordBatch:
+    """All rows of a table as one batch.
+
+    Args:
+        table: the rows.
+        what: describes rows that do not fit into a batch, for the error.
+
+    Raises:
+        ValueError: if they do not.
+    """
+    batches = table.combine_chunks().to_batches()
+    if len(batches) > 1:
+        raise ValueError(f"{what} in one call: pass fewer payloads to a call")
+    return batches[0] if batches else pa.RecordBatch.from_pylist([], table.schema)

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pgoutput_fast.protocol.kinds import CHANGES
-from pgoutput_fast.schema.tables import OUTCOMES_SCHEMA, TAGGED_SCHEMA
+from pgoutput_fast.schema.tables import OUTCOMES_SCHEMA, TAGGED_SCHEMA, one_batch
 from pgoutput_fast.segments.footer import place_of, segment_of
 from pgoutput_fast.segments.outcomes import NEEDED, outcomes_of_rows, outcomes_of_texts
 from pgoutput_fast.segments.read import MOST_READ, checked, damaged
@@ -105,7 +105,7 @@ class SegmentFiles:
             self._outcomes[file] = known[file]
         while len(self._outcomes) > _MOST_OUTCOMES:
             self._outcomes.popitem(last=False)
-        return _one_batch([known[file] for file, _ in files], OUTCOMES_SCHEMA)
+        return one_batch(pa.Table.from_batches([known[file] for file, _ in files], OUTCOMES_SCHEMA))
 
 
 def open_segments(
@@ -179,12 +179,6 @@ def read_changed(files: Sequence[tuple[FoundFile, Segment]]) -> list[frozenset[i
         return found
 
     return _in_parallel(read, files, of_file=lambda each: each[0])
-
-
-def _one_batch(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
-    """All batches as one batch."""
-    found = pa.Table.from_batches(batches, schema).combine_chunks().to_batches()
-    return found[0] if found else pa.RecordBatch.from_pylist([], schema)
 
 
 def _in_parallel(

@@ -151,6 +151,7 @@ class WriterLease:
         if self._heartbeat is not None:
             self._heartbeat.end()
             self._heartbeat = None
+            # Without the store, the marks stay, and count as those of a process that has ended.
             with suppress(Exception):
                 writer = self._writer()
                 if writer is not None and writer["token"] == self._token:

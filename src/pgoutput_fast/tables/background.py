@@ -92,6 +92,6 @@ class BackgroundWork(Generic[_T]):
 
     def give_up(self) -> _T | None:
         """Ends the work, and waits for that. Returns its result if it had ended before."""
-        with suppress(Exception):
+        with suppress(Exception):  # nobody waits for the work any more
             return self.result(0)
         return None

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from pgoutput_fast.storage.paths import open_file
 from pgoutput_fast.storage.stores import Store
 from pgoutput_fast.tables.columns import column_id, in_schema, names_in
-from pgoutput_fast.tables.files import TableFiles, WrittenFile
+from pgoutput_fast.tables.files import TableFiles, WrittenFile, remove_files
 from pgoutput_fast.tables.table import DataFile, Version
 
 __all__ = [
@@ -298,7 +298,5 @@ class NewFiles:
     def remove(self, files: Sequence[WrittenFile] | None = None) -> None:
         """Removes some of the files, by default all."""
         gone = self.written if files is None else list(files)
-        for each in gone:
-            with suppress(Exception):
-                self._store.remove(f"{self._directory}/{each.name}")
+        remove_files(self._store, gone)
         self.written = [each for each in self.written if each not in gone]

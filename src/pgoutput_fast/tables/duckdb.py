@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from pgoutput_fast.catalog.identifiers import parse_qualified_name
+from pgoutput_fast.catalog.identifiers import parse_qualified_name, quoted
 from pgoutput_fast.schema.types import stored_schema
 from pgoutput_fast.storage.fsync import make_directory
 from pgoutput_fast.storage.stores import Store
@@ -129,18 +129,18 @@ class DuckDBCurrent(CurrentRows):
 
     @property
     def _schema(self) -> str:
-        return f"{_quoted(self._catalog)}.{_quoted(self._names[0])}"
+        return f"{quoted(self._catalog)}.{quoted(self._names[0])}"
 
     @property
     def _table(self) -> str:
-        return f"{self._schema}.{_quoted(self._names[1])}"
+        return f"{self._schema}.{quoted(self._names[1])}"
 
     @property
     def _positions(self) -> str:
-        return f'{_quoted(self._catalog)}."main".{_quoted(_NAME)}'
+        return f'{quoted(self._catalog)}."main".{quoted(_NAME)}'
 
     def __str__(self) -> str:
-        return f"the table {'.'.join(map(_quoted, self._names))} in {self._path}"
+        return f"the table {'.'.join(map(quoted, self._names))} in {self._path}"
 
     @contextmanager
     def opened(self) -> Iterator[Any]:
@@ -272,7 +272,7 @@ class DuckDBCurrent(CurrentRows):
             found = connection.execute(query, [*self._names]).fetchall()
         own = [(position, version) for *names, position, version in found if names == [*self._names]]
         if found and not own:
-            other, mine = (".".join(map(_quoted, names)) for names in (found[0][:2], self._names))
+            other, mine = (".".join(map(quoted, names)) for names in (found[0][:2], self._names))
             raise ValueError(
                 f"{self._path} has the table {other} already, and for DuckDB {mine} is the same name, because "
                 "small and capital letters are the same there. Rename one of the two tables or schemas on the server, "
@@ -330,7 +330,7 @@ class DuckDBCurrent(CurrentRows):
 
     def _batches(self, connection: Any, types: pa.Schema, at: str = "") -> Iterator[pa.RecordBatch]:
         """All rows, in these columns."""
-        listed = ", ".join(map(_quoted, types.names))
+        listed = ", ".join(map(quoted, types.names))
         for batch in connection.sql(f"SELECT {listed} FROM {self._table}{at}").to_arrow_reader(_PIECE_ROWS):
             yield from in_schema(pa.Table.from_batches([batch]), types).combine_chunks().to_batches()
 
@@ -352,7 +352,7 @@ class DuckDBCurrent(CurrentRows):
     def matching(self, connection: Any, rows: pa.Table, columns: Sequence[str]) -> pa.Table:
         """Columns of the rows that are equal to other rows. Without columns, these are equal to all."""
         with _view(connection, rows):
-            listed = ", ".join(map(_quoted, columns))
+            listed = ", ".join(map(quoted, columns))
             query = f"SELECT {listed} FROM {self._table} AS t WHERE {_is_in(rows.schema.names)}"
             return connection.sql(query).to_arrow_table()
 
@@ -378,9 +378,9 @@ class DuckDBCurrent(CurrentRows):
         with _view(connection, pa.schema(changed).empty_table()):
             kinds = [row[1] for row in connection.execute(f"DESCRIBE {_VIEW}").fetchall()]
         for field, kind in zip(changed, kinds, strict=True):
-            what = f"ADD COLUMN {_quoted(field.name)}"
+            what = f"ADD COLUMN {quoted(field.name)}"
             if field.name in there.names:
-                what = f"ALTER COLUMN {_quoted(field.name)} SET DATA TYPE"
+                what = f"ALTER COLUMN {quoted(field.name)} SET DATA TYPE"
             connection.execute(f"ALTER TABLE {self._table} {what} {kind}")
 
     def rename(self, connection: Any, renamed: Mapping[str, str]) -> None:
@@ -391,9 +391,7 @@ class DuckDBCurrent(CurrentRows):
             renamed: {the name: the name until now}.
         """
         for name, former in renamed.items():
-            connection.execute(
-                f"ALTER TABLE {self._table} RENAME COLUMN {_quoted(former)} TO {_quoted(name)}"
-            )
+            connection.execute(f"ALTER TABLE {self._table} RENAME COLUMN {quoted(former)} TO {quoted(name)}")
 
     def fill(self, connection: Any, values: pa.Table, sources: Mapping[str, str]) -> None:
         """Sets values in all rows.
@@ -404,10 +402,10 @@ class DuckDBCurrent(CurrentRows):
             sources: {column: another column with its values}.
         """
         if sources:
-            copied = ", ".join(f"{_quoted(name)} = {_quoted(source)}" for name, source in sources.items())
+            copied = ", ".join(f"{quoted(name)} = {quoted(source)}" for name, source in sources.items())
             connection.execute(f"UPDATE {self._table} SET {copied}")
         if values.num_columns:
-            same = ", ".join(f"{_quoted(name)} = w.{_quoted(name)}" for name in values.column_names)
+            same = ", ".join(f"{quoted(name)} = w.{quoted(name)}" for name in values.column_names)
             with _view(connection, values):
                 connection.execute(f"UPDATE {self._table} AS t SET {same} FROM {_VIEW} AS w")
 
@@ -418,10 +416,6 @@ class DuckDBCurrent(CurrentRows):
         elif rows.num_rows or not rows.num_columns:
             with _view(connection, rows):
                 connection.execute(f"DELETE FROM {self._table} AS t WHERE {_is_in(rows.schema.names)}")
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
 
 
 @contextmanager
@@ -443,5 +437,5 @@ def _view(connection: Any, rows: pa.Table) -> Iterator[None]:
 
 def _is_in(columns: Sequence[str]) -> str:
     """The condition that a row of `t` is in the view, by these columns; true without columns."""
-    same = [f"t.{_quoted(each)} IS NOT DISTINCT FROM w.{_quoted(each)}" for each in columns]
+    same = [f"t.{quoted(each)} IS NOT DISTINCT FROM w.{quoted(each)}" for each in columns]
     return f"EXISTS (SELECT 1 FROM {_VIEW} AS w WHERE {' AND '.join(same)})" if same else "true"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import IO, Any, Self
@@ -33,6 +33,7 @@ __all__ = [
     "TableFiles",
     "WrittenFile",
     "file_prefix",
+    "remove_files",
     "visible_name",
 ]
 
@@ -74,6 +75,13 @@ class WrittenFile:
     last: int | None
     statistics: str
     partition: str = "[]"
+
+
+def remove_files(store: Store, files: Iterable[WrittenFile]) -> None:
+    """Removes files that no version of a table has. Those that the store does not remove now stay for the next run."""
+    for each in files:
+        with suppress(Exception):  # it would hide the error for which they are removed
+            store.remove(f"{each.directory}/{each.name}")
 
 
 def file_prefix(run: str, hidden: bool) -> str:
@@ -250,9 +258,7 @@ class TableFiles:
         for file in self._open.values():
             file.abandon(error)
         self._open.clear()
-        for each in self.written:
-            with suppress(Exception):
-                self._store.remove(f"{each.directory}/{each.name}")
+        remove_files(self._store, self.written)
 
 
 class RowsFile:

@@ -13,6 +13,7 @@ from pgoutput_fast.decoding.rejected_rows import error_of, outcomes_of, rejects_
 from pgoutput_fast.decoding.result import RecordTables
 from pgoutput_fast.protocol.kinds import REJECTED, UNKNOWN_OUTCOME
 from pgoutput_fast.schema.options import Options
+from pgoutput_fast.schema.tables import one_batch
 from pgoutput_fast.transactions.lost import rejected
 from pgoutput_fast.transactions.outcomes import TransactionOutcomes, values_of
 
@@ -65,14 +66,9 @@ class Marks:
         is_unknown &= np.asarray(tables.outcomes.column("subxid").is_null())
         known = tables.outcomes.filter(pa.array(~is_unknown))
         outcomes = pa.Table.from_batches([known, self.outcomes])
-        return replace(tables, rejects=_one_batch(rejects), outcomes=_one_batch(outcomes))
+        return replace(tables, rejects=one_batch(rejects), outcomes=one_batch(outcomes))
 
 
 def _with(unknown: pa.Table, outcomes: pa.RecordBatch | pa.Table) -> pa.Table:
     given = outcomes if isinstance(outcomes, pa.Table) else pa.Table.from_batches([outcomes])
     return pa.concat_tables([given.cast(unknown.schema), unknown])
-
-
-def _one_batch(table: pa.Table) -> pa.RecordBatch:
-    batches = table.combine_chunks().to_batches()
-    return batches[0] if batches else pa.RecordBatch.from_pylist([], table.schema)

@@ -26,6 +26,7 @@ from pgoutput_fast.schema.tables import (
     TAGGED_SCHEMA,
     TRANSACTIONS_SCHEMA,
     TRUNCATES_SCHEMA,
+    one_batch,
 )
 from pgoutput_fast.transactions.lost import rejected
 from pgoutput_fast.transactions.outcomes import TransactionOutcomes, chosen_rows, values_of
@@ -153,7 +154,7 @@ class CommittedView:
     def released(batch: pa.RecordBatch, outcomes: pa.RecordBatch) -> pa.RecordBatch:
         """The rows of committed transactions, with commit position and time."""
         rows = TransactionOutcomes.of_batch(outcomes).released(pa.Table.from_batches([batch]))
-        return _one_batch(rows)
+        return _tagged_batch(rows)
 
 
 # ---- a call ------------------------------------------------------------------------------------------------------
@@ -296,7 +297,7 @@ class _Call:
         """Takes the waiting rows of the open plain transaction. Its Begin had the position of its commit."""
         rows = self.reorder_buffer.take_rows([open_plain[0]]) if open_plain is not None else []
         if not all(isinstance(each, WaitingRows) for each in rows):
-            return [(_one_batch(pa.concat_tables([as_table(each) for each in rows])), None)]
+            return [(_tagged_batch(pa.concat_tables([as_table(each) for each in rows])), None)]
         return [(each, None) for each in rows]
 
     def give_due(self) -> None:
@@ -324,7 +325,7 @@ class _Call:
             if self.remainder is not None:
                 rows, self.remainder = self.remainder.of(rows)
             self.learnt = self._decoder.learn_from(self._native, self.learnt)
-            changes, records = self._decoder.decode_tagged(_one_batch(rows))
+            changes, records = self._decoder.decode_tagged(_tagged_batch(rows))
         self._changes += changes
         self._records.add(records, contents=True)
 
@@ -420,27 +421,15 @@ class _Records:
         parts = [each for each in parts if each.num_rows]
         if len(parts) < 2:
             return _together(parts, REJECTS_SCHEMA)
-        return _single(pa.Table.from_batches(parts).sort_by("seq"))
+        return one_batch(pa.Table.from_batches(parts).sort_by("seq"))
 
 
 def _together(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
     batches = [each for each in batches if each.num_rows] or batches[:1]
     if len(batches) == 1:
         return batches[0]
-    return _single(pa.Table.from_batches(batches, schema))
+    return one_batch(pa.Table.from_batches(batches, schema))
 
 
-def _single(table: pa.Table) -> pa.RecordBatch:
-    batches = table.combine_chunks().to_batches()
-    return batches[0] if batches else pa.RecordBatch.from_pylist([], table.schema)
-
-
-def _one_batch(table: pa.Table) -> pa.RecordBatch:
-    batches = table.to_batches()
-    if len(batches) > 1:
-        batches = table.combine_chunks().to_batches()
-    if len(batches) > 1:
-        raise ValueError(
-            "transactions with more than 2 GiB of payloads end in one call: pass fewer payloads to a call"
-        )
-    return batches[0] if batches else pa.RecordBatch.from_pylist([], TAGGED_SCHEMA)
+def _tagged_batch(table: pa.Table) -> pa.RecordBatch:
+    return one_batch(table, "transactions with more than 2 GiB of payloads end")

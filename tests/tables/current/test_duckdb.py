@@ -201,13 +201,15 @@ def test_a_file_that_is_no_database(tmp_path: Path) -> None:
         duckdb_table(tmp_path / "x", "t").position()
 
 
+@_BOTH
 def test_another_process_has_the_file_open(
-    loaded: DuckDBMerge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     """A call waits for it."""
+    loaded = numbered.load(_table(tmp_path, kind))
     code = "import duckdb, sys; c = duckdb.connect(sys.argv[1]); print(1, flush=True); input()"
     process = subprocess.Popen(
-        [sys.executable, "-c", code, str(tmp_path / "below" / "x.duckdb")],
+        [sys.executable, "-c", code, str(tmp_path / "below" / f"x.{kind}")],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )

@@ -15,7 +15,7 @@ import pytest
 
 from pgoutput_fast.merge.duckdb import DuckDBMerge
 from pgoutput_fast.merge.effect.effect import Effect, current_schema
-from pgoutput_fast.tables import duckdb, ducklake
+from pgoutput_fast.tables import ducklake
 from support import numbered
 from support.current_tables import Model, RandomEffects, ducklake_table
 from support.ducklake import LAKE
@@ -161,28 +161,6 @@ def test_tables_of_others_and_files_that_are_no_lake(loaded: DuckDBMerge, tmp_pa
     (tmp_path / "x").write_bytes(b"no database" * 1000)
     with pytest.raises(OSError, match="cannot be opened"):
         ducklake_table(tmp_path / "x", "t").position()
-
-
-@LAKE
-def test_another_process_has_the_catalog_open(
-    loaded: DuckDBMerge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    code = "import duckdb, sys; c = duckdb.connect(sys.argv[1]); print(1, flush=True); input()"
-    process = subprocess.Popen(
-        [sys.executable, "-c", code, str(tmp_path / "below" / "x.ducklake")],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    assert process.stdout.readline() == b"1\n"
-    with monkeypatch.context() as patch:
-        patch.setattr(duckdb, "_SECONDS", 0.2)
-        with pytest.raises(RuntimeError, match=r"another process has .* open: close it there"):
-            loaded.apply(numbered.effect([5]), 2)
-    process.communicate(b"\n", timeout=240)
-    loaded.apply(numbered.effect([5]), 2)
-    assert loaded.read().num_rows == 999
 
 
 def test_an_extension_for_another_duckdb(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from pgoutput_fast.tables.options import Merge, TableOptions
 from pgoutput_fast.tables.table import Commit, CommitLsn, ConflictError, DataFile, OutcomeUnknownError
 from support import numbered
 from support.buckets import Bucket, opened_bucket
-from support.current_tables import RandomEffects, delta_table
+from support.current_tables import RandomEffects, delta_table, names_of
 from support.forms import and_slow
 from support.marked import inline, mark_rows, read_with_delta_rs
 from support.readers import expect_model
@@ -185,27 +185,21 @@ def marking(tmp_path: Path) -> LocalMerge:
     return numbered.load(delta_table(tmp_path, "t", file_bytes=100, merge="on_read"))
 
 
-def _names(table: LocalMerge) -> set[str]:
-    now = table.table.now()
-    assert now is not None
-    return now.names
-
-
 def _vector_files(place: Path) -> set[str]:
     return {f"{each.parent.name}/{each.name}" for each in place.glob("_vectors/*")}
 
 
 def test_files_stay_while_their_rows_are_marked(marking: LocalMerge, tmp_path: Path) -> None:
-    place, before = tmp_path / "t", _names(marking)
+    place, before = tmp_path / "t", names_of(marking)
     marking.apply(numbered.effect([5, 950], [150, 2000]), 2)
     _expect(marking, place, (set(range(1000)) | {2000}) - {5, 950})
-    assert before < _names(marking)
-    assert len(_names(marking) - before) == 1
+    assert before < names_of(marking)
+    assert len(names_of(marking) - before) == 1
     assert len(_vector_files(place)) == 1
     # Another effect has vectors with all marked rows.
     marking.apply(numbered.effect([6], [151, 950]), 3)
     _expect(marking, place, (set(range(1000)) | {2000}) - {5, 6})
-    assert before < _names(marking)
+    assert before < names_of(marking)
     counts = {file.name: file.deleted.count for file in marking.table.now().files if file.deleted}
     assert sorted(counts.values()) == [1, 2, 2]
     assert marking.table.read(1).num_rows == 999
@@ -416,11 +410,11 @@ def test_vacuum_keeps_the_vectors_of_kept_versions(marking: LocalMerge, tmp_path
 
 def test_many_marks_rewrite_a_file(marking: LocalMerge, tmp_path: Path) -> None:
     """Above ten per cent of its rows."""
-    place, before = tmp_path / "t", _names(marking)
+    place, before = tmp_path / "t", names_of(marking)
     marking.apply(numbered.effect(range(100, 110)), 2)
-    assert _names(marking) == before
+    assert names_of(marking) == before
     marking.apply(numbered.effect([110]), 3)
-    assert len(before - _names(marking)) == 1
+    assert len(before - names_of(marking)) == 1
     assert not any(file.deleted for file in marking.table.now().files)
     _expect(marking, place, set(range(1000)) - set(range(100, 111)))
 
@@ -501,8 +495,8 @@ def test_targets_that_cannot_mark_rows(tmp_path: Path) -> None:
         FORMATS["delta"].check(open_store(tmp_path), TableOptions(merge="read"), "delta")  # type: ignore[arg-type]
 
 
-def _bucket_table(bucket: Bucket, count: int = 300) -> LocalMerge:
-    return numbered.load(delta_table(bucket.uri % "lake", "t", file_bytes=100, merge="on_read"), count)
+def _bucket_table(bucket: Bucket) -> LocalMerge:
+    return numbered.load(delta_table(bucket.uri % "lake", "t", file_bytes=100, merge="on_read"), 300)
 
 
 @pytest.mark.slow
@@ -511,12 +505,12 @@ def test_marked_rows_in_a_bucket() -> None:
     with opened_bucket("marked") as bucket:
         place = bucket.uri % "lake"
         table = _bucket_table(bucket)
-        before = _names(table)
+        before = names_of(table)
         mark_rows(str(open_store(place).at("t")), _file(table, 1).name, inline([3]))
         assert numbered.ids(table) == sorted({*range(300)} - {103})
         table.apply(numbered.effect([104, 5], [2000]), 2)
         table.apply(numbered.effect([250], [7]), 3)
-        assert before < _names(table)
+        assert before < names_of(table)
         left = sorted({*range(300), 2000} - {5, 103, 104, 250})
         for each in (table, delta_table(place, "t", merge="on_read")):
             assert numbered.ids(each) == left
@@ -616,10 +610,10 @@ def test_bounds_that_an_optimize_has_rounded(tmp_path: Path) -> None:
 
 
 def test_a_part_that_rewrites_a_file_with_new_marks(marking: LocalMerge, tmp_path: Path) -> None:
-    before = _names(marking)
+    before = names_of(marking)
     marking.apply_parts([numbered.effect([100, 200], [150]), numbered.effect(range(101, 140))], 2)
     _expect(marking, tmp_path / "t", set(range(1000)) - set(range(100, 140)) - {200})
-    assert len(before - _names(marking)) == 1
+    assert len(before - names_of(marking)) == 1
     assert [file.deleted.count for file in marking.table.now().files if file.deleted] == [1]
 
 

@@ -18,7 +18,7 @@ from pyiceberg.manifest import DataFileContent, ManifestContent
 from pgoutput_fast.merge.local import LocalMerge
 from pgoutput_fast.tables.table import ConflictError, DataFile, OutcomeUnknownError
 from support import numbered
-from support.current_tables import RandomEffects, iceberg_table
+from support.current_tables import RandomEffects, iceberg_table, names_of
 from support.forms import and_slow
 from support.iceberg_deletes import commit_deletes, delete_rows, vector
 from support.iceberg_files import open_table
@@ -37,12 +37,6 @@ def _expect(table: LocalMerge, place: Path, ids: set[int], native: bool = True) 
         assert sorted(rows["id"].to_pylist()) == sorted(ids)
 
 
-def _names(table: LocalMerge) -> set[str]:
-    now = table.table.now()
-    assert now is not None
-    return now.names
-
-
 def _marked(table: LocalMerge) -> list[DataFile]:
     now = table.table.now()
     assert now is not None
@@ -51,7 +45,7 @@ def _marked(table: LocalMerge) -> list[DataFile]:
 
 def _file(table: LocalMerge, number: int) -> str:
     """The name of a file of the current version, by its place in the order of writing."""
-    return sorted(_names(table))[number]
+    return sorted(names_of(table))[number]
 
 
 def _deletes(place: Path) -> set[str]:
@@ -70,16 +64,16 @@ def marking(tmp_path: Path) -> LocalMerge:
 
 
 def test_files_stay_while_their_rows_are_marked(marking: LocalMerge, tmp_path: Path) -> None:
-    before = _names(marking)
+    before = names_of(marking)
     marking.apply(numbered.effect([5, 950], [150, 2000]), 2)
     _expect(marking, tmp_path, (set(range(1000)) | {2000}) - {5, 950})
-    assert before < _names(marking)
-    assert len(_names(marking) - before) == 1
+    assert before < names_of(marking)
+    assert len(names_of(marking) - before) == 1
     assert len(_deletes(tmp_path)) == 3
     # Another effect replaces the deletes of a file by one that has all.
     marking.apply(numbered.effect([6], [151, 950]), 3)
     _expect(marking, tmp_path, (set(range(1000)) | {2000}) - {5, 6})
-    assert before < _names(marking)
+    assert before < names_of(marking)
     assert sorted(file.deleted.count for file in _marked(marking) if file.deleted) == [1, 2, 2]
     assert all(len(file.deleted.files) == 1 for file in _marked(marking))  # type: ignore[union-attr]
     assert marking.table.read(1).num_rows == 1000
@@ -116,11 +110,11 @@ def test_a_snapshot_and_its_manifests(marking: LocalMerge, tmp_path: Path) -> No
 
 def test_many_marks_rewrite_a_file(marking: LocalMerge, tmp_path: Path) -> None:
     """Above ten per cent of its rows. Its deletes leave the table with it."""
-    before = _names(marking)
+    before = names_of(marking)
     marking.apply(numbered.effect(range(100, 110)), 2)
-    assert _names(marking) == before
+    assert names_of(marking) == before
     marking.apply(numbered.effect([110]), 3)
-    assert len(before - _names(marking)) == 1
+    assert len(before - names_of(marking)) == 1
     assert not _marked(marking)
     # In a snapshot of its own, which readers of changes ignore.
     table = _opened(tmp_path)
@@ -206,7 +200,7 @@ def test_both_merges_do_what_a_model_does(key: str | None, tmp_path: Path) -> No
     table.vacuum()
     own = {each.name for each in (tmp_path / NAME).glob("*.parquet")}
     files = _marked(table)
-    assert own == _names(table) | {name for file in files for name, _ in file.deleted.files}  # type: ignore[union-attr]
+    assert own == names_of(table) | {name for file in files for name, _ in file.deleted.files}  # type: ignore[union-attr]
 
 
 # ---- rows that other programs marked ---------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import partial
 from types import TracebackType
 from typing import Literal
@@ -17,7 +16,7 @@ from pgoutput_fast.schema.types import stored_schema
 from pgoutput_fast.storage.stores import Store
 from pgoutput_fast.tables.data_files import row_groups
 from pgoutput_fast.tables.errors import MirrorBusyError
-from pgoutput_fast.tables.files import TableFiles, WrittenFile, file_prefix
+from pgoutput_fast.tables.files import TableFiles, WrittenFile, file_prefix, remove_files
 from pgoutput_fast.tables.formats import open_history
 from pgoutput_fast.tables.options import TableOptions
 from pgoutput_fast.tables.table import Commit, CommitLsn, ConflictError, DataFile, Joining
@@ -263,9 +262,8 @@ class HistoryFiles:
             files.__exit__(kind, error, trace)
         self._open.clear()
         if kind is not None:
-            for each in [file for written in self._written.values() for file in written]:
-                with suppress(Exception):
-                    self._store.remove(f"{each.directory}/{each.name}")
+            for written in self._written.values():
+                remove_files(self._store, written)
 
     def add(self, table: AppendTable, rows: pa.Table) -> None:
         """Adds rows of a table.

@@ -35,7 +35,7 @@ from pgoutput_fast.mirror.state.identity import expect_same
 from pgoutput_fast.mirror.state.layout import SEGMENTS, WRITER
 from pgoutput_fast.mirror.state.mirror_state import MirrorState
 from pgoutput_fast.mirror.state.points import MOST_POINTS, Points
-from pgoutput_fast.postgres.errors import StoppedError
+from pgoutput_fast.postgres.errors import NO_ANSWER, StoppedError
 from pgoutput_fast.postgres.interruptible import stopping
 from pgoutput_fast.postgres.session import describe_database, position_of
 from pgoutput_fast.protocol.lsn import Lsn
@@ -476,7 +476,7 @@ class Mirror:
 
     def _server_now(self) -> tuple[int, int] | None:
         """(the server's time, the end of its WAL); None without an answer."""
-        with suppress(Exception):
+        with suppress(*NO_ANSWER):
             return self._server.now()
         return None
 

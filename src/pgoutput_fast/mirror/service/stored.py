@@ -16,6 +16,7 @@ from pgoutput_fast.mirror.service.status import TableStatus, table_status, witho
 from pgoutput_fast.mirror.slot import slot_problem
 from pgoutput_fast.mirror.state.layout import SEGMENTS
 from pgoutput_fast.mirror.state.mirror_state import MirrorState
+from pgoutput_fast.postgres.errors import NO_ANSWER
 from pgoutput_fast.storage.stores import Store, open_store
 from pgoutput_fast.tables.formats import open_current
 from pgoutput_fast.tables.options import TableOptions
@@ -53,7 +54,7 @@ def status_of(
     view = ServerView("" if dsn is None else dsn, known.publications)
     server = None
     if dsn is not None:
-        with suppress(Exception):
+        with suppress(*NO_ANSWER):
             server = view.now()
     found = stored_status(store, known.format, known.table_options(options), state, view, server)
     if dsn is None or server is None:

@@ -28,15 +28,11 @@ _PIECE_ROWS = 1 << 14
 
 
 class Digests:
-    """Computes digests of rows. Digests of two objects cannot be compared.
+    """Computes digests of rows. Digests of two objects cannot be compared: each has a random secret."""
 
-    Args:
-        key: a secret; by default a random one.
-    """
-
-    def __init__(self, key: bytes | None = None) -> None:
+    def __init__(self) -> None:
         # The key parameter of BLAKE2b would cost an extra block per row.
-        self._hash = blake2b(secrets.token_bytes(_BYTES) if key is None else key, digest_size=_BYTES)
+        self._hash = blake2b(secrets.token_bytes(_BYTES), digest_size=_BYTES)
 
     def of(self, rows: pa.Table) -> RowDigests:
         """The digests of rows, two numbers per row. All tables must have the same columns and types."""
