@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from pgoutput_fast.capture.retention import Retention
@@ -101,15 +101,12 @@ class MirrorSettings:
         """The options that decide types of columns."""
         return f"numeric {self.options.numeric}, uuid {self.options.uuid}"
 
-    def snapshot(
-        self, slot: str | None, keep_going: Callable[[], bool], tables: Sequence[str] | None = None
-    ) -> Snapshot:
+    def snapshot(self, slot: str | None, keep_going: Callable[[], bool]) -> Snapshot:
         """Takes a snapshot of the chosen published tables. A locked table is lost from it, and can be loaded later.
 
         Args:
             slot: the slot that begins at the snapshot; None for none.
             keep_going: whether to keep waiting.
-            tables: qualified names; None for all.
 
         Raises:
             As `Snapshot`.
@@ -118,7 +115,6 @@ class MirrorSettings:
             self.dsn,
             self.publications,
             slot,
-            tables=tables,
             failover=self.failover and slot is not None,
             options=self.options,
             wanted=keep_going,

@@ -34,7 +34,7 @@ from pgoutput_fast.snapshot.snapshot import RANGE_BYTES, Snapshot, SnapshotBatch
 from pgoutput_fast.storage.stores import Store, open_store
 from pgoutput_fast.tables.options import TableOptions
 
-__all__ = ["Followed", "TableRows", "TableSource", "is_small", "rows_of"]
+__all__ = ["Followed", "TableRows", "TableSource", "is_beside", "is_small", "rows_of"]
 
 _log = logging.getLogger("pgoutput_fast.mirror")
 
