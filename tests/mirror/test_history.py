@@ -22,6 +22,7 @@ from pgoutput_fast.tables.delta import joining
 from pgoutput_fast.tables.options import TableOptions
 from pgoutput_fast.tables.table import OutcomeUnknownError
 from support.buckets import opened_bucket
+from support.current_tables import forget_statistics
 
 DIRECTORY = "history/public.t"
 
@@ -55,6 +56,18 @@ def test_a_new_column_after_dates_that_python_lacks(tmp_path: Path) -> None:
     table = AppendTable(open_store(tmp_path), DIRECTORY, TableOptions())
     _append(tmp_path, table, 300, _rows(3, span=span, note=pa.array(["x"])))
     assert [row["note"] for row in _read(tmp_path, "id", "note")] == [None, None, "x"]
+
+
+def test_files_without_a_count_of_rows(tmp_path: Path) -> None:
+    """As another program may write them: without statistics in the log."""
+    table = AppendTable(open_store(tmp_path), DIRECTORY, TableOptions())
+    for number in (1, 2):
+        sent = {"_change_type": pa.array(["insert"]), "_commit_lsn": pa.array([number * 100])}
+        _append(tmp_path, table, number * 100, _rows(number, **sent))
+    forget_statistics(tmp_path / DIRECTORY)
+    table = AppendTable(open_store(tmp_path), DIRECTORY, TableOptions())
+    assert table.count() == 2
+    assert table.after(0)["id"].to_pylist() == [1, 2]
 
 
 def test_columns_that_are_added_in_between(tmp_path: Path) -> None:

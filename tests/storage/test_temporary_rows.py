@@ -6,6 +6,7 @@ import threading
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 
 from pgoutput_fast.storage.temporary_rows import TemporaryRows
 
@@ -29,6 +30,15 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
     assert list(file.read(places[2])) == _batches(20, 5)
     chosen = [batch.select(["list", "id"]) for batch in _batches(0, 20)]
     assert list(file.read(places[0], ["list", "id"])) == chosen
+
+
+def test_its_space_is_given_back(tmp_path: Path) -> None:
+    file = TemporaryRows(tmp_path)
+    file.write(SCHEMA, _batches(0, 20))
+    file.close()
+    file.close()
+    with pytest.raises(ValueError, match="closed file"):
+        file.write(SCHEMA, _batches(0, 20))
 
 
 def test_readers_in_several_threads() -> None:

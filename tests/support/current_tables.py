@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import random
 import re
@@ -40,6 +41,7 @@ __all__ = [
     "delta_table",
     "duckdb_table",
     "ducklake_table",
+    "forget_statistics",
     "iceberg_table",
     "names_of",
     "open_table",
@@ -333,3 +335,12 @@ class RandomEffects:
         made = [{name: row.get(name) for name in names} for row in gone]
         rows = self.rows([0] * self.dice.choice([0, 1, 5, 40]))
         return Effect((), truncated, pa.Table.from_pylist(made, schema=types), rows)
+
+
+def forget_statistics(table: Path) -> None:
+    """Leaves a Delta table as programs do that write no statistics of files: the log has no counts of rows."""
+    for entry in (table / "_delta_log").glob("*.json"):
+        actions = [json.loads(line) for line in entry.read_text().splitlines() if line]
+        for action in actions:
+            action.get("add", {}).pop("stats", None)
+        entry.write_text("".join(f"{json.dumps(action)}\n" for action in actions))

@@ -5,6 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import sqlite3
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
@@ -20,7 +24,7 @@ from pyiceberg.exceptions import CommitStateUnknownException
 
 from pgoutput_fast.storage.stores import Store, open_store
 from pgoutput_fast.tables.files import TableFiles
-from pgoutput_fast.tables.iceberg.table import IcebergTable, IcebergTarget, open_catalog
+from pgoutput_fast.tables.iceberg.table import CATALOG, IcebergTable, IcebergTarget, open_catalog
 from pgoutput_fast.tables.options import TableOptions
 from pgoutput_fast.tables.parquet import ParquetTable
 from pgoutput_fast.tables.partitions import Partitioning
@@ -196,6 +200,47 @@ def test_one_of_two_makes_the_table(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match=r"something else changed .* public\.t"):
         append(two, [], 3, SCHEMA)
     assert seq_of(_table(tmp_path)) == 5
+
+
+def test_another_thread_makes_the_schema(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or another program: the catalog looks for it, and then inserts it."""
+    exists, looks = SqlCatalog.namespace_exists, iter([True])
+
+    def looked(catalog: SqlCatalog, name: Any) -> bool:
+        found = exists(catalog, name)
+        if next(looks, False):
+            catalog.create_namespace(name)
+        return found
+
+    monkeypatch.setattr(SqlCatalog, "namespace_exists", looked)
+    _add(tmp_path, _rows(0, 10))
+    assert _read(tmp_path).num_rows == 10
+
+
+def test_first_tables_in_several_threads(tmp_path: Path) -> None:
+    _table(tmp_path)  # makes the catalog
+    names = [f"s{k % 2}.t{k}" for k in range(12)]
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(lambda name: _add(tmp_path, _rows(0, 10), directory=name), names))
+    for name in names:
+        assert seq_of(_table(tmp_path, name)) == 9
+
+
+@pytest.mark.slow
+def test_a_catalog_that_another_program_locks(tmp_path: Path) -> None:
+    """SQLite would wait for 5 seconds."""
+    append(_table(tmp_path), [], 3, SCHEMA)
+    table = _table(tmp_path)
+    with (
+        ThreadPoolExecutor(1) as pool,
+        closing(sqlite3.connect(tmp_path / CATALOG, isolation_level=None)) as other,
+    ):
+        other.execute("BEGIN EXCLUSIVE")
+        appended = pool.submit(append, table, [], 7, SCHEMA)
+        time.sleep(6.5)
+        other.execute("ROLLBACK")
+        appended.result()
+    assert seq_of(_table(tmp_path)) == 7
 
 
 def test_a_commit_whose_outcome_is_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,11 @@ class TemporaryRows:
         if directory is not None:
             os.makedirs(directory, exist_ok=True)
         self._file = tempfile.TemporaryFile(prefix="pgoutput-fast-", dir=directory)  # noqa: SIM115
-        weakref.finalize(self, self._file.close)
+        self._closing = weakref.finalize(self, self._file.close)
+
+    def close(self) -> None:
+        """Gives the space back now, and not when nothing refers to the rows any more, such as an error's traceback."""
+        self._closing()
 
     def write(self, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> int:
         """Appends batches and returns their offset for `read`.

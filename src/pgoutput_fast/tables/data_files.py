@@ -31,6 +31,7 @@ __all__ = [
     "least_and_largest",
     "part_of",
     "row_groups",
+    "rows_in",
     "rows_that_stay",
     "stays_without",
 ]
@@ -200,6 +201,18 @@ def row_groups(
                 stays[deleted[first:last] - (begin - group.num_rows)] = False
                 rows, positions = rows_that_stay(rows, stays), positions[stays]
             yield positions, in_schema(rows, types)
+
+
+def rows_in(store: Store, directory: str, file: DataFile) -> int:
+    """How many rows a file has, with those that are marked deleted. The arguments are those of `row_groups`.
+
+    Raises:
+        FileNotFoundError: if the table does not know it, and the file is gone.
+    """
+    known: int | None = file.rows
+    if known is None:
+        return int(pq.read_metadata(open_file(os.fspath(store.at(f"{directory}/{file.name}")))).num_rows)
+    return known
 
 
 def has_ids(store: Store, directory: str, file: DataFile) -> bool:

@@ -15,7 +15,7 @@ from pgoutput_fast.storage.stores import Store, is_unfinished
 from pgoutput_fast.tables.advice import advised
 from pgoutput_fast.tables.columns import check_names, fitted, in_schema, merged
 from pgoutput_fast.tables.damaged import DamagedError
-from pgoutput_fast.tables.data_files import RUN, row_groups
+from pgoutput_fast.tables.data_files import RUN, row_groups, rows_in
 from pgoutput_fast.tables.files import CURRENT_FILE_BYTES, WrittenFile
 from pgoutput_fast.tables.options import Merge
 from pgoutput_fast.tables.table import Commit, CommitLsn, CurrentRows, OpenVersion, Table, Version
@@ -92,7 +92,10 @@ class CurrentFileTable(CurrentRows):
         found = self._load(version)
         if found is None:
             raise FileNotFoundError(f"{self} does not exist")
-        rows = sum(file.rows - (0 if file.deleted is None else file.deleted.count) for file in found.files)
+        rows = sum(
+            rows_in(self._store, self._directory, file) - (0 if file.deleted is None else file.deleted.count)
+            for file in found.files
+        )
         return rows, sum(file.nbytes for file in found.files)
 
     def schema_with(self, before: Version | None, rows: pa.Schema) -> pa.Schema:

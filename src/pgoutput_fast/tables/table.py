@@ -142,7 +142,8 @@ class DataFile:
 
     Attributes:
         name: its name in the table's directory.
-        rows: how many rows it has, with those that are marked deleted.
+        rows: how many rows it has, with those that are marked deleted; None in files of other programs that do not tell
+            the table. Then `data_files.rows_in` reads it.
         nbytes: its size in bytes.
         deleted: the rows that are marked deleted; None if there are none.
     """

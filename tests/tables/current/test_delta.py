@@ -38,7 +38,7 @@ from pgoutput_fast.tables.table import (
 )
 from support import numbered
 from support.buckets import opened_bucket
-from support.current_tables import delta_table
+from support.current_tables import delta_table, forget_statistics
 
 
 def _loaded(place: Path, **more: Any) -> LocalMerge:
@@ -338,6 +338,16 @@ def test_vacuum_leaves_new_files_of_others(small: LocalMerge, tmp_path: Path) ->
     os.utime(old, (week, week))
     assert small.vacuum() == 1
     assert new.exists()
+
+
+def test_a_file_without_a_count_of_rows(tmp_path: Path) -> None:
+    """Its footer has the count."""
+    table = numbered.load(delta_table(tmp_path, "t", merge="on_read"))
+    table.apply(numbered.effect([5, 6], [1000]), 2)
+    size = table.size()
+    assert size[0] == 999
+    forget_statistics(tmp_path / "t")
+    assert delta_table(tmp_path, "t").size() == size
 
 
 def test_short_files_become_one(tmp_path: Path) -> None:

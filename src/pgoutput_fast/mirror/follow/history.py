@@ -14,7 +14,7 @@ from pgoutput_fast.schema.evolution import widest
 from pgoutput_fast.schema.plain import to_types
 from pgoutput_fast.schema.types import stored_schema
 from pgoutput_fast.storage.stores import Store
-from pgoutput_fast.tables.data_files import row_groups
+from pgoutput_fast.tables.data_files import row_groups, rows_in
 from pgoutput_fast.tables.errors import MirrorBusyError
 from pgoutput_fast.tables.files import TableFiles, WrittenFile, file_prefix, remove_files
 from pgoutput_fast.tables.formats import open_history
@@ -78,7 +78,8 @@ class AppendTable:
     def count(self) -> int:
         """How many rows the table has."""
         known = self._table.known
-        return 0 if known is None else sum(file.rows for file in known.files)
+        files = () if known is None else known.files
+        return sum(rows_in(self._store, self.directory, file) for file in files)
 
     def expect_own(self, *, known: bool) -> None:
         """Checks that the mirror would not write into a table that it did not make.

@@ -32,7 +32,7 @@ def check_publications(
         tables: of the mirror.
         server: tells what is published.
         missing: the tables that were not published at the last check.
-        through: the tables have the commits up to this LSN.
+        through: the mirror has taken the commits up to this LSN. Some may still wait for their tables.
         quiet: gives tables without changes their new columns.
         keep_going: whether to go on. A table with locked partitions takes seconds.
 

@@ -17,12 +17,14 @@ history has all changes since the slot began, so all since the earliest of these
 - TRUNCATE gives the table another file.
 
 A table without a key is read in one snapshot. The rows and changes are put together in a table of its own, which nobody
-reads, because they may be larger than the memory.
+reads, because they may be larger than the memory. Rows that are read by their keys wait in a file for the same reason.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from typing import Literal
 
@@ -38,6 +40,7 @@ from pgoutput_fast.merge.match import Finder
 from pgoutput_fast.mirror.follow.history import AppendTable
 from pgoutput_fast.mirror.view.changes import Changes
 from pgoutput_fast.schema.metadata_columns import metadata_names
+from pgoutput_fast.storage.temporary_rows import TemporaryRows
 from pgoutput_fast.tables.columns import in_schema
 
 __all__ = ["apply_changes"]
@@ -52,6 +55,7 @@ def apply_changes(
     positions: tuple[int, int, int],
     read: Callable[[pa.Table], pa.Table],
     release: Callable[[], object] | Literal[False] = False,
+    directory: str | os.PathLike[str] | None = None,
 ) -> None:
     """Gives a table the rows of all ranges, as of one position.
 
@@ -65,18 +69,22 @@ def apply_changes(
             newest snapshot; the result has the commits up to the third one.
         read: reads the rows with some keys in the newest snapshot.
         release: called when the snapshot is not needed any more.
+        directory: for a file of rows; None for that of temporary files.
 
     Raises:
         ValueError: if the changes do not fit, such as after a change of the key. Then read all ranges again.
     """
     begin, snapshot, through = positions
     schema, has_changes = current_schema(columns), history.position() is not None
-    whole = _Whole(history.between(begin, snapshot), key, columns, read) if has_changes else None
-    if release:
-        release()
-    table.replace((batch for rows in base for batch in rows.select(schema.names).to_batches()), schema, begin)
-    if whole is not None:
-        table.apply_parts(whole, snapshot)
+    with closing(TemporaryRows(directory)) as found:
+        whole = _Whole(history.between(begin, snapshot), key, columns, read, found) if has_changes else None
+        if release:
+            release()
+        table.replace(
+            (batch for rows in base for batch in rows.select(schema.names).to_batches()), schema, begin
+        )
+        if whole is not None:
+            table.apply_parts(whole, snapshot)
     if has_changes and through > snapshot:
         table.apply_parts(_Effects(history.between(snapshot, through), key, columns), through)
 
@@ -106,28 +114,37 @@ class _Whole(_Effects):
     Args:
         read: reads the rows with some keys as of the position after all changes. It is called at once, and not by an
             iteration.
+        found: keeps these rows. The iterations read those of one part at a time.
 
     Raises:
         ValueError: if the changes do not fit.
     """
 
     def __init__(
-        self, changes: Changes, key: tuple[str, ...], columns: pa.Schema, read: Callable[[pa.Table], pa.Table]
+        self,
+        changes: Changes,
+        key: tuple[str, ...],
+        columns: pa.Schema,
+        read: Callable[[pa.Table], pa.Table],
+        found: TemporaryRows,
     ) -> None:
         super().__init__(changes, key, columns)
-        self._found: list[pa.Table] = []
+        # The rows of each part that lacks any: their offset, and their columns.
+        self._file, self._found = found, list[tuple[int, pa.Schema]]()
         for effect in super().__iter__():
             if effect.truncated:
                 raise ValueError("the table was truncated during its load")
             if effect.unfilled:
-                self._found.append(read(effect.rows.take(pa.array(_lacking(effect))).select(key)))
+                rows = read(effect.rows.take(pa.array(_lacking(effect))).select(key))
+                self._found.append((found.write(rows.schema, rows.to_batches()), rows.schema))
 
     def __iter__(self) -> Iterator[Effect]:
         found = iter(self._found)
         for rows in self._parts():
             effect = effect_of(rows, self._key)
             if effect.unfilled:
-                effect = _with_rows(effect, next(found))
+                place, schema = next(found)
+                effect = _with_rows(effect, pa.Table.from_batches(self._file.read(place), schema))
             yield replace(effect, gone=_without(_keys_of(rows, self._key), effect.rows.select(self._key)))
 
 

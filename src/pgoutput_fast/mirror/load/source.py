@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -21,6 +22,7 @@ from pgoutput_fast.mirror.load.keys import conditions
 from pgoutput_fast.mirror.load.ranges import LoadedRanges, TableAtRead
 from pgoutput_fast.mirror.server import ServerView
 from pgoutput_fast.mirror.settings import MirrorSettings
+from pgoutput_fast.mirror.state.layout import SPILL
 from pgoutput_fast.protocol.lsn import format_lsn
 from pgoutput_fast.schema.metadata_columns import metadata_names
 from pgoutput_fast.schema.plain import to_types
@@ -32,7 +34,7 @@ from pgoutput_fast.snapshot.snapshot import RANGE_BYTES, Snapshot, SnapshotBatch
 from pgoutput_fast.storage.stores import Store, open_store
 from pgoutput_fast.tables.options import TableOptions
 
-__all__ = ["Followed", "TableRows", "TableSource", "is_small", "rows_of"]
+__all__ = ["Followed", "TableRows", "TableSource", "is_beside", "is_small", "rows_of"]
 
 _log = logging.getLogger("pgoutput_fast.mirror")
 
@@ -234,6 +236,7 @@ class TableSource:
                 (begin, self._position, through),
                 lambda keys: self._found(keys, rejects),
                 self._settings.reads_apart and self._snapshot.close,
+                self._spill_directory,
             )
         except ValueError as problem:
             self.ranges.remove()
@@ -244,6 +247,12 @@ class TableSource:
         names = [*columns.names, UNREPRESENTABLE]
         rows = (_as_loaded(each, schema, through) for each in table.scan(names))
         return TableRows(through, schema, rows, rejects)
+
+    @property
+    def _spill_directory(self) -> str | os.PathLike[str] | None:
+        """Where rows wait in a file, as changes do: by default beside the tables, if they are on this machine."""
+        given = self._settings.options.spill_directory
+        return self._store.at(SPILL) if given is None and self._store.local else given
 
     def _found(self, keys: pa.Table, rejects: list[pa.RecordBatch]) -> pa.Table:
         """The rows with some keys in the snapshot."""

@@ -13,6 +13,7 @@ from pgoutput_fast.mirror.follow.apply_order import in_order
 from pgoutput_fast.schema.evolution import widen
 from pgoutput_fast.storage.paths import open_file
 from pgoutput_fast.tables.columns import in_schema
+from pgoutput_fast.tables.data_files import rows_in
 from pgoutput_fast.tables.table import Table
 
 __all__ = ["Changes", "read_changes"]
@@ -109,7 +110,7 @@ def read_changes(history: Table, after: int, through: int) -> Changes:
         if low is None or high is None:
             low, high = _bounds_in(file)
         if (low is None or low <= through) and (high is None or high > after):
-            found.append(_File(file, low, high, data.rows))
+            found.append(_File(file, low, high, rows_in(history.store, history.directory, data)))
     return Changes(version.schema, _parts(found), after, through)
 
 

@@ -14,6 +14,7 @@ from pgoutput_fast.spark.current.notes import Notes, read_notes
 from pgoutput_fast.spark.sessions import session_of
 from pgoutput_fast.storage.paths import absolute
 from pgoutput_fast.storage.stores import open_store
+from pgoutput_fast.tables.data_files import rows_in
 from pgoutput_fast.tables.formats import FORMATS, open_target
 from pgoutput_fast.tables.options import TableOptions
 from pgoutput_fast.tables.progress import Progress
@@ -100,9 +101,10 @@ def _row(targets: Mapping[str, FileTarget], progress: Progress, directory: str) 
     try:
         if record.format not in targets:
             raise ValueError(f"this version has no tables of changes of the format {record.format!r}")
-        known = targets[record.format].table(directory, "changes").known
+        table = targets[record.format].table(directory, "changes")
+        known = table.known
         own = None if known is None else known.ordinal
-        rows = None if known is None else sum(file.rows for file in known.files)
+        rows = None if known is None else sum(rows_in(table.store, directory, file) for file in known.files)
     except ValueError as problem:
         return directory, "stopped", reason or error_text(problem), since, None, None, None
     if own is None and stop is None:

@@ -79,6 +79,8 @@ _NEWEST_FORMAT = 2
 _NO_AUTHORITY = re.compile(r"^file:/(?!/)")
 # The catalog's name. SQL catalogs store it with every table.
 _NAME = "pgoutput_fast"
+# How long a commit waits for other users of a catalog in a file: the tables that other threads load, or programs.
+_LOCKED_SECONDS = 60
 
 
 class IcebergTarget(FileTarget):
@@ -90,7 +92,7 @@ class IcebergTarget(FileTarget):
     takes_catalog = True
     marks = True
     renames = True
-    # The tables share a catalog, and pyiceberg does not say that threads may.
+    # The tables of a target share a connection to the catalog, and pyiceberg does not say that threads may.
     side_by_side = False
     sign = "/metadata", ".metadata.json"
 
@@ -134,11 +136,22 @@ def open_catalog(store: Store, properties: Mapping[str, str]) -> Any:
             "format='iceberg' needs pyiceberg: pip install 'pyiceberg[pyarrow,sql-sqlite]'"
         ) from None
     if properties:
-        return load_catalog(**{"name": _NAME, **properties})
+        return load_catalog(**{"name": _NAME, **properties, **_patient(properties.get("uri", ""))})
     from sqlalchemy.engine import URL
 
     uri = URL.create("sqlite", database=str(store.at(CATALOG))).render_as_string()
-    return load_catalog(_NAME, type="sql", uri=uri)
+    return load_catalog(_NAME, type="sql", **_patient(uri))
+
+
+def _patient(uri: str) -> dict[str, str]:
+    """The property of a catalog in an SQLite file that lets it wait while others use the file: only one can write.
+
+    The default is 5 seconds, and then the error "database is locked".
+    """
+    given = uri.partition("?")[2]
+    if not uri.startswith("sqlite") or "timeout=" in given:
+        return {}
+    return {"uri": f"{uri}{'&' if given else '?'}timeout={_LOCKED_SECONDS}"}
 
 
 class IcebergTable(Table):
@@ -362,7 +375,7 @@ class IcebergTable(Table):
             ValueError: if another program has given the table a newer version of the format.
         """
         if commit.base is None:
-            self._catalog.create_namespace_if_not_exists(self._identifier[:-1])
+            self._make_namespace()
             transaction = self._created(commit.schema)
             if commit.partition_by:
                 with transaction.update_spec() as spec:
@@ -382,6 +395,15 @@ class IcebergTable(Table):
         _change_columns(transaction, commit.schema, replaced=commit.replaces)
         _expect_ids_of_files(self, transaction, commit.schema)
         return transaction
+
+    def _make_namespace(self) -> None:
+        namespace = self._identifier[:-1]
+        try:
+            self._catalog.create_namespace_if_not_exists(namespace)
+        except Exception:
+            # Catalogs in SQL look for it, and then insert it. Meanwhile another thread or program may have made it.
+            if not self._catalog.namespace_exists(namespace):
+                raise
 
     def _add_snapshot(self, transaction: Any, commit: Commit, deletes: Sequence[Any]) -> None:
         """Creates one snapshot, which adds and removes files, and sets the position.
