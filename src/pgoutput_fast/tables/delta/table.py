@@ -168,7 +168,9 @@ class DeltaTable(Table):
             if not self.store.local and "object store" in str(problem):
                 raise
             if number is not None:
-                raise FileNotFoundError(f"{self} has no version {number}, or has it no more") from problem
+                raise FileNotFoundError(
+                    f"version {number} of {self} does not exist, or was removed"
+                ) from problem
             raise self.damaged(problem) from problem
         except ValueError:
             if number is None:
