@@ -158,7 +158,7 @@ def test_a_vector_with_one_wrong_byte(written: tuple[Path, Vector], tmp_path: Pa
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"count": 4}, "it marks 3 rows, and the log says 4"),
+        ({"count": 4}, "it marks 3 rows, but the log says 4"),
         ({"nbytes": 39}, "its size is wrong"),
         ({"nbytes": 1 << 40}, "are too many"),
         ({"offset": 1}, "its size is wrong"),

@@ -292,7 +292,7 @@ def test_unfilled_values_are_refused(small: LocalMerge) -> None:
 
 def test_a_row_without_a_key_that_is_not_there(small: LocalMerge) -> None:
     gone = numbered.rows([1, 1, 2]).drop_columns(["_commit_lsn"])
-    with pytest.raises(ValueError, match="lacks rows that go"):
+    with pytest.raises(ValueError, match="lacks rows that changes remove"):
         small.apply(Effect((), False, gone, numbered.rows([])), 2)
     assert (small.position(), len(numbered.ids(small))) == (1, 1000)
 

@@ -130,7 +130,7 @@ def test_wider_types_and_new_columns_in_one_effect(kind: str, tmp_path: Path) ->
 
 def test_rows_without_a_key_that_are_not_there(loaded: DuckDBMerge) -> None:
     gone = numbered.rows([1, 1]).drop_columns(["_commit_lsn"])
-    with pytest.raises(ValueError, match="lacks rows that go"):
+    with pytest.raises(ValueError, match="lacks rows that changes remove"):
         loaded.apply(Effect((), False, gone, numbered.rows([7])), 2)
     assert (loaded.position(), loaded.read().num_rows) == (1, 1000)
 
