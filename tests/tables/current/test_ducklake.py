@@ -77,7 +77,7 @@ def test_earlier_versions_stay_until_they_are_removed(key: str | None, tmp_path:
     assert len(models) > 1
     for number, model in models.items():
         model.assert_equal(table, effects.compared, number)
-    with pytest.raises(FileNotFoundError, match="version 1000000 of .* does not exist"):
+    with pytest.raises(FileNotFoundError, match=r"version 1000000 of .* does not exist"):
         table.read(1_000_000)
 
 
