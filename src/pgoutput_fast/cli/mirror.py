@@ -123,7 +123,7 @@ _TrustWidening: TypeAlias = Annotated[
     bool,
     typer.Option(
         "--trust-widening",
-        help="do not load a table again because a column became wider: you state that no values were changed (USING)",
+        help="a column that became wider needs no load: you state that no values were changed (no USING)",
     ),
 ]
 _RenameColumns: TypeAlias = Annotated[

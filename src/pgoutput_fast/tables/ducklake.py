@@ -191,7 +191,7 @@ class DuckLakeCurrent(DuckDBCurrent):
             with suppress(self._duckdb.CatalogException, ValueError):
                 state = self.state_in(connection, at)
         if state is None or state.version > version:
-            raise FileNotFoundError(f"version {version} of {self} does not exist, or was removed")
+            raise FileNotFoundError(f"{self} has no version {version}")
         return state, at
 
 

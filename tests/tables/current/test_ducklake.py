@@ -70,14 +70,14 @@ def test_earlier_versions_stay_until_they_are_removed(key: str | None, tmp_path:
                 del models[number]
             # A version may be there as long as a snapshot has its rows.
             if gone - {max(gone)}:
-                with pytest.raises(FileNotFoundError, match="does not exist, or was removed"):
+                with pytest.raises(FileNotFoundError, match="has no version"):
                     table.read(min(gone))
             others.model.assert_equal(other)
     assert removed
     assert len(models) > 1
     for number, model in models.items():
         model.assert_equal(table, effects.compared, number)
-    with pytest.raises(FileNotFoundError, match=r"version 1000000 of .* does not exist"):
+    with pytest.raises(FileNotFoundError, match="has no version 1000000"):
         table.read(1_000_000)
 
 

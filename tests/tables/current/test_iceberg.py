@@ -75,7 +75,7 @@ def test_old_snapshots_and_their_files_are_removed(tmp_path: Path) -> None:
     assert now is not None
     assert table.vacuum(2) > 0
     assert table.read(now - 1).num_rows == 296
-    with pytest.raises(FileNotFoundError, match=f"version {now - 2} of .* does not exist"):
+    with pytest.raises(FileNotFoundError, match=f"has no version {now - 2}"):
         table.read(now - 2)
     assert table.read().num_rows == 295
     assert table.vacuum(2) == 0

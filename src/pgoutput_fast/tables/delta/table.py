@@ -168,9 +168,7 @@ class DeltaTable(Table):
             if not self.store.local and "object store" in str(problem):
                 raise
             if number is not None:
-                raise FileNotFoundError(
-                    f"version {number} of {self} does not exist, or was removed"
-                ) from problem
+                raise FileNotFoundError(f"{self} has no version {number}") from problem
             raise self.damaged(problem) from problem
         except ValueError:
             if number is None:
