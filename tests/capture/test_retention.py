@@ -162,7 +162,7 @@ def test_typed_files_of_an_earlier_version_are_refused(tmp_path: Path) -> None:
     progress.parent.mkdir()
     progress.write_text('{"last_seq": 2, "next_seq": 3}')
     (tmp_path / "typed" / "public.orders").mkdir()
-    refused = rf"{tmp_path} has typed files, which a capture no longer writes: .*pgspark\.write_tables.*remove {progress}"
+    refused = rf"{tmp_path} has typed files, which this version does not write: .*pgspark\.write_tables.*remove {progress}"
     capture = Capture("", "slot", ["captured"], tmp_path)
     for _ in range(2):
         with pytest.raises(CaptureError, match=refused):

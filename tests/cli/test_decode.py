@@ -380,9 +380,9 @@ def test_names_are_as_sql_writes_them(tmp_path: Path, capsys: Shown) -> None:
 @pytest.mark.parametrize(
     ("tables", "said"),
     [
-        ([("public", "t", "id"), ("public", "T", "id")], 'the tables public.t and public."T" for one'),
-        ([("a", "t", "id"), ("A", "t", "id")], 'the tables a.t and "A".t for one'),
-        ([("public", "t", "id"), ("public", "t", "ID")], "the columns id and ID of public.t for one"),
+        ([("public", "t", "id"), ("public", "T", "id")], 'tables public.t and public."T" are the same'),
+        ([("a", "t", "id"), ("A", "t", "id")], 'tables a.t and "A".t are the same'),
+        ([("public", "t", "id"), ("public", "t", "ID")], "columns id and ID of public.t are the same"),
         ([("temp", "t", "id")], "cannot have the table temp.t"),
     ],
 )

@@ -252,7 +252,7 @@ def test_names_that_duckdb_does_not_distinguish(lake: str, capsys: pytest.Captur
     MirrorState(open_store(lake)).set_table("public.T", TableRecord('public."T"', stage="follow"))
     for name in ("t", "T", 'public."T"'):
         assert main(["query", lake, f"FROM {name}"]) == 1
-        assert 'DuckDB takes the tables public."T" and public.t for one' in capsys.readouterr().err
+        assert 'DuckDB ignores case: tables public."T" and public.t are the same' in capsys.readouterr().err
 
 
 def test_without_duckdb(lake: str) -> None:

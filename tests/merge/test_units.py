@@ -152,7 +152,7 @@ def test_a_row_without_a_key_that_is_not_there(tmp_path: Path) -> None:
     nothing = rows.slice(0, 0).drop_columns([COMMIT_LSN])
     _apply_in_tasks(table, tmp_path, [Effect((), False, nothing, rows)], 1, 4)
     gone = pa.concat_tables([rows, rows]).drop_columns([COMMIT_LSN])
-    with pytest.raises(ValueError, match="lacks rows that go"):
+    with pytest.raises(ValueError, match="lacks rows that changes remove"):
         _apply_in_tasks(table, tmp_path, [Effect((), False, gone, rows.slice(0, 0))], 2, 4)
     assert (table.position(), table.read().num_rows) == (1, 5)
 
@@ -172,7 +172,7 @@ def test_a_row_without_a_key_that_no_file_can_have(left: str, units: int, tmp_pa
         if units
         else partial(table.apply, effect, 2)
     )
-    with pytest.raises(ValueError, match="lacks rows that go"):
+    with pytest.raises(ValueError, match="lacks rows that changes remove"):
         apply()
     assert table.position() == 1
 
@@ -302,7 +302,7 @@ def test_of_equal_rows_only_so_many_go() -> None:
     assert search.removed(pa.table({"a": [1, 3, 1, 2, 1]})).rows.tolist() == [0, 2, 3]
     assert search.removed(pa.table({"a": [1, 2]})).rows.tolist() == []
     search.check_complete("it")
-    with pytest.raises(ValueError, match="it lacks rows that go"):
+    with pytest.raises(ValueError, match="it lacks rows that changes remove"):
         Search(pa.table({"a": [1]}), keys=False).check_complete("it")
 
 

@@ -107,7 +107,7 @@ def test_a_row_that_somebody_removed(place: Place) -> None:
         mirror.run(until_lsn="now")
         (table,) = [each for each in mirror.status() if each.table == "public.t"]
     assert table.state == "stopped"
-    assert "public.t lacks rows that go: something else changed it" in (table.error or "")
+    assert "public.t lacks rows that changes remove: something else changed it" in (table.error or "")
 
 
 @pytest.mark.slow

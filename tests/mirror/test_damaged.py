@@ -220,8 +220,8 @@ def test_a_target_whose_memory_somebody_removed(place: Place) -> None:
     with place.mirror() as mirror:
         mirror.run(until_lsn="now")
         assert _stopped(mirror) == {
-            "t": f"the table in {history} is the history of a mirror that is not known here any more: restore _mirror, "
-            "use another target, or remove the history or move it away"
+            "t": f"the table in {history} is the history of a mirror whose state is gone: restore _mirror, use another "
+            "target, or move the history away"
         }
         assert history_of(place.target, "public.t")["id"].to_pylist() == [1]
         history.rename(place.target / "old")

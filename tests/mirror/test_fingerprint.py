@@ -75,7 +75,7 @@ def test_rows_stay_as_they_are(now: Fingerprint) -> None:
         (replace(_TABLE, oid=6), "another table"),
         (replace(_TABLE, members=("publication 1 701",)), "its publication was altered"),
         (replace(_TABLE, filters=("(id > 1)",)), "row filter"),
-        (replace(_TABLE, toast=201), "written again by ALTER TABLE"),
+        (replace(_TABLE, toast=201), "rewritten by ALTER TABLE"),
         (replace(_with(note=replace(_NOTE, xmin=800)), filenode=101), "its columns were altered"),
         (_with(note=replace(_NOTE, number=4)), "'note' was renamed, or added again"),
         # Another column was altered, too: perhaps both were renamed, and back.

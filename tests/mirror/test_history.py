@@ -299,7 +299,9 @@ def test_an_optimize_while_all_rows_are_replaced(tmp_path: Path) -> None:
         files.add(table, _rows(7))
         written, schema = files.of(table)
     assert schema is not None
-    with pytest.raises(RuntimeError, match=r"something else changed .* during the commit: run it again"):
+    with pytest.raises(
+        RuntimeError, match=r"something else changed .* during the commit, which did nothing: run it again"
+    ):
         table.commit(written, 200, schema, replace=True)
     assert [row["id"] for row in _read(tmp_path)] == [0, 1, 2]
     table.commit(written, 200, schema, replace=True)

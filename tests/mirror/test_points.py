@@ -48,7 +48,7 @@ def test_a_point_is_the_newest_that_is_not_later(target: Path) -> None:
 def test_what_is_not_recorded(target: Path, tmp_path: Path) -> None:
     for wanted, message in (
         (99, r"has no point as old as 0/63: the oldest is 0/64, committed at 2026-03-01T00:01:40\+00:00"),
-        (351, "goes up to 0/15E, and not to 0/15F: run the mirror, or take 'latest'"),
+        (351, "goes up to 0/15E, and not to 0/15F: run the mirror, or use 'latest'"),
         (DAY, r"has no point as old as 2026-03-01T00:00:00\+00:00"),
         (
             DAY + timedelta(seconds=301),

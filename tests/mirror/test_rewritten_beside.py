@@ -141,7 +141,7 @@ def test_an_error_of_the_other_thread(
             for n in range(3):
                 _update(keyed, 1 + 50 * n, 50)
                 keyed.run_in(mirror)
-    assert caplog.text.count("files cannot be written anew, which is tried again later") == 1
+    assert caplog.text.count("files cannot be rewritten now, which is tried again later") == 1
     assert _marked(keyed, "delta") == 150
     _update(keyed, 300, 1)
     keyed.run(merge="on_read")

@@ -81,7 +81,7 @@ def test_points_never_show_a_part_of_a_transaction(place: Place) -> None:
     last = found[-1]
     assert last.committed is not None
     assert at(place.target, last.committed) == at(place.target, last.through) == last.versions
-    with pytest.raises(LookupError, match="run the mirror, or take 'latest'"):
+    with pytest.raises(LookupError, match="run the mirror, or use 'latest'"):
         at(place.target, last.through + 1)
     with pytest.raises(LookupError, match="has no point as old as 0/1"):
         at(place.target, 1)

@@ -143,7 +143,7 @@ def test_forget_a_table(place: Place) -> None:
     place.database.execute("CREATE TABLE old (id int PRIMARY KEY)")
     assert _ended(place)[0] == 1
     (old,) = (each for each in status_of(place.target) if each.table == "public.old")
-    assert "is the history of a mirror that is not known here any more" in str(old.error)
+    assert "is the history of a mirror whose state is gone" in str(old.error)
 
 
 def test_a_mirror_that_is_stopped_before(place: Place) -> None:

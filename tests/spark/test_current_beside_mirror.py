@@ -227,7 +227,7 @@ def test_an_array_joins_the_key_of_a_mirrored_table(spark: Any, place: Place) ->
     database.execute("ALTER TABLE a REPLICA IDENTITY DEFAULT", "INSERT INTO a VALUES (3, '{3}')")
     Query(spark, place).follow()
     database.execute(both, "INSERT INTO a VALUES (4, '{4}')")
-    with pytest.raises(ValueError, match=r"public\.a: its key has the column 'part' now"):
+    with pytest.raises(ValueError, match=r"public\.a: its key now has the column 'part'"):
         Query(spark, place).follow()
     with place.mirror() as mirror:
         mirror.reload("public.a")

@@ -173,7 +173,7 @@ def test_an_insert_of_a_key_that_another_row_has(spark: Any, tmp_path: Path, kin
     assert take(1, 2) == [1, 2]
     assert take(2, 3) == [1, 2, 3]  # the row of an earlier batch is replaced
     with pytest.raises(
-        Exception, match=r"it makes a row whose key another row has\. Changes are missing before it"
+        Exception, match=r"its new row has the key of another row\. Earlier changes are missing"
     ):
         take(4, 5, 5)
     assert ids_now() == [1, 2, 3]

@@ -37,9 +37,9 @@ def test_a_table_that_is_lost(spark: Any, tmp_path: Path, lost: str) -> None:
     shutil.copytree(lake, tmp_path / "copy")
     shutil.rmtree(lake / lost)
     # The first sink has the table open, and finds out when it commits.
-    messages = ["is damaged: .* load the table again", "is gone: it would begin in the middle"]
+    messages = ["is damaged: .* load the table again", "is gone, and a new one would lack earlier changes"]
     if lost == ".":
-        messages = ["has no notes of the messages before"] * 2
+        messages = ["has no record of earlier messages"] * 2
     for again, message in zip((sink, pgspark.current_sink(lake)), messages, strict=True):
         with pytest.raises(ValueError, match=message):
             again(_batch(spark, segments, second.first_seq, second.last_seq), 1)

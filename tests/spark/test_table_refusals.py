@@ -111,7 +111,7 @@ def test_a_segment_is_missing_for_a_table_that_begins(spark: Any, segments: Path
     place, lake = tmp_path / "part", tmp_path / "lake"
     part_of(segments, place, 0, 2, 3)
     for mode in ("append", "overwrite", "error"):
-        with pytest.raises(ValueError, match=r"the source lacks messages .* Bring it back"):
+        with pytest.raises(ValueError, match=r"the source lacks messages .* Restore it"):
             pgspark.write_tables(place, lake, mode=mode)  # type: ignore[arg-type]
     assert not contents(lake)
     # Retention removes segments at the beginning.

@@ -204,7 +204,7 @@ def test_another_run_that_took_over(
 
     monkeypatch.setattr(runs.Run, "commit", overtaken)
     said = {
-        "this": r"process 7 on elsewhere \(since now\) writes tables to s3://lake/.* now.*This one ends",
+        "this": r"process 7 on elsewhere \(since now\) writes tables to s3://lake/.* now.*This process ends",
         "earlier": r"this run may not write to s3://lake/.* Let only one process at a time",
     }
     with pytest.raises(RuntimeError, match=said[version]):

@@ -232,7 +232,7 @@ def test_without_a_heartbeat_the_next_process_takes_it(uri: str) -> None:
             lease.check()
             _, said = holder.communicate("go on\n")
             assert f"process {os.getpid()} on " in said
-            assert "now, because this process wrote no heartbeat for 2 seconds. This one ends" in said
+            assert "now, because this process wrote no heartbeat for 2 seconds. This process ends" in said
             lease.check()
 
 
@@ -307,7 +307,7 @@ def test_a_takeover(uri: str) -> None:
     second.acquire(takeover=True)
     second.check()
     with pytest.raises(
-        BusyError, match=rf"process {os.getpid()} on .* \(since .*\) writes into .* now\. This one ends"
+        BusyError, match=rf"process {os.getpid()} on .* \(since .*\) writes into .* now\. This process ends"
     ):
         first.check()
     first.acquire(takeover=True)

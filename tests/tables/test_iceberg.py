@@ -183,7 +183,8 @@ def test_one_of_two_commits_at_a_time(tmp_path: Path, mode: Any, rows: pa.Table 
     assert seq_of(one) == seq_of(two) == 4
     append(one, added[0], 12, SCHEMA, mode)
     with pytest.raises(
-        RuntimeError, match=r"something else changed .* public\.t in .* during the commit: run it again"
+        RuntimeError,
+        match=r"something else changed .* public\.t in .* during the commit, which did nothing: run it again",
     ):
         append(two, added[1], 11, SCHEMA, mode)
     assert seq_of(_table(tmp_path)) == 12

@@ -43,7 +43,8 @@ def test_changes(tmp_path: Path) -> None:
     assert one.known is two.known is None
     append(one, _write(tmp_path, "one", 0).written, 9, SCHEMA, stream=STREAM)
     with pytest.raises(
-        RuntimeError, match=r"something else changed .*public\.t during the commit: run it again"
+        RuntimeError,
+        match=r"something else changed .*public\.t during the commit, which did nothing: run it again",
     ):
         append(two, _write(tmp_path, "other", 0).written, 9, SCHEMA)
     assert ordinal_of(two) == ordinal_of(one)

@@ -607,7 +607,9 @@ def test_files_that_are_gone_before_their_commit(tmp_path: Path) -> None:
     append(ParquetTable(store, "t"), _write(store, "one", 0), 9, SCHEMA, "append")
     files = _write(store, "two", 10)
     store.remove(f"t/{files[0].name}")
-    with pytest.raises(RuntimeError, match=r"is gone before it was committed.*The table is as before"):
+    with pytest.raises(
+        RuntimeError, match=r"something else removed .* before it was committed.*The table is as before"
+    ):
         append(ParquetTable(store, "t"), files, 19, SCHEMA, "append")
     table = ParquetTable(store, "t")
     assert seq_of(table) == 9
@@ -619,7 +621,7 @@ def test_an_error_of_the_store_says_what_to_do(tmp_path: Path) -> None:
     for number, message in (
         (errno.ENOSPC, rf"There is no space for files of tables in {tmp_path}.*Make space, and run it again"),
         (errno.EROFS, rf"This process may not write to {tmp_path}.*use another target"),
-        (errno.EIO, r"cannot be written.*Look at the disk"),
+        (errno.EIO, r"cannot be written.*Check the disk"),
     ):
         with pytest.raises(OSError, match=os.strerror(number)) as caught, advised(open_store(tmp_path)):
             raise OSError(number, os.strerror(number))

@@ -75,11 +75,11 @@ def test_a_vector_in_the_log(tmp_path: Path) -> None:
     stored = bytes.fromhex(OF_SPARK[1][1])[5:39]
     vector = Vector("i", vectors._encoded(stored + b"\0\0"), None, len(stored), 1)
     assert _positions(tmp_path, Vector.from_json(vector.to_json())) == [0]
-    with pytest.raises(ValueError, match="in the log is damaged: its size is another one"):
+    with pytest.raises(ValueError, match="in the log is damaged: its size is wrong"):
         _positions(tmp_path, replace(vector, nbytes=20))
     # The example of the protocol has an older form, which no reader has to know.
     old = Vector("i", "wi5b=000010000siXQKl0rr91000f55c8Xg0@@D72lkbi5=-{L", None, 40, 6)
-    with pytest.raises(ValueError, match="another form than the portable one"):
+    with pytest.raises(ValueError, match="does not have the portable form"):
         _positions(tmp_path, old)
 
 
@@ -158,11 +158,11 @@ def test_a_vector_with_one_wrong_byte(written: tuple[Path, Vector], tmp_path: Pa
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"count": 4}, "it marks 3 rows, and the log says 4"),
-        ({"nbytes": 39}, "its size is another one"),
+        ({"count": 4}, "it marks 3 rows, but the log says 4"),
+        ({"nbytes": 39}, "its size is wrong"),
         ({"nbytes": 1 << 40}, "are too many"),
-        ({"offset": 1}, "its size is another one"),
-        ({"offset": 1 << 40}, "its size is another one"),
+        ({"offset": 1}, "its size is wrong"),
+        ({"offset": 1 << 40}, "its size is wrong"),
     ],
     ids=str,
 )

@@ -88,7 +88,7 @@ def _follow_parent(stop: threading.Event, pause: threading.Event, passwords: _Pa
         else:
             pause.clear()
     stop.set()
-    passwords.take({"problem": "the process that has the password has ended"})
+    passwords.take({"problem": "the process that knows the password has ended"})
     threading.Event().wait(_GRACE_SECONDS)
     os._exit(3)
 

@@ -129,7 +129,7 @@ class Preparation:
         expect_own_plugin(slot, server)
         if settings.failover and not slot.failover:
             alter_slot(settings.dsn, settings.slot, failover=True)
-            _log.info("standbys may have slot %s from now on", settings.slot)
+            _log.info("standbys may synchronize slot %s from now on", settings.slot)
         slot_lsn = slot.confirmed_flush_lsn or 0
         self._watch.set_confirmed(slot_lsn)
         durable_lsn = self._directory.durable_lsn_with(newest)
@@ -162,7 +162,7 @@ class Preparation:
         raise CaptureError(
             f"{self._directory} has no segments of slot {name}, and {user}. A slot has one reader, such as a mirror or "
             "another capture: what one confirms, the server sends to nobody else. Choose another name for the slot of "
-            "this capture, which makes it. If nobody else needs the slot any more, end that client, and let the "
+            "this capture, which creates it. If nobody else needs the slot any more, end that client, and let the "
             f"capture adopt the slot where it is, at {format_lsn(slot.confirmed_flush_lsn or 0)} (adopt=True, "
             '--adopt, or "adopt": true in the option capture of a stream)'
         )

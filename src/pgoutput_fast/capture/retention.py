@@ -195,7 +195,7 @@ def expect_no_typed_files(store: Store) -> None:
     """
     if _TYPED_PROGRESS in store.names("typed"):
         raise ValueError(
-            f"{store} has typed files, which a capture no longer writes: write tables of the segments with "
+            f"{store} has typed files, which this version does not write: write tables from the segments with "
             f"pgspark.write_tables or pgspark.table_sink, and then remove {store}/{_TYPED_PROGRESS}"
         )
 

@@ -195,7 +195,7 @@ class Watch:
         now = self._known[name] = _Published(row["oid"], options, row["lists"], names)
         if known is not None:
             _log.warning(
-                "somebody altered publication %s: %s. The server sends later changes in this way",
+                "somebody altered publication %s: %s. The server sends later changes accordingly",
                 name,
                 _altered(known, now),
             )

@@ -52,9 +52,7 @@ def _show_version(is_set: bool) -> None:
         raise typer.Exit
 
 
-app = _group(
-    "pgoutput-fast", "Logical replication of PostgreSQL: look at it, capture it, decode it, mirror it."
-)
+app = _group("pgoutput-fast", "PostgreSQL's logical replication: inspect, capture, decode and mirror it.")
 _slots = _group("slots", "List, create, alter and drop replication slots.")
 app.command()(check)
 app.add_typer(_slots)
@@ -89,7 +87,7 @@ def _options(
         typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit."),
     ] = False,
 ) -> None:
-    """Logical replication of PostgreSQL: look at it, capture it, decode it, mirror it."""
+    """PostgreSQL's logical replication: inspect, capture, decode and mirror it."""
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
 

@@ -77,7 +77,7 @@ Json: TypeAlias = Annotated[bool, typer.Option("--json", help="one JSON object a
 Failover: TypeAlias = Annotated[
     bool,
     typer.Option(
-        "--failover", help="let standbys have the slot, so that it outlives a failover (17 and later)"
+        "--failover", help="let standbys synchronize the slot, so that it survives a failover (17 and later)"
     ),
 ]
 IcebergCatalog: TypeAlias = Annotated[
@@ -94,7 +94,8 @@ Tables: TypeAlias = Annotated[
     ),
 ]
 Target: TypeAlias = Annotated[
-    str, typer.Argument(metavar="TARGET", show_default=False, help="of the mirror: a directory or a URI")
+    str,
+    typer.Argument(metavar="TARGET", show_default=False, help="target of the mirror: a directory or a URI"),
 ]
 
 

@@ -50,7 +50,7 @@ def bench(
     ] = 400_000,
     json: Json = False,
 ) -> None:
-    """Measure how fast this machine decodes, beside memcpy.
+    """Measure how fast this machine decodes, compared with memcpy.
 
     The same rows are decoded from text and from binary. memcpy copies the bytes of their messages once. The table has 8
     columns: int4, int8, numeric(12,2), bool, timestamptz, uuid and two texts. The figures are medians of five rounds,

@@ -15,7 +15,7 @@ def demo(
         int | None,
         typer.Option(
             metavar="VERSION",
-            help="major version of PostgreSQL; the system's or the newest if it is not given",
+            help="major version of PostgreSQL; by default, the system's or the newest installed",
         ),
     ] = None,
     keep: Annotated[
@@ -25,8 +25,8 @@ def demo(
     """Run everything on this machine once, from a server to a lake.
 
     The tables and changes of a real PostgreSQL are captured while it works, and Spark writes Delta tables, which are
-    compared with the server. Then a mirror of the tables is killed and goes on, and DuckDB queries it. At the end there
-    is a page with what happened. The exit status is 0 only if every table equals the server's.
+    compared with the server. Then a mirror of the tables is killed and goes on, and DuckDB queries it. At the end, it
+    writes an HTML report. The exit status is 0 only if every table equals the server's.
 
     Example: pgoutput-fast demo --orders 2000
 

@@ -31,7 +31,7 @@ Lsns = Annotated[
 ]
 Kinds = Annotated[
     list[str] | None,
-    typer.Option("--kind", "-k", metavar="KIND", help="only this kind of message, such as insert"),
+    typer.Option("--kind", "-k", metavar="KIND", help="only these kinds of messages, such as insert,update"),
 ]
 Limit = Annotated[
     int | None, typer.Option("--limit", "-n", metavar="N", min=0, help="show at most this many messages")

@@ -36,7 +36,7 @@ _log = logging.getLogger("pgoutput_fast.mirror")
 
 
 _Adopt: TypeAlias = Annotated[
-    bool, typer.Option("--adopt", help="take over an existing slot, which nobody else may read")
+    bool, typer.Option("--adopt", help="take over an existing slot; nobody else may read it from then on")
 ]
 _Threads: TypeAlias = Annotated[
     int,
@@ -103,7 +103,7 @@ _Merge: TypeAlias = Annotated[
     ),
 ]
 _KeepPoints: TypeAlias = Annotated[
-    int, typer.Option(metavar="N", help="how many recorded points can be read")
+    int, typer.Option(metavar="N", help="how many of the newest points stay readable")
 ]
 _Keep: TypeAlias = Annotated[
     str | None,
@@ -123,15 +123,15 @@ _TrustWidening: TypeAlias = Annotated[
     bool,
     typer.Option(
         "--trust-widening",
-        help="state that whoever makes a column wider changes no values (no USING): no load is needed then",
+        help="a column that became wider needs no load: you state that no values were changed (no USING)",
     ),
 ]
 _RenameColumns: TypeAlias = Annotated[
     bool,
     typer.Option(
         "--rename-columns",
-        help="give a column that is renamed on the server its new name in place; by default, a new column gets its "
-        "values, and the old one stays beside it. Not for delta",
+        help="rename a column in place when it is renamed on the server; by default, a new column gets its values, and "
+        "the old one stays. Not for delta",
     ),
 ]
 _RemoveSegments: TypeAlias = Annotated[
@@ -156,7 +156,7 @@ _AnotherSource: TypeAlias = Annotated[
     bool,
     typer.Option(
         "--another-source",
-        help="for --repair: the tables get the rows of another server, or of a database with another name, in place "
+        help="for --repair: the tables get the rows of another server, or of a database with another name, instead "
         "of the previous one",
     ),
 ]

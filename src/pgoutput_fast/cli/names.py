@@ -26,7 +26,7 @@ def expect_distinct(table: str, columns: Sequence[str], remedy: str) -> None:
         other = names.setdefault(folded(column), column)
         if other != column:
             raise InputError(
-                f"DuckDB takes the columns {escaped(other)} and {escaped(column)} of {table} for one. {remedy}"
+                f"DuckDB ignores case: columns {escaped(other)} and {escaped(column)} of {table} are the same. {remedy}"
             )
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["alter", "create", "drop", "ls"]
 
-_Name = Annotated[str, typer.Argument(metavar="NAME", show_default=False, help="of the slot")]
+_Name = Annotated[str, typer.Argument(metavar="NAME", show_default=False, help="name of the slot")]
 
 
 def ls(dsn: DSN = "", password_command: PasswordCommand = "", json: Json = False) -> None:
@@ -127,13 +127,13 @@ def alter(
         typer.Option(
             "--failover/--no-failover",
             show_default=False,
-            help="whether standbys may have the slot (17 and later)",
+            help="whether standbys may synchronize the slot (17 and later)",
         ),
     ] = None,
 ) -> None:
     """Change a slot that exists. Nobody may read it meanwhile.
 
-    With --failover, standbys may have the slot, so that it outlives a failover.
+    With --failover, standbys may synchronize the slot, so that it survives a failover.
 
     Example: pgoutput-fast slots alter to_lake --dsn dbname=shop --failover
     """
@@ -146,7 +146,7 @@ def alter(
     if name not in found:
         raise LookupError(no_such_name("slot", name, found))
     alter_slot(dsn, name, failover=failover)
-    line(f"standbys {'may' if failover else 'do not'} have slot {name}")
+    line(f"standbys may {'' if failover else 'not '}synchronize slot {name}")
 
 
 def drop(

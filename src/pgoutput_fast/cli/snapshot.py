@@ -37,12 +37,11 @@ def snapshot(
     threads: Annotated[int, typer.Option(metavar="N", min=1, help="sessions that read at the same time")] = 1,
     json: Json = False,
 ) -> None:
-    """Write the published tables as Parquet files. All are as they were at one moment.
+    """Write the published tables as Parquet files, all as of one moment.
 
-    With --slot, the command creates this slot. The slot sends what changes after that moment: a capture or your own
-    program continues from it. Without --slot, nothing stays on the server. If the command fails or is stopped, it
-    drops the slot again. Tables that are complete by then stay in the directory: remove them, or name another
-    directory, before you run the command again.
+    With --slot, the command creates this slot, which sends what changes after that moment: a capture or your own
+    program continues from it. Without --slot, nothing stays on the server. If the command fails or is stopped, it drops
+    the slot. Complete tables stay in the directory: remove them, or name another one, before you run it again.
 
     Example: pgoutput-fast snapshot --dsn dbname=shop --publication shop --target tables/ --slot to_lake
     """

@@ -199,7 +199,7 @@ def _write_duckdb(tables: Iterable[Collected], target: Path, step: Callable[[str
             other = names.setdefault((folded(namespace), folded(name)), format_table(each))
             if other != format_table(each):
                 raise InputError(
-                    f"DuckDB takes the tables {other} and {format_table(each)} for one. {_ELSEWHERE}"
+                    f"DuckDB ignores case: tables {other} and {format_table(each)} are the same. {_ELSEWHERE}"
                 )
             rows = pa.RecordBatchReader.from_batches(
                 schema, (batch for table in each.tables(schema) for batch in table.to_batches())

@@ -129,7 +129,9 @@ class Views:
             same = [each for each in self._tables.names if _folded_parts(each) == _folded_parts(name)]
             try:
                 if len(same) > 1:
-                    raise InputError(f"DuckDB takes the tables {' and '.join(same)} for one. {_ELSEWHERE}")
+                    raise InputError(
+                        f"DuckDB ignores case: tables {' and '.join(same)} are the same. {_ELSEWHERE}"
+                    )
                 dataset = self._tables.open(name)
                 expect_distinct(name, dataset.schema.names, _ELSEWHERE)
             except (LookupError, MirrorError, OSError, ValueError) as problem:

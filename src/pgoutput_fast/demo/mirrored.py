@@ -188,7 +188,7 @@ def _ask(server: Server, target: Path, report: Report) -> None:
         asked = connection.sql(QUERY.replace("public.orders", "orders"))
         report.query, report.answer = QUERY, (list(asked.columns), asked.fetchall())
     if sorted(report.answer[1]) != sorted(_asked(server, QUERY)):
-        report.failures.append("DuckDB answers something else than the server")
+        report.failures.append("DuckDB's answer differs from the server's")
 
 
 def _asked(server: Server, query: str) -> list[tuple[Any, ...]]:

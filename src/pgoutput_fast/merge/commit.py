@@ -112,7 +112,7 @@ def until_committed(tables: Sequence[_T], attempt: Callable[[Sequence[_T]], Sequ
             return
     raise RuntimeError(
         f"something else changed {tables[0]} {_ATTEMPTS} times during a commit: let only one process mirror into it, "
-        "and run OPTIMIZE and the like less often. The table has nothing of this effect"
+        "and run OPTIMIZE and the like less often. The table is as before"
     )
 
 

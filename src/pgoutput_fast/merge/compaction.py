@@ -223,7 +223,7 @@ class Compaction:
             results = self.work.result(within)
         except Exception as problem:
             _log.warning(
-                "%s: files cannot be written anew, which is tried again later: %s",
+                "%s: files cannot be rewritten now, which is tried again later: %s",
                 self._table,
                 first_line(problem),
             )

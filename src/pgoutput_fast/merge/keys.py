@@ -77,8 +77,8 @@ def check_key(relation: Relation, types: UserTypes) -> None:
         if column.name in key and column_type_of(column, Options(), types).has("reg"):
             raise ValueError(
                 f"column {column.name!r} of the key of {relation.qualified_name} names objects of the server. Its text "
-                "becomes another one when an object is renamed, or with another search_path, and then its row cannot "
-                "be found. Give the column the type oid, or take another key"
+                "changes when an object is renamed, and with the search_path, so rows cannot be found by it. Give the "
+                "column the type oid, or use another key"
             )
 
 
@@ -92,5 +92,5 @@ def unchecked_array(schema: pa.Schema, key: Collection[str], before: Collection[
     """
     for name in key:
         if name not in before and name in schema.names and has_lists(schema.field(name).type):
-            return f"its key has the column {name!r} now, whose arrays may not have been checked before"
+            return f"its key now has the column {name!r}, whose arrays may not have been checked before"
     return None

@@ -95,8 +95,8 @@ class Search:
         """
         if not self._keys and self._left.any():
             raise ValueError(
-                f"{table} lacks rows that go: something else changed it, or a new column has a default, which rows "
-                f"that were there have on the server, but not here. Give it a key, or {LOAD_ANY_AGAIN}"
+                f"{table} lacks rows that changes remove: something else changed it, or older rows lack the default of "
+                f"a new column, which they have on the server. Give the table a key, or {LOAD_ANY_AGAIN}"
             )
 
 

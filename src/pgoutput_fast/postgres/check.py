@@ -169,7 +169,7 @@ def _of_wal_level(server: Server) -> Iterator[Finding]:
             yield Finding(
                 "error",
                 "effective_wal_level",
-                f"it is {server.settings['effective_wal_level']}, so the WAL of the primary does not have what changed",
+                f"it is {server.settings['effective_wal_level']}, so the WAL of the primary lacks the changes of rows",
                 "Create a logical slot on the primary, or set wal_level = logical there and restart it",
                 stops=True,
             )
@@ -177,7 +177,7 @@ def _of_wal_level(server: Server) -> Iterator[Finding]:
         yield Finding(
             "error",
             "wal_level",
-            f"it is {level}, so the WAL does not have what changed",
+            f"it is {level}, so the WAL lacks the changes of rows",
             f"Set wal_level = {'logical' if server.major < 19 else 'replica or logical'} and restart the server",
             stops=True,
         )
@@ -254,7 +254,7 @@ def _of_slot(cursor: Any, server: Server, name: str, slot: Slot | None) -> Itera
             "note",
             subject,
             "it does not exist yet",
-            "A capture or a mirror makes it. It sends what commits after that; a mirror also loads the rows of before",
+            "A capture or a mirror creates it. It sends later commits; a mirror also loads the earlier rows",
         )
         return
     if slot.plugin != "pgoutput":

@@ -35,7 +35,7 @@ def find_unsendable(table: str) -> str:
 def converted_here(what: str) -> str:
     """The log text after the server could not send an object in UTF-8, as a sentence without its full stop."""
     return (
-        f"the server cannot send {what} in UTF-8: there is a character without a form in it. It sends the texts in the "
-        "encoding of the database instead, and they are converted here, which is slower. A value with such a character "
-        "has no Arrow form: the rejects have it"
+        f"the server cannot send {what} in UTF-8, because a character has no form in it. From now on it sends texts in "
+        "the encoding of the database, and they are converted here, which is slower. A value with such a character has "
+        "no Arrow form: it goes to the rejects"
     )

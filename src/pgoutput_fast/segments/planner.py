@@ -118,8 +118,7 @@ def plan_read(
     if damaged is not None:
         raise ValueError(
             f"{redacted_uri(damaged.path)} has messages that were rejected when they were tagged, and changes may be "
-            "among them: read on with on_error='quarantine', which leaves them out. "
-            "rejects(spark.read.parquet(...)) gives them"
+            "among them: pass on_error='quarantine' to leave them out. rejects(spark.read.parquet(...)) returns them"
         )
     chosen = list(_chosen(segments, span, relations, outcomes, bounds))
     most, joined = task_bytes(sum(segment.row_groups[k].nbytes for segment, groups in chosen for k in groups))

@@ -236,6 +236,6 @@ def check_whole(segments: Sequence[Segment], start: int | None = None) -> None:
     gap = first_gap(segments, begin, segments[-1].last_seq + 1)
     if gap is not None:
         raise SegmentsGoneError(
-            f"no segment has messages {gap[0]} to {gap[1]}: at least one is missing. Bring it back, or pass the paths "
+            f"no segment has messages {gap[0]} to {gap[1]}: at least one is missing. Restore it, or pass the paths "
             "of the segments before the gap, or of those after it"
         )

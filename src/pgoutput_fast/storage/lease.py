@@ -133,12 +133,12 @@ class WriterLease:
             raise self._role.error(f"{self._mark} is damaged: {self._role.again}") from None
         if writer is None:
             raise self._role.error(
-                f"somebody removed {self._mark}, by which only one process writes: {self._role.again}"
+                f"somebody removed {self._mark}, which ensures that only one process writes: {self._role.again}"
             )
         if writer["token"] != self._token:
             silent = f", because this process wrote no heartbeat for {self._seconds:.0f} seconds"
             raise self._role.error(
-                f"{self._described(writer)} now{silent if self._heartbeat else ''}. This one ends"
+                f"{self._described(writer)} now{silent if self._heartbeat else ''}. This process ends"
             )
 
     def release(self) -> None:

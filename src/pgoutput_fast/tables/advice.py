@@ -15,7 +15,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 # delta-rs and pyarrow have the number of the system's error only in the message.
 _NUMBER = re.compile(r"(?:os error|errno) (\d+)")
 _REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
-_AFTER = "The tables are as before, or the next run finishes what this one began to commit"
+_AFTER = "The tables are as before, or the next run finishes the commit"
 
 
 @contextmanager
@@ -48,7 +48,7 @@ def _advice(problem: OSError, store: Store) -> str:
             f"This process may not write to {store}. Give it the permission, or use another target. {_AFTER}"
         )
     if store.local:
-        return f"{store} cannot be written. {_AFTER}. Look at the disk, and run it again"
+        return f"{store} cannot be written. {_AFTER}. Check the disk, and run it again"
     return (
         f"{store} cannot be reached, or refuses. {_AFTER}. Check that the bucket exists, the credentials, and the "
         "endpoint, and run it again"

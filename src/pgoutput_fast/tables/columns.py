@@ -67,7 +67,7 @@ def check_names(names: list[str], place: str, *, folded: bool) -> None:
         if same is not name:
             raise ValueError(
                 f"{place} cannot have both columns {same!r} and {name!r}"
-                + (": in tables of this kind, small and capital letters are the same" if same != name else "")
+                + (", because tables of this format ignore case" if same != name else "")
                 + ". Rename one on the server, or leave one out of the publication"
             )
 

@@ -274,9 +274,9 @@ class DuckDBCurrent(CurrentRows):
         if found and not own:
             other, mine = (".".join(map(quoted, names)) for names in (found[0][:2], self._names))
             raise ValueError(
-                f"{self._path} has the table {other} already, and for DuckDB {mine} is the same name, because "
-                "small and capital letters are the same there. Rename one of the two tables or schemas on the server, "
-                "or publish only one of them, or use another format"
+                f"{self._path} has the table {other} already, and DuckDB, which ignores case, cannot also have "
+                f"{mine}. Rename one of the two tables or schemas on the server, publish only one of them, or use "
+                "another format"
             )
         if not own or kind != "BASE TABLE":
             raise ValueError(f"{self} is not a table of a mirror: use another name, or remove it")
@@ -325,7 +325,7 @@ class DuckDBCurrent(CurrentRows):
         if now is None:
             raise FileNotFoundError(f"{self} does not exist")
         if version not in (None, now.version):
-            raise ValueError(f"{self} has no version but the one of now, which is {now.version}")
+            raise ValueError(f"{self} has only its current version, {now.version}")
         return now, ""
 
     def _batches(self, connection: Any, types: pa.Schema, at: str = "") -> Iterator[pa.RecordBatch]:

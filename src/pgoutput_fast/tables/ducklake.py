@@ -152,7 +152,7 @@ class DuckLakeCurrent(DuckDBCurrent):
             ValueError: if `keep` is less than 1.
         """
         if keep < 1:
-            raise ValueError("keep must be at least 1: the version of now stays")
+            raise ValueError("keep must be at least 1: the current version stays")
         now, before = self._state(), self._files()
         if now is None:
             return 0
@@ -191,7 +191,7 @@ class DuckLakeCurrent(DuckDBCurrent):
             with suppress(self._duckdb.CatalogException, ValueError):
                 state = self.state_in(connection, at)
         if state is None or state.version > version:
-            raise FileNotFoundError(f"{self} has no version {version}, or no longer")
+            raise FileNotFoundError(f"{self} has no version {version}")
         return state, at
 
 

@@ -226,7 +226,7 @@ class CurrentFileTable(CurrentRows):
 
     def vacuum(self, keep: int = 1) -> int:
         if keep < 1:
-            raise ValueError("keep must be at least 1: the version of now stays")
+            raise ValueError("keep must be at least 1: the current version stays")
         now = self._load()
         if now is None:
             return 0

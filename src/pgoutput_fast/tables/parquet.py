@@ -160,7 +160,7 @@ class ParquetTable(Table):
         if lost:
             self.store.remove(self._path(_PENDING))
             raise RuntimeError(
-                f"{self.store}/{self._path(min(lost))} is gone before it was committed: something else removed it. "
+                f"something else removed {self.store}/{self._path(min(lost))} before it was committed. "
                 "The table is as before. Let only one process write to the target, and run it again"
             )
         for name in left:

@@ -280,9 +280,7 @@ class ConflictError(RuntimeError):
     """Another program has committed to the table since it was read. The commit did nothing."""
 
     def __init__(self, table: object) -> None:
-        super().__init__(
-            f"something else changed {table} during the commit: run it again. The table has nothing of this run"
-        )
+        super().__init__(f"something else changed {table} during the commit, which did nothing: run it again")
 
 
 # Errors that concern a single table. Others, such as those of a store, or lack of memory, concern all tables.

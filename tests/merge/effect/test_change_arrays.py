@@ -59,7 +59,7 @@ def test_changes_that_are_not_committed() -> None:
 def test_a_change_type_that_does_not_exist(kind: str | None) -> None:
     table = changes().insert(id=1).insert(id=2, k=SECRET).table()
     said = error(edited(table, "_change_type", ["insert", kind]), "id")
-    assert said == "message 2, relation public.t: the change type of this row is none that exists"
+    assert said == "message 2, relation public.t: unknown change type"
 
 
 def test_an_old_row_without_its_new_row() -> None:

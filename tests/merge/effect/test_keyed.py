@@ -168,7 +168,7 @@ def test_behind_a_truncate_is_a_change_of_a_row_that_is_not_there(kind: str) -> 
     else:
         made.update(key(1), id=2)
     with pytest.raises(
-        ValueError, match=r"message 3, relation public.t: it changes a row that was not there"
+        ValueError, match=r"message 3, relation public.t: it changes a row that does not exist"
     ):
         effect(made)
 
@@ -183,11 +183,11 @@ def test_changes_that_contradict_each_other() -> None:
         changes().update(key(1), id=2).update(id=1),
         changes().insert(id=1).delete(id=1).update(id=1).insert(id=2),
     ):
-        with pytest.raises(ValueError, match=r"it changes a row that was not there.*load the table again"):
+        with pytest.raises(ValueError, match=r"it changes a row that does not exist.*load the table again"):
             effect(made)
     for made in (changes().insert(id=1).insert(id=1), changes().update(id=1).update(key(2), id=1)):
         with pytest.raises(
-            ValueError, match=r"message 2, relation public.t: it makes a row whose key another"
+            ValueError, match=r"message 2, relation public.t: its new row has the key of another"
         ):
             effect(made)
 

@@ -97,7 +97,7 @@ def test_truncate() -> None:
     assert (found.truncated, gone(found), rows(found)) == (True, [], [("d", None, None, 100, None)])
     made.delete(t="d").delete(t="d").insert(t="d")
     with pytest.raises(
-        ValueError, match=r"message 8, relation public.t: it removes a row that was not there"
+        ValueError, match=r"message 8, relation public.t: it removes a row that does not exist"
     ):
         effect(made)
 

@@ -58,7 +58,7 @@ def test_a_time_has_all_that_committed_until_then(place: Place) -> None:
         # No point has these changes yet. What may still come until the newest time, nobody knows.
         for time, expected in times[:-1]:
             assert _ids(place, "t", time) == expected
-        with pytest.raises(LookupError, match=r"goes up to .* run the mirror, or take 'latest'"):
+        with pytest.raises(LookupError, match=r"goes up to .* run the mirror, or use 'latest'"):
             _ids(place, "t", times[-1][0])
     place.run()
     before = _clock(place)

@@ -182,9 +182,7 @@ def test_a_table_gets_its_first_timestamps_late(small: LocalMerge) -> None:
 def test_names_that_are_the_same(tmp_path: Path) -> None:
     table = delta_table(tmp_path, "t")
     schema = current_schema(pa.schema({"id": pa.int64(), "ID": pa.int64()}))
-    with pytest.raises(
-        ValueError, match=r"both columns 'id' and 'ID'.*small and capital letters are the same"
-    ):
+    with pytest.raises(ValueError, match=r"both columns 'id' and 'ID'.*tables of this format ignore case"):
         table.replace([], schema, 1)
     assert table.version() is None
 
@@ -294,7 +292,7 @@ def test_unfilled_values_are_refused(small: LocalMerge) -> None:
 
 def test_a_row_without_a_key_that_is_not_there(small: LocalMerge) -> None:
     gone = numbered.rows([1, 1, 2]).drop_columns(["_commit_lsn"])
-    with pytest.raises(ValueError, match="lacks rows that go"):
+    with pytest.raises(ValueError, match="lacks rows that changes remove"):
         small.apply(Effect((), False, gone, numbered.rows([])), 2)
     assert (small.position(), len(numbered.ids(small))) == (1, 1000)
 

@@ -295,7 +295,7 @@ def test_a_file_that_is_removed_before_it_is_read(
     monkeypatch.setattr(JoinUnit, "run", late)
     table.apply(numbered.effect(range(100, 111)), 2)
     settle(table)
-    assert "files cannot be written anew, which is tried again later" in caplog.text
+    assert "files cannot be rewritten now, which is tried again later" in caplog.text
     table.apply(numbered.effect([111]), 3)
     _expect(table, set(range(1000)) - set(range(100, 112)))
 
@@ -314,7 +314,7 @@ def test_an_error_of_the_other_thread(
     table.apply(numbered.effect(range(100, 111)), 2)
     gate.open()
     settle(table)
-    assert "files cannot be written anew, which is tried again later" in caplog.text
+    assert "files cannot be rewritten now, which is tried again later" in caplog.text
     gate.problem = None
     table.apply(numbered.effect([111]), 3)
     settle(table)

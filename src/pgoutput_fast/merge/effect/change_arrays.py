@@ -160,11 +160,11 @@ def _kinds(changes: pa.Table, seq: npt.NDArray[np.int64], table: str | None) -> 
         row = pc.index(found.is_null(), True).as_py()
         if changes[_PREFIX + "change_type"][row].as_py() == ALTER:
             why = (
-                "columns were added or renamed here: give the effects of the changes before and after it apart, and "
-                "set the new columns in all rows in between"
+                "columns were added or renamed here: pass the changes before and after this row separately, and set "
+                "the new columns in all rows in between"
             )
             raise _problem(table, int(seq[row]), why)
-        raise _problem(table, int(seq[row]), "the change type of this row is none that exists")
+        raise _problem(table, int(seq[row]), "unknown change type")
     kinds: npt.NDArray[np.int32] = found.to_numpy()
     return kinds
 

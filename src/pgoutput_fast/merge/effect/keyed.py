@@ -88,9 +88,9 @@ def _check_order(changes: ChangeArrays, previous: RowNumbers, needs_row: Mask) -
     if wrong.any():
         row = int(np.flatnonzero(wrong)[0])
         reason = (
-            f"it changes a row that was not there. Changes are missing before it: {LOAD_ANY_AGAIN}"
+            f"it changes a row that does not exist. Earlier changes are missing: {LOAD_ANY_AGAIN}"
             if needs_row[row]
-            else f"it makes a row whose key another row has. Changes are missing before it: {LOAD_ANY_AGAIN}"
+            else f"its new row has the key of another row. Earlier changes are missing: {LOAD_ANY_AGAIN}"
         )
         raise changes.problem(row, reason)
 

@@ -33,7 +33,7 @@ def multiset_effect(changes: ChangeArrays) -> Effect:
     stays = ~_cancelled_rows(changes)
     goes = np.flatnonzero(stays & ~changes.puts)
     if changes.truncated and len(goes):
-        reason = f"it removes a row that was not there. Changes are missing before it: {LOAD_ANY_AGAIN}"
+        reason = f"it removes a row that does not exist. Earlier changes are missing: {LOAD_ANY_AGAIN}"
         raise changes.problem(goes[0], reason)
     gone, rows = assemble_each(changes, [goes, np.flatnonzero(stays & changes.puts)])
     return Effect(key=(), truncated=changes.truncated, gone=gone.drop_columns([COMMIT_LSN]), rows=rows)

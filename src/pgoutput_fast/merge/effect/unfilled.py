@@ -75,8 +75,8 @@ def fill(rows: pa.Table, unfilled: Sequence[Unfilled], found: pa.Table) -> pa.Ta
     missing = [each.column for each in unfilled if each.column not in found.column_names]
     if missing:
         raise RowLostError(
-            f"the table has no column {', '.join(map(repr, missing))}, but an update left its value as it was. Changes "
-            f"of the table's columns did not get into it: {LOAD_ANY_AGAIN}"
+            f"the table has no column {', '.join(map(repr, missing))}, but an update left its value unchanged. Earlier "
+            f"changes of its columns are missing: {LOAD_ANY_AGAIN}"
         )
     named, named_there = naming_rows(rows[UNREPRESENTABLE]), naming_rows(found[UNREPRESENTABLE])
     for each in unfilled:
@@ -106,8 +106,8 @@ def _places(keys: pa.Table, found: pa.Table, column: str) -> RowNumbers:
     if lost:
         raise RowLostError(
             f"the table lacks {lost} {'row' if lost == 1 else 'rows'} that changes refer to: an update left the value "
-            f"of column {column!r} as it was, but the table has no row with this key. Changes before it did not get "
-            f"into the table: {LOAD_ANY_AGAIN}"
+            f"of column {column!r} unchanged, but the table has no row with this key. Earlier changes are missing: "
+            f"{LOAD_ANY_AGAIN}"
         )
     return places
 

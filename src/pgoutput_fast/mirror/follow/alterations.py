@@ -115,6 +115,4 @@ def _why_rewritten(table: MirroredTable, server: ServerView) -> str | None:
         or server.has_row(table.record.on_server, table.record.new_file[2]) is not False
     ):
         return None
-    return (
-        "its rows were written again by ALTER TABLE, or it was emptied in a way that the server does not send"
-    )
+    return "its rows were rewritten by ALTER TABLE, or it was emptied in a way that the stream does not show"

@@ -99,8 +99,8 @@ class AppendTable:
             raise ValueError(f"{what} is not a table of a mirror: use another target, or remove it")
         if not known:
             raise ValueError(
-                f"{what} is the history of a mirror that is not known here any more: restore _mirror, use another "
-                "target, or remove the history or move it away"
+                f"{what} is the history of a mirror whose state is gone: restore _mirror, use another target, or move "
+                "the history away"
             )
 
     def expect_writer(self) -> None:

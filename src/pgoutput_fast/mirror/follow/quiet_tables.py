@@ -111,7 +111,7 @@ class QuietTables:
         kept = {name: each for name, each in table.record.columns.items() if name not in gone}
         shapes = table.record.shapes_with([*kept, *found], position)
         table.remember(columns=kept | found, shapes=shapes, awaited=None)
-        _log.info("%s has got %s", table.record.table, ", ".join(new))
+        _log.info("%s: added %s", table.record.table, ", ".join(new))
 
 
 def _new_columns(

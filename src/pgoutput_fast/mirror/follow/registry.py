@@ -119,7 +119,9 @@ class Tables:
                 continue
             if renamed is not None:
                 self._other_names[renamed] = record.oid, table
-                _log.warning("%s is %s now: it goes on under its first name", record.table, renamed)
+                _log.warning(
+                    "%s is %s on the server now: it goes on under its first name", record.table, renamed
+                )
             table.remember(renamed=renamed)
 
     def _renamed(self, name: object) -> MirroredTable | None:

@@ -401,7 +401,7 @@ class MirroredTable:
             return
         try:
             if not replace and files.must_widen(self.history, schema):
-                _log.info("%s has a wider column: its history is written again", self.record.table)
+                _log.info("%s has a wider column: its history is rewritten", self.record.table)
                 written, schema = files.widened(self.history, written, schema)
                 replace = True
             self.history.commit(written, position, schema, replace=replace)

@@ -340,7 +340,7 @@ def _rewritten(before: Fingerprint, now: Fingerprint) -> str | None:
     is_other_toast = before.toast != 0 and now.toast != 0 and before.toast != now.toast
     is_repacked = is_only_repacked(before, now)
     if is_other_toast and not is_repacked and not before.stays_logged:
-        return "its rows were written again by ALTER TABLE"
+        return "its rows were rewritten by ALTER TABLE"
     files = {before.filenode: now.filenode}
     files |= {
         each.filenode: now.leaves[oid].filenode for oid, each in before.leaves.items() if oid in now.leaves
@@ -355,7 +355,7 @@ def _rewritten(before: Fingerprint, now: Fingerprint) -> str | None:
         # tells the two apart.
         is_packable = is_repacked or (before.toast != 0 and before.toast == now.toast)
         if old is None or (old.xmin != each.xmin and not (is_packable and is_packed(old, each))):
-            return "its rows were written again, and its columns were altered"
+            return "its rows were rewritten, and its columns were altered"
     return None
 
 

@@ -251,7 +251,7 @@ def _at_lsn(known: list[Point], lsn: int, place: str) -> Point:
     if index == len(known) - 1 and lsn > known[-1].through:
         raise LookupError(
             f"{place} goes up to {format_lsn(known[-1].through)}, and not to {format_lsn(lsn)}: run the mirror, or "
-            "take 'latest'"
+            "use 'latest'"
         )
     return known[index]
 
@@ -307,7 +307,7 @@ def expect_until(known: list[Point], time: datetime, place: str) -> None:
     if microseconds_of(time) > (end := end_of(known)):
         until = (_EPOCH + timedelta(microseconds=end)).isoformat()
         raise LookupError(
-            f"{place} goes up to {until}, and not to {time.isoformat()}: run the mirror, or take 'latest'"
+            f"{place} goes up to {until}, and not to {time.isoformat()}: run the mirror, or use 'latest'"
         )
 
 

@@ -268,7 +268,7 @@ class _Reader:
                 if max(self.history_lsn, point.position) < lsn:
                     raise LookupError(
                         f"the history of {table} goes up to {format_lsn(max(self.history_lsn, 0))}, and not to "
-                        f"{format_lsn(lsn)}: run the mirror, or take 'latest', {format_lsn(newest)} or {point.lsn}"
+                        f"{format_lsn(lsn)}: run the mirror, or use 'latest', {format_lsn(newest)} or {point.lsn}"
                     )
         changes = self._changes(base.position, lsn)
         return Moment(table, lsn, base, changes.as_in(base.schema), self.record)
@@ -291,7 +291,7 @@ class _Reader:
     def _expect_known(self, lsn: int, end: int) -> None:
         if lsn > end:
             raise LookupError(
-                f"{self.store} goes up to {format_lsn(end)}, and not to {format_lsn(lsn)}: run the mirror, or take "
+                f"{self.store} goes up to {format_lsn(end)}, and not to {format_lsn(lsn)}: run the mirror, or use "
                 "'latest'"
             )
         for begin, end, _ in self.record.gaps:

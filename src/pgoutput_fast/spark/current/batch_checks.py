@@ -25,7 +25,7 @@ def check_target(store: Store, before: Notes, found: Emitted) -> None:
     if before.seq is None and found.began is not None and found.first > found.began:
         raise ValueError(
             f"the query began at message {found.began} and goes on at message {found.first}, but {store} has "
-            f"no notes of the messages before: the target was lost, or it is another one. {START_AGAIN}"
+            f"no record of earlier messages: the target was lost, or replaced. {START_AGAIN}"
         )
 
 
@@ -37,8 +37,8 @@ def check_notes(store: Store, before: Notes, first: int) -> None:
     """
     if before.directory is None and first > 0 and any(store.entries(CURRENT, recursive=True)):
         raise ValueError(
-            f"{store} has current tables, but the notes beside them ({NOTES_FILE}) are gone. They say which "
-            f"messages the tables have, and the batch begins at message {first}. {START_AGAIN}"
+            f"{store} has current tables, but {NOTES_FILE}, which records the messages that they have, is gone, and "
+            f"the batch begins at message {first}. {START_AGAIN}"
         )
 
 
@@ -57,7 +57,7 @@ def check_tables(
         raise ValueError(
             f"the sink was told to keep {added} in {store}, too, but the batch begins at message {first}: "
             f"the changes of {added} before it are missing. Start the query with a new checkpoint, so that it "
-            "reads all segments. Tables that have changes already leave them out. If the segments do not begin "
+            "reads all segments. Tables skip the changes that they have. If the segments do not begin "
             "with the table, load the target with a Mirror first"
         )
 

@@ -218,8 +218,8 @@ class _Batch:
         gap = first_gap(self.segments, self.after + 1, self.last + 1)
         if gap is not None:
             raise ValueError(
-                f"no segment has messages {gap[0]} to {gap[1]}, which the table needs, because it was stopped: bring "
-                f"the segments back. {LOAD_AGAIN}"
+                f"no segment has messages {gap[0]} to {gap[1]}, which the table needs, because it was stopped: "
+                f"restore the segments. {LOAD_AGAIN}"
             )
 
     def check_begun(self, taken: int) -> None:
@@ -238,7 +238,7 @@ class _Batch:
         if gap is not None:
             raise ValueError(
                 f"a transaction that began at message {begun} commits after message {self.after}, and no segment has "
-                f"messages {gap[0]} to {gap[1]}, where it may have rows. Bring the segments back, let a Mirror "
+                f"messages {gap[0]} to {gap[1]}, where it may have rows. Restore the segments, let a Mirror "
                 "load the tables, or let a query with a new checkpoint and target begin later (option starting)"
             )
 
@@ -330,7 +330,7 @@ class _Sink:
             known = notes.oids.get(table)  # the notes are of an earlier version
         if mirrored is not None or known in oids:
             raise ValueError(
-                f"the current table of {table} in {self._store} is gone: it would begin in the middle. "
+                f"the current table of {table} in {self._store} is gone, and a new one would lack earlier changes. "
                 + (f"Load it again with {RELOAD}" if mirrored is not None else START_AGAIN)
             )
 

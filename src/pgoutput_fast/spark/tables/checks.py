@@ -140,11 +140,11 @@ def _check_gap(run: Run, directory: str, after: int | None, source: Source) -> N
     if after is not None and gap[1] + 1 == source.first_seq:
         raise ValueError(
             f"{run.store}/{directory} goes up to message {after}, but the source begins at message "
-            f"{source.first_seq}: what comes in between is gone. Load the table again with mode='overwrite'"
+            f"{source.first_seq}: the changes in between are gone. Load the table again with mode='overwrite'"
         )
     raise ValueError(
         f"{run.store}/{directory} cannot be written: the source lacks messages {gap[0]} to {gap[1]}, which come before "
-        "others that it has. A segment is missing. Bring it back. If it is lost, pass the paths of the segments after "
+        "others that it has. A segment is missing. Restore it. If it is lost, pass the paths of the segments after "
         "the gap, and replace the table with mode='overwrite' or use another target"
     )
 
@@ -219,7 +219,7 @@ def _begin(
         raise ValueError(
             f"{run.store}/{part.directory} is not there, and the query goes on at message {first}. It began at "
             f"message {began}, but the segments lack messages {gap[0]} to {gap[1]}, where the table may have "
-            "changes. Bring them back. Or stop the query, and write the table from the segments that are there: "
+            "changes. Restore them. Or stop the query, and write the table from the segments that are there: "
             "write_tables(..., tables=[...], mode='overwrite')"
         )
     if batch.began is None and needed and source.has_before(first, part.oids):

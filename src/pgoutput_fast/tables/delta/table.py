@@ -168,7 +168,7 @@ class DeltaTable(Table):
             if not self.store.local and "object store" in str(problem):
                 raise
             if number is not None:
-                raise FileNotFoundError(f"{self} has no version {number}, or has it no more") from problem
+                raise FileNotFoundError(f"{self} has no version {number}") from problem
             raise self.damaged(problem) from problem
         except ValueError:
             if number is None:

@@ -129,13 +129,13 @@ class Vector:
         bitmap_type = _bitmap_type()
         name, data = self._data(store, directory)
         if data[: len(_MAGIC)] != _MAGIC:
-            raise _damaged(name, "it has another form than the portable one")
+            raise _damaged(name, "it does not have the portable form")
         try:
             bitmap = bitmap_type.deserialize(data[len(_MAGIC) :])
         except (ValueError, IndexError):
-            raise _damaged(name, "it is no roaring bitmap") from None
+            raise _damaged(name, "it is not a roaring bitmap") from None
         if len(bitmap) != self.count:
-            raise _damaged(name, f"it marks {len(bitmap)} rows, and the log says {self.count}")
+            raise _damaged(name, f"it marks {len(bitmap)} rows, but the log says {self.count}")
         if self.count and bitmap.max() >= rows:
             raise _damaged(name, f"it marks row {bitmap.max()} of a file with {rows} rows")
         return bitmap
@@ -145,7 +145,7 @@ class Vector:
         if self.storage == "i":
             data = _decoded(self.place)
             if not 0 <= len(data) - self.nbytes < 4:
-                raise _damaged("the log", "its size is another one")
+                raise _damaged("the log", "its size is wrong")
             return "the log", data[: self.nbytes]
         file = self.file
         name = unquote(self.place) if file is None else os.fspath(store.at(f"{directory}/{file}"))
@@ -161,10 +161,10 @@ class Vector:
         content.seek(0 if self.offset is None else self.offset)
         size = content.read(4)
         if int.from_bytes(size, "big") != self.nbytes or len(size) < 4:
-            raise _damaged(name, "its size is another one")
+            raise _damaged(name, "its size is wrong")
         data, checksum = content.read(self.nbytes), content.read(4)
         if len(data) < self.nbytes or checksum != crc32(data).to_bytes(4, "big"):
-            raise _damaged(name, "its checksum is another one, or it is cut")
+            raise _damaged(name, "its checksum is wrong, or it is cut off")
         return data
 
 

@@ -223,7 +223,7 @@ class IcebergTable(Table):
             snapshots = () if table is None else table.metadata.snapshots
             snapshot = next((each for each in snapshots if each.sequence_number == number), None)
             if snapshot is None:
-                raise FileNotFoundError(f"{self} has no version {number}, or has it no more")
+                raise FileNotFoundError(f"{self} has no version {number}")
             return self._version(table, snapshot)
         version, now = None, None if snapshot is None else snapshot.snapshot_id
         if table is not None:
