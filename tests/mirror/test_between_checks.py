@@ -131,3 +131,26 @@ def test_a_column_that_a_table_cannot_have_stops_that_table_only(place: Place) -
         assert quiet.state == "stopped"
         assert "'NOTE'" in str(quiet.error)
     expect_equal(place, "public.other")
+
+
+@pytest.mark.parametrize("steps", ["x to z, y to x, z to y", "x to z, z to x"])
+def test_labels_that_change_and_come_back(place: Place, steps: str) -> None:
+    place.database.execute(
+        "CREATE TYPE mood AS ENUM ('x', 'y')",
+        "CREATE TABLE t (id int PRIMARY KEY, m mood)",
+        "INSERT INTO t VALUES (1, 'x'), (2, 'y')",
+        "CREATE PUBLICATION mirrored FOR TABLE t",
+    )
+    place.run()
+    for step in steps.split(", "):
+        before, after = step.split(" to ")
+        place.database.execute(
+            f"ALTER TYPE mood RENAME VALUE '{before}' TO '{after}'",
+            f"INSERT INTO t SELECT max(id) + 1, '{after}' FROM t",
+        )
+    place.run()
+    expect_equal(place, "public.t")
+    place.database.execute("ALTER TYPE mood ADD VALUE 'new'", "INSERT INTO t VALUES (9, 'new')")
+    place.run()
+    expect_equal(place, "public.t")
+    assert loads_of(place, "public.t") == 2

@@ -32,6 +32,7 @@ from pgoutput_fast.mirror import Mirror, status_of
 from pgoutput_fast.postgres.passwords import PasswordCommand
 from pgoutput_fast.postgres.session import DsnError, connect, describe_database
 from support import pg
+from support.capturing import wait_until
 from support.mirrors import Following, current_of
 
 
@@ -181,6 +182,16 @@ def test_a_mirror_of_the_command_line(shop: Server, tokens: Tokens, tmp_path: Pa
     assert ids(tmp_path / "lake") == [1]
 
 
+def test_a_command_that_hangs_when_a_mirror_is_stopped(tmp_path: Path) -> None:
+    asked = tmp_path / "asked"
+    given = ["--slot", "to_lake", "--publication", "shop", "--target", str(tmp_path / "lake")]
+    words = ["--dsn", "host=127.0.0.1 port=1", "--password-command", f"sh -c 'touch {asked}; exec sleep 50'"]
+    with subprocess.Popen([sys.executable, "-m", "pgoutput_fast", "mirror", *given, *words]) as process:
+        wait_until(asked.exists, seconds=60)
+        process.terminate()
+        assert process.wait(40) == 0
+
+
 def fail() -> str:
     raise RuntimeError("the token sesame is too old")
 
@@ -193,6 +204,9 @@ def fail() -> str:
         (lambda: b"bytes", "a bytes"),
         (PasswordCommand("sh -c 'exit 3'"), r"\(sh\) ended with status 3"),
         (PasswordCommand("/nonexistent x"), "cannot be run"),
+        (PasswordCommand("true"), "it printed nothing"),
+        (PasswordCommand("printf 'sesame\\nsesame\\n'"), "it printed more than one line"),
+        (PasswordCommand("printf 'sesame\\377'"), "it printed bytes that are not UTF-8"),
     ],
 )
 def test_no_password(password: Any, what: str) -> None:

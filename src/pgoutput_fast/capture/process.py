@@ -32,6 +32,7 @@ __all__ = ["ASK_PASSWORD", "CaptureProcess", "Settings"]
 
 # How long a capture may take to write its messages when it is stopped.
 _STOP_SECONDS = 30.0
+_LISTENER_SECONDS = 1.0
 # How long the slot may seem ahead of the directory: the server may not have noticed that its client has died.
 _AHEAD_SECONDS = 5.0
 ASK_PASSWORD = '{"ask": "password"}'
@@ -254,6 +255,7 @@ class CaptureProcess:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        # It may wait for the user's function for the password, whose answer nobody needs any more.
         assert self._listener is not None
-        self._listener.join(_STOP_SECONDS)
+        self._listener.join(_LISTENER_SECONDS)
         self._process = None

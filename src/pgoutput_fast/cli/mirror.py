@@ -233,6 +233,7 @@ def mirror(
     end = position_or_now(until)
     prepare_process(context)
     import pgoutput_fast.mirror  # noqa: F401  # slow, and until then Ctrl-C ends the process at once
+    from pgoutput_fast.postgres.interruptible import stopping
 
     stop = stop_on_signals(quiet=quiet)
     with _service(context.params) as service:
@@ -243,7 +244,8 @@ def mirror(
         for table in forget or ():
             service.forget(table)
         service.run(until_lsn=end, stop=stop)
-        _expect_finished(service, until, stopped=stop.is_set(), quiet=quiet)
+        with stopping(stop):  # then it does not wait for the server's position
+            _expect_finished(service, until, stopped=stop.is_set(), quiet=quiet)
 
 
 def _service(given: Mapping[str, Any]) -> Mirror:

@@ -102,12 +102,12 @@ class PasswordCommand:
         """Runs the command. The last newline of its output is not part of the password.
 
         Raises:
-            PasswordError: if it fails, or takes longer than a minute.
+            PasswordError: if it fails, takes longer than a minute, or prints anything but one line.
         """
         command = shlex.split(self.text)
         try:
             done = subprocess.run(
-                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, timeout=_COMMAND_SECONDS
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, timeout=_COMMAND_SECONDS
             )
         except subprocess.TimeoutExpired:
             raise PasswordError(
@@ -121,4 +121,14 @@ class PasswordCommand:
             raise PasswordError(
                 f"the command for the password ({command[0]}) ended with status {done.returncode}"
             )
-        return done.stdout.rstrip("\r\n")
+        printed = done.stdout.rstrip(b"\r\n")
+        what = "nothing" if not printed else "more than one line" if b"\n" in printed else None
+        try:
+            password = printed.decode()
+        except UnicodeDecodeError:
+            what = "bytes that are not UTF-8"
+        if what is not None:
+            raise PasswordError(
+                f"the command for the password ({command[0]}) must print the password alone: it printed {what}"
+            )
+        return password

@@ -12,7 +12,7 @@ from pgoutput_fast.merge.effect.fill import parts_of
 from pgoutput_fast.mirror.follow.altered_columns import alter_row
 from pgoutput_fast.mirror.follow.changes import decoded_row
 from pgoutput_fast.mirror.follow.history import HistoryFiles
-from pgoutput_fast.mirror.follow.tables import MirroredTable, relation_columns, stopping
+from pgoutput_fast.mirror.follow.tables import MirroredTable, applying, relation_columns
 from pgoutput_fast.mirror.schema_changes.fingerprint import CatalogColumn, Fingerprint
 from pgoutput_fast.mirror.server import ServerView
 from pgoutput_fast.mirror.state.mirror_state import KnownColumn
@@ -46,7 +46,7 @@ class QuietTables:
             through: the commits up to this LSN were taken.
         """
         if table.follows and table.position is not None:
-            with stopping(table):
+            with applying(table):
                 self._check(table, now, through)
 
     def _check(self, table: MirroredTable, now: Fingerprint, through: int) -> None:

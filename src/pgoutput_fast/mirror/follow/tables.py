@@ -38,7 +38,7 @@ from pgoutput_fast.tables.errors import LOAD_AGAIN, RELOAD
 if TYPE_CHECKING:
     from pgoutput_fast.snapshot.progress import LoadProgress
 
-__all__ = ["CANNOT_APPLY", "MirroredTable", "relation_columns", "stopping"]
+__all__ = ["CANNOT_APPLY", "MirroredTable", "applying", "relation_columns"]
 
 _log = logging.getLogger("pgoutput_fast.mirror")
 
@@ -423,7 +423,7 @@ class MirroredTable:
             position: the LSN.
             more_waits: as for `CurrentTable`.
         """
-        with stopping(self):
+        with applying(self):
             self.change(position, more_waits=more_waits)
             self.changed()
 
@@ -447,7 +447,7 @@ class MirroredTable:
 
     def commit_rewritten(self, within: float | None = None) -> None:
         """Commits files of the current table that another thread has written anew, as `CurrentTable`."""
-        with stopping(self):
+        with applying(self):
             if self.follows and self.current.commit_rewritten(within):
                 self.read_position()
 
@@ -494,7 +494,7 @@ def _forget(table: MirroredTable, oldest: int | None) -> None:
 
 
 @contextmanager
-def stopping(table: MirroredTable) -> Iterator[None]:
+def applying(table: MirroredTable) -> Iterator[None]:
     """Stops a table that cannot take its changes, or lets it be loaded."""
     try:
         yield

@@ -141,6 +141,11 @@ JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace
 WHERE c.relkind OPERATOR(pg_catalog.=) 'r' AND b.root OPERATOR(pg_catalog.<>) b.oid
 """
 
+# ALTER TYPE ... RENAME VALUE writes the entry of a label again, and a name that comes back has another entry.
+_LABELS = """
+SELECT enumtypid::pg_catalog.int8, pg_catalog.concat(oid, ' ', xmin) FROM pg_catalog.pg_enum ORDER BY 1, 2
+"""
+
 _NONE: Mapping[Any, Any] = MappingProxyType({})
 
 _HORIZON = "SELECT pg_catalog.txid_snapshot_xmin(pg_catalog.txid_current_snapshot())"
@@ -187,6 +192,7 @@ def read_fingerprints(
     horizon = cursor.fetchone()[0] % (1 << 32)
     used = {column.type_oid for each in columns.values() for column in each.values()}
     types = read_types(cursor.connection) if any(oid >= FIRST_USER_OID for oid in used) else None
+    labels = _labels(cursor) if types else {}
     found = {}
     for oid, each in rows.items():
         _, schema, name, _, _, filenode, toast, *_ = each[0]
@@ -200,7 +206,7 @@ def read_fingerprints(
             tuple(what for what in OPERATIONS if what in operations[oid]),
             tuple(sorted(members[oid])),
             leaves.get(oid, {}),
-            _parts_of((column.type_oid for column in sent.values() if column.is_published), types),
+            _parts_of((column.type_oid for column in sent.values() if column.is_published), types, labels),
             horizon,
             each[0][9],
             repacks.get(oid, 0),
@@ -333,7 +339,18 @@ def _leaves(cursor: Any, oids: Sequence[int], repacks: Mapping[int, int]) -> dic
     return found
 
 
-def _parts_of(oids: Iterable[int], types: UserTypes | None) -> dict[str, tuple[str, ...]]:
+def _labels(cursor: Any) -> dict[int, list[str]]:
+    """{oid of an enum: its labels, each as its entry in the catalog}."""
+    cursor.execute(_LABELS)
+    found: dict[int, list[str]] = {}
+    for oid, entry in cursor.fetchall():
+        found.setdefault(oid, []).append(entry)
+    return found
+
+
+def _parts_of(
+    oids: Iterable[int], types: UserTypes | None, labels: Mapping[int, Sequence[str]]
+) -> dict[str, tuple[str, ...]]:
     """The parts of the enums and composites among these types and the types that they use."""
     types, found, left = types or NO_TYPES, {}, list(oids)
     seen: set[int] = set()
@@ -345,7 +362,7 @@ def _parts_of(oids: Iterable[int], types: UserTypes | None) -> dict[str, tuple[s
         one = types[oid]
         left += [one.of, *(each.type_oid for each in one.fields)]
         if one.kind == "enum":
-            found[str(oid)] = ("enum", *one.labels)
+            found[str(oid)] = ("enum", *labels.get(oid, ()))
         elif one.kind == "composite":
             fields = (f"{each.name} {each.type_oid} {each.typmod}" for each in one.fields)
             found[str(oid)] = ("composite", *fields)

@@ -10,8 +10,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
-import psycopg2
-
 from pgoutput_fast.base.display import no_such_name
 from pgoutput_fast.capture.errors import CaptureError
 from pgoutput_fast.capture.process import CaptureProcess, Settings
@@ -38,6 +36,7 @@ from pgoutput_fast.mirror.state.identity import expect_same, expect_source
 from pgoutput_fast.mirror.state.layout import CONSUMER, SPILL
 from pgoutput_fast.mirror.state.mirror_state import MirrorState, Progress
 from pgoutput_fast.mirror.state.points import Points
+from pgoutput_fast.postgres.errors import NO_ANSWER
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.segments.names import bytes_after
 from pgoutput_fast.storage.paths import is_uri
@@ -305,7 +304,7 @@ class MirrorRun:
             if time.monotonic() >= next_look:
                 try:
                     self._check_publications()
-                except psycopg2.Error as problem:  # the capture reports a server that is away for too long
+                except NO_ANSWER as problem:  # the capture reports a server that is away for too long
                     _log.warning("the publications cannot be read now: %s", str(problem).strip())
                 next_look = time.monotonic() + _LOOK_SECONDS
             stop.wait(min(max(self._settings.seconds / 20, shortest), _POLL_SECONDS[1]))
