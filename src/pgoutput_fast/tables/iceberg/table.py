@@ -375,7 +375,7 @@ class IcebergTable(Table):
             ValueError: if another program has given the table a newer version of the format.
         """
         if commit.base is None:
-            self._make_namespace()
+            _make_namespace(self._catalog, self._identifier[:-1])
             transaction = self._created(commit.schema)
             if commit.partition_by:
                 with transaction.update_spec() as spec:
@@ -395,15 +395,6 @@ class IcebergTable(Table):
         _change_columns(transaction, commit.schema, replaced=commit.replaces)
         _expect_ids_of_files(self, transaction, commit.schema)
         return transaction
-
-    def _make_namespace(self) -> None:
-        namespace = self._identifier[:-1]
-        try:
-            self._catalog.create_namespace_if_not_exists(namespace)
-        except Exception:
-            # Catalogs in SQL look for it, and then insert it. Meanwhile another thread or program may have made it.
-            if not self._catalog.namespace_exists(namespace):
-                raise
 
     def _add_snapshot(self, transaction: Any, commit: Commit, deletes: Sequence[Any]) -> None:
         """Creates one snapshot, which adds and removes files, and sets the position.
@@ -489,6 +480,16 @@ class IcebergTable(Table):
             if name.endswith(".avro") and name.rpartition("/")[2] not in named:
                 removed += self.store.remove(name)
         return removed
+
+
+def _make_namespace(catalog: Any, name: tuple[str, ...]) -> None:
+    """Makes a namespace of a catalog, unless there is one."""
+    try:
+        catalog.create_namespace_if_not_exists(name)
+    except Exception:
+        # Catalogs in SQL look for it, and then insert it. Meanwhile another thread or program may have made it.
+        if not catalog.namespace_exists(name):
+            raise
 
 
 def _change_columns(transaction: Any, schema: pa.Schema, *, replaced: bool) -> None:
