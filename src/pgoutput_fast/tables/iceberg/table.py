@@ -491,6 +491,16 @@ class IcebergTable(Table):
         return removed
 
 
+def _make_namespace(catalog: Any, name: tuple[str, ...]) -> None:
+    """Makes a namespace of a catalog, unless there is one."""
+    try:
+        catalog.create_namespace_if_not_exists(name)
+    except Exception:
+        # Catalogs in SQL look for it, and then insert it. Meanwhile another thread or program may have made it.
+        if not catalog.namespace_exists(name):
+            raise
+
+
 def _change_columns(transaction: Any, schema: pa.Schema, *, replaced: bool) -> None:
     """Gives a table the columns of the rows, in a transaction."""
     if rename_columns(transaction, schema):
