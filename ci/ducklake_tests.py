@@ -35,6 +35,7 @@ TESTS = (
     "tests/merge/test_staged.py",
     "tests/cli/test_query.py::test_the_rows_of_the_server_in_ducklake",
     "tests/mirror/test_ducklake.py",
+    "tests/mirror/test_renamed_columns.py::test_values_without_an_arrow_form",
 )
 
 

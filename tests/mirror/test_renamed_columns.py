@@ -17,6 +17,7 @@ from pgoutput_fast.mirror import fresh, verify
 from pgoutput_fast.mirror.follow.quiet_tables import QuietTables
 from pgoutput_fast.mirror.view.datasets import TablesAt
 from pgoutput_fast.tables.options import TableOptions
+from support.ducklake import LAKE
 from support.forms import and_slow
 from support.iceberg_files import files_of, forget_ids, has_ids, open_table, read_by_ids
 from support.mirrors import (
@@ -71,6 +72,7 @@ _KILLS = {
     "iceberg": ["pgoutput_fast.merge.local", "LocalMerge.apply_parts", 1],
     "duckdb": ["pgoutput_fast.merge.duckdb", "DuckDBMerge.apply_parts", 1],
 }
+_KILLS |= {"delta": _KILLS["iceberg"], "ducklake": _KILLS["duckdb"]}
 
 
 def _make(place: Place, *tables: str) -> None:
@@ -83,6 +85,25 @@ def _make(place: Place, *tables: str) -> None:
             *([] if table == "with_key" else [f"ALTER TABLE {table} REPLICA IDENTITY FULL"]),
         )
     place.database.execute("CREATE PUBLICATION mirrored FOR ALL TABLES")
+
+
+def _marks(rows: pa.Table, names: list[str]) -> dict[int, list[str]]:
+    """The columns whose values have no Arrow form, as far as the server has them, by id."""
+    marks = rows.select(["id", "_unrepresentable"]).to_pylist()
+    assert len({row["id"] for row in marks}) == len(marks)
+    return {row["id"]: [name for name in names if name in (row["_unrepresentable"] or ())] for row in marks}
+
+
+def _marks_on_server(place: Place, table: str) -> tuple[list[str], dict[int, list[str]]]:
+    with place.database.session() as connection, connection.cursor() as cursor:
+        cursor.execute(f"SELECT * FROM {table} LIMIT 0")
+        names = [column.name for column in cursor.description]
+        cursor.execute(f"SELECT id, {', '.join(f'{name}::text' for name in names)} FROM {table}")
+        rows = {
+            row[0]: [name for name, text in zip(names, row[1:], strict=True) if "infinity" in (text or "")]
+            for row in cursor.fetchall()
+        }
+        return names, rows
 
 
 def _seen(rows: pa.Table) -> tuple[list[str], Counter[str]]:
@@ -144,6 +165,94 @@ def test_each_position(server: Server, tmp_path: Path, monkeypatch: pytest.Monke
                 _expect_fresh(place, table, expected[table], position=lsn)
         for table in _TABLES if format == "iceberg" else ():
             _expect_others(place, table, expected[table])
+
+
+# What is done to both tables (id, a, b, z), whose columns b (a list of dates) and z (a date) have infinite values.
+_MARKED_STEPS = (
+    (
+        "INSERT INTO {t} VALUES (6, 6, '{{infinity}}', NULL)",
+        "UPDATE {t} SET a = 7 WHERE id = 5",
+        "ALTER TABLE {t} RENAME b TO c",
+        "INSERT INTO {t} VALUES (7, 7, '{{2020-01-01, -infinity}}', 'infinity')",
+        "UPDATE {t} SET a = a + 10 WHERE id IN (3, 6)",
+        "DELETE FROM {t} WHERE id = 1",
+    ),
+    (
+        "ALTER TABLE {t} RENAME c TO d",
+        "DELETE FROM {t} WHERE id = 5",
+        "UPDATE {t} SET a = 8 WHERE id IN (2, 3)",
+    ),
+    ("ALTER TABLE {t} DROP z", "DELETE FROM {t} WHERE id = 7", "UPDATE {t} SET a = 9 WHERE id IN (2, 6)"),
+    ("ALTER TABLE {t} RENAME d TO e",),
+    ("ALTER TABLE {t} ADD d date[]", "UPDATE {t} SET d = '{{infinity}}' WHERE id IN (2, 3)"),
+)
+
+
+@pytest.mark.newest_server
+@pytest.mark.parametrize(
+    "form",
+    [
+        *and_slow(
+            ["delta on_write beside", "iceberg on_read in place"],
+            [
+                ("duckdb on_write in place",),
+                ("delta on_read beside",),
+                ("iceberg on_write beside",),
+                ("iceberg on_write in place",),
+                ("duckdb on_write beside",),
+            ],
+        ),
+        pytest.param("ducklake on_write beside", marks=LAKE),
+        pytest.param("ducklake on_write in place", marks=LAKE),
+    ],
+)
+def test_values_without_an_arrow_form(server: Server, tmp_path: Path, form: str) -> None:
+    """`_unrepresentable` has the name that a column has now: in the table, in `fresh` before it, and for `verify`."""
+    format, merge, way = form.split(" ", 2)
+    more = {"format": format, "merge": merge, "rename_columns": way == "in place"}
+    options = ["--format", format, "--merge", merge, *(["--rename-columns"] if way == "in place" else [])]
+    with opened(server, tmp_path) as place:
+        for table in _TABLES:
+            place.database.execute(
+                f"CREATE TABLE {table} (id int {'PRIMARY KEY' if table == 'with_key' else 'NOT NULL'}, a int, b date[], z date)",
+                f"ALTER TABLE {table} ALTER b SET STORAGE EXTERNAL",  # an update does not send a large value again
+                f"ALTER TABLE {table} REPLICA IDENTITY {'DEFAULT' if table == 'with_key' else 'FULL'}",
+                f"INSERT INTO {table} VALUES (1, 1, '{{infinity}}', 'infinity'), (2, 2, '{{2020-01-01}}', 'infinity'), "
+                "(3, 3, array_fill('infinity'::date, ARRAY[3000]), 'infinity'), (4, 4, NULL, NULL), "
+                "(5, 5, '{infinity}', '2020-01-01')",
+            )
+        place.database.execute("CREATE PUBLICATION mirrored FOR ALL TABLES")
+        place.run(**more)
+        seen: list[Any] = []
+        # Beside it, the old column is still there: a new one of its name needs a load.
+        for n, step in enumerate(_MARKED_STEPS if way == "in place" else _MARKED_STEPS[:-1]):
+            for table in _TABLES:
+                statements = [each.format(t=table) for each in step]
+                if n == 0 and table == "with_key":
+                    statements = [f"BEGIN; {'; '.join(statements)}; COMMIT"]
+                place.database.execute(*statements)
+            if len(step) > 1:
+                place.killed([*_KILLS[format][:2], 1], *options)
+            else:
+                place.run(**more)
+            for done in (len(step) == 1, True):
+                if done:
+                    place.run(**more)
+                for table in _TABLES:
+                    names, expected = _marks_on_server(place, table)
+                    assert _marks(fresh(place.target, f"public.{table}"), names) == expected
+                    few = fresh(place.target, f"public.{table}", ["_unrepresentable", "id"])
+                    assert _marks(few, names) == expected
+                    if done:
+                        rows = current_of(place.target, f"public.{table}", format=format)
+                        assert _marks(rows, names) == expected
+            assert [str(each) for each in verify(place.target, place.database.dsn) if not each.equal] == []
+            at = fresh(place.target, "public.whole").schema.metadata[b"position"].decode()
+            seen.append((at, {table: _marks_on_server(place, table) for table in _TABLES}))
+        assert [loads_of(place, f"public.{table}") for table in _TABLES] == [1, 1]
+        for at, tables in seen if format != "duckdb" else ():
+            for table, (names, expected) in tables.items():
+                assert _marks(fresh(place.target, f"public.{table}", position=at), names) == expected
 
 
 def _expect_others(place: Place, table: str, expected: tuple[list[str], Counter[str]]) -> None:

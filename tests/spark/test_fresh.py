@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from pgoutput_fast import spark as pgspark
+from pgoutput_fast.mirror import fresh
 from support.fresh import ahead, expect_rows, position_now, settled
 from support.mirrors import Place, loads_of, lose_rows, place
 from support.workload import Workload
@@ -105,6 +106,40 @@ def test_renamed_columns_in_place(spark: Any, place: Place) -> None:
     place.run(**more)
     expect_rows(place, "public.t", pgspark.read_fresh(place.target, "public.t", spark=spark).toArrow())
     assert loads_of(place, "public.t") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "more", [{}, {"format": "iceberg", "rename_columns": True}], ids=["beside", "in place"]
+)
+def test_values_without_an_arrow_form(spark: Any, place: Place, more: dict[str, Any]) -> None:
+    """`_unrepresentable` has the new name of a renamed column, and a row without a key is found by it."""
+    tables = ("with_key", "whole")
+    place.database.execute(
+        *(f"CREATE TABLE {table} (id int, b date, z date)" for table in tables),
+        "ALTER TABLE with_key ADD PRIMARY KEY (id)",
+        "ALTER TABLE whole REPLICA IDENTITY FULL",
+        *(
+            f"INSERT INTO {table} VALUES (1, 'infinity', 'infinity'), (2, 'infinity', NULL), (3, NULL, 'infinity')"
+            for table in tables
+        ),
+        "CREATE PUBLICATION mirrored FOR TABLE with_key, whole",
+    )
+    with ahead(place, **more):
+        for table in tables:
+            place.database.execute(
+                f"ALTER TABLE {table} RENAME b TO c",
+                f"INSERT INTO {table} VALUES (4, '-infinity', NULL)",
+                f"DELETE FROM {table} WHERE id = 1",
+            )
+        lsn = position_now(place)
+        for table in tables:
+            read = pgspark.read_fresh(place.target, f"public.{table}", ["id", "_unrepresentable"], lsn, spark)
+            marks = {row["id"]: row["_unrepresentable"] for row in read.toArrow().to_pylist()}
+            assert marks == {2: ["c"] if more else ["b", "c"], 3: ["z"], 4: ["c"]}
+            rows = fresh(place.target, f"public.{table}", ["id", "_unrepresentable"], lsn)
+            assert {row["id"]: row["_unrepresentable"] for row in rows.to_pylist()} == marks
+    assert [loads_of(place, f"public.{table}") for table in tables] == [1, 1]
 
 
 @pytest.mark.slow

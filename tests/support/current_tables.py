@@ -226,10 +226,10 @@ class Model:
             self.rows = [row for row in self.rows if self.key_of(row, effect.key) not in old]
         else:
             names = [name for name in effect.gone.schema.names if name != COMMIT_LSN]
-            gone = Counter(canonical([row[name] for name in names]) for row in effect.gone.to_pylist())
+            gone = Counter(canonical(_values_of(row, names)) for row in effect.gone.to_pylist())
             stay = []
             for row in self.rows:
-                same = canonical([row.get(name) for name in names])
+                same = canonical(_values_of(row, names))
                 if gone[same]:
                     gone[same] -= 1
                 else:
@@ -247,10 +247,15 @@ class Model:
         names = self.names if compared is None else compared
         text = canonical_in(table)
         there, wanted = (
-            Counter(text([row.get(name) for name in names]) for row in rows)
-            for rows in (got.to_pylist(), self.rows)
+            Counter(text(_values_of(row, names)) for row in rows) for rows in (got.to_pylist(), self.rows)
         )
         assert (there - wanted, wanted - there) == (Counter(), Counter())
+
+
+def _values_of(row: dict[str, Any], names: Sequence[str]) -> list[Any]:
+    """The values of a row in some columns. Marks of other columns do not count."""
+    marks = [name for name in row.get(UNREPRESENTABLE) or () if name in names]
+    return [(marks or None) if name == UNREPRESENTABLE else row.get(name) for name in names]
 
 
 class RandomEffects:
@@ -291,11 +296,12 @@ class RandomEffects:
     def rows(self, numbers: Sequence[int]) -> pa.Table:
         """Rows with the keys of these numbers."""
         lsn = next(self._lsns)
+        marks = [None, None, [next(iter(self._values))]]
         made = []
         for n in numbers:
             row = {name: maker(n) for name, maker in zip(self.key, self._makers, strict=True)}
             row |= {name: maker(self.dice) for name, maker in self._values.items()}
-            made.append({**row, COMMIT_LSN: lsn, UNREPRESENTABLE: self.dice.choice([None, None, ["x"]])})
+            made.append({**row, COMMIT_LSN: lsn, UNREPRESENTABLE: self.dice.choice(marks)})
         return pa.Table.from_pylist(made, schema=self.schema)
 
     def keys(self, numbers: Sequence[int]) -> pa.Table:

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from pgoutput_fast.merge.commit import is_applied
 from pgoutput_fast.merge.current_table import CurrentTable, with_null_columns
-from pgoutput_fast.merge.effect.effect import Effect
+from pgoutput_fast.merge.effect.effect import UNREPRESENTABLE, Effect
 from pgoutput_fast.merge.effect.fill import Fill, Part
 from pgoutput_fast.merge.match import is_plain
 from pgoutput_fast.merge.search import Search, rows_to_remove
@@ -83,11 +83,15 @@ class DuckDBMerge(CurrentTable):
             names = fill.names(before.names)
             check_names(names, str(self), folded=True)
             self.table.rename(connection, fill.renamed)
+            for name, former in fill.renamed.items():
+                self.table.replace_name(connection, UNREPRESENTABLE, former, [name])
             before = pa.schema([field.with_name(name) for field, name in zip(before, names, strict=True)])
             if not len(fill.schema):
                 return before
         schema = self._altered(connection, fill.schema, before)
         self.table.fill(connection, fill.in_types(schema).values, fill.sources)
+        for name, source in fill.sources.items():
+            self.table.replace_name(connection, UNREPRESENTABLE, source, [source, name])
         return schema
 
     def _altered(self, connection: Any, rows: pa.Schema, before: pa.Schema | None) -> pa.Schema:

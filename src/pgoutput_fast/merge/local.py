@@ -13,7 +13,8 @@ import pyarrow as pa
 from pgoutput_fast.merge.commit import commit, expect_conflict, is_applied, with_version
 from pgoutput_fast.merge.compaction import Compaction, to_compact
 from pgoutput_fast.merge.current_table import CurrentTable, with_null_columns
-from pgoutput_fast.merge.effect.effect import Effect
+from pgoutput_fast.merge.effect.column_names import naming_rows
+from pgoutput_fast.merge.effect.effect import UNREPRESENTABLE, Effect
 from pgoutput_fast.merge.effect.fill import Fill, Part
 from pgoutput_fast.merge.key_files import KeyFiles
 from pgoutput_fast.merge.match import Finder
@@ -24,7 +25,7 @@ from pgoutput_fast.merge.stored_effect import store_effect
 from pgoutput_fast.tables.columns import in_schema
 from pgoutput_fast.tables.data_files import NewFiles, candidates, has_ids, row_groups
 from pgoutput_fast.tables.file_table import CurrentFileTable
-from pgoutput_fast.tables.table import Version
+from pgoutput_fast.tables.table import DataFile, Version
 
 __all__ = ["LocalMerge", "merge_effect"]
 
@@ -193,7 +194,8 @@ class LocalMerge(CurrentTable):
     def _renamed(self, staged: Staged, fill: Fill, files: NewFiles) -> Staged:
         """The next version of the table with other names of columns.
 
-        Files stay, unless this commit adds them, or an earlier version of this package wrote them without ids.
+        Files stay, unless this commit adds them, an earlier version of this package wrote them without ids, or a row
+        names one of the columns, because its value has no Arrow form.
         """
         version, earlier = staged.version, len(files.written)
         if version is None:
@@ -202,10 +204,12 @@ class LocalMerge(CurrentTable):
         again = [
             file
             for file in version.files
-            if file.name in staged.new_names or not has_ids(self.table.store, self.table.files, file)
+            if file.name in staged.new_names
+            or not has_ids(self.table.store, self.table.files, file)
+            or any(self._has_marks(version, file, former) for former in fill.renamed.values())
         ]
         files.write(
-            in_schema(rows.rename_columns(schema.names), schema)
+            in_schema(fill.rename(rows, schema.names), schema)
             for file in again
             for _, rows in row_groups(
                 self.table.store, self.table.files, file, version.schema, version.schema.names
@@ -214,6 +218,11 @@ class LocalMerge(CurrentTable):
         staged, unused = staged.after(schema, files.written[earlier:], {file.name for file in again}, {})
         files.remove(unused)
         return staged
+
+    def _has_marks(self, version: Version, file: DataFile, column: str) -> bool:
+        """Whether a row of a file has a value without an Arrow form in a column."""
+        found = row_groups(self.table.store, self.table.files, file, version.schema, [UNREPRESENTABLE])
+        return any(column in naming_rows(rows[UNREPRESENTABLE]) for _, rows in found)
 
 
 def merge_effect(

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from pgoutput_fast.merge.effect.effect import Effect
+from pgoutput_fast.merge.effect.marks import with_marks
 from pgoutput_fast.merge.match import Codes, Finder, is_ascending
 from pgoutput_fast.tables.columns import in_schema
 from pgoutput_fast.tables.errors import LOAD_ANY_AGAIN
@@ -52,7 +53,8 @@ class Search:
         signed_zeros: bool = True,
     ) -> None:
         self._keys = keys
-        self._finder = Finder(rows, keys=keys or not signed_zeros)
+        # The table may have marks of columns that the server has no more, or in the order of earlier columns.
+        self._finder = Finder(rows if keys else with_marks(rows), keys=keys or not signed_zeros)
         # For the distinct rows: how many may still be removed, and the replacement that is still unused.
         self._left = self._finder.counts()
         self._replacements = np.full(len(self._left), -1, np.int64)
@@ -66,7 +68,7 @@ class Search:
         Args:
             rows: a piece, with the columns of the rows to remove.
         """
-        codes = self._finder.find(rows)
+        codes = self._finder.find(rows if self._keys else with_marks(rows))
         at = np.flatnonzero(codes >= 0)
         if not self._keys:
             at = at[_rank(codes[at]) < self._left[codes[at]]]

@@ -409,6 +409,15 @@ class DuckDBCurrent(CurrentRows):
             with _view(connection, values):
                 connection.execute(f"UPDATE {self._table} AS t SET {same} FROM {_VIEW} AS w")
 
+    def replace_name(self, connection: Any, column: str, former: str, names: Sequence[str]) -> None:
+        """Puts names in place of another one in a column of lists of names. Other rows stay as they are."""
+        lists = quoted(column)
+        new = f"flatten([CASE WHEN each = $former THEN $names ELSE [each] END FOR each IN {lists}])"
+        connection.execute(
+            f"UPDATE {self._table} SET {lists} = {new} WHERE list_contains({lists}, $former)",
+            {"former": former, "names": [*names]},
+        )
+
     def delete(self, connection: Any, rows: pa.Table | None = None) -> None:
         """Deletes the rows that are equal to other rows by their columns, or all rows."""
         if rows is None:

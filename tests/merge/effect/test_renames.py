@@ -65,3 +65,29 @@ def test_beside_the_old_column() -> None:
     _, fill, _ = parts_of(_table(_CHANGES[:4]), ["id"])
     assert isinstance(fill, Fill)
     assert (fill.sources, fill.renamed) == ({"c": "b"}, {})
+
+
+_MARKED = pa.table(
+    {
+        "b": pa.nulls(4),
+        "z": pa.nulls(4),
+        "_unrepresentable": pa.array([["b", "z"], None, ["z"], ["b"]], pa.list_(pa.string())),
+    }
+)
+
+
+def test_marks_get_the_new_name() -> None:
+    """A value without an Arrow form, which is null, is marked by the name of its column."""
+    fill = Fill(pa.table({}), pa.table({}), renamed={"c": "b"})
+    rows = fill.rename(_MARKED, ["c", "z"])
+    assert rows.column_names == ["c", "z", "_unrepresentable"]
+    assert rows["_unrepresentable"].to_pylist() == [["c", "z"], None, ["z"], ["c"]]
+
+
+@pytest.mark.parametrize("columns", [["b", "c", "z", "_unrepresentable"], ["_unrepresentable"]])
+def test_marks_of_a_column_beside_the_old_one(columns: list[str]) -> None:
+    """Whatever columns are read."""
+    fill = Fill(pa.table({}), pa.table({"c": pa.nulls(1)}), {"c": "b"}).of(columns)
+    rows = fill.apply(_MARKED.append_column("c", pa.nulls(4)).select(columns), ["b", "z", "c"])
+    assert rows.column_names == columns
+    assert rows["_unrepresentable"].to_pylist() == [["b", "z", "c"], None, ["z"], ["b", "c"]]

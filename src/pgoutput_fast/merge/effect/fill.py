@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from pgoutput_fast.merge.effect.alter import altered, alters, without_marks
 from pgoutput_fast.merge.effect.effect import Effect
+from pgoutput_fast.merge.effect.marks import with_marks
 from pgoutput_fast.merge.effect.net_effect import effect_of
 from pgoutput_fast.merge.effect.renames import Rename, absent, begins
 from pgoutput_fast.tables.columns import in_schema
@@ -68,19 +69,33 @@ class Fill:
         return replace(self, values=values, copied=copied)
 
     def of(self, columns: Sequence[str]) -> Fill:
-        """The same for some of the new columns."""
+        """The same for some of the new columns. The marks of values without an Arrow form are still those of all."""
         values, copied = (
             each.select([name for name in each.column_names if name in columns])
             for each in (self.values, self.copied)
         )
-        sources = {name: self.sources[name] for name in copied.column_names}
-        return replace(self, values=values, copied=copied, sources=sources)
+        return replace(self, values=values, copied=copied)
 
-    def apply(self, rows: pa.Table) -> pa.Table:
-        """Rows with the values.
+    def rename(self, rows: pa.Table, columns: Sequence[str]) -> pa.Table:
+        """Rows with the new names, also in the marks of values without an Arrow form.
 
         Args:
-            rows: have the new columns in any type, and the sources.
+            rows: have some of the columns, under their names until now.
+            columns: the columns of the table, under their new names.
+
+        >>> rows = pa.table({"b": [None], "_unrepresentable": [["b"]]})
+        >>> Fill(pa.table({}), pa.table({}), renamed={"c": "b"}).rename(rows, ["id", "c"]).to_pylist()
+        [{'c': None, '_unrepresentable': ['c']}]
+        """
+        renamed = rows.rename_columns(self.names(rows.column_names))
+        return with_marks(renamed, {name: self.renamed.get(name, name) for name in columns})
+
+    def apply(self, rows: pa.Table, columns: Sequence[str] | None = None) -> pa.Table:
+        """Rows with the values. One without an Arrow form is marked in the new column, too.
+
+        Args:
+            rows: have the new columns in any type, and their sources.
+            columns: the columns of the table; by default those of the rows.
 
         >>> fill = Fill(pa.table({"c": [5]}), pa.table({"d": pa.nulls(1, pa.int64())}), {"d": "id"})
         >>> fill.apply(pa.table({"id": [1, 2], "c": pa.nulls(2), "d": pa.nulls(2)})).to_pydict()
@@ -96,7 +111,10 @@ class Fill:
                     0
                 )
             rows = rows.set_column(rows.schema.get_field_index(new.name), new, column)
-        return rows
+        if not self.sources:
+            return rows
+        columns = rows.column_names if columns is None else columns
+        return with_marks(rows, {name: self.sources.get(name, name) for name in columns})
 
 
 Part: TypeAlias = Effect | Fill

@@ -88,13 +88,13 @@ class Renamed:
         kept = [field for field in below.schema if field.name not in fill.renamed]
         names = fill.names([field.name for field in kept])
         self.schema = pa.schema([field.with_name(name) for field, name in zip(kept, names, strict=True)])
-        self._below, self._renamed = below, fill.renamed
+        self._below, self._fill = below, fill
 
     def pieces(self, columns: Sequence[str]) -> Iterator[pa.Table]:
         """All rows, with these columns, in pieces."""
-        former = [self._renamed.get(name, name) for name in columns]
+        former = [self._fill.renamed.get(name, name) for name in columns]
         for piece in self._below.pieces(former):
-            yield piece.select(former).rename_columns(list(columns))
+            yield self._fill.rename(piece.select(former), self.schema.names)
 
 
 class Filled:
@@ -117,9 +117,10 @@ class Filled:
     def pieces(self, columns: Sequence[str]) -> Iterator[pa.Table]:
         """All rows, with these columns, in pieces."""
         fill = self._fill.of(columns)
-        needed = list(dict.fromkeys([*columns, *fill.sources.values()]))
+        sources = [fill.sources[name] for name in fill.copied.column_names]
+        needed = list(dict.fromkeys([*columns, *sources]))
         for piece in _pieces(self._below, needed, self.schema):
-            yield fill.apply(piece).select(columns)
+            yield fill.apply(piece, self.schema.names).select(columns)
 
 
 def _pieces(rows: Rows, columns: Sequence[str], schema: pa.Schema) -> Iterator[pa.Table]:

@@ -8,11 +8,11 @@ from datetime import datetime
 from typing import Literal
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pgoutput_fast.base.arguments import expect_list
-from pgoutput_fast.merge.effect.effect import Effect
+from pgoutput_fast.merge.effect.effect import UNREPRESENTABLE, Effect
 from pgoutput_fast.merge.effect.fill import Fill
 from pgoutput_fast.merge.match import is_plain
 from pgoutput_fast.merge.search import rows_to_remove
@@ -159,13 +159,18 @@ class _Rows:
             new = new.toDF(*(f"v{shorts[name]}" for name in values.column_names))
             frame = frame.crossJoin(F.broadcast(new))
             shorts |= {name: f"v{shorts[name]}" for name in values.column_names}
-        return _Rows(frame.select([F.col(shorts[name]) for name in before.schema.names]), before.schema)
+        both = {former: [former, name] for name, former in fill.sources.items()}
+        columns = [_marked(name, F.col(shorts[name]), both) for name in before.schema.names]
+        return _Rows(frame.select(columns), before.schema)
 
     def _renamed(self, fill: Fill) -> _Rows:
         """The rows after columns got another name. One that had such a name already is gone."""
         kept = [field for field in self.schema if field.name not in fill.renamed]
         names = fill.names([field.name for field in kept])
-        frame = self._frame.select([F.col(self._short(field.name)) for field in kept])
+        now = {former: [name] for name, former in fill.renamed.items()}
+        frame = self._frame.select(
+            [_marked(field.name, F.col(self._short(field.name)), now) for field in kept]
+        )
         return _Rows(
             frame, pa.schema([field.with_name(name) for field, name in zip(kept, names, strict=True)])
         )
@@ -202,6 +207,20 @@ class _Rows:
             matches = self._joined(keys, "left_semi").toArrow().rename_columns(self.schema.names)
             rows = in_schema(matches, self.schema)
         return OpenVersion(0, self.schema, lambda columns: iter([rows.select(columns)]), None)
+
+
+def _marked(name: str, column: Column, names: Mapping[str, Sequence[str]]) -> Column:
+    """A column; that of the marks of values without an Arrow form with other names in place of some."""
+    if name != UNREPRESENTABLE or not names:
+        return column
+
+    def named(each: Column) -> Column:
+        found = F.array(each)
+        for former, others in names.items():
+            found = F.when(each == F.lit(former), F.array(*map(F.lit, others))).otherwise(found)
+        return found
+
+    return F.flatten(F.transform(column, named))
 
 
 def _leaving(effect: Effect, rows: pa.Table) -> pa.Table:

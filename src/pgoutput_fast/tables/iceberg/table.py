@@ -154,15 +154,6 @@ def _patient(uri: str) -> dict[str, str]:
     return {"uri": f"{uri}{'&' if given else '?'}timeout={_LOCKED_SECONDS}"}
 
 
-def _make_namespace(catalog: Any, namespace: tuple[str, ...]) -> None:
-    try:
-        catalog.create_namespace_if_not_exists(namespace)
-    except Exception:
-        # Catalogs in SQL look for it, and then insert it. Meanwhile another thread or program may have made it.
-        if not catalog.namespace_exists(namespace):
-            raise
-
-
 class IcebergTable(Table):
     """An Iceberg table. A version is the sequence number of a snapshot. A commit is one snapshot.
 

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from pgoutput_fast.merge.effect.effect import UNREPRESENTABLE
+from pgoutput_fast.merge.effect.marks import with_marks
 from pgoutput_fast.mirror.repair.compare.differences import KeyedRows, UncomparableError, expect_keys
 from pgoutput_fast.mirror.repair.compare.digests import Digests, RowDigests, SetDigests
 from pgoutput_fast.mirror.repair.compare.divisions import Division, divided, divided_without_key
@@ -127,7 +128,7 @@ class Comparison:
         else:
             division = divided_without_key(self._current.scan(self._types.names[:1]))
         ours, server = SetDigests(division.count), SetDigests(division.count)
-        for rows in self._current.scan(self._types.names):
+        for rows in self._ours():
             ours.add(division.numbers(self._keys(rows)), self._digests.of(rows))
         for _, rows in self._read_fitted(None):
             server.add(division.numbers(self._keys(rows)), self._digests.of(rows))
@@ -159,7 +160,7 @@ class Comparison:
         chosen_sets[numbers] = True
         keys: list[pa.Table] = []
         digests: list[RowDigests] = []
-        for rows in self._current.scan(self._types.names):
+        for rows in self._ours():
             rows = rows.filter(pa.array(chosen_sets[division.numbers(self._keys(rows))]))
             keys.append(rows.select(self._key))
             digests.append(self._digests.of(rows))
@@ -171,10 +172,14 @@ class Comparison:
             found.add(read.take(pa.array(new)), read.take(pa.array(changed)))
         found.add_removed(known.unseen())
 
+    def _ours(self) -> Iterator[pa.Table]:
+        """The rows of the current table. Marks of columns that only it has are none on the server."""
+        return (with_marks(rows) for rows in self._current.scan(self._types.names))
+
     def _read_fitted(self, condition: str | None) -> Iterator[tuple[pa.Table, pa.Table]]:
         """The server's rows as they were read, and in the types of the current table."""
         for read in self._read(condition):
-            yield read, in_schema(read.select(self._types.names), self._types)
+            yield read, with_marks(in_schema(read.select(self._types.names), self._types))
 
     def _keys(self, rows: pa.Table) -> pa.Table:
         if not self._key:
