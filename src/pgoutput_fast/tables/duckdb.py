@@ -281,8 +281,10 @@ class DuckDBCurrent(CurrentRows):
         if not own or kind != "BASE TABLE":
             raise ValueError(f"{self} is not a table of a mirror: use another name, or remove it")
         empty = connection.sql(f"SELECT * FROM {self._table}{at} LIMIT 0").to_arrow_table()
-        position, version = map(int, own[0])
-        return State(position, version, stored_schema(empty.schema, "current"))
+        position, version = own[0]
+        if version is None:  # then each table gets a transaction of its own
+            raise ValueError(f"DuckLake does not know the snapshot of {self} before the transaction ends")
+        return State(int(position), int(version), stored_schema(empty.schema, "current"))
 
     def _kind(self, connection: Any, schema: str, name: str) -> str | None:
         """The type of the relation of this name, BASE TABLE or VIEW; None if there is none."""
