@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.corpora import FULL_MESSAGES
+from benchmarks.corpora import FULL_MESSAGES, SEED
 from benchmarks.peers import installations
 from benchmarks.peers.inputs import Inputs
 
@@ -90,7 +90,7 @@ def _module(
 
     def start(inputs: Inputs, corpus: str, share: float) -> Started:
         program = interpreter()
-        asked: dict[str, Any] = {"corpus": corpus, "scale": inputs.scale, "seed": inputs.seed}
+        asked: dict[str, Any] = {"corpus": corpus, "scale": inputs.scale, "seed": SEED}
         for key, value in told.items():
             asked[key] = value(inputs, corpus, share) if callable(value) else value
         command = [str(program), "-m", f"benchmarks.peers.{name}", json.dumps(asked, default=str)]

@@ -92,7 +92,7 @@ def _texts(directory: Path, corpus: Corpus, inputs: Inputs) -> None:
 
 def _raw(directory: Path, corpus: Corpus, inputs: Inputs) -> None:
     """The bytes of binary cells as hexadecimal digits, for peers that do not convert them."""
-    cells = corpora.wide_cells(inputs.scale, inputs.seed)
+    cells = corpora.wide_cells(inputs.scale, corpora.SEED)
     ((name, rows),) = _rows(directory, decoded(corpus)).items()
     columns = _columns(rows, corpus.tables[name].schema)
     for (column, each), found in zip(cells.items(), columns, strict=True):

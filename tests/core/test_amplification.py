@@ -165,7 +165,7 @@ TINY = struct.pack(">d", -2.2250738585072014e-308)
 # PostgreSQL type -> its oid and a value that grows as much as any does.
 VALUES: dict[str, tuple[int, bytes]] = {
     "bit, varbit": (1562, struct.pack(">i", 80_000) + bytes(10_000)),
-    "bytea and types that nobody explained": (99_999, bytes(10_000)),
+    "bytea and unknown types": (99_999, bytes(10_000)),
     "path, polygon": (604, struct.pack(">i", 1000) + TINY * 2000),
     "line, lseg, box, circle": (603, TINY * 4),
     "tsvector": (3614, struct.pack(">i", 1) + b"a\0" + struct.pack(">h", 255) + struct.pack(">H", 0xFFFF) * 255),

@@ -191,7 +191,7 @@ def test_tables_of_others_are_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(ValueError, match="is not a table of a mirror: use another name"):
             call()
-    with pytest.raises(ValueError, match="DuckDB, which ignores case"):
+    with pytest.raises(ValueError, match="tables of this format ignore case"):
         duckdb_table(place, "t").replace([], current_schema(pa.schema({"a": pa.int32(), "A": pa.int32()})), 1)
 
 
