@@ -259,6 +259,25 @@ def test_altered_in_between(filled: Place, alter: str) -> None:
     expect_equal(filled, "public.t")
 
 
+def test_a_damaged_list_of_ranges(filled: Place) -> None:
+    """No range counts as done, and the load begins again."""
+    filled.killed([_RANGES, _ADD, -6], limits=LIMITS)
+    (path,) = filled.target.glob("_mirror/loads/*/ranges.json")
+    store, directory, whole = open_store(filled.target), path.parent.name, json.loads(path.read_text())
+    assert len(LoadedRanges(store, directory).done) == 6
+    for damaged in (
+        {"ranges": [1]},
+        {"fingerprint": {}},
+        {"fingerprint": []},
+        {"range_bytes": None},
+        {"progress": 5},
+    ):
+        path.write_text(json.dumps(whole | damaged))
+        assert not LoadedRanges(store, directory).done
+    filled.run()
+    expect_equal(filled, "public.t")
+
+
 @pytest.mark.slow
 def test_not_published_for_a_while(filled: Place) -> None:
     filled.killed([_RANGES, _ADD, -6], limits=LIMITS)

@@ -116,11 +116,13 @@ class LoadedRanges:
         try:
             values = parsed_json(store.read(f"{self._directory}/{_LIST}"))
             if values["format"] == _FORMAT:
+                Fingerprint.from_dict(values["fingerprint"])
+                int(values["range_bytes"])
                 self.done = {name: RangeDone(*each) for name, each in values.pop("ranges").items()}
                 self.progress = LoadProgress(**values.pop("progress"))
                 self._about = values
-        except (FileNotFoundError, ValueError, KeyError, TypeError):
-            pass  # without the list, no range is done
+        except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
+            self.done, self.progress = {}, None  # without the list, or if it is damaged, no range is done
 
     @property
     def begin(self) -> int:
