@@ -170,6 +170,41 @@ def test_a_joined_segment_that_was_read_in_part(tmp_path: Path, done: int, resta
     assert reader.rows().column("id").to_pylist() == [0, 1, 2, 3, 30, 4, 500, 5, *range(100, 106)]
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_partitions_of_changes(tmp_path: Path, is_streamed: bool, restarts: bool) -> None:
+    """However the segments are cut. A table that is described for its own change, or before TRUNCATE, is none."""
+    root = (ITEMS, *(RelationSpec(16401 + n, "public", f"p{n}", ITEMS.columns) for n in (1, 2, 3)))
+    writer, xid = Writer(4, streaming="on"), 900 if is_streamed else None
+    payloads = writer.stream_start(900) if is_streamed else writer.begin(900, 100, 0)
+    described = [writer.change(each, "insert", new=["0"], xid=xid)[0] for each in root]
+    payloads += [described[0], described[1], *_insert(writer, 1, xid=xid), *_insert(writer, 2, xid=xid)]
+    payloads += [described[0], described[2], *_insert(writer, 3, xid=xid)]
+    payloads += [described[0], described[3], *writer.truncate([root[3], ITEMS], xid=xid)]
+    payloads += [described[2], *writer.change(root[2], "insert", new=["4"], xid=xid)]
+    if is_streamed:
+        payloads += writer.stream_stop() + writer.stream_commit(900, 100, 108, 0)
+    else:
+        payloads += writer.commit(100, 108, 0)
+    for cut in range(len(payloads)):
+        directory = tmp_path / str(cut)
+        directory.mkdir()
+        store, state = open_store(directory), None
+        changes, found = CommittedChanges(store, pgo.Options()), []
+        for part in (payloads[:cut], payloads[cut:]):
+            tagged, state = pgo.tag(part, state)
+            if not part:
+                continue
+            if restarts:
+                changes = CommittedChanges(store, pgo.Options())
+                changes.resume(named_segments(store))
+            path = write_segment(directory, tagged, state, source=SOURCE)
+            for batch, _ in changes.of(read_segment(path), state):
+                found += changes.partitions_of(batch)
+        assert found == [(16401, 16402, 100), (16401, 16403, 100)], cut
+        assert not changes._described
+
+
 def test_long_batches_are_not_copied(tmp_path: Path) -> None:
     """The rows that waited come first, in a batch of their own. Many short batches become one."""
     writer = Writer()

@@ -203,7 +203,9 @@ def test_a_table_of_a_mirror_that_is_lost(spark: Any, place: Place) -> None:
     assert at(place.target).keys() == {"public.a"}
     shutil.rmtree(place.target / "current" / "public.b")
     database.execute("INSERT INTO b VALUES (3)")
-    with pytest.raises(ValueError, match=r"current table of public\.b in .* is gone, and a new one .*Mirror\.reload"):
+    with pytest.raises(
+        ValueError, match=r"current table of public\.b in .* is gone, and a new one .*Mirror\.reload"
+    ):
         Query(spark, place).follow()
     with place.mirror() as mirror:
         mirror.reload("public.b")

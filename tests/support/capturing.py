@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import random
 import signal
 import subprocess
@@ -176,7 +177,9 @@ def wait_until(what: Callable[[], object], seconds: float = 240) -> None:
     """Waits until `what` returns a true value. The time limit allows for a very busy machine."""
     deadline = time.monotonic() + seconds
     while not what():
-        assert time.monotonic() < deadline, "it never came true"
+        if time.monotonic() >= deadline:
+            faulthandler.dump_traceback()  # what does each thread wait for?
+            pytest.fail("it never came true")
         time.sleep(0.02)
 
 

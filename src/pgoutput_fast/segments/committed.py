@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from pgoutput_fast.catalog.relations import Catalog, Relation
 from pgoutput_fast.decoding.state import StreamState
-from pgoutput_fast.protocol.kinds import CHANGES
+from pgoutput_fast.protocol.kinds import CHANGES, MSG_RELATION, ROW_CHANGES
 from pgoutput_fast.protocol.limits import PIECE_BYTES
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.segments.names import Named
@@ -52,6 +52,8 @@ class CommittedChanges:
         self._reorder_buffer = ReorderBuffer()
         # The versions of waiting rows and of the current segment. The stream may have many more.
         self._versions: dict[int, Relation] = {}
+        # {ordinal: (oid, transaction)} of the Relation messages of the current segment and of open transactions.
+        self._described: dict[int, tuple[int, int]] = {}
         # The changes up to this message were read: those of open transactions wait.
         self._last_seq = -1
         self.last_commit: tuple[int, int] | None = None
@@ -67,7 +69,7 @@ class CommittedChanges:
             ValueError: if one of them is damaged.
         """
         self._reorder_buffer = ReorderBuffer()
-        self._versions = {}
+        self._versions, self._described = {}, {}
         self._last_seq = done[-1].last_seq if done else -1
         running = open_segment(self._store.at(done[-1].name)).open_txns if done else []
         if running:
@@ -103,11 +105,43 @@ class CommittedChanges:
         releaser.keep_open(changes, outcomes, running)
         if not self._reorder_buffer.waiting:
             self._versions = {}
+        self._described = {seq: each for seq, each in self._described.items() if each[1] in running}
         self._last_seq = max(self._last_seq, state.next_seq - 1)
         self.last_commit = outcomes.last_commit or self.last_commit
 
+    def partitions_of(self, changes: pa.RecordBatch) -> list[tuple[int, int, int]]:
+        """The partitions that were described for changes of their root: before the first one, and after an alteration.
+
+        Args:
+            changes: as `of` yields them, before the next ones.
+
+        Returns:
+            [(oid of the root, oid of the partition, LSN of the commit)].
+        """
+        # The server describes the root, then the partition, and sends the change, with the oid of the root.
+        before = changes.column("seq").to_numpy() - 1
+        # TRUNCATE has many relations, and is sent for an empty partition, too.
+        chosen = np.isin(before, list(self._described)) & np.isin(
+            changes.column("kind").to_numpy(), ROW_CHANGES
+        )
+        found = [
+            (
+                changes["relation"][k].as_py(),
+                self._described[int(before[k])][0],
+                changes["commit_lsn"][k].as_py(),
+            )
+            for k in np.flatnonzero(chosen).tolist()
+        ]
+        return [each for each in found if each[0] != each[1]]
+
     def _learn(self, rows: pa.Table, state: StreamState) -> None:
         """Adds the relation versions of a segment's rows."""
+        described = chosen_rows(rows, values_of(rows, "kind") == MSG_RELATION)
+        names = ("seq", "relation", "txn")
+        self._described |= {
+            seq: (oid, txn)
+            for seq, oid, txn in zip(*(described.column(each).to_pylist() for each in names), strict=True)
+        }
         found = state.in_order(rows.column("version").unique().drop_null().to_pylist())
         self._versions |= {relation.version: relation for relation in found}
 

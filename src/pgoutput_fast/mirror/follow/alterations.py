@@ -78,7 +78,7 @@ def note_alterations(
     lost = columns_lost(before.columns, now.columns, table.record.columns)
     if table.trusts_widening:
         before = with_wider_columns(before, now)
-    why = lost or difference(before, now)
+    why = lost or difference(before, now) or _partition_gone(table, now)
     for question in () if why is not None else row_questions(before, now):
         why = why or question.why(server.answer(question))
     # SET LOGGED writes a new file, too: the changes of an unlogged table are not sent.
@@ -89,9 +89,19 @@ def note_alterations(
         why = _why_rewritten(table, server)
     if why is not None:
         table.want_load(why)
-    elif (found := now.with_dropped_columns(before)) != table.record.fingerprint:
-        table.remember(fingerprint=found, truncated=False, new_file=None)
+    elif (found := now.with_dropped_columns(before)) != table.record.fingerprint or table.record.partitions:
+        table.remember(fingerprint=found, truncated=False, new_file=None, partitions={})
     table.horizon = now.horizon
+
+
+def _partition_gone(table: MirroredTable, now: Fingerprint) -> str | None:
+    """Why a table must be loaded after changes of partitions that came and went between two checks; None if not."""
+    gone = table.record.partitions.keys() - now.leaves.keys()
+    if str(now.oid) in gone:
+        return "it was a partition of another table when rows changed"
+    if gone:
+        return f"a partition of it (oid {min(gone)}) was attached, changed, and detached or dropped"
+    return None
 
 
 def _is_decidable(table: MirroredTable, now: Fingerprint, server: ServerView, through: int | None) -> bool:

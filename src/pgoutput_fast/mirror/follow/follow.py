@@ -17,6 +17,7 @@ from pgoutput_fast.mirror.follow.expect_segments import expect_newest, expect_se
 from pgoutput_fast.mirror.follow.history import HistoryFiles
 from pgoutput_fast.mirror.follow.in_step import expect_in_step, prepare
 from pgoutput_fast.mirror.follow.other_names import OtherNames
+from pgoutput_fast.mirror.follow.partitions import Partitions
 from pgoutput_fast.mirror.follow.registry import Tables
 from pgoutput_fast.mirror.follow.rejects import commit_rejects
 from pgoutput_fast.mirror.follow.tables import MirroredTable
@@ -254,13 +255,14 @@ class Follower:
         rejected: dict[str | None, list[Rejected]],
     ) -> int:
         """Decodes the transactions that a segment completes, for the tables. Returns the ordinal after its messages."""
-        other_names = OtherNames(self._tables)
+        other_names, partitions = OtherNames(self._tables), Partitions(self._tables)
         for batch, catalog in self._committed.of(rows, state, self.read.last_seq):
             rows_of, wrong = decodable(batch, catalog)
             for relation in wrong:
                 if self._server.chosen.has(relation.qualified_name):
                     self._tables.of(relation.oid, relation.qualified_name).stop_all(_TAKEN)
             runs, rejects = decoded_runs(rows_of, self._server.typed(catalog), self._options)
+            takers: dict[int, MirroredTable] = {}
             for run in runs:
                 name, is_chosen = (
                     run.relation.qualified_name,
@@ -271,11 +273,14 @@ class Follower:
                 if table is not None:
                     touched[table.directory] = table
                     table.take(run, files)
+                    takers[run.relation.oid] = table
+            partitions.note(self._committed.partitions_of(batch), takers)
             self._make_room()
             for each in rejects:
                 if each.table is not None and not self._server.chosen.has(each.table):
                     continue
                 rejected.setdefault(each.table, []).append(each)
+        partitions.remember()
         return state.next_seq
 
     def _take_rejects(

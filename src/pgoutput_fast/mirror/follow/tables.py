@@ -255,7 +255,7 @@ class MirroredTable:
             self.stop(why)
 
     def loaded(
-        self, oid: int, columns: dict[str, KnownColumn], gap: Gap, fingerprint: Fingerprint | None
+        self, oid: int, columns: dict[str, KnownColumn], gap: Gap, begin: int, fingerprint: Fingerprint | None
     ) -> None:
         """Notes a complete load: the table follows the changes from its position on.
 
@@ -263,10 +263,11 @@ class MirroredTable:
             oid: of the relation.
             columns: its columns.
             gap: the LSNs between which the content of the table is unknown.
+            begin: all rows were read when the server had the commits up to this LSN, or later.
             fingerprint: of the table in the snapshot.
         """
         self._waiting, self._version, self.loading = [], None, None
-        self._set(self.record.loaded(oid, columns, gap, fingerprint))
+        self._set(self.record.loaded(oid, columns, gap, begin, fingerprint))
         self.horizon = None if fingerprint is None else fingerprint.horizon
 
     def note_lost(self, lsn: int) -> None:

@@ -101,7 +101,7 @@ def load_table(
         table.commit_history(files, history_lsn, schema, replace=replaces)
     table.read_position()
     table.note_key(key_of(relation), position)
-    table.loaded(snapshot.tables[name].relation.oid, found, gap, fingerprint)
+    table.loaded(snapshot.tables[name].relation.oid, found, gap, read.begin, fingerprint)
     source.ranges.remove()
 
 

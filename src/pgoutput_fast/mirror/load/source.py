@@ -62,12 +62,14 @@ class TableRows:
     """The rows of a table at one position.
 
     Attributes:
+        begin: the server had the commits up to this LSN, or later ones, when each row was read.
         position: they have all commits up to this LSN, and no later ones.
         schema: their columns.
         rows: in pieces. They can be iterated once.
         rejects: of the rows so far, which the consumer removes.
     """
 
+    begin: int
     position: int
     schema: pa.Schema
     rows: Iterator[pa.Table]
@@ -128,13 +130,13 @@ class TableSource:
         through = self._position if followed.lsn <= self._position else followed.lsn + 1
         if self.ranges.are_of_one_snapshot(self._snapshot.consistent_lsn) and through == self._position:
             rows = self._stored(self._position)
-            return TableRows(self._position, self._schema, rows, list(self.ranges.rejects()))
+            return TableRows(self._position, self._position, self._schema, rows, list(self.ranges.rejects()))
         return self._at(through, followed)
 
     def _in_one_go(self) -> TableRows:
         batches = self._snapshot.read([self._name], threads=self._settings.threads, progress=self._progress)
         rows = rows_of(batches, self._schema, self._position, self._keep_going)
-        return TableRows(self._position, self._schema, rows, batches.rejects)
+        return TableRows(self._position, self._position, self._schema, rows, batches.rejects)
 
     # ---- ranges --------------------------------------------------------------------------------------------------
 
@@ -246,7 +248,7 @@ class TableSource:
         schema = _with_types(self._schema, table.schema())
         names = [*columns.names, UNREPRESENTABLE]
         rows = (_as_loaded(each, schema, through) for each in table.scan(names))
-        return TableRows(through, schema, rows, rejects)
+        return TableRows(begin, through, schema, rows, rejects)
 
     @property
     def _spill_directory(self) -> str | os.PathLike[str] | None:

@@ -221,7 +221,7 @@ class Repair:
                     table, snapshot, self._store, self._run, self._keep_going, settings.threads, progress
                 )
                 if done.loaded is None:
-                    table.remember(fingerprint=self._server.fingerprint_in(snapshot, name))
+                    table.remember(fingerprint=self._server.fingerprint_in(snapshot, name), partitions={})
                     _log.info("%s", done)
                     return done
                 why = done.loaded

@@ -237,6 +237,8 @@ class TableRecord:
             before the horizon were in the old file.
         awaited: (the end of the server's WAL, the names) when a check first saw new columns with values in older rows
             that no change has had. Changes up to that LSN may not have them.
+        partitions: {oid as text: LSN of a commit} of partitions that the stream has changes of, and the fingerprint
+            lacks; its own oid if its changes were sent as those of a root. The next check of the catalogs decides.
         lost_lsn: while it waits for a load, the LSN of the last commit with a change that could not be decoded; -1 for
             none. The load cannot use ranges of the table that were read before.
         altered: the last alterations of columns, as long as a crash may let the changes before them be read again.
@@ -262,6 +264,7 @@ class TableRecord:
     truncated: bool = False
     new_file: tuple[int, int, int] | None = None
     awaited: tuple[int, tuple[str, ...]] | None = None
+    partitions: Mapping[str, int] = field(default_factory=dict)
     lost_lsn: int = -1
     is_first: bool = False
     renamed: str | None = None
@@ -400,7 +403,7 @@ class TableRecord:
         return [each for each in self.renames if after < each.lsn <= through]
 
     def loaded(
-        self, oid: int, columns: dict[str, KnownColumn], gap: Gap, fingerprint: Fingerprint | None
+        self, oid: int, columns: dict[str, KnownColumn], gap: Gap, begin: int, fingerprint: Fingerprint | None
     ) -> TableRecord:
         """The record after a load, as for `MirroredTable.loaded`."""
         known = self.columns or columns
@@ -421,6 +424,7 @@ class TableRecord:
             truncated=False,
             new_file=None,
             awaited=None,
+            partitions={leaf: lsn for leaf, lsn in self.partitions.items() if lsn > begin},
             is_first=False,
             altered=(),
         )
@@ -656,6 +660,7 @@ def _facts(values: Mapping[str, Any]) -> TableRecord:
         for (lsn, ordinal), before, shapes_before in values.get("altered", ())
     )
     known, new_file, awaited = (values.get(name) for name in ("fingerprint", "new_file", "awaited"))
+    partitions = {str(oid): int(lsn) for oid, lsn in dict(values.get("partitions", {})).items()}
     fingerprint = None if known is None else Fingerprint.from_dict(known)
     if not isinstance(values.get("renamed"), str | None):
         raise TypeError("a name must be a text")
@@ -670,6 +675,7 @@ def _facts(values: Mapping[str, Any]) -> TableRecord:
             "renames": renames,
             "fingerprint": fingerprint,
             "new_file": new_file and tuple(new_file),
+            "partitions": partitions,
             "awaited": awaited and (awaited[0], tuple(awaited[1])),
         }
     )
