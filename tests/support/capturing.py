@@ -179,7 +179,7 @@ def wait_until(what: Callable[[], object], seconds: float = 240) -> None:
     while not what():
         if time.monotonic() >= deadline:
             faulthandler.dump_traceback()  # what does each thread wait for?
-            pytest.fail("it never came true")
+            raise AssertionError("it never came true")
         time.sleep(0.02)
 
 
