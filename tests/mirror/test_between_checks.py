@@ -10,7 +10,6 @@ import pytest
 from pgoutput_fast.merge import local
 from pgoutput_fast.mirror.follow.quiet_tables import QuietTables
 from pgoutput_fast.mirror.service import run
-from support.forms import and_slow
 from support.mirrors import Place, expect_equal, loads_of, place
 
 __all__ = ["place"]
@@ -155,69 +154,3 @@ def test_labels_that_change_and_come_back(place: Place, steps: str) -> None:
     place.run()
     expect_equal(place, "public.t")
     assert loads_of(place, "public.t") == 2
-
-
-def _make_root(place: Place) -> None:
-    place.database.execute(
-        "CREATE TYPE mood AS ENUM ('x', 'y')",  # described between the root and the partition
-        "CREATE TABLE root (id int PRIMARY KEY, m mood) PARTITION BY RANGE (id)",
-        "CREATE TABLE first PARTITION OF root FOR VALUES FROM (0) TO (100)",
-        "CREATE TABLE other (id int PRIMARY KEY, m mood NOT NULL)",
-        "INSERT INTO root VALUES (1, 'x')",
-        "INSERT INTO other VALUES (101, 'x')",
-        "CREATE PUBLICATION mirrored FOR ALL TABLES WITH (publish_via_partition_root)",
-    )
-
-
-_CREATE = "CREATE TABLE p PARTITION OF root FOR VALUES FROM (200) TO (300)"
-_FILL = "INSERT INTO root SELECT n, 'y' FROM generate_series(200, 299) n"
-_DETACH = "ALTER TABLE root DETACH PARTITION {}"
-_JOIN = "ALTER TABLE root ATTACH PARTITION other FOR VALUES FROM (100) TO (200)"
-_MOVE = "UPDATE root SET id = id + 200"
-
-
-# What happens between two checks -> how often the root is loaded.
-_PARTITIONS = {
-    (_CREATE, _FILL, "DROP TABLE p"): 2,
-    (_CREATE, _FILL): 1,
-    (_CREATE, _MOVE, _DETACH.format("p"), "INSERT INTO root VALUES (2, 'y')"): 2,
-    (f"BEGIN; {_CREATE}; {_FILL}; {_DETACH.format('p')}; COMMIT", "DROP TABLE p"): 2,
-    (f"BEGIN; {_CREATE}; {_FILL}; ROLLBACK", "INSERT INTO root VALUES (2, 'y')"): 1,
-    ("TRUNCATE root, other",): 2,
-}
-
-
-@pytest.mark.parametrize("is_killed", and_slow([False], [True]))
-@pytest.mark.parametrize(
-    "commands", and_slow(list(_PARTITIONS)[:2], [(each,) for each in list(_PARTITIONS)[2:]])
-)
-def test_partitions_that_came(
-    place: Place, monkeypatch: pytest.MonkeyPatch, commands: tuple[str, ...], is_killed: bool
-) -> None:
-    _make_root(place)
-    place.run()
-    place.database.execute("INSERT INTO root VALUES (3, 'y')", *commands)
-    if is_killed:  # before the check
-        with monkeypatch.context() as patch:
-            patch.setattr(run, "check_publications", lambda tables, server, missing, *_: missing)
-            place.run()
-    place.run()
-    place.run()
-    expect_equal(place, "public.root", "public.other")
-    assert loads_of(place, "public.root") == _PARTITIONS[commands]
-    assert loads_of(place, "public.other") == 1
-
-
-def test_a_table_that_was_a_partition(place: Place) -> None:
-    _make_root(place)
-    place.run()
-    place.database.execute(
-        _JOIN,
-        "INSERT INTO root VALUES (102, 'y')",
-        _DETACH.format("other"),
-        "INSERT INTO other VALUES (103, 'y')",
-    )
-    place.run()
-    place.run()
-    expect_equal(place, "public.root", "public.other")
-    assert loads_of(place, "public.root") == loads_of(place, "public.other") == 2

@@ -201,7 +201,10 @@ def test_partitions_of_changes(tmp_path: Path, is_streamed: bool, restarts: bool
             path = write_segment(directory, tagged, state, source=SOURCE)
             for batch, _ in changes.of(read_segment(path), state):
                 found += changes.partitions_of(batch)
-        assert found == [(16401, 16402, 100), (16401, 16403, 100)], cut
+        assert [(oid, leaf.oid, lsn) for oid, leaf, lsn in found] == [
+            (16401, 16402, 100),
+            (16401, 16403, 100),
+        ], cut
         assert not changes._described
 
 

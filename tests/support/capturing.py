@@ -7,6 +7,7 @@ import faulthandler
 import random
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -178,7 +179,7 @@ def wait_until(what: Callable[[], object], seconds: float = 240) -> None:
     deadline = time.monotonic() + seconds
     while not what():
         if time.monotonic() >= deadline:
-            faulthandler.dump_traceback()  # what does each thread wait for?
+            faulthandler.dump_traceback(sys.__stderr__)  # what does each thread wait for?
             raise AssertionError("it never came true")
         time.sleep(0.02)
 

@@ -52,8 +52,9 @@ class CommittedChanges:
         self._reorder_buffer = ReorderBuffer()
         # The versions of waiting rows and of the current segment. The stream may have many more.
         self._versions: dict[int, Relation] = {}
-        # {ordinal: (oid, transaction)} of the Relation messages of the current segment and of open transactions.
-        self._described: dict[int, tuple[int, int]] = {}
+        # {ordinal of the next message: (transaction, relation)} of the Relation messages of the current segment and of
+        # open transactions.
+        self._described: dict[int, tuple[int, Relation]] = {}
         # The changes up to this message were read: those of open transactions wait.
         self._last_seq = -1
         self.last_commit: tuple[int, int] | None = None
@@ -105,45 +106,38 @@ class CommittedChanges:
         releaser.keep_open(changes, outcomes, running)
         if not self._reorder_buffer.waiting:
             self._versions = {}
-        self._described = {seq: each for seq, each in self._described.items() if each[1] in running}
+        self._described = {seq: each for seq, each in self._described.items() if each[0] in running}
         self._last_seq = max(self._last_seq, state.next_seq - 1)
         self.last_commit = outcomes.last_commit or self.last_commit
 
-    def partitions_of(self, changes: pa.RecordBatch) -> list[tuple[int, int, int]]:
+    def partitions_of(self, changes: pa.RecordBatch) -> list[tuple[int, Relation, int]]:
         """The partitions that were described for changes of their root: before the first one, and after an alteration.
 
         Args:
             changes: as `of` yields them, before the next ones.
 
         Returns:
-            [(oid of the root, oid of the partition, LSN of the commit)].
+            [(oid of the root, the partition, LSN of the commit)].
         """
-        # The server describes the root, then the partition, and sends the change, with the oid of the root.
-        before = changes.column("seq").to_numpy() - 1
+        if not self._described:
+            return []
         # TRUNCATE has many relations, and is sent for an empty partition, too.
-        chosen = np.isin(before, list(self._described)) & np.isin(
-            changes.column("kind").to_numpy(), ROW_CHANGES
-        )
-        found = [
-            (
-                changes["relation"][k].as_py(),
-                self._described[int(before[k])][0],
-                changes["commit_lsn"][k].as_py(),
-            )
-            for k in np.flatnonzero(chosen).tolist()
-        ]
-        return [each for each in found if each[0] != each[1]]
+        is_one = np.isin(changes["seq"].to_numpy(), list(self._described))
+        is_one &= np.isin(changes["kind"].to_numpy(), ROW_CHANGES)
+        rows = changes.select(["seq", "relation", "commit_lsn"]).filter(pa.array(is_one)).to_pydict()
+        # The server describes the root, then the partition, and sends the change, with the oid of the root.
+        found = ((root, self._described[seq][1], lsn) for seq, root, lsn in zip(*rows.values(), strict=True))
+        return [each for each in found if each[0] != each[1].oid]
 
     def _learn(self, rows: pa.Table, state: StreamState) -> None:
         """Adds the relation versions of a segment's rows."""
-        described = chosen_rows(rows, values_of(rows, "kind") == MSG_RELATION)
-        names = ("seq", "relation", "txn")
-        self._described |= {
-            seq: (oid, txn)
-            for seq, oid, txn in zip(*(described.column(each).to_pylist() for each in names), strict=True)
-        }
         found = state.in_order(rows.column("version").unique().drop_null().to_pylist())
-        self._versions |= {relation.version: relation for relation in found}
+        versions = {relation.version: relation for relation in found}
+        self._versions |= versions
+        sent = chosen_rows(rows, values_of(rows, "kind") == MSG_RELATION).select(["seq", "txn", "version"])
+        for seq, txn, version in zip(*sent.to_pydict().values(), strict=True):
+            if version in versions:
+                self._described[seq + 1] = txn, versions[version]
 
     def _releaser(self) -> Releaser:
         return Releaser(

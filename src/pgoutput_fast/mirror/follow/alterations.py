@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import replace
 
 from pgoutput_fast.capture.retries import is_outage
@@ -78,15 +79,18 @@ def note_alterations(
     lost = columns_lost(before.columns, now.columns, table.record.columns)
     if table.trusts_widening:
         before = with_wider_columns(before, now)
-    why = lost or difference(before, now) or _partition_gone(table, now)
-    for question in () if why is not None else row_questions(before, now):
+    why = lost or difference(before, now) or _partition_gone(table.record.partitions, before, now)
+    questions = [] if why is not None else list(row_questions(before, now))
+    for question in questions:
         why = why or question.why(server.answer(question))
     # SET LOGGED writes a new file, too: the changes of an unlogged table are not sent.
     is_another = now.filenode != before.filenode and not is_only_repacked(before, now)
-    if why is None and is_another and not before.stays_logged:
+    is_another = is_another and not before.stays_logged
+    # An empty partition may have had rows: its changes say so.
+    if why is None and (is_another or any(each.is_of_new for each in questions)):
         if not _is_decidable(table, now, server, through):
             return  # the next check asks again
-        why = _why_rewritten(table, server)
+        why = _why_rewritten(table, server) if is_another else None
     if why is not None:
         table.want_load(why)
     elif (found := now.with_dropped_columns(before)) != table.record.fingerprint or table.record.partitions:
@@ -94,22 +98,29 @@ def note_alterations(
     table.horizon = now.horizon
 
 
-def _partition_gone(table: MirroredTable, now: Fingerprint) -> str | None:
-    """Why a table must be loaded after changes of partitions that came and went between two checks; None if not."""
-    gone = table.record.partitions.keys() - now.leaves.keys()
-    if str(now.oid) in gone:
-        return "it was a partition of another table when rows changed"
-    if gone:
-        return f"a partition of it (oid {min(gone)}) was attached, changed, and detached or dropped"
+def _partition_gone(sent: Mapping[str, tuple[int, str]], before: Fingerprint, now: Fingerprint) -> str | None:
+    """Why changes of partitions that no check has seen make a load necessary; None if they do not.
+
+    Args:
+        sent: the partitions, as in the record of the table.
+        before, now: the catalogs at the last check, and now.
+    """
+    for oid, (_, name) in sent.items():
+        if oid == str(now.oid):
+            return f"changes of {name} were sent as those of another table"
+        leaf = now.leaves.get(oid)
+        # One that has another file since its creation may have been emptied.
+        if leaf is None or (oid not in before.leaves and not leaf.is_born):
+            return f"its partition {name} had changes, and was detached, dropped or emptied before a check"
     return None
 
 
 def _is_decidable(table: MirroredTable, now: Fingerprint, server: ServerView, through: int | None) -> bool:
-    """Whether the stream is far enough to tell if TRUNCATE gave a table its new file."""
-    known = table.record.new_file
-    if known is None or known[0] != now.filenode:
+    """Whether the stream is far enough to tell if TRUNCATE gave a table its new file, or if a partition had rows."""
+    known, file = table.record.new_file, now.filenode + sum(each.filenode for each in now.leaves.values())
+    if known is None or known[0] != file:
         horizon = now.horizon if table.horizon is None else table.horizon
-        table.remember(new_file=(now.filenode, server.now()[1], horizon))
+        table.remember(new_file=(file, server.now()[1], horizon))
         return through is None
     return through is None or through >= known[1]
 

@@ -175,15 +175,20 @@ class RowQuestion:
     leaf: Leaf
     xid: int | None
 
+    @property
+    def is_of_new(self) -> bool:
+        """Whether it asks about an attached partition."""
+        return self.xid is None
+
     def why(self, is_row_there: bool | None) -> str | None:
         """Why the table must be loaded; None if it need not.
 
         Args:
             is_row_there: whether the partition has such a row; None if unknown.
         """
-        if self.xid is None and is_row_there is not False:
+        if self.is_of_new and is_row_there is not False:
             return f"its partition {self.leaf.name} may have had rows before it was attached"
-        if self.xid is not None and not is_row_there:
+        if not self.is_of_new and not is_row_there:
             return (
                 f"its partition {self.leaf.name} was truncated or rewritten, which the server does not send"
             )
