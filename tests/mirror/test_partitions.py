@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -33,6 +34,12 @@ _CASES = {
     (_CREATE, "TRUNCATE p"): (1, 1, 1),
     ("CREATE TABLE p (LIKE root)", _ATTACH.format("p", 200, 300)): (1, 1, 1),
     ("TRUNCATE other, root",): (2, 1, 1),
+    (
+        "CREATE TABLE mid_new PARTITION OF mid FOR VALUES FROM (400) TO (500)",
+        _ATTACH.format("mid", 300, 500),
+        "INSERT INTO root VALUES (401, 'y')",
+        _DETACH.format("mid"),
+    ): (2, 1, 2),
 }
 _FAST = 4
 
@@ -82,6 +89,40 @@ def test_all_cases(
     tables = [f"public.{each}" for each in ("root", "other", "mid")]
     expect_equal(place, *tables)
     assert tuple(loads_of(place, each) for each in tables) == _CASES[commands]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_away", [False, True])
+def test_attached_again(place: Place, monkeypatch: pytest.MonkeyPatch, is_away: bool) -> None:
+    """A check has seen that it was empty, and asks again when the stream is further. Then it is another attachment."""
+    _make(place)
+    place.database.execute("DROP PUBLICATION mirrored")
+    place.database.execute("CREATE PUBLICATION mirrored FOR TABLE root WITH (publish_via_partition_root)")
+    place.run()
+    place.database.execute("CREATE TABLE p (LIKE root INCLUDING ALL)", _ATTACH.format("p", 200, 300))
+    check, checks = run.check_publications, 0
+
+    def once(*arguments: Any) -> set[str]:
+        nonlocal checks
+        checks += 1
+        return check(*arguments) if checks == 1 else set()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run, "check_publications", once)
+        place.run()
+    if is_away:
+        place.database.execute(_DETACH.format("p"), "INSERT INTO root VALUES (2, 'y')")
+        place.run()
+        place.database.execute(_ATTACH.format("p", 200, 300))
+    else:
+        place.database.execute("INSERT INTO root VALUES (2, 'y')")
+        _unchecked(place, monkeypatch)
+    emptied = (_DETACH.format("p"), "DELETE FROM p", _ATTACH.format("p", 200, 300))
+    place.database.execute("INSERT INTO root VALUES (201, 'y')", *emptied)
+    for _ in range(3):
+        place.run()
+    expect_equal(place, "public.root")
+    assert loads_of(place, "public.root") == 2
 
 
 @pytest.mark.slow

@@ -121,7 +121,7 @@ class CommittedChanges:
         """
         if not self._described:
             return []
-        # TRUNCATE has many relations, and is sent for an empty partition, too.
+        # TRUNCATE of several tables has the relations of all of them, directly before it.
         is_one = np.isin(changes["seq"].to_numpy(), list(self._described))
         is_one &= np.isin(changes["kind"].to_numpy(), ROW_CHANGES)
         rows = changes.select(["seq", "relation", "commit_lsn"]).filter(pa.array(is_one)).to_pydict()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from pgoutput_fast.capture.retries import is_outage
@@ -11,6 +11,7 @@ from pgoutput_fast.mirror.follow.tables import MirroredTable
 from pgoutput_fast.mirror.schema_changes.fingerprint import (
     LACKING,
     Fingerprint,
+    Leaf,
     columns_lost,
     difference,
     is_only_repacked,
@@ -79,22 +80,24 @@ def note_alterations(
     lost = columns_lost(before.columns, now.columns, table.record.columns)
     if table.trusts_widening:
         before = with_wider_columns(before, now)
-    why = lost or difference(before, now) or _partition_gone(table.record.partitions, before, now)
+    why = lost or difference(before, now)
     questions = [] if why is not None else list(row_questions(before, now))
     for question in questions:
         why = why or question.why(server.answer(question))
+    why = why or _partition_gone(table.record.partitions, before, now)
+    attached = [each.leaf for each in questions if each.is_of_attached]
+    if why is None and attached and not _has_changes_of(attached, table, server, through):
+        return  # the next check asks again
     # SET LOGGED writes a new file, too: the changes of an unlogged table are not sent.
     is_another = now.filenode != before.filenode and not is_only_repacked(before, now)
-    is_another = is_another and not before.stays_logged
-    # An empty partition may have had rows: its changes say so.
-    if why is None and (is_another or any(each.is_of_new for each in questions)):
+    if why is None and is_another and not before.stays_logged:
         if not _is_decidable(table, now, server, through):
             return  # the next check asks again
-        why = _why_rewritten(table, server) if is_another else None
+        why = _why_rewritten(table, server)
     if why is not None:
         table.want_load(why)
     elif (found := now.with_dropped_columns(before)) != table.record.fingerprint or table.record.partitions:
-        table.remember(fingerprint=found, truncated=False, new_file=None, partitions={})
+        table.remember(fingerprint=found, truncated=False, new_file=None, partitions={}, attached=None)
     table.horizon = now.horizon
 
 
@@ -105,22 +108,36 @@ def _partition_gone(sent: Mapping[str, tuple[int, str]], before: Fingerprint, no
         sent: the partitions, as in the record of the table.
         before, now: the catalogs at the last check, and now.
     """
-    for oid, (_, name) in sent.items():
-        if oid == str(now.oid):
-            return f"changes of {name} were sent as those of another table"
+    for oids, (_, name) in sent.items():
+        root, oid = oids.split("/")
         leaf = now.leaves.get(oid)
+        if root != str(now.oid):
+            if leaf is not None or oid == str(now.oid):
+                return f"changes of {name} were sent as those of another table"
         # One that has another file since its creation may have been emptied.
-        if leaf is None or (oid not in before.leaves and not leaf.is_born):
+        elif leaf is None or (oid not in before.leaves and not leaf.is_born):
             return f"its partition {name} had changes, and was detached, dropped or emptied before a check"
     return None
 
 
+def _has_changes_of(
+    attached: Sequence[Leaf], table: MirroredTable, server: ServerView, through: int | None
+) -> bool:
+    """Whether the stream has the changes of attached partitions up to the check that first saw them empty."""
+    marks = tuple(f"{each.name} {each.filenode} {[*each.links]}" for each in attached)
+    known = table.record.attached
+    if known is None or known[1] != marks:
+        known = server.now()[1], marks
+        table.remember(attached=known)
+    return through is None or through >= known[0]
+
+
 def _is_decidable(table: MirroredTable, now: Fingerprint, server: ServerView, through: int | None) -> bool:
-    """Whether the stream is far enough to tell if TRUNCATE gave a table its new file, or if a partition had rows."""
-    known, file = table.record.new_file, now.filenode + sum(each.filenode for each in now.leaves.values())
-    if known is None or known[0] != file:
+    """Whether the stream is far enough to tell if TRUNCATE gave a table its new file."""
+    known = table.record.new_file
+    if known is None or known[0] != now.filenode:
         horizon = now.horizon if table.horizon is None else table.horizon
-        table.remember(new_file=(file, server.now()[1], horizon))
+        table.remember(new_file=(now.filenode, server.now()[1], horizon))
         return through is None
     return through is None or through >= known[1]
 

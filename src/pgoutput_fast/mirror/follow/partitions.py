@@ -9,7 +9,6 @@ is gone.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import cached_property
 
 from pgoutput_fast.catalog.relations import Relation
 from pgoutput_fast.mirror.follow.tables import MirroredTable
@@ -21,39 +20,31 @@ class Partitions:
     """Collects the partitions of changes for the records of their tables.
 
     Args:
-        tables: the tables. Their oids and partitions do not change while this object is used.
+        tables: the tables.
     """
 
     def __init__(self, tables: Iterable[MirroredTable]) -> None:
         self._tables = tables
         self._found: dict[MirroredTable, dict[str, tuple[int, str]]] = {}
 
-    @cached_property
-    def _with_rows_of(self) -> dict[int, list[MirroredTable]]:
-        """The tables that have the rows of a relation, by its oid: the table itself, and roots of partitions."""
-        found: dict[int, list[MirroredTable]] = {}
-        for each in self._tables:
-            for oid in (each.record.oid, *map(int, _leaves(each))):
-                found.setdefault(oid, []).append(each)
-        return found
-
     def note(self, found: Iterable[tuple[int, Relation, int]], takers: Mapping[int, MirroredTable]) -> None:
-        """Notes partitions, and tables that belonged to another root for a while.
+        """Notes partitions that their root had not at the last check.
+
+        Other tables lack these changes if they have the partition, or are it.
 
         Args:
             found: (oid of the root, the partition, LSN of a commit).
             takers: the tables that take the changes, by oid.
         """
         for root, leaf, lsn in found:
-            if (taker := takers.get(root)) is not None and str(leaf.oid) not in _leaves(taker):
-                self._add(taker, leaf.oid, lsn, leaf.qualified_name)
-            for each in self._with_rows_of.get(leaf.oid, ()):
-                if each.record.oid != root:
-                    self._add(each, each.record.oid, lsn, leaf.qualified_name)
-
-    def _add(self, table: MirroredTable, oid: int, lsn: int, name: str) -> None:
-        if table.record.stage != "stopped" and (table.position is None or lsn > table.position):
-            self._found.setdefault(table, {})[str(oid)] = lsn, name
+            taker = takers.get(root)
+            if taker is not None and _has(taker, leaf):
+                continue
+            for table in self._tables:
+                may_differ = table.follows and (table.record.oid == leaf.oid or _is_root(table))
+                may_differ = may_differ or (table is taker and table.wants_load)
+                if may_differ and (table.position is None or lsn > table.position):
+                    self._found.setdefault(table, {})[f"{root}/{leaf.oid}"] = lsn, leaf.qualified_name
 
     def remember(self) -> None:
         """Makes them durable, until the next check of the catalogs."""
@@ -61,7 +52,12 @@ class Partitions:
             table.remember(partitions={**table.record.partitions, **found})
 
 
-def _leaves(table: MirroredTable) -> Iterable[str]:
-    """The oids of the partitions at the last check. A table that waits for a load has an outdated fingerprint."""
+def _has(table: MirroredTable, leaf: Relation) -> bool:
+    """Whether a table had a partition at the last check. One that waits for a load has an outdated fingerprint."""
     known = table.record.fingerprint
-    return known.leaves if known is not None and table.follows else {}
+    return known is not None and table.follows and str(leaf.oid) in known.leaves
+
+
+def _is_root(table: MirroredTable) -> bool:
+    known = table.record.fingerprint
+    return known is None or known.filenode == 0

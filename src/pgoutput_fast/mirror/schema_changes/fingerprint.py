@@ -176,7 +176,7 @@ class RowQuestion:
     xid: int | None
 
     @property
-    def is_of_new(self) -> bool:
+    def is_of_attached(self) -> bool:
         """Whether it asks about an attached partition."""
         return self.xid is None
 
@@ -186,9 +186,9 @@ class RowQuestion:
         Args:
             is_row_there: whether the partition has such a row; None if unknown.
         """
-        if self.is_of_new and is_row_there is not False:
+        if self.is_of_attached and is_row_there is not False:
             return f"its partition {self.leaf.name} may have had rows before it was attached"
-        if not self.is_of_new and not is_row_there:
+        if not self.is_of_attached and not is_row_there:
             return (
                 f"its partition {self.leaf.name} was truncated or rewritten, which the server does not send"
             )

@@ -233,13 +233,15 @@ class TableRecord:
         rejects: how many values and changes its rejects have.
         truncated: whether the stream had a TRUNCATE of it since the fingerprint.
         new_file: (the new file, the end of the server's WAL, a horizon) when a check first saw another file than that
-            of the fingerprint; the sum of its files if it is a root with an empty partition that was attached. A
-            TRUNCATE that made the file, and changes of the partition, are in the stream up to that LSN. Rows of
-            transactions before the horizon were in the old file.
+            of the fingerprint. A TRUNCATE that made the file is in the stream up to that LSN. Rows of transactions
+            before the horizon were in the old file.
         awaited: (the end of the server's WAL, the names) when a check first saw new columns with values in older rows
             that no change has had. Changes up to that LSN may not have them.
-        partitions: {oid as text: (LSN of a commit, name)} of partitions that the stream has changes of, and that the
-            fingerprint lacks; its own oid if its changes were sent as those of a root. The next check decides.
+        attached: (the end of the server's WAL, the partitions) when a check first saw that they were attached and are
+            empty. The stream has their changes until then up to that LSN.
+        partitions: {oids of a root and a partition: (LSN of a commit, name)} of the partitions that the stream has
+            changes of, and that the root had not at the last check. The next one decides, also for other tables that
+            may have the partition, or be it.
         lost_lsn: while it waits for a load, the LSN of the last commit with a change that could not be decoded; -1 for
             none. The load cannot use ranges of the table that were read before.
         altered: the last alterations of columns, as long as a crash may let the changes before them be read again.
@@ -265,6 +267,7 @@ class TableRecord:
     truncated: bool = False
     new_file: tuple[int, int, int] | None = None
     awaited: tuple[int, tuple[str, ...]] | None = None
+    attached: tuple[int, tuple[str, ...]] | None = None
     partitions: Mapping[str, tuple[int, str]] = field(default_factory=dict)
     lost_lsn: int = -1
     is_first: bool = False
@@ -425,7 +428,8 @@ class TableRecord:
             truncated=False,
             new_file=None,
             awaited=None,
-            partitions={oid: each for oid, each in self.partitions.items() if each[0] > begin},
+            attached=None,
+            partitions={oids: each for oids, each in self.partitions.items() if each[0] > begin},
             is_first=False,
             altered=(),
         )
@@ -660,9 +664,10 @@ def _facts(values: Mapping[str, Any]) -> TableRecord:
         Alteration((int(lsn), int(ordinal)), _columns(before), _shapes(shapes_before))
         for (lsn, ordinal), before, shapes_before in values.get("altered", ())
     )
-    known, new_file, awaited = (values.get(name) for name in ("fingerprint", "new_file", "awaited"))
+    known, new_file = (values.get(name) for name in ("fingerprint", "new_file"))
+    awaited, attached = (values.get(name) for name in ("awaited", "attached"))
     partitions = {
-        oid: (int(lsn), str(name)) for oid, (lsn, name) in dict(values.get("partitions", {})).items()
+        oids: (int(lsn), str(name)) for oids, (lsn, name) in dict(values.get("partitions", {})).items()
     }
     fingerprint = None if known is None else Fingerprint.from_dict(known)
     if not isinstance(values.get("renamed"), str | None):
@@ -679,6 +684,7 @@ def _facts(values: Mapping[str, Any]) -> TableRecord:
             "fingerprint": fingerprint,
             "new_file": new_file and tuple(new_file),
             "partitions": partitions,
+            "attached": attached and (attached[0], tuple(attached[1])),
             "awaited": awaited and (awaited[0], tuple(awaited[1])),
         }
     )
