@@ -440,6 +440,16 @@ def test_damaged_files(small: Place) -> None:
         ):
             mirror.run(until_lsn="now")
         path.write_text(good)
+    for wrong in (
+        {"partitions": {"1": [5, "p"]}},
+        {"partitions": {"1/2": 5}},
+        {"attached": [1]},
+        {"awaited": ["x", []]},
+    ):
+        path.write_text(json.dumps(json.loads(good) | wrong))
+        with pytest.raises(ValueError, match=r"public\.t\.json is damaged: restore it"):
+            small.run()
+    path.write_text(good)
     (small.target / "_mirror" / "points.json").write_text("{}")
     with pytest.raises(ValueError, match=r"points\.json is damaged: remove it"):
         at(small.target)

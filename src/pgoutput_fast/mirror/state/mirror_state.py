@@ -666,9 +666,10 @@ def _facts(values: Mapping[str, Any]) -> TableRecord:
     )
     known, new_file = (values.get(name) for name in ("fingerprint", "new_file"))
     awaited, attached = (values.get(name) for name in ("awaited", "attached"))
-    partitions = {
-        oids: (int(lsn), str(name)) for oids, (lsn, name) in dict(values.get("partitions", {})).items()
-    }
+    partitions = {}
+    for oids, (lsn, name) in dict(values.get("partitions", {})).items():
+        root, leaf = map(int, oids.split("/"))
+        partitions[f"{root}/{leaf}"] = int(lsn), str(name)
     fingerprint = None if known is None else Fingerprint.from_dict(known)
     if not isinstance(values.get("renamed"), str | None):
         raise TypeError("a name must be a text")
@@ -684,8 +685,8 @@ def _facts(values: Mapping[str, Any]) -> TableRecord:
             "fingerprint": fingerprint,
             "new_file": new_file and tuple(new_file),
             "partitions": partitions,
-            "attached": attached and (attached[0], tuple(attached[1])),
-            "awaited": awaited and (awaited[0], tuple(awaited[1])),
+            "attached": attached and (int(attached[0]), tuple(attached[1])),
+            "awaited": awaited and (int(awaited[0]), tuple(awaited[1])),
         }
     )
 
@@ -711,5 +712,5 @@ class _damaged:  # noqa: N801  (used like a function)
         pass
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None and issubclass(kind, ValueError | KeyError | TypeError):
+        if kind is not None and issubclass(kind, ValueError | LookupError | TypeError | AttributeError):
             raise ValueError(self._what) from None
