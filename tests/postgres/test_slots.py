@@ -124,7 +124,7 @@ def test_slots_of_repack_are_no_users(servers: pg.Servers, capsys: pytest.Captur
 def test_sessions_are_pinned_whatever_users_and_databases_set(database: pg.Database) -> None:
     hostile = {
         "DateStyle": "SQL, DMY", "IntervalStyle": "iso_8601", "TimeZone": "Asia/Kolkata", "extra_float_digits": "-15",
-        "bytea_output": "escape", "statement_timeout": "1ms", "lock_timeout": "1s",
+        "bytea_output": "escape", "statement_timeout": "2s", "lock_timeout": "1s",
     }  # fmt: skip
     try:
         _elsewhere(database, *(f"ALTER DATABASE {database.name} SET {k} = '{v}'" for k, v in hostile.items()))
@@ -138,6 +138,8 @@ def test_sessions_are_pinned_whatever_users_and_databases_set(database: pg.Datab
                 )
                 digits, *others = cursor.fetchone()
                 assert (float(digits), *others) == (1e-20, "\\x00ff", "-1 days +02:00:00")
+        with session(database.dsn) as cursor:
+            cursor.execute("SELECT pg_sleep(2.5)")
     finally:
         _elsewhere(database, f"ALTER DATABASE {database.name} RESET ALL")
 

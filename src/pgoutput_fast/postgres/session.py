@@ -39,6 +39,10 @@ __all__ = [
 ]
 
 PINS = {
+    # A global timeout must not end a session that waits for changes or reads for long, nor the statement of the pins.
+    "statement_timeout": "0",
+    "lock_timeout": "0",
+    "idle_in_transaction_session_timeout": "0",
     "DateStyle": "ISO",
     "IntervalStyle": "postgres",
     "TimeZone": "UTC",
@@ -48,10 +52,6 @@ PINS = {
     "lc_monetary": "C",
     # From PostgreSQL 18 on, the server reports a missing publication only with a warning.
     "client_min_messages": "warning",
-    # A global timeout must not end a session that waits for changes or reads for long.
-    "statement_timeout": "0",
-    "lock_timeout": "0",
-    "idle_in_transaction_session_timeout": "0",
 }
 """The settings of sessions that decode, {name: value}. They make the text form of values unambiguous."""
 
