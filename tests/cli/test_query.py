@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from pgoutput_fast.cli.main import main
-from pgoutput_fast.mirror.state.mirror_state import MirrorState, TableRecord
+from pgoutput_fast.mirror.state.mirror_state import MirrorState
+from pgoutput_fast.mirror.state.table_record import TableRecord
 from pgoutput_fast.protocol.lsn import format_lsn
 from pgoutput_fast.storage.stores import open_store
 from support.capturing import wait_until

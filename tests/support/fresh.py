@@ -16,7 +16,8 @@ from pgoutput_fast.merge.formats import open_current_table
 from pgoutput_fast.mirror import Mirror, MirrorError, fresh
 from pgoutput_fast.mirror.follow.history import AppendTable, HistoryFiles
 from pgoutput_fast.mirror.follow.tables import relation_columns
-from pgoutput_fast.mirror.state.mirror_state import Beginning, KnownColumn, MirrorState, TableRecord
+from pgoutput_fast.mirror.state.mirror_state import Beginning, MirrorState
+from pgoutput_fast.mirror.state.table_record import KnownColumn, TableRecord
 from pgoutput_fast.protocol.lsn import parse_lsn
 from pgoutput_fast.storage.stores import open_store
 from pgoutput_fast.tables.options import TableOptions

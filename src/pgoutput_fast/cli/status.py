@@ -38,7 +38,7 @@ def status(
     expect_given({"TARGET": target})
     from pgoutput_fast.mirror import status_of
     from pgoutput_fast.mirror.slot import REPAIR
-    from pgoutput_fast.mirror.state.mirror_state import NEW
+    from pgoutput_fast.mirror.state.table_record import NEW
 
     found = status_of(target, dsn, iceberg_catalog=catalog_properties(iceberg_catalog))
     if json:

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
 
 from pgoutput_fast.merge.effect.effect import current_schema
-from pgoutput_fast.mirror.state.mirror_state import KnownColumn, TableRecord
+from pgoutput_fast.mirror.state.table_record import KnownColumn, TableRecord
 from pgoutput_fast.mirror.view.changes import Changes
 from pgoutput_fast.mirror.view.moment import Moment
 from pgoutput_fast.mirror.view.read import rows_of

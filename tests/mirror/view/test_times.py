@@ -13,8 +13,8 @@ import pgoutput_fast as pgo
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
 from pgoutput_fast.mirror import fresh
 from pgoutput_fast.mirror.follow.history import AppendTable, HistoryFiles
-from pgoutput_fast.mirror.state.mirror_state import Gap, TableRecord
 from pgoutput_fast.mirror.state.points import Point
+from pgoutput_fast.mirror.state.table_record import Gap, TableRecord
 from pgoutput_fast.mirror.view.changes import read_changes
 from pgoutput_fast.mirror.view.times import position_at
 from pgoutput_fast.storage.stores import open_store

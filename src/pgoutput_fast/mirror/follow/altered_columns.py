@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from pgoutput_fast.mirror.follow.changes import ChangeRun, commits_of
-from pgoutput_fast.mirror.state.mirror_state import KnownColumn
+from pgoutput_fast.mirror.state.table_record import KnownColumn
 from pgoutput_fast.schema.metadata_columns import ALTER, metadata_names
 
 __all__ = ["alter_row", "first_change", "with_alter"]

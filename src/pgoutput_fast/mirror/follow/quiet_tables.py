@@ -15,7 +15,7 @@ from pgoutput_fast.mirror.follow.history import HistoryFiles
 from pgoutput_fast.mirror.follow.tables import MirroredTable, applying, relation_columns
 from pgoutput_fast.mirror.schema_changes.fingerprint import CatalogColumn, Fingerprint
 from pgoutput_fast.mirror.server import ServerView
-from pgoutput_fast.mirror.state.mirror_state import KnownColumn
+from pgoutput_fast.mirror.state.table_record import KnownColumn
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.storage.stores import Store
 

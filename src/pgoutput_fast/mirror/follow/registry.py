@@ -14,7 +14,8 @@ from pgoutput_fast.mirror.follow.rejects import count_rejects
 from pgoutput_fast.mirror.follow.tables import MirroredTable
 from pgoutput_fast.mirror.server import ServerView
 from pgoutput_fast.mirror.state.layout import HISTORY, REJECTS
-from pgoutput_fast.mirror.state.mirror_state import NEW, MirrorState, TableRecord
+from pgoutput_fast.mirror.state.mirror_state import MirrorState
+from pgoutput_fast.mirror.state.table_record import NEW, TableRecord
 from pgoutput_fast.storage.stores import Store
 from pgoutput_fast.tables.directories import directory_of
 from pgoutput_fast.tables.file_table import CurrentFileTable

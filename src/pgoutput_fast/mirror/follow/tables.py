@@ -25,13 +25,8 @@ from pgoutput_fast.mirror.follow.history import AppendTable, HistoryFiles
 from pgoutput_fast.mirror.follow.waiting import PendingChanges
 from pgoutput_fast.mirror.schema_changes.fingerprint import CatalogColumn, Fingerprint
 from pgoutput_fast.mirror.schema_changes.versions import columns_of
-from pgoutput_fast.mirror.state.mirror_state import (
-    UNPUBLISHED,
-    Gap,
-    KnownColumn,
-    MirrorState,
-    TableRecord,
-)
+from pgoutput_fast.mirror.state.mirror_state import MirrorState
+from pgoutput_fast.mirror.state.table_record import UNPUBLISHED, Gap, KnownColumn, TableRecord
 from pgoutput_fast.schema.metadata_columns import ALTER, metadata_names
 from pgoutput_fast.tables.errors import LOAD_AGAIN, RELOAD
 

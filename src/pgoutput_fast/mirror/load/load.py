@@ -17,7 +17,7 @@ from pgoutput_fast.mirror.load.source import Followed, TableSource
 from pgoutput_fast.mirror.schema_changes.fingerprint import lacking
 from pgoutput_fast.mirror.server import ServerView
 from pgoutput_fast.mirror.settings import MirrorSettings
-from pgoutput_fast.mirror.state.mirror_state import Gap, KnownColumn
+from pgoutput_fast.mirror.state.table_record import Gap, KnownColumn
 from pgoutput_fast.postgres.publications import OPERATIONS
 from pgoutput_fast.postgres.row_age import of_one_table
 from pgoutput_fast.schema.metadata_columns import metadata_fields, metadata_names

@@ -28,7 +28,8 @@ from pgoutput_fast.mirror.settings import MirrorSettings
 from pgoutput_fast.mirror.slot import expect_slot, lost, server_behind_error
 from pgoutput_fast.mirror.state.identity import read_source
 from pgoutput_fast.mirror.state.layout import CONSUMER, stream_directory
-from pgoutput_fast.mirror.state.mirror_state import Beginning, Gap, MirrorState, Progress
+from pgoutput_fast.mirror.state.mirror_state import Beginning, MirrorState, Progress
+from pgoutput_fast.mirror.state.table_record import Gap
 from pgoutput_fast.postgres.slots import drop_slot, find_slot, keep_decoding
 from pgoutput_fast.protocol.lsn import format_lsn
 from pgoutput_fast.segments.names import newest_named

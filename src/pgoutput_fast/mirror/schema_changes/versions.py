@@ -16,7 +16,7 @@ from pgoutput_fast.mirror.schema_changes.fingerprint import (
     is_same_type,
 )
 from pgoutput_fast.mirror.schema_changes.widening import is_wider, with_wider_types
-from pgoutput_fast.mirror.state.mirror_state import KnownColumn, TableRecord
+from pgoutput_fast.mirror.state.table_record import KnownColumn, TableRecord
 from pgoutput_fast.schema.evolution import widen
 
 __all__ = ["columns_of"]

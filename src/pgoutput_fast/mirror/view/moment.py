@@ -16,8 +16,9 @@ from pgoutput_fast.catalog.identifiers import parse_qualified_name, quote_qualif
 from pgoutput_fast.merge.effect.effect import COMMIT_LSN, UNREPRESENTABLE
 from pgoutput_fast.merge.effect.renames import Rename, absent, all_names
 from pgoutput_fast.mirror.state.layout import HISTORY
-from pgoutput_fast.mirror.state.mirror_state import MirrorState, TableRecord
+from pgoutput_fast.mirror.state.mirror_state import MirrorState
 from pgoutput_fast.mirror.state.points import Point, Points, lsn_of
+from pgoutput_fast.mirror.state.table_record import TableRecord
 from pgoutput_fast.mirror.view.changes import Changes, read_changes
 from pgoutput_fast.mirror.view.times import position_at
 from pgoutput_fast.protocol.lsn import Lsn, format_lsn

@@ -10,8 +10,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pgoutput_fast.merge.effect.effect import COMMIT_LSN
-from pgoutput_fast.mirror.state.mirror_state import Gap, TableRecord
 from pgoutput_fast.mirror.state.points import Point, end_of, expect_until, microseconds_of, point_before
+from pgoutput_fast.mirror.state.table_record import Gap, TableRecord
 from pgoutput_fast.mirror.view.changes import Changes
 from pgoutput_fast.protocol.lsn import format_lsn
 from pgoutput_fast.storage.paths import open_file

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from pgoutput_fast.mirror.state.layout import SEGMENTS, stream_directory
-from pgoutput_fast.mirror.state.mirror_state import MirrorState, TableRecord
+from pgoutput_fast.mirror.state.mirror_state import MirrorState
+from pgoutput_fast.mirror.state.table_record import TableRecord
 from pgoutput_fast.storage.paths import is_uri, redacted_uri, split_uri
 from pgoutput_fast.storage.stores import Store, open_store
 from pgoutput_fast.tables.errors import RELOAD
