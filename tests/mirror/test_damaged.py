@@ -13,7 +13,7 @@ import pytest
 
 from pgoutput_fast.mirror import Mirror, MirrorError
 from pgoutput_fast.storage.stores import open_store
-from pgoutput_fast.tables.iceberg.table import open_catalog
+from pgoutput_fast.tables.iceberg.catalog import open_catalog
 from support.current_tables import KINDS
 from support.forms import and_slow
 from support.mirrors import Place, current_of, expect_equal, expect_replayed, history_of, place

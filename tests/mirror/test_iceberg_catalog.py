@@ -7,15 +7,21 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import psycopg2
 import pytest
 from pyiceberg.catalog import load_catalog
+from pyiceberg.catalog.sql import SqlCatalog
+from sqlalchemy.exc import OperationalError
 
-from pgoutput_fast.mirror import MirrorError, at, fresh, status_of
-from support import pg
+from pgoutput_fast.mirror import MirrorError, at, fresh, points, status_of
+from pgoutput_fast.tables.errors import CatalogAwayError
+from pgoutput_fast.tables.options import TableOptions
+from support import counters, pg
 from support.buckets import opened_bucket
+from support.counters import Counting, expect_counted
 from support.forms import and_slow
 from support.fresh import ahead, position_now
-from support.mirrors import Place, place
+from support.mirrors import Following, Place, place
 
 __all__ = ["place"]
 
@@ -152,3 +158,48 @@ def test_a_namespace_in_the_target(place: Place, format: str) -> None:
         place.run(format=format)
     with pytest.raises(TypeError, match="namespace must be a str, not"):
         place.mirror(namespace=3)
+
+
+def test_a_catalog_that_goes_away(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The mirror tries again. No change is lost, and none comes twice."""
+    place.database.execute(*counters.SCHEMA)
+    lose: list[bool] = []
+    commit = SqlCatalog.commit_table
+
+    def answered(*arguments: Any) -> Any:
+        done = commit(*arguments)
+        if lose:
+            lose.clear()
+            raise OperationalError("COMMIT", {}, psycopg2.OperationalError("the answer was lost"))
+        return done
+
+    monkeypatch.setattr(SqlCatalog, "commit_table", answered)
+    with pg.Server(place.database.server.installation) as server:
+        uri = f"postgresql+psycopg2://postgres@127.0.0.1:{server.port}/postgres"
+        catalog = {"name": "shared", "type": "sql", "uri": uri}
+        more: dict[str, Any] = {"format": "iceberg", "iceberg_catalog": catalog}
+        with place.mirror(**more, seconds=0.1) as mirror:
+            with Counting(place.database), Following(mirror) as following:
+
+                def wait_for_a_point() -> None:
+                    before = points(place.target)[-1:]
+                    following.until(lambda: points(place.target)[-1:] != before)
+
+                wait_for_a_point()
+                server.crash()
+                following.until(lambda: "tries again" in caplog.text)
+                server.start()
+                wait_for_a_point()
+                lose.append(True)
+                following.until(lambda: not lose)
+                wait_for_a_point()
+            place.run_in(mirror)
+            server.crash()
+            with pytest.raises(CatalogAwayError, match=r"the Iceberg catalog failed: .* refused"):
+                fresh(place.target, counters.TABLE, iceberg_catalog=catalog)
+            server.start()
+            expect_counted(place, format="iceberg", options=TableOptions(iceberg_catalog=catalog))
+    assert "public.counted in" in caplog.text
+    assert "is unknown: the Iceberg catalog failed: the answer was lost" in caplog.text

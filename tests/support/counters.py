@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from typing import Any
 
 import psycopg2
 import pyarrow.compute as pc
@@ -44,9 +45,13 @@ class Counting(Background):
                 self._stop.wait(0.1)
 
 
-def expect_counted(place: Place) -> None:
-    """Checks that the current table equals the server's, and that the history has each update of each row once."""
-    expect_equal(place, TABLE)
+def expect_counted(place: Place, **more: Any) -> None:
+    """Checks that the current table equals the server's, and that the history has each update of each row once.
+
+    Args:
+        more: as for `expect_equal`.
+    """
+    expect_equal(place, TABLE, **more)
     expect_replayed(place, TABLE, ["id"])
     counted: dict[int, list[int]] = {}
     rows = history_of(place.target, TABLE)

@@ -179,10 +179,16 @@ def opened(server: Any, directory: Path) -> Iterator[Place]:
 # ---- comparisons ----------------------------------------------------------------------------------------------------
 
 
-def current_of(target: Path | str, table: str, version: int | None = None, format: str = "delta") -> pa.Table:
+def current_of(
+    target: Path | str,
+    table: str,
+    version: int | None = None,
+    format: str = "delta",
+    options: TableOptions = TableOptions(),  # noqa: B008  (it cannot change)
+) -> pa.Table:
     """The rows of a current table, by default those of the newest point."""
     version = at(target)[table] if version is None else version
-    return open_current_table(format, open_store(target), table, TableOptions()).read(version)
+    return open_current_table(format, open_store(target), table, options).read(version)
 
 
 def history_of(target: Path | str, table: str) -> pa.Table:
@@ -233,11 +239,11 @@ def mirrored_rows(rows: pa.Table, names: list[str]) -> Counter[str]:
     return Counter(repr([comparable(row.get(name)) for name in names]) for row in rows.to_pylist())
 
 
-def expect_equal(place: Place, *tables: str, format: str = "delta") -> None:
+def expect_equal(place: Place, *tables: str, format: str = "delta", **more: Any) -> None:
     """Checks that the current tables equal the server's, cell by cell."""
     for table in tables:
         names, expected = rows_of(place.database, table)
-        rows = current_of(place.target, table, format=format)
+        rows = current_of(place.target, table, format=format, **more)
         assert mirrored_rows(rows, names) == expected, table
         assert rows.schema.field("_commit_lsn").type == pa.int64()
         assert rows["_commit_lsn"].null_count == 0

@@ -6,25 +6,34 @@ import json
 import os
 import re
 import sqlite3
+import threading
 import time
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import date
 from decimal import Decimal
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import psycopg2
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
+import requests
+import sqlalchemy.exc
 from pyarrow import fs
 from pyiceberg.catalog import load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.exceptions import CommitStateUnknownException
+from pyiceberg.exceptions import CommitStateUnknownException, ForbiddenError
 
+from pgoutput_fast.demo.servers import Server
 from pgoutput_fast.storage.stores import Store, open_store
+from pgoutput_fast.tables.errors import CatalogAwayError
 from pgoutput_fast.tables.files import TableFiles
-from pgoutput_fast.tables.iceberg.table import CATALOG, IcebergTable, IcebergTarget, open_catalog
+from pgoutput_fast.tables.iceberg.catalog import CATALOG, open_catalog
+from pgoutput_fast.tables.iceberg.table import IcebergTable, IcebergTarget
 from pgoutput_fast.tables.options import TableOptions
 from pgoutput_fast.tables.parquet import ParquetTable
 from pgoutput_fast.tables.partitions import Partitioning
@@ -244,18 +253,32 @@ def test_a_catalog_that_another_program_locks(tmp_path: Path) -> None:
     assert seq_of(_table(tmp_path)) == 7
 
 
-def test_a_commit_whose_outcome_is_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "problem",
+    [
+        CommitStateUnknownException("gateway timeout"),
+        requests.exceptions.ConnectionError("gateway timeout"),
+        sqlalchemy.exc.OperationalError(
+            "UPDATE", {"secret": 1}, psycopg2.OperationalError("gateway timeout")
+        ),
+    ],
+    ids=lambda problem: type(problem).__name__,
+)
+def test_a_commit_whose_outcome_is_unknown(
+    problem: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The catalog has executed it, and its answer was lost."""
     commit = SqlCatalog.commit_table
 
     def lost(*arguments: Any) -> Any:
         commit(*arguments)
-        raise CommitStateUnknownException("gateway timeout")
+        raise problem
 
     with monkeypatch.context() as patch:
         patch.setattr(SqlCatalog, "commit_table", lost)
         with pytest.raises(
-            OutcomeUnknownError, match=r"public\.t .* is unknown: gateway timeout\. Run it again"
+            OutcomeUnknownError,
+            match=r"public\.t .* is unknown: the Iceberg catalog failed: gateway timeout\. Run it again",
         ):
             append(_table(tmp_path), [], 5, SCHEMA)
     assert seq_of(_table(tmp_path)) == 5
@@ -406,3 +429,55 @@ def test_snapshots_that_stay(tmp_path: Path, what: str) -> None:
             table.scan(snapshot_id=each.snapshot_id).to_arrow()
     expected = {"overwritten": [1], "rolled back": [0]}.get(what, [0, 1])
     assert _read(tmp_path)["_seq"].to_pylist() == [*expected, *range(2, 9)]
+
+
+class _Answers(BaseHTTPRequestHandler):
+    """A catalog that fails: it answers with a status, or cuts the connection."""
+
+    status = 0
+
+    def do_GET(self) -> None:
+        if self.status:
+            self.send_error(self.status)
+        else:
+            self.close_connection = True
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [
+        (0, CatalogAwayError), (429, CatalogAwayError), (500, CatalogAwayError), (503, CatalogAwayError),
+        (403, ForbiddenError),
+    ],
+)  # fmt: skip
+def test_a_rest_catalog_that_fails(status: int, error: type[Exception], tmp_path: Path) -> None:
+    handler = type("Handler", (_Answers,), {"status": status})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            with pytest.raises(
+                error, match="the Iceberg catalog failed: " if error is CatalogAwayError else "403"
+            ):
+                open_catalog(
+                    open_store(tmp_path), {"type": "rest", "uri": f"http://127.0.0.1:{server.server_port}"}
+                )
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_limits_of_a_connection_to_a_catalog(servers: Mapping[int, Server], tmp_path: Path) -> None:
+    """A connection that is cut is noticed."""
+    server = servers[max(servers)]
+    uri = f"postgresql+psycopg2://postgres@127.0.0.1:{server.port}/postgres?connect_timeout=7"
+    with open_catalog(open_store(tmp_path), {"type": "sql", "uri": uri}) as catalog:
+        try:
+            with closing(catalog.engine.raw_connection()) as connection:
+                found = connection.get_dsn_parameters()
+            assert (found["connect_timeout"], found["tcp_user_timeout"]) == ("7", "30000")
+        finally:
+            catalog.destroy_tables()

@@ -33,7 +33,9 @@ __all__ = [
 RETRY_SECONDS = 300.0
 RetrySeconds: TypeAlias = Annotated[
     float,
-    typer.Option(metavar="SECONDS", help="how long to wait for a server or store that cannot be reached"),
+    typer.Option(
+        metavar="SECONDS", help="how long to wait for a server, store or catalog that cannot be reached"
+    ),
 ]
 MetricsFile: TypeAlias = Annotated[
     str | None,

@@ -56,7 +56,7 @@ class MirrorSettings:
         keep_points: how many points are kept.
         in_step: whether current tables change only together.
         progress: called after each range of pages of a load; None to log it.
-        retry_seconds: how long to wait for a server or store that cannot be reached.
+        retry_seconds: how long to wait for a server, a store or a catalog that cannot be reached.
         backlog_bytes: above this many bytes of unread segments the capture pauses; None for no limit.
         failover: whether standbys may have the slot.
         chosen: the tables that are mirrored, of those that are published.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pgoutput_fast.base.errors import LOAD
 
-__all__ = ["LOAD_AGAIN", "LOAD_ANY_AGAIN", "RELOAD", "MirrorBusyError", "MirrorError"]
+__all__ = ["LOAD_AGAIN", "LOAD_ANY_AGAIN", "RELOAD", "CatalogAwayError", "MirrorBusyError", "MirrorError"]
 
 # The method, and the command that does the same.
 RELOAD = "Mirror.reload (pgoutput-fast mirror ... --reload)"
@@ -22,3 +22,7 @@ class MirrorError(RuntimeError):
 
 class MirrorBusyError(MirrorError):
     """Another process mirrors into the target."""
+
+
+class CatalogAwayError(ConnectionError):
+    """The catalog of Iceberg tables cannot be reached, or fails in a way that may pass."""

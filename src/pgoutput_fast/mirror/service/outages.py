@@ -1,4 +1,4 @@
-"""Outages: a mirror that lost its server or store tries again, until they are back or it took too long."""
+"""Outages: a mirror that lost its server, store or catalog tries again, until they are back or it took too long."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from pgoutput_fast.capture.retries import is_outage
 from pgoutput_fast.mirror.state.mirror_state import MirrorState
 from pgoutput_fast.snapshot.export import SnapshotError
 from pgoutput_fast.storage.stores import Store
+from pgoutput_fast.tables.errors import CatalogAwayError
+from pgoutput_fast.tables.table import OutcomeUnknownError
 
 __all__ = ["Outages"]
 
@@ -21,7 +23,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 10.0
 
 
 class Outages:
-    """Repeats work while a server or a store cannot be reached.
+    """Repeats work while a server, a store or a catalog cannot be reached.
 
     Args:
         store: the target.
@@ -81,8 +83,11 @@ class Outages:
             pause = min(pause * 2, _LONGEST_PAUSE)
 
     def _may_pass(self, problem: Exception) -> bool:
+        cause = problem.__cause__ if isinstance(problem, OutcomeUnknownError) else problem
         # A snapshot ends with the server's session.
-        if isinstance(problem, AwayError | SnapshotError) or is_outage(problem, local=self._store.local):
+        if isinstance(cause, AwayError | CatalogAwayError | SnapshotError):
+            return True
+        if is_outage(problem, local=self._store.local):
             return True
         from deltalake.exceptions import DeltaError
 

@@ -18,8 +18,9 @@ from pgoutput_fast.storage.paths import absolute, split_uri
 from pgoutput_fast.storage.stores import Store, open_store
 from pgoutput_fast.storage.table_directories import table_of
 from pgoutput_fast.tables.columns import column_id
-from pgoutput_fast.tables.errors import LOAD_ANY_AGAIN
+from pgoutput_fast.tables.errors import LOAD_ANY_AGAIN, CatalogAwayError
 from pgoutput_fast.tables.iceberg.bounds import choose_bounds, with_bounds_or_without
+from pgoutput_fast.tables.iceberg.catalog import NAME, asked, open_catalog
 from pgoutput_fast.tables.iceberg.deletes import (
     PositionDeletes,
     delete_entries,
@@ -53,10 +54,8 @@ from pgoutput_fast.tables.table import (
 )
 from pgoutput_fast.tables.target import FileTarget
 
-__all__ = ["IcebergTable", "IcebergTarget", "iceberg_name", "open_catalog"]
+__all__ = ["IcebergTable", "IcebergTarget", "iceberg_name"]
 
-# The catalog of a local target: an SQLite file.
-CATALOG = "_catalog.db"
 # The table properties with an ordinal, its stream, and which transactions the table has.
 _ORDINAL, _STREAM = "pgoutput-fast.position", "pgoutput-fast.stream"
 _TRANSACTIONS = "pgoutput-fast.transactions"
@@ -77,10 +76,6 @@ _PROPERTIES = {
 _NEWEST_FORMAT = 2
 # Spark writes local paths like this.
 _NO_AUTHORITY = re.compile(r"^file:/(?!/)")
-# The catalog's name. SQL catalogs store it with every table.
-_NAME = "pgoutput_fast"
-# How long a commit waits for other users of a catalog in a file: the tables that other threads load, or programs.
-_LOCKED_SECONDS = 60
 
 
 class IcebergTarget(FileTarget):
@@ -116,42 +111,6 @@ class IcebergTarget(FileTarget):
 
     def table(self, directory: str, role: TableRole) -> IcebergTable:
         return IcebergTable(self._catalog, self.store, directory, role)
-
-
-def open_catalog(store: Store, properties: Mapping[str, str]) -> Any:
-    """Opens the catalog of a target.
-
-    Args:
-        store: the target.
-        properties: for `pyiceberg.catalog.load_catalog`; `name` is the catalog's name. If they are empty, a
-            local target has a catalog of its own.
-
-    Raises:
-        ImportError: if `pyiceberg` is not installed.
-    """
-    try:
-        from pyiceberg.catalog import load_catalog
-    except ImportError:
-        raise ImportError(
-            "format='iceberg' needs pyiceberg: pip install 'pyiceberg[pyarrow,sql-sqlite]'"
-        ) from None
-    if properties:
-        return load_catalog(**{"name": _NAME, **properties, **_patient(properties.get("uri", ""))})
-    from sqlalchemy.engine import URL
-
-    uri = URL.create("sqlite", database=str(store.at(CATALOG))).render_as_string()
-    return load_catalog(_NAME, type="sql", **_patient(uri))
-
-
-def _patient(uri: str) -> dict[str, str]:
-    """The property of a catalog in an SQLite file that lets it wait while others use the file: only one can write.
-
-    The default is 5 seconds, and then the error "database is locked".
-    """
-    given = uri.partition("?")[2]
-    if not uri.startswith("sqlite") or "timeout=" in given:
-        return {}
-    return {"uri": f"{uri}{'&' if given else '?'}timeout={_LOCKED_SECONDS}"}
 
 
 class IcebergTable(Table):
@@ -198,11 +157,13 @@ class IcebergTable(Table):
         Raises:
             ValueError: if the catalog has a table of this name elsewhere.
             DamagedError: if the metadata file named by the catalog is missing or damaged.
+            CatalogAwayError: if the catalog cannot be reached.
         """
         from pyiceberg.exceptions import NoSuchTableError, ValidationError
 
         try:
-            table = self._catalog.load_table(self._identifier)
+            with asked():
+                table = self._catalog.load_table(self._identifier)
         except NoSuchTableError:
             return None
         except (FileNotFoundError, ValidationError) as problem:
@@ -315,16 +276,16 @@ class IcebergTable(Table):
 
     def _created(self, schema: pa.Schema) -> Any:
         """A transaction that creates the table."""
-        return self._catalog.create_table_transaction(
-            self._identifier, stored_schema(schema, "table"), location=self._location, properties=_PROPERTIES
-        )
+        with asked():
+            return self._catalog.create_table_transaction(
+                self._identifier,
+                stored_schema(schema, "table"),
+                location=self._location,
+                properties=_PROPERTIES,
+            )
 
     def _commit(self, commit: Commit) -> None:
-        from pyiceberg.exceptions import (
-            CommitFailedException,
-            CommitStateUnknownException,
-            TableAlreadyExistsError,
-        )
+        from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError
 
         old: list[Expired] = []
         # If the commit fails, they stay until a vacuum: it may have been made all the same.
@@ -338,10 +299,11 @@ class IcebergTable(Table):
                 old[:] = self._expire(transaction)
 
         try:
-            with_bounds_or_without(attempt)
+            with asked():
+                with_bounds_or_without(attempt)
         except (CommitFailedException, TableAlreadyExistsError) as problem:
             raise ConflictError(self) from problem
-        except CommitStateUnknownException as problem:  # the catalog may still execute it
+        except CatalogAwayError as problem:  # the catalog may still execute it
             raise OutcomeUnknownError(self, problem) from problem
         finally:
             self._catalog.close()
@@ -451,7 +413,8 @@ class IcebergTable(Table):
         stay_ids = {each.snapshot_id for each in stay if each is not None}
         old = [each.snapshot_id for each in ordered if each.snapshot_id not in stay_ids]
         if old:
-            table.maintenance.expire_snapshots().by_ids(old).commit()
+            with asked():
+                table.maintenance.expire_snapshots().by_ids(old).commit()
             self._catalog.close()
         for each in ordered:
             if each.snapshot_id in stay_ids:
@@ -470,16 +433,23 @@ class IcebergTable(Table):
 
     def clean(self, kept: Collection[str], expired: float) -> int:
         # pyiceberg cannot remove files that only expired snapshots need.
-        table, named, removed = self._load(), set[str](), 0
+        table, removed = self._load(), 0
         if table is None:
             return 0
-        for snapshot in table.metadata.snapshots:
-            lists = [snapshot.manifest_list, *(each.manifest_path for each in snapshot.manifests(table.io))]
-            named |= {each.rpartition("/")[2] for each in lists}
+        named = _manifests(table)
         for name in self.store.names(f"{self.directory}/metadata"):
             if name.endswith(".avro") and name.rpartition("/")[2] not in named:
                 removed += self.store.remove(name)
         return removed
+
+
+def _manifests(table: Any) -> set[str]:
+    """The names of the lists of manifests, and of the manifests, that the snapshots of a table need."""
+    found = set[str]()
+    for snapshot in table.metadata.snapshots:
+        lists = [snapshot.manifest_list, *(each.manifest_path for each in snapshot.manifests(table.io))]
+        found |= {each.rpartition("/")[2] for each in lists}
+    return found
 
 
 def _make_namespace(catalog: Any, name: tuple[str, ...]) -> None:
@@ -644,5 +614,5 @@ def iceberg_name(directory: str) -> tuple[str, str]:
     found = table_of(directory.replace("+", "%"))
     # A table of this package, a shortened name, or a schema such as `..`, which catalogs take for empty parts.
     if found is None or not all(part.strip() for part in found[0].split(".")):
-        return _NAME, f"{below}{directory}"
-    return (f"{_NAME}{below}", ".".join(found)) if below else found
+        return NAME, f"{below}{directory}"
+    return (f"{NAME}{below}", ".".join(found)) if below else found
