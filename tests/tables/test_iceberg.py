@@ -8,9 +8,9 @@ import re
 import sqlite3
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 from datetime import date
 from decimal import Decimal
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -32,6 +32,7 @@ from pgoutput_fast.demo.servers import Server
 from pgoutput_fast.storage.stores import Store, open_store
 from pgoutput_fast.tables.errors import CatalogAwayError
 from pgoutput_fast.tables.files import TableFiles
+from pgoutput_fast.tables.iceberg import catalog as catalog_module
 from pgoutput_fast.tables.iceberg.catalog import CATALOG, open_catalog
 from pgoutput_fast.tables.iceberg.table import IcebergTable, IcebergTarget
 from pgoutput_fast.tables.options import TableOptions
@@ -432,42 +433,60 @@ def test_snapshots_that_stay(tmp_path: Path, what: str) -> None:
 
 
 class _Answers(BaseHTTPRequestHandler):
-    """A catalog that fails: it answers with a status, or cuts the connection."""
+    """A catalog that fails: it answers with a status, or not at all."""
 
     status = 0
 
     def do_GET(self) -> None:
         if self.status:
             self.send_error(self.status)
+        elif self.path.startswith("/v1/config"):
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b'{"defaults": {}, "overrides": {}}')
         else:
-            self.close_connection = True
+            self.server.ended.wait(240)  # type: ignore[attr-defined]
 
     def log_message(self, *_: object) -> None:
         pass
 
 
-@pytest.mark.parametrize(
-    ("status", "error"),
-    [
-        (0, CatalogAwayError), (429, CatalogAwayError), (500, CatalogAwayError), (503, CatalogAwayError),
-        (403, ForbiddenError),
-    ],
-)  # fmt: skip
-def test_a_rest_catalog_that_fails(status: int, error: type[Exception], tmp_path: Path) -> None:
-    handler = type("Handler", (_Answers,), {"status": status})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+@contextmanager
+def _failing(status: int) -> Iterator[dict[str, str]]:
+    """Yields the properties of a catalog."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), type("Answers", (_Answers,), {"status": status})) as server:
+        server.ended = threading.Event()  # type: ignore[attr-defined]
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:
-            with pytest.raises(
-                error, match="the Iceberg catalog failed: " if error is CatalogAwayError else "403"
-            ):
-                open_catalog(
-                    open_store(tmp_path), {"type": "rest", "uri": f"http://127.0.0.1:{server.server_port}"}
-                )
+            yield {"type": "rest", "uri": f"http://127.0.0.1:{server.server_port}"}
         finally:
+            server.ended.set()  # type: ignore[attr-defined]
             server.shutdown()
             thread.join()
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "message"),
+    [
+        (403, ForbiddenError, "403"),
+        *((status, CatalogAwayError, "the Iceberg catalog failed: .*") for status in (429, 500, 503)),
+    ],
+)
+def test_a_rest_catalog_that_fails(status: int, error: type[Exception], message: str, tmp_path: Path) -> None:
+    with _failing(status) as properties, pytest.raises(error, match=message):
+        open_catalog(open_store(tmp_path), properties)
+
+
+def test_a_rest_catalog_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalog_module, "_ANSWER_SECONDS", 0.5)
+    with _failing(0) as properties:
+        options = TableOptions(iceberg_catalog=properties)
+        table = IcebergTarget(open_store(tmp_path), options).table("public.t", "current")
+        with pytest.raises(CatalogAwayError, match=r"the Iceberg catalog failed: .*[Rr]ead timed out"):
+            table.version()
+    with pytest.raises(CatalogAwayError, match=r"the Iceberg catalog failed: .* refused"):
+        table.version()
 
 
 def test_limits_of_a_connection_to_a_catalog(servers: Mapping[int, Server], tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from typing import Any
 from urllib.parse import parse_qs, urlencode
 
@@ -35,6 +35,8 @@ _LIMITS: Mapping[str, Mapping[str, int]] = {
     **dict.fromkeys(("sqlite", "sqlite+pysqlite"), _FILE),
     **dict.fromkeys(("postgresql", "postgresql+psycopg2", "postgresql+psycopg"), _SERVER),
 }
+# For REST.
+_ANSWER_SECONDS = 120
 # Others used a catalog in a file for longer than that.
 _LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
@@ -59,7 +61,10 @@ def open_catalog(store: Store, properties: Mapping[str, str]) -> Any:
         ) from None
     if properties:
         with asked():
-            return load_catalog(**{"name": NAME, **properties, **_with_limits(properties.get("uri", ""))})
+            catalog = load_catalog(**{"name": NAME, **properties, **_with_limits(properties.get("uri", ""))})
+        if hasattr(catalog, "_session"):  # of REST; pyiceberg waits for an answer indefinitely
+            catalog._session.request = partial(catalog._session.request, timeout=_ANSWER_SECONDS)
+        return catalog
     from sqlalchemy.engine import URL
 
     uri = URL.create("sqlite", database=str(store.at(CATALOG))).render_as_string()
