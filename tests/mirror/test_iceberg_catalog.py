@@ -203,3 +203,38 @@ def test_a_catalog_that_goes_away(
             expect_counted(place, format="iceberg", options=TableOptions(iceberg_catalog=catalog))
     assert "public.counted in" in caplog.text
     assert "is unknown: the Iceberg catalog failed: the answer was lost" in caplog.text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("in_store", [False, True])
+def test_glue(in_store: bool, place: Place, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The catalog of AWS: of a target in its store, and of a local one."""
+    place.database.execute(*counters.SCHEMA)
+    with opened_bucket("lakes") as bucket:
+        keys = {"region": "us-east-1", "access-key-id": "key", "secret-access-key": "secret"}
+        keys["endpoint"] = f"http://{bucket.endpoint}"
+        catalog = {
+            "type": "glue",
+            **{f"{of}.{name}": each for of in ("glue", "s3") for name, each in keys.items()},
+        }
+        if in_store:
+            place.target = bucket.uri % "mine"
+        with place.mirror(format="iceberg", iceberg_catalog=catalog, seconds=0.1) as mirror:
+            with Counting(place.database), Following(mirror) as following:
+
+                def wait_for_a_point() -> None:
+                    before = points(place.target)[-1:]
+                    following.until(lambda: points(place.target)[-1:] != before)
+
+                wait_for_a_point()
+                bucket.lose_answers("AWSGlue.UpdateTable")
+                following.until(lambda: not bucket.to_lose)
+                wait_for_a_point()
+                bucket.stop()
+                following.until(lambda: "tries again" in caplog.text)
+                bucket.start()
+                wait_for_a_point()
+            place.run_in(mirror)
+        expect_counted(place, format="iceberg", options=TableOptions(iceberg_catalog=catalog))
+    if not in_store:
+        assert "tries again in 0.2 s: the Iceberg catalog failed: Could not connect" in caplog.text

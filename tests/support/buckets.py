@@ -1,4 +1,4 @@
-"""A local server that speaks S3, with a bucket."""
+"""A local server that speaks S3 and Glue, with a bucket."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Faulty(threaded_moto_server.DomainDispatcherApplication):
             respond("400 Bad Request", [("Content-Type", "application/xml")])
             return [b"<Error><Code>RequestTimeout</Code><Message>Idle connection</Message></Error>"]
         answer = list(super().__call__(environ, respond))
-        if method == "PUT" and lost and lost[0] in path:
+        if writes and lost and lost[0] in path + environ.get("HTTP_X_AMZ_TARGET", ""):
             lost.pop(0)
             environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
         return answer
@@ -118,7 +118,10 @@ class Bucket:
         self._say(" ".join(["refuse", *parts]))
 
     def lose_answers(self, *parts: str) -> None:
-        """Writes the next files whose paths have these parts, one after another, but does not answer."""
+        """Writes the next files whose paths have these parts, one after another, but does not answer.
+
+        A part may be an action of another service, such as `AWSGlue.UpdateTable`.
+        """
         self._say(" ".join(["lose", *parts]))
 
     def delay(self, *parts: str) -> None:

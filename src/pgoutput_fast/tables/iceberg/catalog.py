@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache, partial
 from typing import Any
 from urllib.parse import parse_qs, urlencode
@@ -92,14 +92,14 @@ def asked() -> Iterator[None]:
     except _passing() as problem:
         # Errors of SQL have that of the driver in them, without the statement and its values.
         why = getattr(problem, "orig", None) or problem
-        if isinstance(why, sqlite3.Error) and getattr(why, "sqlite_errorcode", 0) & 0xFF not in _LOCKED:
-            raise  # a disk does not recover by itself
+        if not _may_pass(why):
+            raise
         raise CatalogAwayError(f"the Iceberg catalog failed: {first_line(why)}") from problem
 
 
 @cache
 def _passing() -> tuple[type[Exception], ...]:
-    """The errors of catalogs that may pass, as far as their packages are installed."""
+    """The errors of catalogs that may pass, as far as their packages are installed: of REST, in SQL and in AWS Glue."""
     from pyiceberg import exceptions as rest
     from requests import exceptions as http
 
@@ -113,8 +113,23 @@ def _passing() -> tuple[type[Exception], ...]:
         http.ConnectionError,
         http.Timeout,
     ]
-    try:
+    with suppress(ImportError):
         from sqlalchemy import exc as sql
-    except ImportError:
-        return tuple(found)
-    return (*found, sql.InterfaceError, sql.OperationalError, sql.TimeoutError)
+
+        found += [sql.InterfaceError, sql.OperationalError, sql.TimeoutError]
+    with suppress(ImportError):
+        from botocore import exceptions as aws
+
+        found += [aws.ClientError, aws.ConnectionError, aws.CredentialRetrievalError, aws.HTTPClientError]
+    return tuple(found)
+
+
+def _may_pass(problem: Any) -> bool:
+    """Whether an error of a class of `_passing` may pass, as far as it says more."""
+    if isinstance(problem, sqlite3.Error):  # a disk does not recover by itself
+        return getattr(problem, "sqlite_errorcode", 0) & 0xFF in _LOCKED
+    answer = getattr(problem, "response", None)  # of AWS: a dict
+    if isinstance(answer, dict) and "Error" in answer:
+        status = answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+        return status >= 500 or "Throttling" in answer["Error"].get("Code", "")
+    return True
