@@ -14,6 +14,8 @@ from pyiceberg.catalog.sql import SqlCatalog
 from sqlalchemy.exc import OperationalError
 
 from pgoutput_fast.mirror import MirrorError, at, fresh, points, status_of
+from pgoutput_fast.mirror.state.mirror_state import MirrorState
+from pgoutput_fast.storage.stores import open_store
 from pgoutput_fast.tables.errors import CatalogAwayError
 from pgoutput_fast.tables.options import TableOptions
 from support import counters, pg
@@ -165,13 +167,19 @@ def test_a_catalog_that_goes_away(
 ) -> None:
     """The mirror tries again. No change is lost, and none comes twice."""
     place.database.execute(*counters.SCHEMA)
-    lose: list[bool] = []
+    lose: list[str] = []
+    late: list[Any] = []
     commit = SqlCatalog.commit_table
 
     def answered(*arguments: Any) -> Any:
-        done = commit(*arguments)
-        if lose:
-            lose.clear()
+        while late:
+            commit(*late.pop())
+        how = lose.pop() if lose else ""
+        if how == "late":
+            late.append(arguments)
+        else:
+            done = commit(*arguments)
+        if how:
             raise OperationalError("COMMIT", {}, psycopg2.OperationalError("the answer was lost"))
         return done
 
@@ -192,9 +200,10 @@ def test_a_catalog_that_goes_away(
                 following.until(lambda: "tries again" in caplog.text)
                 server.start()
                 wait_for_a_point()
-                lose.append(True)
-                following.until(lambda: not lose)
-                wait_for_a_point()
+                for how in ("made", "late"):
+                    lose.append(how)
+                    following.until(lambda: not lose)
+                    wait_for_a_point()
             place.run_in(mirror)
             server.crash()
             with pytest.raises(CatalogAwayError, match=r"the Iceberg catalog failed: .* refused"):
@@ -203,6 +212,25 @@ def test_a_catalog_that_goes_away(
             expect_counted(place, format="iceberg", options=TableOptions(iceberg_catalog=catalog))
     assert "public.counted in" in caplog.text
     assert "is unknown: the Iceberg catalog failed: the answer was lost" in caplog.text
+
+
+def test_files_of_a_killed_run(place: Place) -> None:
+    """They stay while the server of a catalog may still make the commit that adds them."""
+    place.database.execute("CREATE TABLE t (id int PRIMARY KEY)", "CREATE PUBLICATION mirrored FOR TABLE t")
+    uri = f"postgresql+psycopg2://postgres@127.0.0.1:{place.database.server.port}/{place.database.name}"
+    more: dict[str, Any] = {"format": "iceberg", "iceberg_catalog": {"type": "sql", "uri": uri}}
+    place.run(**more)
+    unused = place.target / "current" / "public.t" / "part-current-0123456789abcdef-00001.parquet"
+    unused.write_bytes(b"rows")
+    state = MirrorState(open_store(place.target))
+    state.set_run("killed")
+    place.run(**more)
+    assert list(state.left_runs()) == ["killed"]
+    assert unused.exists()
+    state.set_left_runs({"killed": 0.0})
+    state.set_cleaned(0.0)
+    place.run(**more)
+    assert not unused.exists()
 
 
 @pytest.mark.slow

@@ -30,7 +30,7 @@ from pyiceberg.exceptions import CommitStateUnknownException, ForbiddenError
 
 from pgoutput_fast.demo.servers import Server
 from pgoutput_fast.storage.stores import Store, open_store
-from pgoutput_fast.tables.errors import CatalogAwayError
+from pgoutput_fast.tables.errors import CatalogAwayError, CatalogError
 from pgoutput_fast.tables.files import TableFiles
 from pgoutput_fast.tables.iceberg import catalog as catalog_module
 from pgoutput_fast.tables.iceberg.catalog import CATALOG, open_catalog
@@ -40,6 +40,7 @@ from pgoutput_fast.tables.parquet import ParquetTable
 from pgoutput_fast.tables.partitions import Partitioning
 from pgoutput_fast.tables.table import OutcomeUnknownError
 from support.appended import append, names_of, seq_of
+from support.pg import Database
 
 SCHEMA = pa.schema([("_seq", pa.int64()), ("n", pa.int32()), ("text", pa.string())])
 
@@ -489,14 +490,38 @@ def test_a_rest_catalog_that_does_not_answer(tmp_path: Path, monkeypatch: pytest
         table.version()
 
 
-def test_limits_of_a_connection_to_a_catalog(servers: Mapping[int, Server], tmp_path: Path) -> None:
-    """A connection that is cut is noticed."""
-    server = servers[max(servers)]
-    uri = f"postgresql+psycopg2://postgres@127.0.0.1:{server.port}/postgres?connect_timeout=7"
-    with open_catalog(open_store(tmp_path), {"type": "sql", "uri": uri}) as catalog:
-        try:
-            with closing(catalog.engine.raw_connection()) as connection:
-                found = connection.get_dsn_parameters()
-            assert (found["connect_timeout"], found["tcp_user_timeout"]) == ("7", "30000")
-        finally:
-            catalog.destroy_tables()
+def test_a_catalog_in_a_server(
+    servers: Mapping[int, Server], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A connection that is cut is noticed, and so is a lock that stays. Errors do not show statements."""
+    monkeypatch.setattr(catalog_module, "_ANSWER_SECONDS", 1)
+    database = Database(servers[max(servers)])
+    try:
+        # The password is not needed here.
+        uri = f"postgresql+psycopg2://postgres:a?b%40@127.0.0.1:{database.server.port}/{database.name}"
+        options = TableOptions(iceberg_catalog={"type": "sql", "uri": f"{uri}?connect_timeout=7"})
+        target = IcebergTarget(open_store(tmp_path), options)
+        table = target.table("public.t", "current")
+        with closing(target._catalog.engine.raw_connection()) as connection:
+            found = connection.get_dsn_parameters()
+        assert (found["connect_timeout"], found["tcp_user_timeout"]) == ("7", "30000")
+        with target._catalog.engine.begin() as connection:
+            idle = connection.exec_driver_sql("SHOW idle_in_transaction_session_timeout").scalar()
+        assert idle == "1s"
+        assert table.version() is None
+        with database.session() as other, other.cursor() as cursor:
+            cursor.execute("BEGIN; LOCK iceberg_tables")
+            with pytest.raises(
+                CatalogAwayError, match="the Iceberg catalog failed: canceling statement due to"
+            ):
+                table.version()
+            cursor.execute("DROP TABLE iceberg_tables; COMMIT")
+        with pytest.raises(
+            CatalogError, match=r'^the Iceberg catalog failed: relation "iceberg_tables" does not'
+        ):
+            table.version()
+        database.execute(f"ALTER DATABASE {database.name} SET default_transaction_read_only = on")
+        with pytest.raises(CatalogAwayError, match="in a read-only transaction"):
+            open_catalog(open_store(tmp_path), options.iceberg_catalog or {})
+    finally:
+        database.drop()

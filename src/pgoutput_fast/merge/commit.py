@@ -37,8 +37,8 @@ def is_applied(table: object, position: int | None, end: int, after: int | None)
         return True
     if after is not None and position != after:
         raise MirrorBusyError(
-            f"{table} has another position than this mirror gave it: another process mirrors into it. Stop one of "
-            "them, and run the other one again"
+            f"{table} has another position than this mirror gave it: another process mirrors into it, or it was "
+            "restored from a copy. Stop the other process, if there is one, and run it again"
         )
     return False
 

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from pgoutput_fast.base.errors import LOAD
 
-__all__ = ["LOAD_AGAIN", "LOAD_ANY_AGAIN", "RELOAD", "CatalogAwayError", "MirrorBusyError", "MirrorError"]
+__all__ = [
+    "LOAD_AGAIN",
+    "LOAD_ANY_AGAIN",
+    "RELOAD",
+    "CatalogAwayError",
+    "CatalogError",
+    "MirrorBusyError",
+    "MirrorError",
+]
 
 # The method, and the command that does the same.
 RELOAD = "Mirror.reload (pgoutput-fast mirror ... --reload)"
@@ -22,6 +30,10 @@ class MirrorError(RuntimeError):
 
 class MirrorBusyError(MirrorError):
     """Another process mirrors into the target."""
+
+
+class CatalogError(RuntimeError):
+    """The catalog of Iceberg tables refuses."""
 
 
 class CatalogAwayError(ConnectionError):

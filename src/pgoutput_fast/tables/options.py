@@ -49,6 +49,16 @@ class TableOptions:
         return self.merge.get(table, "on_write") if isinstance(self.merge, Mapping) else self.merge
 
     @property
+    def has_catalog_server(self) -> bool:
+        """Whether a server makes the commits to Iceberg tables. It may make one after its client ended.
+
+        >>> TableOptions(iceberg_catalog={"uri": "sqlite:///shared.db"}).has_catalog_server
+        False
+        """
+        known = self.iceberg_catalog
+        return known is not None and not known.get("uri", "").startswith("sqlite")
+
+    @property
     def catalog_place(self) -> str | None:
         """The Iceberg catalog without credentials; None for the one in the target."""
         known = self.iceberg_catalog

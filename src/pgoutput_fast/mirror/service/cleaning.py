@@ -27,10 +27,11 @@ class Cleaning:
         store: the target.
         state: remembers when files were last removed.
         points: the points that must stay.
+        late: whether a commit may be made after its process ended, because a store or a server makes it.
     """
 
-    def __init__(self, store: Store, state: MirrorState, points: Points) -> None:
-        self._store, self._state, self._points = store, state, points
+    def __init__(self, store: Store, state: MirrorState, points: Points, *, late: bool) -> None:
+        self._store, self._state, self._points, self._late = store, state, points, late
         cleaned = state.cleaned()
         past = 0.0 if cleaned is None else time.time() - cleaned
         self._next = time.monotonic() + min(max(0.0, _CLEAN_SECONDS - past), _CLEAN_SECONDS)
@@ -65,8 +66,7 @@ class Cleaning:
 
     def _clean(self, tables: Tables) -> None:
         left, now = self._state.left_runs(), time.time()
-        # In a directory, no commit comes late.
-        since = now - (0.0 if self._store.local else table_files.LATE_SECONDS)
+        since = now - (table_files.LATE_SECONDS if self._late else 0.0)
         # If the clock was ahead, the hour begins now.
         waiting = {run: min(seen, now) for run, seen in left.items() if min(seen, now) > since}
         if len(waiting) < len(left):

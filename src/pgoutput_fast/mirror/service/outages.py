@@ -12,7 +12,7 @@ from pgoutput_fast.capture.retries import is_outage
 from pgoutput_fast.mirror.state.mirror_state import MirrorState
 from pgoutput_fast.snapshot.export import SnapshotError
 from pgoutput_fast.storage.stores import Store
-from pgoutput_fast.tables.errors import CatalogAwayError
+from pgoutput_fast.tables.errors import CatalogAwayError, MirrorBusyError
 from pgoutput_fast.tables.table import OutcomeUnknownError
 
 __all__ = ["Outages"]
@@ -34,7 +34,7 @@ class Outages:
         self._store, self._seconds = store, seconds
         self._state = MirrorState(store)
         self._since: float | None = None
-        self._furthest = 0
+        self._furthest, self._is_unknown = 0, False
 
     @property
     def is_counting(self) -> bool:
@@ -84,6 +84,11 @@ class Outages:
 
     def _may_pass(self, problem: Exception) -> bool:
         cause = problem.__cause__ if isinstance(problem, OutcomeUnknownError) else problem
+        if isinstance(problem, OutcomeUnknownError):
+            self._is_unknown = True
+        elif isinstance(problem, MirrorBusyError) and self._is_unknown:
+            self._is_unknown = False  # the commit was made after all, and late
+            return True
         # A snapshot ends with the server's session.
         if isinstance(cause, AwayError | CatalogAwayError | SnapshotError):
             return True

@@ -124,7 +124,8 @@ class MirrorRun:
             if not settings.chosen.has(each.record.on_server):
                 each.leave()
                 LoadedRanges(store, each.directory).remove()
-        self._cleaning = Cleaning(store, self._state, self._points)
+        late = not store.local or settings.table_options.has_catalog_server
+        self._cleaning = Cleaning(store, self._state, self._points, late=late)
         self._cleaning.clean_after_kill(self.tables)
         self.tables.fix_statistics()
         self._state.set_run(self._run)
