@@ -26,7 +26,7 @@ import sqlalchemy.exc
 from pyarrow import fs
 from pyiceberg.catalog import load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.exceptions import CommitStateUnknownException, ForbiddenError
+from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException, ForbiddenError
 
 from pgoutput_fast.demo.servers import Server
 from pgoutput_fast.storage.stores import Store, open_store
@@ -286,6 +286,21 @@ def test_a_commit_whose_outcome_is_unknown(
     assert seq_of(_table(tmp_path)) == 5
 
 
+def test_a_commit_that_is_refused_after_it_was_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answer was lost, and a transport asked again."""
+    table, commit = _table(tmp_path), SqlCatalog.commit_table
+    append(table, [], 4, SCHEMA)
+
+    def refused(*arguments: Any) -> Any:
+        commit(*arguments)
+        raise CommitFailedException("it has another version")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SqlCatalog, "commit_table", refused)
+        _add(tmp_path, _rows(5, 1))
+    assert _read(tmp_path)["_seq"].to_pylist() == [5]
+
+
 NAMES = ["a.b", "Größe", "a b", "1x", "x/y", "q'\"", "select", "%41", "+"]
 
 
@@ -434,17 +449,18 @@ def test_snapshots_that_stay(tmp_path: Path, what: str) -> None:
 
 
 class _Answers(BaseHTTPRequestHandler):
-    """A catalog that fails: it answers with a status, or not at all."""
+    """A catalog that fails: it answers with a status, or not at all, to the requests that it does not know."""
 
     status = 0
+    known: tuple[str, ...] = ()
 
     def do_GET(self) -> None:
-        if self.status:
-            self.send_error(self.status)
-        elif self.path.startswith("/v1/config"):
+        if self.path.startswith(self.known):
             self.send_response(200)
             self.end_headers()
             self.wfile.write(b'{"defaults": {}, "overrides": {}}')
+        elif self.status:
+            self.send_error(self.status)
         else:
             self.server.ended.wait(240)  # type: ignore[attr-defined]
 
@@ -453,9 +469,10 @@ class _Answers(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def _failing(status: int) -> Iterator[dict[str, str]]:
+def _failing(status: int, *known: str) -> Iterator[dict[str, str]]:
     """Yields the properties of a catalog."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), type("Answers", (_Answers,), {"status": status})) as server:
+    answers = type("Answers", (_Answers,), {"status": status, "known": known})
+    with ThreadingHTTPServer(("127.0.0.1", 0), answers) as server:
         server.ended = threading.Event()  # type: ignore[attr-defined]
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
@@ -471,7 +488,7 @@ def _failing(status: int) -> Iterator[dict[str, str]]:
     ("status", "error", "message"),
     [
         (403, ForbiddenError, "403"),
-        *((status, CatalogAwayError, "the Iceberg catalog failed: .*") for status in (429, 500, 503)),
+        *((status, CatalogAwayError, "the Iceberg catalog failed: .*") for status in (408, 429, 500, 503)),
     ],
 )
 def test_a_rest_catalog_that_fails(status: int, error: type[Exception], message: str, tmp_path: Path) -> None:
@@ -481,7 +498,9 @@ def test_a_rest_catalog_that_fails(status: int, error: type[Exception], message:
 
 def test_a_rest_catalog_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(catalog_module, "_ANSWER_SECONDS", 0.5)
-    with _failing(0) as properties:
+    with _failing(0) as properties, pytest.raises(CatalogAwayError, match=r"failed: .*[Rr]ead timed out"):
+        open_catalog(open_store(tmp_path), properties)
+    with _failing(0, "/v1/config") as properties:
         options = TableOptions(iceberg_catalog=properties)
         table = IcebergTarget(open_store(tmp_path), options).table("public.t", "current")
         with pytest.raises(CatalogAwayError, match=r"the Iceberg catalog failed: .*[Rr]ead timed out"):
@@ -490,10 +509,16 @@ def test_a_rest_catalog_that_does_not_answer(tmp_path: Path, monkeypatch: pytest
         table.version()
 
 
+def test_errors_about_properties_have_no_password(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="Could not infer the catalog type") as caught:
+        open_catalog(open_store(tmp_path), {"uri": "mysql+pymysql://me:secret@db/c"})
+    assert "secret" not in str(caught.value)
+
+
 def test_a_catalog_in_a_server(
     servers: Mapping[int, Server], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A connection that is cut is noticed, and so is a lock that stays. Errors do not show statements."""
+    """Connections have limits, and a lock that stays is noticed. Errors do not show statements."""
     database = Database(servers[max(servers)])
     try:
         # The password is not needed here.
@@ -514,6 +539,8 @@ def test_a_catalog_in_a_server(
                 patch.setattr(catalog_module, "_ANSWER_SECONDS", 1)
                 with pytest.raises(CatalogAwayError, match="failed: canceling statement due to"):
                     table.version()
+                # pyiceberg takes the timeout for tables that are missing, and finds them.
+                open_catalog(open_store(tmp_path), options.iceberg_catalog or {}).close()
             cursor.execute("DROP TABLE iceberg_tables; COMMIT")
         with pytest.raises(
             CatalogError, match=r'^the Iceberg catalog failed: relation "iceberg_tables" does not'

@@ -69,8 +69,8 @@ def commit(
     except (ConflictError, MirrorBusyError):
         raise
     except BaseException as problem:
-        # A store may execute a request after it reported an error, and an error may follow the commit.
-        may_come = not table.store.local or isinstance(problem, OutcomeUnknownError)
+        # A store or a server may execute a request after it reported an error, and an error may follow the commit.
+        may_come = table.commits_late or isinstance(problem, OutcomeUnknownError)
         if may_come or table.may_have(files.written):
             files.written = []
         raise

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from pgoutput_fast.storage.stores import Store
+from pgoutput_fast.tables.errors import CatalogAwayError
 
 __all__ = ["advised"]
 
@@ -26,8 +27,9 @@ def advised(store: Store) -> Iterator[None]:
     except NotADirectoryError:
         raise  # its message is sufficient
     except OSError as problem:
-        # A directory has no connections: such an error is of a catalog, and says enough.
-        is_own = not (store.local and isinstance(problem, ConnectionError))
+        # An error of a catalog says enough. A directory has no connections.
+        is_of_catalog = any(isinstance(each, CatalogAwayError) for each in (problem, problem.__cause__))
+        is_own = not is_of_catalog and not (store.local and isinstance(problem, ConnectionError))
         if is_own and not hasattr(problem, "__notes__"):
             problem.add_note(_advice(problem, store))
         raise

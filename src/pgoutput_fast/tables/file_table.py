@@ -33,6 +33,7 @@ class CurrentFileTable(CurrentRows):
         table: the same in its format, which makes the commits.
         file_bytes: the largest size of a file, roughly.
         merge: how rows are updated and deleted, as in `TableOptions`.
+        commits_late: as `TableOptions.commits_late`.
     """
 
     #: Called before each commit.
@@ -41,9 +42,17 @@ class CurrentFileTable(CurrentRows):
     #: read them. With random keys, this costs about as much CPU time as the merges themselves.
     most_marked = 0.1
 
-    def __init__(self, table: Table, file_bytes: int = CURRENT_FILE_BYTES, merge: Merge = "on_write") -> None:
+    def __init__(
+        self,
+        table: Table,
+        file_bytes: int = CURRENT_FILE_BYTES,
+        merge: Merge = "on_write",
+        *,
+        commits_late: bool = False,
+    ) -> None:
         self._table, self._store, self._directory = table, table.store, table.directory
         self._file_bytes, self._merge = file_bytes, merge
+        self.commits_late = commits_late or not table.store.local
 
     def _load(self, number: int | None = None) -> Version | None:
         """A version of the table, by default the current one. None if there is no table.

@@ -45,8 +45,9 @@ _MOST_WAITING = 64 << 20
 # Above this many open files, the largest one is closed. A process may open some 1,000 files.
 _MOST_OPEN = 100
 _SEQ = "seq"
-#: An object store may execute a request after it reported an error. So the files of a run that did not end in order
-#: stay for this time, counted from when a later run notices it. This is longer than any request is on its way.
+#: An object store, or the server of a catalog, may execute a request after it reported an error. So the files of a run
+#: that did not end in order stay for this time, counted from when a later run notices it. This is longer than any
+#: request is on its way.
 LATE_SECONDS = 3600.0
 
 _Values = tuple[str | None, ...]

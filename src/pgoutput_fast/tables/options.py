@@ -48,15 +48,17 @@ class TableOptions:
         """
         return self.merge.get(table, "on_write") if isinstance(self.merge, Mapping) else self.merge
 
-    @property
-    def has_catalog_server(self) -> bool:
-        """Whether a server makes the commits to Iceberg tables. It may make one after its client ended.
+    def commits_late(self, *, local: bool) -> bool:
+        """Whether a commit may be made after its process ended, because a store or the server of a catalog makes it.
 
-        >>> TableOptions(iceberg_catalog={"uri": "sqlite:///shared.db"}).has_catalog_server
+        Args:
+            local: whether the tables are in a directory.
+
+        >>> TableOptions(iceberg_catalog={"uri": "sqlite:///shared.db"}).commits_late(local=True)
         False
         """
-        known = self.iceberg_catalog
-        return known is not None and not known.get("uri", "").startswith("sqlite")
+        catalog = self.iceberg_catalog or {}
+        return not local or (bool(catalog) and not catalog.get("uri", "").startswith("sqlite"))
 
     @property
     def catalog_place(self) -> str | None:

@@ -148,6 +148,7 @@ class FileTarget(Target):
             self.table(directory_of(table, self.options.naming), "current"),
             self.options.file_bytes,
             self.options.merge_of(table),
+            commits_late=self.options.commits_late(local=self.store.local),
         )
 
     @classmethod

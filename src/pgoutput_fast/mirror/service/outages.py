@@ -34,7 +34,9 @@ class Outages:
         self._store, self._seconds = store, seconds
         self._state = MirrorState(store)
         self._since: float | None = None
-        self._furthest, self._is_unknown = 0, False
+        self._furthest = 0
+        # Whether a commit may have been made, or come late, since the last progress.
+        self._is_unknown = False
 
     @property
     def is_counting(self) -> bool:
@@ -43,7 +45,7 @@ class Outages:
 
     def over(self) -> None:
         """Notes that the work goes on: server and store are back."""
-        self._since = None
+        self._since, self._is_unknown = None, False
 
     def further(self, done: int) -> None:
         """Notes the progress of work that restarts after each error. More than ever before ends an outage."""

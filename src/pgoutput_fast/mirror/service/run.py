@@ -124,7 +124,7 @@ class MirrorRun:
             if not settings.chosen.has(each.record.on_server):
                 each.leave()
                 LoadedRanges(store, each.directory).remove()
-        late = not store.local or settings.table_options.has_catalog_server
+        late = settings.table_options.commits_late(local=store.local)
         self._cleaning = Cleaning(store, self._state, self._points, late=late)
         self._cleaning.clean_after_kill(self.tables)
         self.tables.fix_statistics()

@@ -275,8 +275,8 @@ class Mirror:
             MirrorError: if the mirror cannot begin or go on; the message says what to do.
             CaptureError: if the capture cannot go on.
             psycopg2.Error: if the server refuses, or cannot be reached for too long.
-            OSError: if the target cannot be written; in an object store, or if a catalog cannot be
-                reached, if this lasts longer than `retry_seconds`.
+            OSError: if the target cannot be written, or a catalog cannot be reached; of a store or a server, only after
+                `retry_seconds`.
             ValueError, TypeError: if `until_lsn` is not a position.
         """
         self._expect_open()

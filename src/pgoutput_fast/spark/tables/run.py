@@ -208,7 +208,7 @@ def _clean_up(run: Run, name: str) -> None:
 def _may_commit(run: Run, name: str) -> bool:
     """Whether a commit of an earlier run may still come. Not if it only names hidden files."""
     ended = ended_at(run.store, name)
-    late = not run.store.local or run.target.options.has_catalog_server
+    late = run.target.options.commits_late(local=run.store.local)
     return late and not run.hidden and (ended or 0.0) > time.time() - table_files.LATE_SECONDS
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from functools import cache, partial
+from functools import cache
+from importlib import import_module
 from typing import Any
 
+from pgoutput_fast.storage.paths import redacted_uri
 from pgoutput_fast.storage.stores import Store
 from pgoutput_fast.tables.damaged import first_line
 from pgoutput_fast.tables.errors import CatalogAwayError, CatalogError
@@ -20,6 +24,8 @@ NAME = "pgoutput_fast"
 """The catalog's name. SQL catalogs store it with every table."""
 # How long to wait for an answer, such as for other users of a catalog in a file, or for a lock in a server.
 _ANSWER_SECONDS = 60
+# The same server is asked again later.
+_GLUE_ATTEMPTS = 3
 # As sessions with the server of a slot: a cut connection is detected within half a minute.
 _SERVER = {
     "connect_timeout": 20,
@@ -28,15 +34,18 @@ _SERVER = {
     "keepalives_interval": 10,
     "keepalives_count": 4,
 }
-# For the URLs of SQLAlchemy. The default of SQLite is 5 seconds, and then the error "database is locked".
-_LIMITS: Mapping[str, Mapping[str, int]] = {
-    **{name: {"timeout": _ANSWER_SECONDS} for name in ("sqlite", "sqlite+pysqlite")},
-    **dict.fromkeys(("postgresql", "postgresql+psycopg2", "postgresql+psycopg"), _SERVER),
-}
-# SQLSTATE of a server that is a standby now.
-_READ_ONLY = "25006"
 # Others used a catalog in a file for longer than that.
 _LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+# SQLSTATEs of a server that is a standby now, and of transactions that took longer than a limit.
+_PASSING_STATES = ("25006", "25P03", "25P04")
+_PASSING_STATUSES = (408, 419, 425, 429)
+_PASSING_CODES = re.compile("Throttling|OperationTimeout|RequestTimeout|RequestLimitExceeded|TooManyRequests")
+# A server notices late that its client is cut, and keeps the locks of the transaction. The limits concern only the
+# current one, because others may share the session through a pool.
+_LIMIT_TRANSACTION = """SELECT pg_catalog.set_config(name, '{0}', true) FROM pg_catalog.pg_settings
+WHERE name IN ('statement_timeout', 'idle_in_transaction_session_timeout')
+  AND (setting = '0' OR setting::pg_catalog.int8 > {0})"""
+_opening = threading.Lock()
 
 
 def open_catalog(store: Store, properties: Mapping[str, str]) -> Any:
@@ -50,6 +59,8 @@ def open_catalog(store: Store, properties: Mapping[str, str]) -> Any:
     Raises:
         ImportError: if `pyiceberg` is not installed.
         CatalogAwayError: if the catalog cannot be reached.
+        CatalogError: if it is in SQL, and refuses.
+        ValueError: if the properties are wrong.
     """
     try:
         from pyiceberg.catalog import load_catalog
@@ -61,38 +72,67 @@ def open_catalog(store: Store, properties: Mapping[str, str]) -> Any:
         from sqlalchemy.engine import URL
 
         uri = URL.create("sqlite", database=str(store.at(CATALOG))).render_as_string()
-        properties = {"name": NAME, "type": "sql", "uri": uri}
-    with asked():
-        catalog = load_catalog(**{"name": NAME, **properties, **_with_limits(properties.get("uri", ""))})
-    if hasattr(catalog, "_session"):  # of REST; pyiceberg waits for an answer indefinitely
-        catalog._session.request = partial(catalog._session.request, timeout=_ANSWER_SECONDS)
-    engine = getattr(catalog, "engine", None)  # of SQL
-    if engine is not None and engine.dialect.name == "postgresql":
-        from sqlalchemy import event
-
-        event.listen(engine, "begin", _limit_transaction)
-    return catalog
-
-
-def _with_limits(uri: str) -> dict[str, str]:
-    """The URI of a catalog in SQL with limits of its driver, as a property. Those that it has take precedence."""
-    limits = _LIMITS.get(uri.partition("://")[0])
-    if limits is None:
-        return {}
-    from sqlalchemy.engine import make_url
-
-    url = make_url(uri)
-    url = url.update_query_dict({name: str(each) for name, each in limits.items() if name not in url.query})
-    return {"uri": url.render_as_string(hide_password=False)}
+        properties = {"type": "sql", "uri": uri}
+    given: dict[str, Any] = {"name": NAME, "glue.max-retries": _GLUE_ATTEMPTS, **properties}
+    with asked(), _limited():
+        try:
+            return load_catalog(**given)
+        except ValueError as problem:
+            uri = properties.get("uri", "")
+            if not uri or uri not in str(problem):
+                raise
+            raise ValueError(str(problem).replace(uri, redacted_uri(uri))) from None
 
 
-def _limit_transaction(connection: Any) -> None:
-    """Limits the current transaction, not the session, which may be shared through a pool.
+@contextmanager
+def _limited() -> Iterator[None]:
+    """Gives the catalogs that are opened in the block limits: pyiceberg has none, and would wait indefinitely."""
+    changed = []
+    with _opening:
+        for module, name, limited in (
+            ("pyiceberg.catalog.rest", "Session", _limited_session),
+            ("pyiceberg.catalog.sql", "create_engine", _limited_engine),
+        ):
+            with suppress(ImportError):
+                found = import_module(module)
+                changed.append((found, name, getattr(found, name)))
+                setattr(found, name, limited)
+        try:
+            yield
+        finally:
+            for found, name, before in changed:
+                setattr(found, name, before)
 
-    A server does not notice soon that its client is cut, and keeps the locks of the transaction.
-    """
-    limits = ("statement_timeout", "idle_in_transaction_session_timeout")
-    connection.exec_driver_sql("; ".join(f"SET LOCAL {each} = '{_ANSWER_SECONDS}s'" for each in limits))
+
+def _limited_session() -> Any:
+    """A session of REST."""
+    from requests import Session
+
+    session = Session()
+    request = session.request
+    session.request = lambda *given, **more: request(*given, **{"timeout": _ANSWER_SECONDS, **more})  # type: ignore
+    return session
+
+
+def _limited_engine(*given: Any, **more: Any) -> Any:
+    """An engine of SQL. The limits that its URL has take precedence."""
+    from sqlalchemy import create_engine, event
+
+    def limit_connection(dialect: Any, _record: Any, _given: Any, parameters: dict[str, Any]) -> None:
+        if dialect.driver == "pysqlite":  # the default is 5 seconds, and then the error "database is locked"
+            parameters.setdefault("timeout", _ANSWER_SECONDS)
+        elif dialect.driver in ("psycopg", "psycopg2"):
+            for name, value in _SERVER.items():
+                parameters.setdefault(name, value)
+
+    def limit_transaction(connection: Any) -> None:
+        if connection.dialect.name == "postgresql":
+            connection.exec_driver_sql(_LIMIT_TRANSACTION.format(_ANSWER_SECONDS * 1000))
+
+    engine = create_engine(*given, **more)
+    event.listen(engine, "do_connect", limit_connection)
+    event.listen(engine, "begin", limit_transaction)
+    return engine
 
 
 @contextmanager
@@ -123,11 +163,7 @@ def _passing() -> tuple[type[Exception], ...]:
     from requests import exceptions as http
 
     found: list[type[Exception]] = [
-        rest.AuthorizationExpiredError,
-        rest.CommitStateUnknownException,
-        rest.ServerError,
-        rest.ServiceUnavailableError,
-        rest.TooManyRequestsError,
+        rest.RESTError,
         http.ChunkedEncodingError,
         http.ConnectionError,
         http.Timeout,
@@ -145,15 +181,30 @@ def _passing() -> tuple[type[Exception], ...]:
 
 def _may_pass(problem: BaseException, why: Any) -> bool:
     """Whether an error of a class of `_passing` may pass, as far as it says more."""
+    from pyiceberg.exceptions import CommitStateUnknownException, RESTError
+
     if isinstance(why, sqlite3.Error):  # a disk does not recover by itself
         return getattr(why, "sqlite_errorcode", 0) & 0xFF in _LOCKED
     if why is not problem:
-        from sqlalchemy import exc as sql
-
-        state = getattr(why, "sqlstate", None) or getattr(why, "pgcode", None)
-        return isinstance(problem, sql.InterfaceError | sql.OperationalError) or state == _READ_ONLY
+        return _may_pass_in_sql(problem, why)
+    if isinstance(problem, RESTError):
+        answer = getattr(problem.__cause__, "response", None)
+        status = getattr(answer, "status_code", 0)
+        return (
+            isinstance(problem, CommitStateUnknownException) or status in _PASSING_STATUSES or status >= 500
+        )
     answer = getattr(problem, "response", None)  # of AWS: a dict
     if isinstance(answer, dict) and "Error" in answer:
         status = answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-        return status >= 500 or "Throttling" in answer["Error"].get("Code", "")
+        return status >= 500 or _PASSING_CODES.search(answer["Error"].get("Code", "")) is not None
     return True
+
+
+def _may_pass_in_sql(problem: Any, why: Any) -> bool:
+    from sqlalchemy import exc as sql
+
+    if problem.connection_invalidated or isinstance(problem, sql.InterfaceError | sql.OperationalError):
+        return True
+    state = getattr(why, "sqlstate", None) or getattr(why, "pgcode", None)
+    # psycopg2 reports some lost connections without a more specific class.
+    return state in _PASSING_STATES or (state is None and type(problem) is sql.DatabaseError)

@@ -36,7 +36,7 @@ from pgoutput_fast.tables.iceberg.fields import (
     with_field_ids,
 )
 from pgoutput_fast.tables.iceberg.overwrite import begin_overwrite
-from pgoutput_fast.tables.iceberg.transaction import begin_transaction
+from pgoutput_fast.tables.iceberg.transaction import begin_transaction, keep_files
 from pgoutput_fast.tables.options import TableOptions
 from pgoutput_fast.tables.stream import Stream
 from pgoutput_fast.tables.table import (
@@ -296,6 +296,7 @@ class IcebergTable(Table):
             with self._begun(commit) as transaction:
                 choose_bounds(transaction, of_dates=has_bounds)
                 self._add_snapshot(transaction, commit, deletes)
+                keep_files(transaction)
                 old[:] = self._expire(transaction)
 
         try:
@@ -419,8 +420,7 @@ class IcebergTable(Table):
         for each in ordered:
             if each.snapshot_id in stay_ids:
                 with suppress(FileNotFoundError):
-                    version = self.version(each.sequence_number)
-                    if version is not None:
+                    if (version := self.version(each.sequence_number)) is not None:
                         yield version
 
     def needed(self, version: Version) -> set[str]:

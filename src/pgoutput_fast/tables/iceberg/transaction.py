@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-__all__ = ["begin_transaction"]
+__all__ = ["begin_transaction", "keep_files"]
 
 
 def begin_transaction(table: Any) -> Any:
@@ -15,6 +15,15 @@ def begin_transaction(table: Any) -> Any:
         table: of pyiceberg.
     """
     return _remembering()(table)
+
+
+def keep_files(transaction: Any) -> None:
+    """Lets the manifests of a transaction stay if its commit fails.
+
+    A transport that retries after a lost answer gets a refusal, although the commit was made.
+    """
+    for producer in transaction._snapshot_producers:
+        producer._clean_all_uncommitted = lambda: None
 
 
 @cache
