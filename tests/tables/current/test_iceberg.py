@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog import load_catalog
+from pyiceberg.catalog.sql import SqlCatalog
 
 from pgoutput_fast.merge.effect.effect import Effect, current_schema
 from pgoutput_fast.merge.effect.fill import Fill
+from pgoutput_fast.merge.formats import open_current_table
 from pgoutput_fast.merge.local import LocalMerge
+from pgoutput_fast.storage.stores import open_store
+from pgoutput_fast.tables.options import TableOptions
 from pgoutput_fast.tables.table import ConflictError
-from support import numbered
+from support import numbered, pg
 from support.current_tables import iceberg_table
 from support.paths import DOCS
 from support.readers import rows_of_iceberg
@@ -54,6 +59,34 @@ def test_a_commit_is_one_snapshot_that_replaces_the_files_with_these_keys(tmp_pa
         (after.number, "2"),
     ]
     assert table.read(before.number).num_rows == 300
+
+
+def test_a_late_commit_after_an_interrupt(
+    servers: Mapping[int, pg.Server], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server of a catalog makes it after its client has ended. Its files are there."""
+    database = pg.Database(servers[max(servers)])
+    uri = f"postgresql+psycopg2://postgres@127.0.0.1:{database.server.port}/{database.name}"
+    options = TableOptions(iceberg_catalog={"type": "sql", "uri": uri})
+    late: list[Any] = []
+
+    def interrupted(*arguments: Any) -> Any:
+        late.append(arguments)
+        raise KeyboardInterrupt
+
+    def opened() -> Any:
+        return open_current_table("iceberg", open_store(tmp_path), "public.orders", options)
+
+    try:
+        table = opened()
+        with monkeypatch.context() as patch:
+            patch.setattr(SqlCatalog, "commit_table", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                numbered.load(table, 10)
+        SqlCatalog.commit_table(*late.pop())
+        assert numbered.ids(opened()) == list(range(10))
+    finally:
+        database.drop()
 
 
 def test_a_commit_upon_another_one_does_nothing(tmp_path: Path) -> None:
