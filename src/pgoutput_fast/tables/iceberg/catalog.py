@@ -74,7 +74,7 @@ def open_catalog(store: Store, properties: Mapping[str, str]) -> Any:
         uri = URL.create("sqlite", database=str(store.at(CATALOG))).render_as_string()
         properties = {"type": "sql", "uri": uri}
     given: dict[str, Any] = {"name": NAME, "glue.max-retries": _GLUE_ATTEMPTS, **properties}
-    with asked(), _limited():
+    with asked(), _limited(given.get("type")):
         try:
             return load_catalog(**given)
         except ValueError as problem:
@@ -85,16 +85,22 @@ def open_catalog(store: Store, properties: Mapping[str, str]) -> Any:
 
 
 @contextmanager
-def _limited() -> Iterator[None]:
-    """Gives the catalogs that are opened in the block limits: pyiceberg has none, and would wait indefinitely."""
+def _limited(type: str | None) -> Iterator[None]:
+    """Gives the catalogs that are opened in the block limits: pyiceberg has none, and would wait indefinitely.
+
+    Args:
+        type: their type, in pyiceberg's words; None if unknown.
+    """
     changed = []
     with _opening:
-        for module, name, limited in (
-            ("pyiceberg.catalog.rest", "Session", _limited_session),
-            ("pyiceberg.catalog.sql", "create_engine", _limited_engine),
+        for known, name, limited in (
+            ("rest", "Session", _limited_session),
+            ("sql", "create_engine", _limited_engine),
         ):
+            if type not in (None, known):
+                continue
             with suppress(ImportError):
-                found = import_module(module)
+                found = import_module(f"pyiceberg.catalog.{known}")
                 changed.append((found, name, getattr(found, name)))
                 setattr(found, name, limited)
         try:
