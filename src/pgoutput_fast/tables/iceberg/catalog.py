@@ -43,8 +43,8 @@ _PASSING_CODES = re.compile("Throttling|OperationTimeout|RequestTimeout|RequestL
 # A server notices late that its client is cut, and keeps the locks of the transaction. The limits concern only the
 # current one, because others may share the session through a pool.
 _LIMIT_TRANSACTION = """SELECT pg_catalog.set_config(name, '{0}', true) FROM pg_catalog.pg_settings
-WHERE name IN ('statement_timeout', 'idle_in_transaction_session_timeout')
-  AND (setting = '0' OR setting::pg_catalog.int8 > {0})"""
+WHERE name OPERATOR(pg_catalog.=) ANY (ARRAY['statement_timeout', 'idle_in_transaction_session_timeout'])
+  AND (setting OPERATOR(pg_catalog.=) '0' OR setting::pg_catalog.int8 OPERATOR(pg_catalog.>) {0})"""
 _opening = threading.Lock()
 
 
