@@ -184,11 +184,11 @@ def current_of(
     table: str,
     version: int | None = None,
     format: str = "delta",
-    options: TableOptions = TableOptions(),  # noqa: B008  (it cannot change)
+    options: TableOptions | None = None,
 ) -> pa.Table:
     """The rows of a current table, by default those of the newest point."""
     version = at(target)[table] if version is None else version
-    return open_current_table(format, open_store(target), table, options).read(version)
+    return open_current_table(format, open_store(target), table, options or TableOptions()).read(version)
 
 
 def history_of(target: Path | str, table: str) -> pa.Table:

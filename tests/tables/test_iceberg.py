@@ -453,6 +453,7 @@ class _Answers(BaseHTTPRequestHandler):
 
     status = 0
     known: tuple[str, ...] = ()
+    ended = threading.Event()
 
     def do_GET(self) -> None:
         if self.path.startswith(self.known):
@@ -462,24 +463,24 @@ class _Answers(BaseHTTPRequestHandler):
         elif self.status:
             self.send_error(self.status)
         else:
-            self.server.ended.wait(240)  # type: ignore[attr-defined]
+            self.ended.wait(240)
 
     def log_message(self, *_: object) -> None:
-        pass
+        """Prints nothing."""
 
 
 @contextmanager
 def _failing(status: int, *known: str) -> Iterator[dict[str, str]]:
     """Yields the properties of a catalog."""
-    answers = type("Answers", (_Answers,), {"status": status, "known": known})
+    ended = threading.Event()
+    answers = type("Answers", (_Answers,), {"status": status, "known": known, "ended": ended})
     with ThreadingHTTPServer(("127.0.0.1", 0), answers) as server:
-        server.ended = threading.Event()  # type: ignore[attr-defined]
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:
             yield {"type": "rest", "uri": f"http://127.0.0.1:{server.server_port}"}
         finally:
-            server.ended.set()  # type: ignore[attr-defined]
+            ended.set()
             server.shutdown()
             thread.join()
 

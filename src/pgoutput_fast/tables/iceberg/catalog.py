@@ -45,6 +45,7 @@ _PASSING_CODES = re.compile("Throttling|OperationTimeout|RequestTimeout|RequestL
 _LIMIT_TRANSACTION = """SELECT pg_catalog.set_config(name, '{0}', true) FROM pg_catalog.pg_settings
 WHERE name OPERATOR(pg_catalog.=) ANY (ARRAY['statement_timeout', 'idle_in_transaction_session_timeout'])
   AND (setting OPERATOR(pg_catalog.=) '0' OR setting::pg_catalog.int8 OPERATOR(pg_catalog.>) {0})"""
+# `_limited` changes modules of pyiceberg.
 _opening = threading.Lock()
 
 
@@ -74,7 +75,7 @@ def open_catalog(store: Store, properties: Mapping[str, str]) -> Any:
         uri = URL.create("sqlite", database=str(store.at(CATALOG))).render_as_string()
         properties = {"type": "sql", "uri": uri}
     given: dict[str, Any] = {"name": NAME, "glue.max-retries": _GLUE_ATTEMPTS, **properties}
-    with asked(), _limited(given.get("type")):
+    with asked(), _limited(str(given.get("type", "")).lower()):
         try:
             return load_catalog(**given)
         except ValueError as problem:
@@ -85,11 +86,11 @@ def open_catalog(store: Store, properties: Mapping[str, str]) -> Any:
 
 
 @contextmanager
-def _limited(type: str | None) -> Iterator[None]:
+def _limited(type: str) -> Iterator[None]:
     """Gives the catalogs that are opened in the block limits: pyiceberg has none, and would wait indefinitely.
 
     Args:
-        type: their type, in pyiceberg's words; None if unknown.
+        type: their type, in pyiceberg's words; empty if unknown.
     """
     changed = []
     with _opening:
@@ -97,7 +98,7 @@ def _limited(type: str | None) -> Iterator[None]:
             ("rest", "Session", _limited_session),
             ("sql", "create_engine", _limited_engine),
         ):
-            if type not in (None, known):
+            if type not in ("", known):
                 continue
             with suppress(ImportError):
                 found = import_module(f"pyiceberg.catalog.{known}")
@@ -114,10 +115,11 @@ def _limited_session() -> Any:
     """A session of REST."""
     from requests import Session
 
-    session = Session()
-    request = session.request
-    session.request = lambda *given, **more: request(*given, **{"timeout": _ANSWER_SECONDS, **more})  # type: ignore
-    return session
+    class Limited(Session):
+        def request(self, *given: Any, **more: Any) -> Any:
+            return super().request(*given, **{"timeout": _ANSWER_SECONDS, **more})
+
+    return Limited()
 
 
 def _limited_engine(*given: Any, **more: Any) -> Any:
