@@ -243,6 +243,7 @@ def test_glue(in_store: bool, place: Place, caplog: pytest.LogCaptureFixture) ->
         keys["endpoint"] = f"http://{bucket.endpoint}"
         catalog = {
             "type": "glue",
+            "glue.max-retries": "2",
             **{f"{of}.{name}": each for of in ("glue", "s3") for name, each in keys.items()},
         }
         if in_store:

@@ -25,7 +25,7 @@ NAME = "pgoutput_fast"
 # How long to wait for an answer, such as for other users of a catalog in a file, or for a lock in a server.
 _ANSWER_SECONDS = 60
 # The same server is asked again later.
-_GLUE_ATTEMPTS = 3
+_GLUE_RETRIES, _GLUE_ATTEMPTS = "glue.max-retries", 3
 # As sessions with the server of a slot: a cut connection is detected within half a minute.
 _SERVER = {
     "connect_timeout": 20,
@@ -74,7 +74,10 @@ def open_catalog(store: Store, properties: Mapping[str, str]) -> Any:
 
         uri = URL.create("sqlite", database=str(store.at(CATALOG))).render_as_string()
         properties = {"type": "sql", "uri": uri}
-    given: dict[str, Any] = {"name": NAME, "glue.max-retries": _GLUE_ATTEMPTS, **properties}
+    given: dict[str, Any] = {"name": NAME, **properties}
+    given[_GLUE_RETRIES] = int(
+        given.get(_GLUE_RETRIES, _GLUE_ATTEMPTS)
+    )  # boto3 takes no text, as of a command line
     with asked(), _limited(str(given.get("type", "")).lower()):
         try:
             return load_catalog(**given)
