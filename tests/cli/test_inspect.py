@@ -9,6 +9,7 @@ import os
 import pty
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -22,6 +23,7 @@ import pytest
 from pgoutput_fast.capture import create_slot, find_slot
 from pgoutput_fast.cli.main import main
 from pgoutput_fast.encode import Writer
+from support.capturing import wait_until
 from support.message_files import ORDERS, lines, stream, write_all, write_segments
 from support.mirrors import Place, place
 
@@ -374,3 +376,16 @@ def test_a_summary_of_an_input_that_is_cut_off(tmp_path: Path, capsys: Shown) ->
     assert shown.err
     assert main(["inspect", str(tmp_path / "cut"), "--summary", "--follow"]) == 2
     assert "leave out one of them" in capsys.readouterr().err
+
+
+def test_sigterm_while_the_standard_input_is_read(tmp_path: Path) -> None:
+    """Its copy goes."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "pgoutput_fast", "inspect"],
+        stdin=subprocess.PIPE,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    ) as process:
+        wait_until(lambda: any(tmp_path.glob("*/input")))
+        process.terminate()
+        assert process.wait(120) == 128 + signal.SIGTERM
+    assert not list(tmp_path.iterdir())

@@ -7,16 +7,21 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pgoutput_fast.cli.main import main
+from pgoutput_fast.cli.views import Views
 from pgoutput_fast.mirror.state.mirror_state import MirrorState
 from pgoutput_fast.mirror.state.table_record import TableRecord
+from pgoutput_fast.mirror.view.datasets import TablesAt
 from pgoutput_fast.protocol.lsn import format_lsn
 from pgoutput_fast.storage.stores import open_store
+from pgoutput_fast.tables.options import TableOptions
 from support.capturing import wait_until
 from support.forms import and_slow
 from support.fresh import ahead, make_target, position_now
@@ -301,10 +306,26 @@ def test_a_signal_ends_a_query(lake: str, tmp_path: Path, number: int, status: i
     )
     try:
         # Python looks whether it can write there, with a file that it removes.
-        wait_until(lambda: any((tmp_path / "temporary").glob("pgoutput-fast-query-*")))
+        wait_until(lambda: any((tmp_path / "temporary").glob("pgoutput-fast-*")))
         process.send_signal(number)
         process.communicate(timeout=120)
     finally:
         process.kill()
     assert process.returncode == status
     assert list((tmp_path / "temporary").iterdir()) == []
+
+
+def test_an_interrupt_before_duckdb_computes(lake: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the call is handed to the other thread."""
+    submit = ThreadPoolExecutor.submit
+
+    def interrupted(self: ThreadPoolExecutor, call: Any) -> None:
+        monkeypatch.undo()
+        submit(self, lambda: (time.sleep(0.3), call()))
+        raise KeyboardInterrupt
+
+    sql = "SELECT count(*) FROM range(10000000) a, range(10000000) b WHERE a.range * b.range = 7"
+    with Views(TablesAt(lake, "latest", TableOptions()), sql) as views:
+        monkeypatch.setattr(ThreadPoolExecutor, "submit", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            views.run(sql)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,6 +34,7 @@ from pgoutput_fast.schema.options import Options
 from pgoutput_fast.segments.committed import CommittedChanges
 from pgoutput_fast.segments.listing import segment_outcomes
 from pgoutput_fast.segments.read import read_segment
+from pgoutput_fast.storage.private_directory import PrivateDirectory
 from pgoutput_fast.storage.stores import open_store
 
 __all__ = ["decode"]
@@ -106,10 +106,10 @@ def decode(
         plain=plain or form in (Format.CSV, Format.JSONL),
     )
     with (
-        the_inputs(inputs, kind_of_input, dsn, slot, publication) as sources,
         terminating(),
+        the_inputs(inputs, kind_of_input, dsn, slot, publication) as sources,
         replaced(out, overwrite=overwrite) as target,
-        tempfile.TemporaryDirectory(prefix=".pgoutput-fast-", dir=out.absolute().parent) as directory,
+        PrivateDirectory(out.absolute().parent) as directory,
         Parts(directory) as parts,
     ):
         if drop_cut_off:

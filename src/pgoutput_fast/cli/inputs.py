@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,9 +23,11 @@ from pgoutput_fast.cli.payloads import (
     Recvlogical,
     hex_of_line,
 )
+from pgoutput_fast.cli.terminating import terminating
 from pgoutput_fast.messages.ends import CutOffError, end_of_message
 from pgoutput_fast.messages.fields import FIELDS, DamagedMessageError
 from pgoutput_fast.storage.paths import is_uri, redacted_uri
+from pgoutput_fast.storage.private_directory import PrivateDirectory
 
 __all__ = ["Input", "InputKind", "Segments", "opened"]
 
@@ -82,7 +83,8 @@ def opened(given: Sequence[str], kind: InputKind | None, *, follow: bool = False
         InputError: for something that is not an input.
         UsageError: if nothing is given, and standard input is a terminal.
     """
-    with tempfile.TemporaryDirectory(prefix="pgoutput-fast-") as directory:
+    # SIGTERM then removes a copy of the standard input, too.
+    with terminating(), PrivateDirectory() as directory:
         if not given and sys.stdin.isatty():
             raise UsageError(
                 "name an input: a file, a directory of segments, hex digits, or a slot with --slot and --publication"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
@@ -19,10 +18,12 @@ from pgoutput_fast.cli.names import expect_distinct, folded
 from pgoutput_fast.cli.payloads import InputError
 from pgoutput_fast.mirror import MirrorError
 from pgoutput_fast.mirror.view.datasets import TableDataset, TablesAt
+from pgoutput_fast.storage.private_directory import PrivateDirectory
 
 __all__ = ["Views", "expect_select"]
 
 _BATCH_ROWS = 10_000
+_AGAIN_SECONDS = 0.05
 # The share of DuckDB's own limit.
 _MEMORY = 0.6
 # The name that DuckDB gives a database in memory.
@@ -69,7 +70,7 @@ class Views:
         names = tables.names if sql is None else _named(sql, tables.names)
         with ExitStack() as stack:
             # Results that do not fit into memory. By default, DuckDB writes them into the current directory.
-            spilled = stack.enter_context(tempfile.TemporaryDirectory(prefix="pgoutput-fast-query-"))
+            spilled = stack.enter_context(PrivateDirectory())
             self._database = stack.enter_context(_connected(spilled))
             self._make(names)
             self._database.execute("SET lock_configuration = true")
@@ -116,12 +117,14 @@ class Views:
 
     def _interruptible(self, call: Callable[[], Any]) -> Any:
         """Calls DuckDB in another thread. While it computes, it looks at no signal, such as that of Ctrl-C."""
-        called = self._thread.submit(call)
         try:
-            return called.result()
+            return self._thread.submit(call).result()
         except BaseException:
-            self._database.interrupt()
-            wait([called])
+            # DuckDB forgets an interrupt that comes before the call.
+            after = self._thread.submit(bool)
+            while not after.done():
+                self._database.interrupt()
+                wait([after], _AGAIN_SECONDS)
             raise
 
     def _make(self, names: Sequence[str]) -> None:
