@@ -74,6 +74,9 @@ def leave(status: int) -> NoReturn:
     """
     import logging
 
+    from pgoutput_fast.base.private_directory import remove_private_directories
+
+    remove_private_directories()
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
         try:

@@ -17,6 +17,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 from pgoutput_fast.base.arguments import expect_given
 from pgoutput_fast.base.display import counted
+from pgoutput_fast.base.private_directory import PrivateDirectory
 from pgoutput_fast.catalog.relations import Catalog, Relation
 from pgoutput_fast.cli.arguments import DSN, Json, PasswordCommand, Publications, SlotName, Tables
 from pgoutput_fast.cli.filters import expect_tables, table_names
@@ -34,7 +35,6 @@ from pgoutput_fast.schema.options import Options
 from pgoutput_fast.segments.committed import CommittedChanges
 from pgoutput_fast.segments.listing import segment_outcomes
 from pgoutput_fast.segments.read import read_segment
-from pgoutput_fast.storage.private_directory import PrivateDirectory
 from pgoutput_fast.storage.stores import open_store
 
 __all__ = ["decode"]

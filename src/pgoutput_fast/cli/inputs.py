@@ -14,6 +14,7 @@ from enum import StrEnum
 import pyarrow as pa
 
 from pgoutput_fast.base.arguments import UsageError
+from pgoutput_fast.base.private_directory import PrivateDirectory
 from pgoutput_fast.cli.payloads import (
     ArrowFile,
     HexText,
@@ -27,7 +28,6 @@ from pgoutput_fast.cli.terminating import terminating
 from pgoutput_fast.messages.ends import CutOffError, end_of_message
 from pgoutput_fast.messages.fields import FIELDS, DamagedMessageError
 from pgoutput_fast.storage.paths import is_uri, redacted_uri
-from pgoutput_fast.storage.private_directory import PrivateDirectory
 
 __all__ = ["Input", "InputKind", "Segments", "opened"]
 

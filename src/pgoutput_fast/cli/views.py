@@ -13,12 +13,12 @@ import pyarrow as pa
 
 from pgoutput_fast.base.arguments import UsageError
 from pgoutput_fast.base.display import error_text, no_such_name
+from pgoutput_fast.base.private_directory import PrivateDirectory
 from pgoutput_fast.catalog.identifiers import parse_qualified_name, quoted
 from pgoutput_fast.cli.names import expect_distinct, folded
 from pgoutput_fast.cli.payloads import InputError
 from pgoutput_fast.mirror import MirrorError
 from pgoutput_fast.mirror.view.datasets import TableDataset, TablesAt
-from pgoutput_fast.storage.private_directory import PrivateDirectory
 
 __all__ = ["Views", "expect_select"]
 

@@ -20,9 +20,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pgoutput_fast.base.private_directory import PrivateDirectory
 from pgoutput_fast.merge.match import is_ascending, is_plain
 from pgoutput_fast.merge.search import Numbers
-from pgoutput_fast.storage.private_directory import PrivateDirectory
 from pgoutput_fast.storage.stores import Store, is_unfinished, open_store, remove_directories
 from pgoutput_fast.tables.columns import column_id
 from pgoutput_fast.tables.data_files import row_groups, rows_that_stay, stays_without

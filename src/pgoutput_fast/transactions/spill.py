@@ -27,11 +27,11 @@ import pyarrow as pa
 
 from pgoutput_fast._core.files.crc32 import crc32
 from pgoutput_fast.base.errors import SpillError
+from pgoutput_fast.base.private_directory import PrivateDirectory
 from pgoutput_fast.protocol.limits import PIECE_BYTES
 from pgoutput_fast.schema.foreign import checked_table
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 from pgoutput_fast.storage.fsync import fsync, make_directory
-from pgoutput_fast.storage.private_directory import PrivateDirectory
 
 __all__ = ["SpillFile", "Spiller"]
 
