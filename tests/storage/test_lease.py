@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
 import os
 import random
 import signal
@@ -10,13 +12,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import pytest
 
+from pgoutput_fast.storage import lease as lease_module
 from pgoutput_fast.storage.lease import Role, WriterLease, lock_file
 from pgoutput_fast.storage.stores import Store, open_store
 from support.buckets import Bucket, opened_bucket
@@ -34,6 +37,7 @@ ROLE = Role(
 MARK = "_own/writer.json"
 _HOLDER = """
 import sys, time
+from pgoutput_fast.storage import lease as lease_module
 from pgoutput_fast.storage.lease import Role, WriterLease
 from pgoutput_fast.storage.stores import open_store
 place, seconds = sys.argv[1:]
@@ -265,37 +269,64 @@ def test_who_asks_and_was_killed(uri: str) -> None:
         assert _names(store) == []
 
 
+@contextmanager
+def _beating(
+    store: Store, token: str, content: Callable[[int], bytes], seconds: float = math.inf
+) -> Iterator[None]:
+    """Another process lives for so long: whoever looks for its heartbeat finds a new one, however late a thread is."""
+    entries, count, until = store.entries, itertools.count(1), time.monotonic() + seconds
+
+    def listed(*arguments: Any, **more: Any) -> Any:
+        if time.monotonic() < until:
+            store.put(f"_own/alive/{token}", content(next(count)))
+        else:
+            store.remove(f"_own/alive/{token}")
+        return entries(*arguments, **more)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store, "entries", listed)
+        yield
+
+
 def test_who_asks_and_lives(uri: str) -> None:
     """The lesser token goes first."""
     store = open_store(uri)
     other = {"host": "h", "pid": 7, "machine": "another", "since": "now", "asks": True}
-    ended = threading.Event()
 
-    def ask(token: str) -> None:
-        count = 0
-        while not ended.wait(0.1):
-            count += 1
-            store.put(f"_own/alive/{token}", json.dumps({**other, "token": token, "count": count}).encode())
-        store.remove(f"_own/alive/{token}")
+    def asks(token: str) -> Callable[[int], bytes]:
+        return lambda count: json.dumps({**other, "token": token, "count": count}).encode()
 
-    thread = threading.Thread(target=ask, args=("0" * 32,))
-    thread.start()
-    wait_until(lambda: bool(store.names("_own/alive")))
     with (
+        _beating(store, "0" * 32, asks("0" * 32)),
         pytest.raises(BusyError, match=r"process 7 on h \(since now\) writes into"),
         WriterLease(store, ROLE, 2.0),
     ):
         pass
+    store.remove(f"_own/alive/{'0' * 32}")
+    begun = time.monotonic()
+    with _beating(store, "g" * 32, asks("g" * 32), 3.0), WriterLease(store, ROLE, 2.0):
+        assert time.monotonic() - begun >= 3.0
+
+
+def test_a_heartbeat_that_a_store_takes_long_for(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for it so long. Its file goes."""
+    monkeypatch.setattr(lease_module, "_BEAT_SECONDS", 0.05)
+    store, late, ended = open_store(uri), list[threading.Thread](), threading.Event()
+    put = store.put
+
+    def slow(name: str, content: bytes) -> None:
+        if threading.current_thread().name == "heartbeat":
+            late.append(threading.current_thread())
+            ended.wait(120)
+        put(name, content)
+
+    monkeypatch.setattr(store, "put", slow)
+    with WriterLease(store, ROLE):
+        wait_until(lambda: late)
     ended.set()
-    thread.join()
-    ended.clear()
-    thread = threading.Thread(target=ask, args=("g" * 32,))
-    thread.start()
-    wait_until(lambda: bool(store.names("_own/alive")))
-    threading.Timer(3.0, ended.set).start()
-    with WriterLease(store, ROLE, 2.0):
-        assert ended.is_set()
-    thread.join()
+    late[0].join(120)
+    assert not late[0].is_alive()
+    assert _names(store) == []
 
 
 def test_a_takeover(uri: str) -> None:
@@ -345,9 +376,8 @@ def test_a_mirror_of_an_earlier_version(uri: str) -> None:
     token = "7" * 32
     mark = {"token": token, "host": "h", "pid": 7, "machine": "another", "since": "now"}
     store.put(MARK, json.dumps(mark).encode())
-    store.put(f"_own/alive/{token}", b"1")
-    threading.Timer(1.0, lambda: store.put(f"_own/alive/{token}", b"2")).start()
     with (
+        _beating(store, token, lambda count: b"%d" % count),
         pytest.raises(BusyError, match=r"process 7 on h \(since now\) writes into .*: stop it first"),
         WriterLease(store, ROLE, 10.0),
     ):

@@ -231,6 +231,8 @@ class WriterLease:
 
     def _ask(self) -> None:
         """Announces this process, waits until no other one writes or asks with a lesser token, and puts the mark."""
+        # A heartbeat that an earlier attempt did not wait for has another name.
+        self._token = secrets.token_hex(16)
         name = f"{self._role.heartbeats}/{self._token}"
         self._heartbeat = _Heartbeat(self._store, name, self._token, min(_BEAT_SECONDS, self._seconds / 4))
         watched: dict[str, tuple[bytes, float]] = {}
@@ -347,6 +349,8 @@ class _Heartbeat:
         while not self._ended.wait(self._seconds):
             with suppress(Exception):  # the store cannot be reached; the writer notices by itself
                 self.beat()
+                if self._ended.is_set():  # nobody has waited for this one
+                    self._store.remove(self._name)
 
 
 def lock_file(path: Path, wait_seconds: float = 0.0) -> IO[str] | None:
