@@ -58,9 +58,10 @@ def told(servers: pg.Servers, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 def _address() -> str:
+    """An address that stays free: other programs take ports of 127.0.0.1."""
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{probe.getsockname()[1]}"
+        probe.bind(("127.0.0.2", 0))
+        return f"127.0.0.2:{probe.getsockname()[1]}"
 
 
 def _scraped(address: str) -> str:
@@ -81,13 +82,20 @@ def _page_of_capture(place: Place, directory: Path) -> str:
     capture = Capture(
         place.database.dsn, slot, ["mirrored"], directory, limits=Limits(seconds=0.1), metrics_address=address
     )
+    pages: list[str] = []
+
+    def is_complete() -> bool:
+        """A page lacks what the server did not tell in time."""
+        pages.append(_scraped(address))
+        return "pgoutput_fast_capture_lag_seconds" in pages[-1]
+
     try:
         with Running(capture) as running:
             wait_until(lambda: running.failed or capture.metrics.running)
             place.database.execute("INSERT INTO t VALUES (2)")
-            wait_until(lambda: running.failed or capture.metrics.lag_seconds is not None)
+            wait_until(lambda: running.failed or is_complete())
             assert running.failed is None
-            return _scraped(address)
+            return pages[-1]
     finally:
         drop_when_free(place.database.dsn, slot)
 
