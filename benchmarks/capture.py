@@ -158,7 +158,7 @@ class _Bench:
             return Figure(time.perf_counter() - wall, _cpu() - cpu)
         finally:
             # The server notices only at its next write to the client that the client has disconnected.
-            for _ in range(200):
+            for _ in range(4800):
                 try:
                     drop_slot(self.dsn, slot)
                     break

@@ -181,7 +181,7 @@ def _copied_slot(dsn: str) -> Iterator[str]:
     with psycopg2.connect(dsn) as connection, connection.cursor() as cursor:
         cursor.execute("SELECT pg_copy_logical_replication_slot('backlog', %s)", (slot,))
     yield slot
-    for _ in range(200):
+    for _ in range(4800):
         try:
             drop_slot(dsn, slot)
             return
