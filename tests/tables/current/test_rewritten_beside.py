@@ -48,7 +48,7 @@ class Gate:
         patch.setattr(JoinUnit, "run", held)
 
     def open(self) -> None:
-        assert self.written.wait(60)
+        assert self.written.wait(240)
         self._open.set()
 
 
@@ -156,7 +156,7 @@ def test_short_files_that_are_joined(table: LocalMerge, gate: Gate) -> None:
     """One of them is gone when they are committed, because a merge has marked all of its rows."""
     table.table._file_bytes, table.table.most_marked = 40_000, 0.5
     table.apply(numbered.effect([], [5]), 2)
-    assert gate.written.wait(60)
+    assert gate.written.wait(240)
     table.apply(numbered.effect(range(100, 200), [6, 205, 206, 950]), 3)
     left = set(range(1000)) - set(range(100, 200))
     _expect(table, left)
@@ -182,7 +182,7 @@ def test_a_file_all_of_whose_rows_go_meanwhile(table: LocalMerge, gate: Gate) ->
 @pytest.mark.parametrize("how", ["truncated", "replaced", "vacuum"])
 def test_a_table_whose_rows_all_go_meanwhile(how: str, table: LocalMerge, gate: Gate) -> None:
     table.apply(numbered.effect(range(100, 111)), 2)
-    assert gate.written.wait(60)
+    assert gate.written.wait(240)
     left = set(range(50))
     if how == "truncated":
         truncate = numbered.effect([], left)
@@ -243,7 +243,7 @@ def test_another_program_changes_the_files_meanwhile(
     mark_rows(place, name, first)
     table.apply(numbered.effect(range(100, 110)), 2)
     left -= {*range(100, 110), 150, 151}
-    assert gate.written.wait(60)
+    assert gate.written.wait(240)
     (vector,) = (file.deleted for file in _files(table) if file.deleted)
     if what == "optimize":
         deltalake.DeltaTable(place).optimize.compact()
@@ -335,7 +335,7 @@ def test_work_that_is_given_up(table: LocalMerge, gate: Gate) -> None:
         gone = range(100 * n, 100 * n + 11)
         left -= set(gone)
         table.apply(numbered.effect(gone), n + 2)
-        assert gate.written.wait(60)
+        assert gate.written.wait(240)
         if n == 0:
             table.give_up_rewriting()
         elif n == 1:
@@ -354,13 +354,13 @@ def test_work_that_is_given_up(table: LocalMerge, gate: Gate) -> None:
     _expect(table, left)
     _expect_clean(table)
     settle(table)
-    assert table.commit_rewritten(within=60) is False
+    assert table.commit_rewritten(within=240) is False
 
 
 def test_a_merge_waits_if_too_many_rows_are_marked(table: LocalMerge, gate: Gate) -> None:
     """Scans would take too long."""
     table.apply(numbered.effect(range(100, 111)), 2)
-    assert gate.written.wait(60)
+    assert gate.written.wait(240)
     table.apply(numbered.effect(range(111, 130)), 3)
     assert _marked(table) == [30]
     opening = threading.Timer(0.2, gate.open)
@@ -375,7 +375,7 @@ def test_a_merge_waits_if_too_many_rows_are_marked(table: LocalMerge, gate: Gate
 def test_one_thread_for_all_tables(tmp_path: Path, gate: Gate) -> None:
     one, other = (numbered.load(_open("delta", tmp_path / name)) for name in ("one", "other"))
     one.apply(numbered.effect(range(100, 121)), 2)
-    assert gate.written.wait(60)
+    assert gate.written.wait(240)
     gate.written.clear()
     other.apply(numbered.effect(range(100, 121)), 2)
     assert not gate.written.wait(0.3)
