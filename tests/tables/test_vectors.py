@@ -86,7 +86,7 @@ def test_a_vector_in_the_log(tmp_path: Path) -> None:
 _ROWS = st.lists(st.integers(0, 1 << 34), max_size=50, unique=True).map(sorted)
 
 
-@settings(max_examples=30)
+@settings(max_examples=30, deadline=None)
 @given(st.lists(_ROWS, min_size=1, max_size=4))
 def test_written_vectors_are_read(sets: list[list[int]]) -> None:
 
