@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pgoutput_fast.catalog.identifiers import (
@@ -27,6 +27,7 @@ def test_quoting(name: str, quoted: str) -> None:
     assert quote_identifier(name) == quoted
 
 
+@settings(deadline=None)
 @given(NAMES, NAMES)
 def test_what_is_quoted_reads_back(namespace: str, name: str) -> None:
     assert parse_qualified_name(quote_qualified_name(namespace, name)) == (namespace, name)
@@ -59,6 +60,7 @@ def test_names_with_commas_between(text: str, names: list[str]) -> None:
     assert split_names(text) == names
 
 
+@settings(deadline=None)
 @given(st.lists(NAMES, max_size=4))
 def test_names_that_are_quoted_are_split_again(names: list[str]) -> None:
     quoted = ['"' + name.replace('"', '""') + '"' for name in names]

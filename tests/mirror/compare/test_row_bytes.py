@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pgoutput_fast.merge.match import row_codes
@@ -24,6 +24,7 @@ def _tables(draw: st.DrawFn) -> pa.Table:
     return pa.table(columns)
 
 
+@settings(deadline=None)
 @given(_tables(), st.integers(0, 3))
 def test_bytes_are_the_same_exactly_if_rows_are(rows: pa.Table, begin: int) -> None:
     """As the numbers of rows say it, which another test checks. Slices have the bytes of their rows."""
