@@ -127,11 +127,20 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
         if left == 0 or not any(map(_met_the_limit, reports)):
             break
         item._initrequest()  # type: ignore[attr-defined]
+        _forget_failed_fixtures(item)
         time.sleep(30)
     for report in reports:
         item.ihook.pytest_runtest_logreport(report=report)
     item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
     return True
+
+
+def _forget_failed_fixtures(item: pytest.Item) -> None:
+    """A fixture of a module or of the session would raise its old error again."""
+    for definitions in item._fixtureinfo.name2fixturedefs.values():  # type: ignore[attr-defined]
+        for each in definitions:
+            if each.cached_result is not None and each.cached_result[2] is not None:
+                each.finish(item._request)  # type: ignore[attr-defined]
 
 
 def _met_the_limit(report: pytest.TestReport) -> bool:
