@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from pgoutput_fast.capture import create_slot, find_slot
+from pgoutput_fast.capture import create_slot
 from support import pg
-from support.capturing import wait_until
+from support.capturing import freed, wait_until
 from support.examples import load, shop
 
 NAMES = load("cache_invalidator.py")
@@ -87,15 +87,11 @@ def test_what_is_acknowledged_was_forgotten(servers: pg.Servers) -> None:
             NAMES["keep_fresh"](
                 FailsOnce(), {ORDERS: ["id"]}, database.dsn, "cache", ["shop"], threading.Event()
             )
-        found = find_slot(database.dsn, "cache")
-        assert found is not None
-        confirmed = found.confirmed_flush_lsn
+        confirmed = freed(database.dsn, "cache").confirmed_flush_lsn
         assert _note(database, cache, 1) == [("new",)]
         with _following(database, cache):
             wait_until(lambda: _note(database, cache, 1) == [("paid",)])
-        found = find_slot(database.dsn, "cache")
-        assert found is not None
-        assert (found.confirmed_flush_lsn or 0) > (confirmed or 0)
+        assert (freed(database.dsn, "cache").confirmed_flush_lsn or 0) > (confirmed or 0)
 
 
 def test_a_row_that_was_read_before_a_change_is_not_kept() -> None:

@@ -20,6 +20,7 @@ from pgoutput_fast.live import reader
 from support import pg
 from support.capturing import (
     Writers,
+    freed,
     now,
     stoppable,
     streaming_dsn,
@@ -76,7 +77,7 @@ def test_what_is_not_acknowledged_comes_again(database: pg.Database, slot: str) 
         acknowledge()
         acknowledge()  # a second call does nothing
     assert seen == [1, 2, 3]
-    assert _confirmed(database, slot) > begin
+    assert (freed(database.dsn, slot).confirmed_flush_lsn or 0) > begin
     _insert(database, 4, 4)
     database.execute("TRUNCATE noted", "INSERT INTO noted VALUES (1, 'a')")
     (decoded, acknowledge), *rest = _one_by_one(pgo.follow(database.dsn, slot, ["captured"], until_lsn="now"))
@@ -106,7 +107,7 @@ def test_a_break_keeps_what_was_acknowledged(database: pg.Database, slot: str) -
         seen += _ids(decoded)
         stop.set()
     assert seen == [2]
-    assert find_slot(database.dsn, slot).active_pid is None  # type: ignore[union-attr]
+    freed(database.dsn, slot)
 
 
 @pytest.mark.newest_server
@@ -136,7 +137,7 @@ def test_the_garbage_collector_ends_a_forgotten_loop(
         assert collected.wait(240)
     finally:
         gc.enable()
-    wait_until(lambda: find_slot(database.dsn, slot).active_pid is None)  # type: ignore[union-attr]
+    freed(database.dsn, slot)
 
 
 def test_an_idle_slot_goes_on_only_if_all_is_acknowledged(database: pg.Database, slot: str) -> None:

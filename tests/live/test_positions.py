@@ -26,6 +26,7 @@ from support import pg
 from support.capturing import (
     Writers,
     drop_when_free,
+    freed,
     now,
     stoppable,
     streaming_dsn,
@@ -327,7 +328,7 @@ def test_small_transactions_in_the_batch_of_a_large_one(
         id for (id,) in own.execute("SELECT id FROM noted")
     )
     assert after is not None
-    assert after.slot_lsn == find_slot(own.dsn, "two").confirmed_flush_lsn  # type: ignore[union-attr]
+    assert after.slot_lsn == freed(own.dsn, "two").confirmed_flush_lsn
 
 
 def test_a_large_transaction_first(own: pg.Database, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -352,7 +353,7 @@ def test_a_large_transaction_first(own: pg.Database, monkeypatch: pytest.MonkeyP
         else:
             break
         if decoded.is_complete:
-            assert _confirmed(own) == decoded.position.slot_lsn > 0  # type: ignore[union-attr, operator]
+            assert freed(own.dsn, "own").confirmed_flush_lsn == decoded.position.slot_lsn > 0  # type: ignore[union-attr, operator]
     assert seen == list(range(1, 1001))
 
 

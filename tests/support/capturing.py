@@ -20,7 +20,8 @@ import pyarrow as pa
 import pytest
 
 import pgoutput_fast as pgo
-from pgoutput_fast.capture import Capture, create_slot, drop_slot
+from pgoutput_fast.capture import Capture, create_slot, drop_slot, find_slot
+from pgoutput_fast.postgres.slots import Slot
 from pgoutput_fast.segments import list_segments, read_segment, segment_catalog, segment_outcomes
 from support import pg
 
@@ -30,6 +31,7 @@ __all__ = [
     "committed",
     "drop_when_free",
     "expect_exactly_once",
+    "freed",
     "kill_often",
     "now",
     "prepare",
@@ -94,6 +96,23 @@ def drop_when_free(dsn: str, slot: str) -> None:
         return True
 
     wait_until(dropped)
+
+
+def freed(dsn: str, slot: str) -> Slot:
+    """A slot whose reader has ended, as it is when the server has taken its last confirmation, and noticed the end.
+
+    A reader waits for that, but not for long.
+    """
+    found: Slot | None = None
+
+    def is_free() -> bool:
+        nonlocal found
+        found = find_slot(dsn, slot)
+        return found is not None and found.active_pid is None
+
+    wait_until(is_free)
+    assert found is not None
+    return found
 
 
 def now(database: pg.Database) -> int:
