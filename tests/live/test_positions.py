@@ -245,8 +245,8 @@ def test_an_idle_slot_of_a_reader_of_positions(own: pg.Database) -> None:
 
     def read() -> None:
         for decoded, acknowledge in pgo.follow(own.dsn, "own", ["captured"], stop=stop):
-            given.append(len(decoded))
             reached.append(decoded.position)
+            given.append(len(decoded))
             acknowledge()
 
     thread = threading.Thread(target=read)
