@@ -347,16 +347,20 @@ def test_a_slot_of_another_database_and_one_in_use(database: pg.Database, slot: 
 def test_a_slot_that_does_not_exist_is_created(database: pg.Database, slot: str) -> None:
     name = f"{slot}_new"
     _insert(database, 1, 1)
-    try:
-        following = pgo.follow(database.dsn, name, ["captured"])
-        writing = threading.Thread(
-            target=lambda: (wait_until(lambda: find_slot(database.dsn, name)), _insert(database, 2, 2))
-        )
+
+    def begins() -> bool:
+        """A slot is there before the position from which it sends changes."""
+        found = find_slot(database.dsn, name)
+        return found is not None and found.confirmed_flush_lsn is not None
+
         writing.start()
         decoded, _ = next(following)
         writing.join(120)
         assert _ids(decoded) == [2]
         following.close()  # type: ignore[attr-defined]
+    try:
+        following = pgo.follow(database.dsn, name, ["captured"])
+        writing = threading.Thread(target=lambda: (wait_until(begins), _insert(database, 2, 2)))
     finally:
         wait_until(lambda: _dropped(database, name))
 
