@@ -230,6 +230,8 @@ def test_a_large_transaction_is_acknowledged_by_its_last_piece(
     monkeypatch.setattr("pgoutput_fast.transactions.view._PIECE_ROWS", 1000)
     monkeypatch.setattr("pgoutput_fast.live.reader.RECEIVED_BYTES", 1 << 16)
     _insert(database, 1, 5000)
+    # Otherwise what a slow server sends late may be one piece.
+    monkeypatch.setattr("pgoutput_fast.transactions.reorder_buffer._SMALL_ROWS", 500)
     begin = _confirmed(database, slot)
     for decoded, acknowledge in pgo.follow(streaming_dsn(database), slot, ["captured"], until_lsn="now"):
         acknowledge()
