@@ -217,8 +217,10 @@ def test_a_snapshot_whose_time_is_over(spark: Any, newest: pg.Database) -> None:
         wait_until(lambda: not set(newest.execute(TEMPORARY)) - before)
         frame.collect()
 
-    # On a busy machine it may be over while the frame is made.
-    with pytest.raises(Exception, match="load it again, with a larger snapshot_seconds"):
+    # On a busy machine it may be over while the frame is made, and even before the snapshot is there.
+    with pytest.raises(
+        Exception, match=r"load it again, with a larger snapshot_seconds|Try again with more time"
+    ):
         collect_late()
 
 

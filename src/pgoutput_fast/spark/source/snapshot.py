@@ -110,9 +110,11 @@ def plan_snapshot(options: Mapping[str, str]) -> SnapshotPlan:
             hint += f", and after dropping slot {opened.slot}"
     try:
         return _planned(request, name, lsn, hint)
-    except BaseException:
+    except BaseException as problem:
         if opened is not None and "slot" not in given:
             opened.release()
+        if isinstance(problem, SnapshotError):  # its time may be over before the table is planned
+            raise SnapshotError(f"{problem}. {hint}") from None
         raise
 
 
