@@ -148,6 +148,7 @@ def test_the_page_reads_a_table(spark: Any, newest: pg.Database, slot: str) -> N
 
 
 def test_a_snapshot_that_somebody_holds(spark: Any, newest: pg.Database) -> None:
+    before = set(newest.execute(TEMPORARY))
     with Snapshot(newest.dsn, ["p"]) as snapshot:
         frame = (
             spark.read.format("pgoutput").options(**snapshot.spark_options()).option("table", "s.t").load()
@@ -164,6 +165,7 @@ def test_a_snapshot_that_somebody_holds(spark: Any, newest: pg.Database) -> None
                 )
             )
         )
+    wait_until(lambda: not set(newest.execute(TEMPORARY)) - before)  # the server has noticed its end
     with pytest.raises(Exception, match=r"is gone.*the process that exported it must keep it open"):
         frame.collect()
 
