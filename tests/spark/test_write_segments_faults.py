@@ -17,6 +17,7 @@ import pgoutput_fast as pgo
 from pgoutput_fast import encode, segments
 from pgoutput_fast import spark as pgspark
 from pgoutput_fast.segments import list_segments
+from pgoutput_fast.spark.tagging import segments as tagging
 from support.disks import small_disk
 from support.forms import and_exhaustive
 from support.interleaved import everything
@@ -99,7 +100,9 @@ def test_a_disk_that_is_full(spark: Any, tmp_path: Path) -> None:
         assert_as_one_task(disk / "segments", wal, 1 << 20)
 
 
-def test_another_process_writes_meanwhile(spark: Any, tmp_path: Path) -> None:
+def test_another_process_writes_meanwhile(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its segment stays, and the call says so."""
     payloads, directory = everything().payloads, tmp_path / "segments"
     wal = pgspark.tag(dumped(tmp_path / "dump", payloads), "place", spark=spark)
@@ -107,14 +110,20 @@ def test_another_process_writes_meanwhile(spark: Any, tmp_path: Path) -> None:
     written: list[Any] = []
 
     def other() -> None:
-        wait_for(lambda: list(directory.glob(".*.unpublished.*")), 60)
+        wait_for(lambda: list(directory.glob(".*.unpublished.*")))
         written.append(segments.write_segment(directory, rows, state, source=SOURCE))
 
+    publish = tagging._publish
+
+    def publish_late(*given: Any) -> bool:
+        writing.result()  # however long the other one takes
+        return publish(*given)
+
+    monkeypatch.setattr(tagging, "_publish", publish_late)
     with ThreadPoolExecutor(1) as pool:
         writing = pool.submit(other)
         with pytest.raises(FileExistsError, match="another process wrote segments"):
             pgspark.write_segments(wal, directory, segment_bytes=1)
-        writing.result()
     assert [segment.path for segment in list_segments(directory)] == written
     assert not list(directory.glob(".*.unpublished.*"))
 
