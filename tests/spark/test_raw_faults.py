@@ -274,12 +274,15 @@ def test_tasks_that_are_disturbed_in_each_pass(
 def test_two_writers(spark: Any, dump: Path, undisturbed: Any, tmp_path: Path) -> None:
     """The second one is refused, also in the middle of the first one's job."""
     lake = tmp_path / "lake"
-    job = _job(dump, lake, "parquet", conf={"spark.master": "local[2,4]"}, worker=True)
+    hold = tmp_path / "hold"
+    hold.touch()
+    job = _job(dump, lake, "parquet", conf={"spark.master": "local[2,4]"}, worker=True, hold=str(hold))
     with running(job) as driver:
         driver.until("ready")
         wait_for(lambda: data_files(lake) or driver.process.poll() is not None)
         with pytest.raises(RuntimeError, match=r"another process .*writes tables to|writes tables to"):
             pgspark.write_raw(dump, lake, order_by="place", spark=spark)
+        hold.unlink()
         driver.until("done")
     assert_whole("parquet", lake, undisturbed("parquet"))
 

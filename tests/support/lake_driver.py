@@ -18,6 +18,7 @@ It prints `ready` before it begins to write, and `done` after it has written.
         separated by commas, and their calls are counted together.
     batch: kill after this number of returns of the function of foreachBatch.
     worker: kill the Python workers when one of them has written its first file.
+    hold: with `worker`, they wait as long as this file is there.
     executor: kill an executor at that time. Its Python worker continues.
     tasks: [kind, directory for marks]: disturbs each task of each job once, when it has its first result. `worker`: its
         worker kills itself. `executor`: the first task of each job kills its executor, and its worker.
@@ -153,6 +154,8 @@ def _waits(process: int, marker: Path) -> bool:
 
 def disturb(job: dict[str, Any], marker: Path, pipe: int) -> None:
     """Kills workers or executors as the job says, while they read the marker after their first file."""
+    while "hold" in job and os.path.exists(job["hold"]):
+        time.sleep(0.05)
     while not (chosen := [each for each in _workers() if _waits(each, marker)]):
         time.sleep(0.05)
     if "executor" in job:
