@@ -462,6 +462,8 @@ def test_a_query_that_captures(shop: Shop, query: Query, tmp_path: Path) -> None
         lambda: not find_slot(shop.database.dsn, shop.slot).active_pid
     )  # the capture has ended with the query
     with shop.capturing():
+        # It must have the directory before the query asks for it.
+        wait_until(lambda: find_slot(shop.database.dsn, shop.slot).active_pid)
         shop.run("INSERT INTO orders VALUES (5, 'by another')")
         assert query.run(**own)
     drop_slot(shop.database.dsn, shop.slot)
