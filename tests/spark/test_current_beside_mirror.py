@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from pgoutput_fast import spark as pgspark
-from pgoutput_fast.capture import drop_slot
 from pgoutput_fast.mirror import at, fresh, points
 from pgoutput_fast.mirror.state.mirror_state import MirrorState
 from pgoutput_fast.protocol.lsn import parse_lsn
 from pgoutput_fast.segments import list_segments
 from pgoutput_fast.storage.stores import open_store
+from support.capturing import drop_when_free
 from support.current_queries import Query
 from support.current_streams import Sent, assert_as_reference, batch_of
 from support.current_work import Moment, work
@@ -37,7 +37,7 @@ def test_segments_behind_a_repair(spark: Any, place: Place) -> None:
     for n in range(3):
         database.execute(f"INSERT INTO a VALUES ({n})")
         old.follow()
-    drop_slot(database.dsn, place.slot)
+    drop_when_free(database.dsn, place.slot)
     database.execute("INSERT INTO a VALUES (10)")
     with place.mirror() as mirror:
         mirror.repair()

@@ -20,7 +20,7 @@ from pyspark.errors import PySparkException, StreamingQueryException
 
 import pgoutput_fast as pgo
 from pgoutput_fast import encode
-from pgoutput_fast.capture import Capture, Limits, create_slot, drop_slot, find_slot
+from pgoutput_fast.capture import Capture, Limits, create_slot, find_slot
 from pgoutput_fast.capture.retention import Consumers, retain
 from pgoutput_fast.encode import ColumnSpec, RelationSpec
 from pgoutput_fast.segments import Source, compact, list_segments, write_segment
@@ -466,7 +466,7 @@ def test_a_query_that_captures(shop: Shop, query: Query, tmp_path: Path) -> None
         wait_until(lambda: find_slot(shop.database.dsn, shop.slot).active_pid)
         shop.run("INSERT INTO orders VALUES (5, 'by another')")
         assert query.run(**own)
-    drop_slot(shop.database.dsn, shop.slot)
+    drop_when_free(shop.database.dsn, shop.slot)
     if AVAILABLE_NOW:
         with pytest.raises(
             StreamingQueryException, match=rf"slot {shop.slot} is gone.*load the tables again"
