@@ -187,8 +187,7 @@ def settled(spark: Any) -> None:
     """Waits until Spark runs no job: tasks of a killed driver, or of a failed job, continue for a while."""
     if not is_connect(spark):
         wait_for(lambda: not spark.sparkContext.statusTracker().getActiveJobsIds())
-        return
-    # The tasks of a barrier begin together, so both slots of the server must be free.
+    # The tasks of a barrier begin together, so both slots must be free: tasks of a failed job still have theirs.
     rows = spark.range(0, 2, 1, 2).mapInArrow(lambda batches: batches, "id long", barrier=True)
     assert len(rows.collect()) == 2
 
