@@ -341,6 +341,13 @@ def test_a_disk_that_is_full_at_the_commit(
         shutil.rmtree(lake)
 
 
+def _limit_workers(spark: Any, limit: tuple[int, int]) -> None:
+    """Limits the size of the files of the workers, and of Spark's daemon, whose children have its limit."""
+    for each in python_workers(spark):
+        with suppress(ProcessLookupError):  # after an error in a task, its worker ends
+            resource.prlimit(each, resource.RLIMIT_FSIZE, limit)
+
+
 @pytest.mark.classic("it finds the workers by the process of the JVM")
 def test_files_that_must_not_grow(spark: Any, wide: Path, tmp_path: Path) -> None:
     """As with a quota; a limit that the workers have for a while."""
@@ -348,17 +355,13 @@ def test_files_that_must_not_grow(spark: Any, wide: Path, tmp_path: Path) -> Non
     pgspark.write_tables(segments, lake)
     before = _contents(lake)
     shutil.copytree(wide, segments, dirs_exist_ok=True)
-    limits = {each: resource.prlimit(each, resource.RLIMIT_FSIZE) for each in python_workers(spark)}
+    own = resource.getrlimit(resource.RLIMIT_FSIZE)
     try:
-        for each, (_, hard) in limits.items():
-            resource.prlimit(each, resource.RLIMIT_FSIZE, (100_000, hard))
+        _limit_workers(spark, (100_000, own[1]))
         with pytest.raises(Exception, match=r"File too large") as caught:
             pgspark.write_tables(segments, lake)
     finally:
-        for each in python_workers(spark):
-            soft = next(iter(limits.values()))
-            with suppress(ProcessLookupError):  # the worker of a failed task ends
-                resource.prlimit(each, resource.RLIMIT_FSIZE, soft)
+        _limit_workers(spark, own)
     assert f"There is no space for files of tables in {lake}." in problem_of(caught)
     settled(spark)
     assert _contents(lake) == before
