@@ -113,7 +113,7 @@ def _bytes_read(spark: Any, action: Callable[[], Any]) -> int:
         context._jsc.clearJobGroup()
         spark.conf.unset("parquet.hadoop.vectored.io.enabled")
     # The listener that counts runs behind.
-    context._jsc.sc().listenerBus().waitUntilEmpty()
+    context._jsc.sc().listenerBus().waitUntilEmpty(240_000)
     tracker, store = context.statusTracker(), context._jsc.sc().statusStore()
     jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
     return sum(store.lastStageAttempt(stage).inputBytes() for job in jobs for stage in job.stageIds)
