@@ -130,7 +130,7 @@ def _query(frame: Any, each: Callable[[Any, int], None], place: Path) -> None:
     writer = frame.writeStream.foreachBatch(each).option("checkpointLocation", str(place / "checkpoint"))
     query = writer.trigger(availableNow=True).start()
     try:
-        assert query.awaitTermination(120)
+        assert query.awaitTermination(600)
     finally:
         query.stop()
 

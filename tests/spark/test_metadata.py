@@ -215,7 +215,7 @@ def test_a_stream(spark: Any, segments: Path, tmp_path: Path) -> None:
         .trigger(availableNow=True)
         .start(str(tmp_path / "out"))
     )
-    query.awaitTermination(120)
+    assert query.awaitTermination(600)
     assert query.exception() is None
     expected = _read(spark, segments, table="public.orders", transactions="committed").select(*frame.columns)
     assert _sorted(spark.read.parquet(str(tmp_path / "out")), frame.columns) == _sorted(
@@ -243,7 +243,7 @@ def test_a_stream_takes_new_versions(spark: Any, tmp_path: Path) -> None:
             .trigger(availableNow=True)
             .start(str(tmp_path / "out"))
         )
-        query.awaitTermination(120)
+        assert query.awaitTermination(600)
         assert query.exception() is None
         rows: list[dict[str, Any]] = (
             spark.read.parquet(str(tmp_path / "out")).orderBy("id").toArrow().to_pylist()

@@ -75,13 +75,13 @@ class Shop:
 
     def arrived(self) -> None:
         """Waits until what was committed is in segments."""
-        lsn, deadline = self._now(), time.monotonic() + 120
-        while time.monotonic() < deadline:
+        lsn = self._now()
+
+        def is_there() -> bool:
             found = find_slot(self.database.dsn, self.slot)
-            if found is None or (found.confirmed_flush_lsn or 0) >= lsn:
-                return
-            time.sleep(0.05)
-        raise AssertionError("the capture does not come there")
+            return found is None or (found.confirmed_flush_lsn or 0) >= lsn
+
+        wait_until(is_there)
 
     def _now(self) -> int:
         return int(self.database.execute("SELECT (pg_current_wal_lsn() - '0/0'::pg_lsn)::int8")[0][0])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import time
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -20,6 +19,7 @@ import pgoutput_fast as pgo
 from pgoutput_fast import encode
 from pgoutput_fast import spark as pgspark
 from pgoutput_fast.segments import list_segments, read_segment
+from support.capturing import wait_until
 from support.forms import and_slow
 from support.interleaved import everything
 from support.paths import DOCS
@@ -247,10 +247,7 @@ def test_the_example_with_the_columns_of_kafka(spark: Any, query: Query, tmp_pat
     exec(compile(first + BLOCKS[1], "streaming.md", "exec"), there)
     running = there["query"]
     try:
-        end = time.monotonic() + 120
-        while running.isActive and len(list((tmp_path / "states").glob("*.json"))) < 3:
-            assert time.monotonic() < end
-            time.sleep(0.2)
+        wait_until(lambda: not running.isActive or len(list((tmp_path / "states").glob("*.json"))) >= 3)
     finally:
         running.stop()
     assert running.exception() is None
