@@ -438,11 +438,21 @@ def _kill(program: str, path: Path, *, within: bool, seconds: float) -> None:
     before = _stored(path)
     process = subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE, text=True)
     wait_until(lambda: process.poll() is not None or _stored(path) != before)
-    wait_until(lambda: process.poll() is not None or not within or _is_inside(path))
     time.sleep(seconds)
+    if within:
+        wait_until(lambda: _is_held_inside(process, path))
     process.kill()
     _, said = process.communicate()
     assert process.returncode == -signal.SIGKILL, said
+
+
+def _is_held_inside(process: subprocess.Popen[str], path: Path) -> bool:
+    """Stops the program, which could leave the transaction before it is killed. It goes on if it is not within one."""
+    process.send_signal(signal.SIGSTOP)
+    if process.poll() is not None or _is_inside(path):
+        return True
+    process.send_signal(signal.SIGCONT)
+    return False
 
 
 def _stored(path: Path) -> str | None:
