@@ -93,22 +93,30 @@ def connected(address: str) -> Any:
     return SparkSession.builder.remote(address).getOrCreate()
 
 
-def die(group: bool) -> None:
-    os.kill(0 if group else os.getpid(), signal.SIGKILL)
+def die(group: bool, sent: int = signal.SIGKILL) -> None:
+    os.kill(0 if group else os.getpid(), sent)
 
 
-def kill_at(module: str, attributes: str, number: int, group: bool) -> None:
-    """Replaces functions by ones that kill this process at one of their calls."""
+def kill_at(
+    module: str, attributes: str, number: int, group: bool, sent: int = signal.SIGKILL, after: float = 0.0
+) -> None:
+    """Replaces functions by ones that kill this process at one of their calls, or send it another signal.
+
+    `after` is a time in seconds. The process itself waits for it, so that it is not late if others are.
+    """
     calls = itertools.count(1)
+
+    def end() -> None:
+        threading.Timer(after, die, (group, sent)).start() if after else die(group, sent)
 
     def counted(function: Any) -> Any:
         def call(*args: Any, **keywords: Any) -> Any:
             at = next(calls)
             if at == number:
-                die(group)
+                end()
             result = function(*args, **keywords)
             if at == -number:
-                die(group)
+                end()
             return result
 
         return call

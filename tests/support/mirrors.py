@@ -84,15 +84,17 @@ class Place:
             self.arguments(*more), stderr=subprocess.PIPE, text=True, env=self.environment
         )
 
-    def killed(self, kill: list[Any], *more: str, limits: Any = None) -> None:
+    def killed(self, kill: list[Any], *more: str, limits: Any = None, after: float = 0.0) -> None:
         """Runs a process that mirrors up to now, and kills itself: [module, attribute, number], as for `kill_at`."""
-        process = self._process(*more, kill=kill, limits=limits or {})
+        process = self._process(*more, kill=kill, limits=limits or {}, after=after)
         _, said = process.communicate(timeout=300)
         assert process.returncode == -signal.SIGKILL, said
 
-    def starting(self, *more: str, limits: Any = None) -> subprocess.Popen[str]:
-        """Starts a process that mirrors up to now, with other limits: {module: {name: value}}."""
-        return self._process(*more, limits=limits or {})
+    def signalled(self, number: int, at: list[Any]) -> tuple[int, str]:
+        """Runs a process that mirrors, and sends itself a signal at a call, as for `killed`: (its status, its errors)."""
+        process = self._process(kill=at, signal=number, arguments=self.arguments()[4:])
+        _, said = process.communicate(timeout=300)
+        return process.returncode, said
 
     def peaks(self, *more: str, limits: Any = None) -> tuple[int, int]:
         """The peak memory in bytes of a process that mirrors up to now, and of its capture."""
@@ -110,7 +112,7 @@ class Place:
             **self.environment,
             "PYTHONPATH": os.pathsep.join([str(ROOT / "tests"), *filter(None, sys.path)]),
         }
-        job["arguments"] = self.arguments("--until", "now", *more)[4:]
+        job.setdefault("arguments", self.arguments("--until", "now", *more)[4:])
         return subprocess.Popen(
             [sys.executable, "-m", "support.mirror_process", json.dumps(job)],
             stdout=subprocess.PIPE,
