@@ -24,8 +24,9 @@ from support.capturing import wait_until
 from support.forms import and_slow
 from support.mirrors import Following, Place, expect_equal, opened
 
-# How long a process may take to end when it is told to. This includes the end of the interpreter.
-_END_SECONDS = 5.0
+# How long a process may take to end when it is told to, on a busy machine. A capture that does not end by itself is
+# ended by force later.
+_END_SECONDS = 20.0
 
 versions = pytest.mark.parametrize(
     "version", [pytest.param(each, marks=[pytest.mark.slow] if each != 18 else []) for each in (15, 16, 18)]
@@ -125,11 +126,10 @@ def test_check_and_a_snapshot_of_another_table(place: Place) -> None:
 
 
 def _ends(process: subprocess.Popen[str]) -> None:
-    began = time.monotonic()
+    """It ends while the lock is there, which stays until this returns."""
     process.send_signal(signal.SIGTERM)
     try:
-        assert process.wait(60) == 0
-        assert time.monotonic() - began < _END_SECONDS
+        assert process.wait(_END_SECONDS) == 0
     finally:
         process.kill()
         process.communicate()
