@@ -5,6 +5,9 @@ The stream has nothing of this. The catalogs tell, and what the server counts.
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -261,6 +264,27 @@ def test_a_publication_that_sends_the_same_as_before(servers: pg.Servers, tmp_pa
         assert _is_equal(place, "public.t")
 
 
+@contextmanager
+def _not_counted(database: pg.Database, statement: str) -> Iterator[None]:
+    """A statement that has committed, and that the server counts at the end of the block: until then its session waits.
+
+    A session that is idle may be counted at once.
+    """
+    lock, waits = (
+        "SELECT pg_advisory_lock(1)",
+        "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted",
+    )
+    with database.session() as holder, holder.cursor() as cursor:
+        cursor.execute(lock)
+        thread = threading.Thread(
+            target=database.execute, args=(f"BEGIN; {statement}; COMMIT; {lock}",), daemon=True
+        )
+        thread.start()
+        wait_until(lambda: database.execute(waits))
+        yield
+    thread.join()
+
+
 def test_alterations_of_publications(servers: pg.Servers, tmp_path: Path) -> None:
     """The server may count them late, or not at all. In doubt, what was sent may have been another."""
     if max(servers, default=0) < 15:
@@ -306,17 +330,13 @@ def test_alterations_of_publications(servers: pg.Servers, tmp_path: Path) -> Non
         third = mark()
         assert third != second
         # A session that the server has not counted yet: a look waits for it, and the next one does not.
-        with database.session() as busy, busy.cursor() as cursor:
-            cursor.execute("SELECT 1")
-            cursor.execute(owners[0])
+        with _not_counted(database, owners[0]):
             assert mark() == third
             assert mark() != third
         # One that is counted after a look has found another one, and no more.
         wait_until(lambda: mark() == mark())
         fourth = mark()
-        with database.session() as busy, busy.cursor() as cursor:
-            cursor.execute("SELECT 1")
-            cursor.execute(less)
+        with _not_counted(database, less):
             alter(more)
             assert mark() == fourth
         wait_until(lambda: mark() != fourth)
