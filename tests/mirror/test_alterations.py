@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import psycopg2
@@ -128,7 +129,13 @@ def test_a_table_that_is_dropped_before_its_row_is_missed(place: Place) -> None:
 def test_partitions_behind_a_lock(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody can tell whether an attached partition has old rows. A load is right in any case."""
     monkeypatch.setattr(row_age, "_LOCK_MS", 50)
-    database = place.database
+    database, ask, is_locked = place.database, ServerView.has_row, threading.Event()
+
+    def late(*arguments: Any) -> bool | None:
+        is_locked.wait(240)  # the lock cannot come before the change
+        return ask(*arguments)
+
+    monkeypatch.setattr(ServerView, "has_row", late)
     columns = "(id int, note text)"
     database.execute(
         f"CREATE TABLE t {columns} PARTITION BY RANGE (id)",
@@ -150,6 +157,7 @@ def test_partitions_behind_a_lock(place: Place, monkeypatch: pytest.MonkeyPatch)
             database.execute("DELETE FROM t WHERE id = 11")
             cursor.execute("BEGIN")
             cursor.execute("LOCK TABLE t_2 IN ACCESS EXCLUSIVE MODE")
+            is_locked.set()
             following.until(lambda: mirror.status()[0].state != "follow")
             assert mirror.status()[0].state == "load"
             cursor.execute("ROLLBACK")
