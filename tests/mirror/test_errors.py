@@ -28,7 +28,7 @@ from pgoutput_fast.mirror.state.mirror_state import MirrorState
 from pgoutput_fast.postgres.walsender import Walsender
 from pgoutput_fast.storage.stores import open_store
 from support import pg
-from support.capturing import wait_until
+from support.capturing import drop_when_free, wait_until, freed
 from support.forms import and_slow
 from support.mirrors import Following, Place, expect_equal, opened, place, recorded
 
@@ -311,12 +311,13 @@ def test_a_slot_that_has_a_reader(small: Place) -> None:
         ):
             mirror.run(until_lsn="now")
         assert not small.target.exists()
+    freed(small.database.dsn, small.slot)
     small.run(adopt=True)
 
 
 def test_a_slot_that_is_gone(small: Place) -> None:
     small.run()
-    drop_slot(small.database.dsn, small.slot)
+    drop_when_free(small.database.dsn, small.slot)
     with (
         small.mirror() as mirror,
         pytest.raises(SlotLostError, match=rf"slot {small.slot} is gone: .*--repair"),
@@ -354,6 +355,7 @@ def test_a_target_of_a_format_that_is_gone(small: Place, tmp_path: Path) -> None
     assert path.exists()
     small.database.execute("INSERT INTO t VALUES (2)")
     small.target = tmp_path / "new"
+    freed(small.database.dsn, small.slot)
     small.run(adopt=True)
     expect_equal(small, "public.t")
 

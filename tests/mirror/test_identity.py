@@ -15,6 +15,7 @@ from pgoutput_fast.demo.servers import Server
 from pgoutput_fast.mirror import Mirror, MirrorError, fresh
 from pgoutput_fast.postgres.session import current_lsn
 from support import pg
+from support.capturing import drop_when_free
 from support.mirrors import Place, current_of, opened, place
 
 __all__ = ["place"]
@@ -110,5 +111,5 @@ def test_another_server(servers: pg.Servers, tmp_path: Path) -> None:
                 mirror.run(until_lsn="now")
         finally:
             if find_slot(other.dsn, place.slot) is not None:
-                drop_slot(other.dsn, place.slot)
+                drop_when_free(other.dsn, place.slot)
             other.drop()

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 import pgoutput_fast as pgo
-from pgoutput_fast.capture import Capture, drop_slot
+from pgoutput_fast.capture import Capture
 from pgoutput_fast.mirror import MirrorError, at, points
 from pgoutput_fast.mirror.service import run
 from pgoutput_fast.segments import list_segments, read_segment, segment_catalog
@@ -15,6 +15,7 @@ from pgoutput_fast.storage.stores import open_store
 from pgoutput_fast.tables.formats import open_current
 from pgoutput_fast.tables.options import TableOptions
 from support import transfers
+from support.capturing import drop_when_free
 from support.forms import and_exhaustive
 from support.mirrors import (
     Following,
@@ -165,7 +166,7 @@ def test_a_repair_takes_all_segments_though_a_table_is_stopped(
         segment_catalog(segments),
     )
     updates = sum(each.batch.num_rows for each in sent.changes if each.relation.name == "left_accounts")
-    drop_slot(place.database.dsn, place.slot)
+    drop_when_free(place.database.dsn, place.slot)
     with place.mirror(in_step=True) as mirror:
         mirror.repair()
         mirror.run(until_lsn="now")

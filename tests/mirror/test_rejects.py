@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from pgoutput_fast import Options
-from pgoutput_fast.capture import drop_slot
 from pgoutput_fast.mirror import Mirror, status_of
+from support.capturing import drop_when_free
 from support.mirrors import Place, current_of, place
 
 __all__ = ["place"]
@@ -82,7 +82,7 @@ def test_a_repair_keeps_the_rejects_of_rows_that_differ(place: Place) -> None:
         "CREATE PUBLICATION mirrored FOR ALL TABLES",
     )
     place.run()
-    drop_slot(place.database.dsn, place.slot)
+    drop_when_free(place.database.dsn, place.slot)
     place.database.execute("UPDATE t SET a = '{{5}}' WHERE id = 7", "INSERT INTO t VALUES (9000, '{{6}}')")
     with place.mirror() as mirror:
         (done,) = mirror.repair()

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pgoutput_fast.capture import Retention, create_slot, drop_slot, find_slot
+from pgoutput_fast.capture import Retention, create_slot, find_slot
 from pgoutput_fast.demo.servers import Server
 from pgoutput_fast.mirror import MirrorError, SlotLostError, TableRepair, at, fresh, points
 from pgoutput_fast.mirror.repair.compare.divisions import Ranges
@@ -103,7 +103,7 @@ def test_a_slot_that_was_dropped(place: Place) -> None:
     database.execute("UPDATE changed SET v = 'seen' WHERE id < 10")
     place.run()
     _divide(place, "public.changed")
-    drop_slot(database.dsn, place.slot)
+    drop_when_free(database.dsn, place.slot)
     for name in ("changed", "texts", "pairs"):
         database.execute(
             f"INSERT INTO {name} (id, v{', other' if name == 'pairs' else ''}) "
@@ -216,7 +216,7 @@ def test_the_fresh_view_of_repaired_tables(place: Place) -> None:
     _prepare(place)
     before = {name: _fresh_values(place, f"public.{name}") for name in "ab"}
     known = points(place.target)[-1].position
-    drop_slot(place.database.dsn, place.slot)
+    drop_when_free(place.database.dsn, place.slot)
     _change(place, 1)
     place.killed([_HISTORY, "AppendTable.commit", -1], "--repair")
     # The history has what the repair found, and the current table has not.
@@ -341,7 +341,7 @@ def test_other_formats(place: Place, format: str, tmp_path: Path) -> None:
         "CREATE PUBLICATION mirrored FOR TABLE t",
     )
     place.run(**more)
-    drop_slot(database.dsn, place.slot)
+    drop_when_free(database.dsn, place.slot)
     database.execute(
         "UPDATE t SET v = 'other' WHERE id = -100000300",
         "DELETE FROM t WHERE id = 0",
@@ -356,11 +356,11 @@ def test_other_formats(place: Place, format: str, tmp_path: Path) -> None:
 def test_a_target_in_a_store(place: Place) -> None:
     """The repair is killed between the history and the current table."""
     _prepare(place)
-    drop_slot(place.database.dsn, place.slot)
+    drop_when_free(place.database.dsn, place.slot)
     with opened_bucket("lakes") as bucket:
         place.target = bucket.uri % "mine"
         place.run()
-        drop_slot(place.database.dsn, place.slot)
+        drop_when_free(place.database.dsn, place.slot)
         _change(place, 1)
         place.killed(["pgoutput_fast.mirror.follow.history", "AppendTable.commit", -1], "--repair")
         _change(place, 2)
@@ -394,7 +394,7 @@ def test_tables_that_cannot_be_compared(place: Place) -> None:
     with place.mirror() as mirror:
         mirror.run(until_lsn="now")
         assert {each.table for each in mirror.status() if each.state == "stopped"} == {"public.stopped"}
-    drop_slot(database.dsn, place.slot)
+    drop_when_free(database.dsn, place.slot)
     database.execute(
         "ALTER TABLE altered ADD w int DEFAULT 7",
         "DROP TABLE again",
@@ -425,7 +425,7 @@ def test_tables_that_cannot_be_compared(place: Place) -> None:
 def test_a_table_that_is_truncated_during_its_repair(place: Place) -> None:
     """The snapshot cannot read it any more. It gets a load of its own."""
     _prepare(place)
-    drop_slot(place.database.dsn, place.slot)
+    drop_when_free(place.database.dsn, place.slot)
     _change(place, 1)
     truncated = threading.Event()
 
@@ -447,7 +447,7 @@ def test_a_table_that_is_truncated_during_its_repair(place: Place) -> None:
 @pytest.mark.slow
 def test_told_to_stop_during_a_repair(place: Place) -> None:
     _prepare(place)
-    drop_slot(place.database.dsn, place.slot)
+    drop_when_free(place.database.dsn, place.slot)
     _change(place, 1)
     stop = threading.Event()
     with place.mirror(progress=lambda now: stop.set()) as mirror:
@@ -463,7 +463,7 @@ def test_told_to_stop_during_a_repair(place: Place) -> None:
 def test_told_to_stop_while_a_repair_waits(place: Place) -> None:
     """For a transaction that is open while the slot is made."""
     _prepare(place)
-    drop_slot(place.database.dsn, place.slot)
+    drop_when_free(place.database.dsn, place.slot)
     connection, stop, done = place.database.connect(), threading.Event(), []
     connection.autocommit = False
     try:
@@ -508,7 +508,7 @@ def test_a_server_that_is_older_than_the_tables(place: Place) -> None:
             ):
                 task()
         assert find_slot(place.database.dsn, place.slot) is not None
-        drop_slot(place.database.dsn, place.slot)
+        drop_when_free(place.database.dsn, place.slot)
         with pytest.raises(MirrorError, match=r"restored the server from an older copy.*into another target"):
             mirror.repair()
     assert find_slot(place.database.dsn, place.slot) is None
@@ -550,7 +550,7 @@ def test_a_file_of_a_current_table_that_is_gone(place: Place) -> None:
     _prepare(place)
     for path in (place.target / "current" / "public.a").glob("*.parquet"):
         path.unlink()
-    drop_slot(place.database.dsn, place.slot)
+    drop_when_free(place.database.dsn, place.slot)
     _change(place, 1)
     done = _repaired(place)
     assert (done["public.a"].loaded, done["public.b"].loaded) == ("a file of its current table is gone", None)
@@ -564,14 +564,14 @@ def test_a_slot_that_somebody_made_again(place: Place) -> None:
     for n in (0, 1):
         _change(place, n)
         place.run()
-    drop_slot(place.database.dsn, place.slot)
+    drop_when_free(place.database.dsn, place.slot)
     _change(place, 2)
     create_slot(place.database.dsn, place.slot)
     with place.mirror() as mirror:
         for task in (lambda: mirror.run(until_lsn="now"), mirror.repair):
             with pytest.raises(SlotLostError, match=r"made another one with this name: .*drop it .*--repair"):
                 task()
-    drop_slot(place.database.dsn, place.slot)
+    drop_when_free(place.database.dsn, place.slot)
     before = _segments(place)
     _repaired(place, retention=Retention(consumed=True))
     assert 1 == len(_segments(place)) < len(before)
@@ -586,16 +586,16 @@ def test_a_slot_that_somebody_made_again_before_its_first_segment(place: Place, 
         place.killed(["pgoutput_fast.mirror.follow.follow", "Follower.mark", 1])
     else:
         place.run()
-        drop_slot(place.database.dsn, place.slot)
+        drop_when_free(place.database.dsn, place.slot)
         with place.mirror() as mirror:
             assert mirror.repair() != []
-    drop_slot(place.database.dsn, place.slot)
+    drop_when_free(place.database.dsn, place.slot)
     _change(place, 1)
     create_slot(place.database.dsn, place.slot)
     _change(place, 2)
     with place.mirror() as mirror, pytest.raises(SlotLostError, match="made another one with this name"):
         mirror.run(until_lsn="now")
-    drop_slot(place.database.dsn, place.slot)
+    drop_when_free(place.database.dsn, place.slot)
     _repaired(place)
     _expect_all(place)
 

@@ -18,7 +18,7 @@ from pgoutput_fast.mirror.follow.expect_segments import expect_segments
 from pgoutput_fast.mirror.state.mirror_state import Progress
 from pgoutput_fast.segments import compact, list_segments
 from pgoutput_fast.storage.stores import open_store
-from support.capturing import drop_when_free
+from support.capturing import drop_when_free, freed
 from support.mirrors import Place, current_of, expect_equal, expect_replayed, place
 
 __all__ = ["place"]
@@ -80,6 +80,7 @@ def test_behind_a_capture(filled: Place) -> None:
     filled.database.execute("UPDATE t SET v = 'y' WHERE id < 10")
     Capture(dsn, filled.slot, ["mirrored"], segments).run(until_lsn="now")
     filled.database.execute("DELETE FROM u WHERE id < 10")
+    freed(dsn, filled.slot)
     filled.run(adopt=True)
     _expect_whole(filled)
     filled.database.execute("UPDATE u SET v = 'y' WHERE id < 20", "INSERT INTO t VALUES (0, 'z')")

@@ -8,6 +8,7 @@ import pytest
 
 from pgoutput_fast.demo.servers import Server
 from pgoutput_fast.mirror import Mirror
+from support.capturing import drop_when_free
 from support.mirrors import expect_equal, opened
 
 # What else publishes the partitions -> the tables of the mirror.
@@ -53,5 +54,5 @@ def test_all_ways(server: Server, tmp_path: Path, caplog: pytest.LogCaptureFixtu
                     )
                     expect_equal(place, *tables)
                 finally:
-                    database.execute(f"SELECT pg_drop_replication_slot('{slot}')")
+                    drop_when_free(database.dsn, slot)
         assert not [each for each in caplog.messages if "published" in each]

@@ -12,7 +12,7 @@ from pgoutput_fast import format_lsn
 from pgoutput_fast.demo.servers import Server
 from pgoutput_fast.mirror import Mirror
 from pgoutput_fast.postgres.session import current_lsn
-from pgoutput_fast.postgres.slots import drop_slot, find_slot
+from pgoutput_fast.postgres.slots import find_slot
 from support import pg
 from support.capturing import drop_when_free
 from support.mirrors import Place, current_of, history_of, opened
@@ -92,7 +92,7 @@ def test_a_mirror_moves_from_18_to_19(servers: pg.Servers, tmp_path: Path) -> No
             _expect_all(place, there.database)
         finally:
             if find_slot(there.database.dsn, place.slot) is not None:
-                drop_slot(there.database.dsn, place.slot)
+                drop_when_free(there.database.dsn, place.slot)
 
 
 @pytest.mark.slow
