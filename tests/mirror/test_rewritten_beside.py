@@ -22,6 +22,8 @@ __all__ = ["place"]
 TABLE = "public.keyed"
 _COMPACTION = "pgoutput_fast.merge.compaction"
 FORMATS = and_slow(["delta"], ["iceberg"])
+# How long the end of a mirror waits for the other thread, so that a busy machine has done its work.
+_END_SECONDS = 240.0
 
 
 @pytest.fixture
@@ -105,7 +107,7 @@ def test_a_mirror_that_ends_meanwhile(keyed: Place, format: str, monkeypatch: py
     assert _marked(keyed, format) == 200
     expect_equal(keyed, TABLE, format=format)
     slow[0] = False
-    monkeypatch.setattr(registry, "_END_SECONDS", 60)
+    monkeypatch.setattr(registry, "_END_SECONDS", _END_SECONDS)
     _update(keyed, 300, 10)
     keyed.run(format=format, merge="on_read")
     assert _marked(keyed, format) == 0
@@ -130,6 +132,7 @@ def _fail_after(place: Place, mirror: Mirror) -> None:
 def test_an_error_of_the_other_thread(
     keyed: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    monkeypatch.setattr(registry, "_END_SECONDS", _END_SECONDS)
     keyed.run(merge="on_read")
 
     def failing(*_: Any) -> UnitResult:
@@ -165,7 +168,8 @@ def test_killed_while_another_thread_writes_files_anew(keyed: Place, format: str
     ]
     for n, kill in enumerate(kills):
         _update(keyed, 1 + 90 * n, 90)
-        keyed.killed(kill, "--format", format, "--merge", "on_read")
+        limits = {"pgoutput_fast.mirror.follow.registry": {"_END_SECONDS": _END_SECONDS}}
+        keyed.killed(kill, "--format", format, "--merge", "on_read", limits=limits)
         ids = fresh(keyed.target, TABLE)["id"].to_pylist()
         assert sorted(ids) == list(range(1, 601))
     keyed.run(format=format, merge="on_read")

@@ -102,20 +102,26 @@ def kill_at(
 ) -> None:
     """Replaces functions by ones that kill this process at one of their calls, or send it another signal.
 
-    `after` is a time in seconds. The process itself waits for it, so that it is not late if others are.
+    `after` is a time in seconds. The process itself waits for it, so that it is not late if others are. With a negative
+    number, calls that raise an error do not count, such as those of work that is given up.
     """
-    calls = itertools.count(1)
+    calls, failed = itertools.count(1), 0
 
     def end() -> None:
         threading.Timer(after, die, (group, sent)).start() if after else die(group, sent)
 
     def counted(function: Any) -> Any:
         def call(*args: Any, **keywords: Any) -> Any:
+            nonlocal failed
             at = next(calls)
             if at == number:
                 end()
-            result = function(*args, **keywords)
-            if at == -number:
+            try:
+                result = function(*args, **keywords)
+            except BaseException:
+                failed += 1
+                raise
+            if at - failed == -number:
                 end()
             return result
 
