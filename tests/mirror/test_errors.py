@@ -28,7 +28,7 @@ from pgoutput_fast.mirror.state.mirror_state import MirrorState
 from pgoutput_fast.postgres.walsender import Walsender
 from pgoutput_fast.storage.stores import open_store
 from support import pg
-from support.capturing import drop_when_free, wait_until, freed
+from support.capturing import drop_when_free, freed, wait_until
 from support.forms import and_slow
 from support.mirrors import Following, Place, expect_equal, opened, place, recorded
 

@@ -11,7 +11,7 @@ import pgoutput_fast as pgo
 from pgoutput_fast.capture import Capture, CaptureError, create_slot, drop_slot, find_slot
 from pgoutput_fast.mirror import SlotLostError, status_of
 from pgoutput_fast.spark.source.stream_capture import OwnCapture
-from support.capturing import now, wait_until, freed
+from support.capturing import freed, now, wait_until
 from support.forms import and_slow
 from support.mirrors import Following, Place, current_of, expect_equal, place
 
