@@ -22,7 +22,7 @@ from pgoutput_fast.demo.servers import Server
 from pgoutput_fast.mirror import Mirror, points
 from support import counters, pg
 from support.buckets import Bucket, opened_bucket
-from support.capturing import drop_when_free, wait_until, wait_until_free
+from support.capturing import drop_when_free, freed, wait_until
 from support.counters import TABLE, Counting, expect_counted
 from support.mirrors import Following, Place, expect_equal, opened, place
 
@@ -170,7 +170,7 @@ def test_a_load_that_the_server_interrupts(own: Place, caplog: pytest.LogCapture
 @pytest.mark.slow
 def test_a_server_that_stays_away(own: Place, caplog: pytest.LogCaptureFixture) -> None:
     own.run()
-    wait_until_free(own.database.dsn, own.slot)  # so that the walsender below is that of the mirror
+    freed(own.database.dsn, own.slot)  # so that the walsender below is that of the mirror
     with own.mirror(retry_seconds=1.0) as mirror:
         with Following(mirror) as following:
             wait_until(lambda: own.database.execute("SELECT 1 FROM pg_stat_replication"))
