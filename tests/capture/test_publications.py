@@ -113,7 +113,7 @@ def test_a_slot_that_is_older_than_its_publication(
     # Before its error an old server sends the Begin, which may be in a segment by then.
     assert {kind for each in list_segments(tmp_path) for kind in _kinds(each)} <= {0, ord("B")}
     # With nothing in between, nothing is lacking.
-    drop_slot(database.dsn, slot)
+    drop_when_free(database.dsn, slot)
     database.execute("DROP PUBLICATION captured", "TRUNCATE counted")
     create_slot(database.dsn, slot)
     database.execute(_MADE, "INSERT INTO counted VALUES (3, 1)")

@@ -20,7 +20,7 @@ from pgoutput_fast.capture.segment_directory import SegmentDirectory
 from pgoutput_fast.encode import Writer
 from pgoutput_fast.segments import list_segments, read_segment, segment_catalog
 from support import pg
-from support.capturing import Running, committed, now, slot, streaming_dsn, wait_until
+from support.capturing import Running, committed, drop_when_free, now, slot, streaming_dsn, wait_until
 from support.segment_streams import MadeSegments, ids_in
 
 pytestmark = pytest.mark.few_servers
@@ -319,7 +319,7 @@ def test_transactions_that_stay_open(database: pg.Database, slot: str, tmp_path:
         assert changes.column("id").to_pylist()[-2:] == [-12, -11]
         assert read_segment(list_segments(tmp_path)[0].path).num_rows
     if kind == "prepared":
-        database.execute(f"SELECT pg_drop_replication_slot('{name}')")
+        drop_when_free(database.dsn, name)
 
 
 @pytest.mark.newest_server

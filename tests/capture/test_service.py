@@ -397,5 +397,5 @@ def test_a_capture_that_cannot_begin_leaves_no_directory(database: pg.Database, 
         Capture(database.dsn, name, ["begun"], tmp_path / "good").run(until_lsn="now")
         assert (tmp_path / "good").exists()
     finally:
-        drop_slot(database.dsn, name)
+        drop_when_free(database.dsn, name)
         database.execute("DROP PUBLICATION begun")

@@ -24,7 +24,6 @@ from pgoutput_fast.capture import (
     Snapshot,
     check,
     create_slot,
-    drop_slot,
     list_slots,
 )
 from pgoutput_fast.demo.servers import Server
@@ -32,7 +31,7 @@ from pgoutput_fast.mirror import Mirror, status_of
 from pgoutput_fast.postgres.passwords import PasswordCommand
 from pgoutput_fast.postgres.session import DsnError, connect, describe_database
 from support import pg
-from support.capturing import wait_until
+from support.capturing import drop_when_free, wait_until
 from support.mirrors import Following, current_of
 
 
@@ -82,7 +81,7 @@ def tokens(shop: Server) -> Iterator[Tokens]:
     yield tokens
     tokens.close()
     for slot in list_slots(shop.dsn):
-        drop_slot(shop.dsn, slot.name)
+        drop_when_free(shop.dsn, slot.name)
 
 
 def run(server: Server, database: str, *statements: str) -> None:
@@ -366,7 +365,7 @@ def test_a_mirror_with_certificates(tls: Server, certificates: Path, tmp_path: P
     assert ids(tmp_path / "lake") == [1]
     with Snapshot(dsn, ["shop"]) as snapshot:
         assert sum(batch.num_rows for _, batch in snapshot.read(threads=2)) == 1
-    drop_slot(dsn, "to_lake")
+    drop_when_free(dsn, "to_lake")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import psycopg2
 import pytest
 
 import pgoutput_fast as pgo
-from pgoutput_fast.capture import Capture, CaptureError, check, create_slot, drop_slot
+from pgoutput_fast.capture import Capture, CaptureError, check, create_slot
 from pgoutput_fast.mirror import Mirror
 from pgoutput_fast.segments import list_segments, read_segment, segment_catalog
 from pgoutput_fast.snapshot import Snapshot
@@ -66,7 +66,7 @@ def test_a_capture(
         _execute(dsn, "DELETE FROM té", *_ROWS)
         Capture(dsn, slot, ["p"], tmp_path, through=through).run(until_lsn="now")
     finally:
-        drop_slot(dsn, slot)
+        drop_when_free(dsn, slot)
     tagged = [read_segment(each.path) for each in list_segments(tmp_path)]
     decoded = pgo.decode_tagged(tagged[0], segment_catalog(tmp_path))
     rows = [row for row in decoded.table('public."té"').to_pylist() if row["_change_type"] == "insert"]
@@ -138,7 +138,7 @@ def test_a_publication_whose_name_is_not_ascii(
         database.execute("INSERT INTO n VALUES (1)")
         Capture(database.dsn, slot, [name], tmp_path, through=through).run(until_lsn="now")
     finally:
-        drop_slot(database.dsn, slot)
+        drop_when_free(database.dsn, slot)
         database.execute(f'DROP PUBLICATION "{name}"', "DROP TABLE n")
     (segment,) = list_segments(tmp_path)
     decoded = pgo.decode_tagged(read_segment(segment.path), segment_catalog(tmp_path))

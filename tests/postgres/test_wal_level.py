@@ -18,7 +18,7 @@ from pgoutput_fast.demo.servers import Server
 from pgoutput_fast.mirror import MirrorError
 from pgoutput_fast.protocol.lsn import format_lsn
 from support import pg
-from support.capturing import now, wait_until
+from support.capturing import drop_when_free, now, wait_until
 from support.forms import and_slow
 from support.mirrors import Following, expect_equal, opened
 
@@ -65,12 +65,14 @@ def test_replica_is_sufficient(tmp_path: Path) -> None:
         create_slot(dsn, slot)
         place.database.execute("INSERT INTO t VALUES (3)")
         Capture(dsn, slot, ["mirrored"], tmp_path / "segments").run(until_lsn="now")
+        # The server may need a moment to notice that the capture has ended.
+        wait_until(lambda: not place.database.execute("SELECT pid FROM pg_stat_replication"))
         place.database.execute("INSERT INTO t VALUES (4)")
         for decoded, acknowledge in pgo.follow(dsn, slot, ["mirrored"]):
             assert decoded.table("public.t")["id"].to_pylist() == [4]
             acknowledge()
             break
-        drop_slot(dsn, slot)
+        drop_when_free(dsn, slot)
 
 
 @pytest.mark.parametrize("version", and_slow([19], [18]))
