@@ -294,7 +294,7 @@ def test_one_that_waits_for_another(base: pg.Database, slot: str, tmp_path: Path
         stop.set()
         other.join()
         process.stop()
-    assert not _is_active(base, slot)
+    wait_until(lambda: not _is_active(base, slot))
 
 
 @pytest.mark.slow
