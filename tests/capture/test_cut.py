@@ -23,7 +23,15 @@ from pgoutput_fast.capture import Capture, Limits, create_slot, find_slot
 from pgoutput_fast.demo.servers import Server
 from pgoutput_fast.postgres.session import connect
 from support import pg
-from support.capturing import Running, Writers, expect_exactly_once, now, prepare, wait_until
+from support.capturing import (
+    Running,
+    Writers,
+    expect_exactly_once,
+    now,
+    prepare,
+    wait_until,
+    waiting_walsender,
+)
 
 pytestmark = pytest.mark.few_servers
 
@@ -121,7 +129,7 @@ def test_a_server_that_acknowledges_and_says_nothing(
         proxy = _Proxy(own.server.port)
         try:
             capture = Capture(
-                _through(own.dsn, "127.0.0.1", proxy.port) + " connect_timeout=2",
+                _through(own.dsn, "127.0.0.1", proxy.port),
                 SLOT,
                 ["captured"],
                 tmp_path,
@@ -150,18 +158,13 @@ def test_a_walsender_that_hangs(tmp_path: Path, caplog: pytest.LogCaptureFixture
         with Running(capture) as running:
             own.execute("INSERT INTO counted VALUES (1, 1)")
             wait_until(lambda: running.failed or list(tmp_path.glob("*.parquet")))
-            found = find_slot(own.dsn, SLOT)
-            assert found is not None
-            assert found.active_pid is not None
-            # While it waits for WAL, it holds no lock that other processes of the server need.
-            query = f"SELECT 1 FROM pg_stat_activity WHERE pid = {found.active_pid} AND wait_event LIKE 'WalSender%'"
-            wait_until(lambda: own.execute(query))
-            os.kill(found.active_pid, signal.SIGSTOP)
+            pid = waiting_walsender(own, SLOT)
+            os.kill(pid, signal.SIGSTOP)
             try:
                 own.execute("INSERT INTO counted VALUES (2, 1)")
                 wait_until(lambda: running.failed or "has not answered for" in caplog.text)
             finally:
-                os.kill(found.active_pid, signal.SIGCONT)
+                os.kill(pid, signal.SIGCONT)
             lsn = now(own)
             wait_until(lambda: running.failed or _caught_up(own, lsn))
         assert running.failed is None

@@ -37,6 +37,7 @@ from support.capturing import (
     prepare,
     stoppable,
     wait_until,
+    waiting_walsender,
 )
 from support.forms import and_exhaustive, and_slow
 
@@ -79,11 +80,6 @@ def _is_told_to_end(pid: int) -> bool:
     status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
     waiting = re.findall(r"(?:SigPnd|ShdPnd):\s+([0-9a-f]+)", status)
     return any(int(each, 16) >> (signal.SIGTERM - 1) & 1 for each in waiting)
-
-
-def _walsender(database: pg.Database) -> int | None:
-    found = find_slot(database.dsn, SLOT)
-    return found.active_pid if found is not None else None
 
 
 # ---- servers -------------------------------------------------------------------------------------------------------
@@ -143,9 +139,7 @@ def test_a_server_that_pauses_for_longer_than_its_timeout(tmp_path: Path, whole:
     with _own(wal_sender_timeout="1s") as own, Running(_capture(own, tmp_path)) as running:
         with Writers(own):
             wait_until(lambda: running.failed or list(tmp_path.glob("*.parquet")))
-            pid = _walsender(own)
-            assert pid is not None
-            pids = [pid]
+            pids = [waiting_walsender(own, SLOT)]
             if whole:
                 children = f"/proc/{own.server.pid}/task/{own.server.pid}/children"
                 pids = [own.server.pid or 0, *map(int, Path(children).read_text().split())]
@@ -186,7 +180,10 @@ def test_an_outage_has_its_own_time(
         wait_until(lambda: failed or list(tmp_path.glob("*.parquet")))
         before = len(list(tmp_path.glob("*.parquet")))
         passed[0] = 301.0
-        own.execute(f"SELECT pg_terminate_backend({_walsender(own)})", "INSERT INTO counted VALUES (2, 1)")
+        own.execute(
+            f"SELECT pg_terminate_backend({waiting_walsender(own, SLOT)})",
+            "INSERT INTO counted VALUES (2, 1)",
+        )
         wait_until(lambda: failed or len(list(tmp_path.glob("*.parquet"))) > before)
     finally:
         stop.set()
@@ -245,8 +242,7 @@ def test_a_slot_that_is_invalidated_underneath(tmp_path: Path) -> None:
             own.execute("INSERT INTO counted VALUES (1, 1)")
             _until_captured(own, running, capture)
             expect_exactly_once(own, tmp_path)
-            pid = _walsender(own)
-            assert pid is not None
+            pid = waiting_walsender(own, SLOT)
             os.kill(pid, signal.SIGSTOP)
             try:
                 for _ in range(4):
@@ -459,7 +455,10 @@ def test_clocks_that_jump(own: pg.Database, tmp_path: Path, monkeypatch: pytest.
         for k in range(3):
             own.execute(f"INSERT INTO counted VALUES ({k}, 1)")
             wait_until(lambda: running.failed or len(list(tmp_path.glob("*.parquet"))) > k)  # noqa: B023
-        own.execute(f"SELECT pg_terminate_backend({_walsender(own)})", "INSERT INTO counted VALUES (9, 1)")
+        own.execute(
+            f"SELECT pg_terminate_backend({waiting_walsender(own, SLOT)})",
+            "INSERT INTO counted VALUES (9, 1)",
+        )
         wait_until(lambda: running.failed or len(list(tmp_path.glob("*.parquet"))) > 3)
         _until_captured(own, running, capture)
         seen = capture.metrics

@@ -39,6 +39,7 @@ __all__ = [
     "stoppable",
     "streaming_dsn",
     "wait_until",
+    "waiting_walsender",
 ]
 
 
@@ -113,6 +114,26 @@ def freed(dsn: str, slot: str) -> Slot:
     wait_until(is_free)
     assert found is not None
     return found
+
+
+def waiting_walsender(database: pg.Database, slot: str) -> int:
+    """The server's process that sends the changes of a slot, once it waits for WAL.
+
+    Then it holds no lock that other processes of the server need, so it may be stopped. A capture whose connection was
+    just cut has no such process for a moment.
+    """
+    query = (
+        "SELECT active_pid FROM pg_replication_slots JOIN pg_stat_activity ON pid = active_pid "
+        f"WHERE slot_name = '{slot}' AND wait_event LIKE 'WalSender%'"
+    )
+    found: list[tuple[Any, ...]] = []
+
+    def waits() -> bool:
+        found.extend(database.execute(query))
+        return bool(found)
+
+    wait_until(waits)
+    return int(found[0][0])
 
 
 def now(database: pg.Database) -> int:
