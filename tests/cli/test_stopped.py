@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -21,6 +21,20 @@ STOPPED = "pgoutput-fast: stopped\n"
 # Files that a process maps while it loads modules, in this order.
 MOMENTS = ("/libarrow.so", "/_core/")
 SERVER = ["--dsn", "host=/nowhere", "--slot", "s", "--publication", "p"]
+# A process that stands still at the first import after such a file: else it might have ended before the signal comes.
+_HELD = """
+import os, signal, sys
+
+def look(event, arguments):
+    if event == "import" and not held:
+        with open("/proc/self/maps") as maps:
+            if {moment!r} in maps.read():
+                held.append(True)
+                os.kill(os.getpid(), signal.SIGSTOP)
+
+held = []
+sys.addaudithook(look)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +48,12 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return [sys.executable, str(path)]
 
 
+@pytest.fixture
+def hooks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory for a module that Python imports at its start."""
+    return tmp_path_factory.mktemp("hooks")
+
+
 def _maps(process: subprocess.Popen[str], part: str) -> bool:
     try:
         return part in Path(f"/proc/{process.pid}/maps").read_text()
@@ -42,41 +62,56 @@ def _maps(process: subprocess.Popen[str], part: str) -> bool:
 
 
 def _interrupted(
-    words: list[str], at: Callable[[subprocess.Popen[str]], bool], directory: Path, times: int = 1
+    words: list[str],
+    at: Callable[[subprocess.Popen[str]], bool],
+    directory: Path,
+    times: int = 1,
+    environment: Mapping[str, str] | None = None,
 ) -> tuple[int, str]:
     """(status, standard error) of a process that gets SIGINT when `at` says so."""
     with subprocess.Popen(
-        words, cwd=directory, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        words, cwd=directory, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment
     ) as process:
         deadline = time.monotonic() + 120
         while not at(process) and process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.001)
         for _ in range(times):
             process.send_signal(signal.SIGINT)
+            process.send_signal(signal.SIGCONT)
             time.sleep(0.005)
         said = process.communicate(timeout=120)[1]
     return process.returncode, said
 
 
+def _interrupted_at(moment: str, words: list[str], directory: Path, hooks: Path) -> tuple[int, str]:
+    """The same for a process that has mapped such a file and loads more modules."""
+    (hooks / "sitecustomize.py").write_text(_HELD.format(moment=moment))
+    path = os.pathsep.join(filter(None, [str(hooks), os.environ.get("PYTHONPATH")]))
+    return _interrupted(words, _stands, directory, environment={**os.environ, "PYTHONPATH": path})
+
+
+def _stands(process: subprocess.Popen[str]) -> bool:
+    return Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
 @pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize("words", [["bench", "--messages", "3000000"], ["decode", "x", "--out", "y"]])
 def test_while_the_command_loads_modules(
-    moment: str, words: list[str], script: list[str], tmp_path: Path
+    moment: str, words: list[str], script: list[str], hooks: Path, tmp_path: Path
 ) -> None:
     for command in (script, [sys.executable, "-m", "pgoutput_fast"]):
-        ended = _interrupted([*command, *words], lambda process: _maps(process, moment), tmp_path)
-        assert ended == (130, STOPPED)
+        assert _interrupted_at(moment, [*command, *words], tmp_path, hooks) == (130, STOPPED)
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize("program", [["capture", "--path"], ["mirror", "--target"]])
 def test_while_a_program_loads_modules(
-    moment: str, program: list[str], script: list[str], tmp_path: Path
+    moment: str, program: list[str], script: list[str], hooks: Path, tmp_path: Path
 ) -> None:
     name, option = program
     for command in (script, [sys.executable, "-m", "pgoutput_fast"]):
         words = [*command, name, option, "out", *SERVER]
-        assert _interrupted(words, lambda process: _maps(process, moment), tmp_path) == (130, STOPPED)
+        assert _interrupted_at(moment, words, tmp_path, hooks) == (130, STOPPED)
     assert os.listdir(tmp_path) == []
 
 
