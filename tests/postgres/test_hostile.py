@@ -255,7 +255,7 @@ def test_spark_s_snapshot_calls_nothing_that_was_planted(hostile: Hostile) -> No
     pytest.importorskip("pyspark")
     from pgoutput_fast.spark.source.snapshot import SnapshotSourceReader, plan_snapshot
 
-    held = hold_snapshot(hostile.dsn, None, 30, None)
+    held = hold_snapshot(hostile.dsn, None, 600, None)
     try:
         options = {"dsn": hostile.dsn, "table": "shop.orders", "mode": "snapshot", "snapshot": held.name}
         for more in ({}, {"publication": "captured"}):
