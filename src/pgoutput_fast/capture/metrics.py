@@ -318,7 +318,7 @@ def reporting(
             )
         if file is not None:
             threads.append(
-                threading.Thread(target=_repeat, args=(stop, _FILE_SECONDS, lambda: _put(meter, file)))
+                threading.Thread(target=_repeat, args=(stop, _FILE_SECONDS, lambda: _put(meter, file, stop)))
             )
         for thread in threads:
             thread.daemon = True
@@ -347,10 +347,13 @@ def _log_metrics(meter: Reporter) -> None:
     _log.info("%s", meter.read())
 
 
-def _put(meter: Reporter, file: Path) -> None:
+def _put(meter: Reporter, file: Path, stop: threading.Event | None = None) -> None:
+    text = meter.read().to_prometheus()
+    if stop is not None and stop.is_set():
+        return  # the server answered late: the last metrics may be there already
     hidden = file.with_name(hidden_name(file.name))
     try:
-        hidden.write_text(meter.read().to_prometheus())
+        hidden.write_text(text)
         os.replace(hidden, file)
     except OSError as problem:
         # The capture does not depend on this file.
