@@ -32,6 +32,7 @@ from support.capturing import (
     Writers,
     drop_when_free,
     expect_exactly_once,
+    freed,
     kill_often,
     now,
     slot,
@@ -219,8 +220,7 @@ def test_slots_that_somebody_else_moved(
         create_slot(database.dsn, slot)
     else:
         options = "'proto_version', '1', 'publication_names', 'captured'"
-        # A busy server may notice a moment later that the capture has ended.
-        wait_until(lambda: getattr(find_slot(database.dsn, slot), "active_pid", 0) is None)
+        freed(database.dsn, slot)
         database.execute(
             "INSERT INTO counted VALUES (2, 1)",
             f"SELECT count(*) FROM pg_logical_slot_get_binary_changes('{slot}', NULL, NULL, {options})",

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pgoutput_fast.capture import find_slot
 from pgoutput_fast.cli.main import main
-from support.capturing import drop_when_free, wait_until
+from support.capturing import drop_when_free, freed, wait_until
 from support.mirrors import Following, Place, place
 
 __all__ = ["place"]
@@ -40,8 +39,7 @@ def test_a_mirror(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
     place.database.execute(*TABLES)
     place.run()
     target, dsn = str(place.target), place.database.dsn
-    # The server may need a moment to notice that its client has ended.
-    wait_until(lambda: getattr(find_slot(dsn, place.slot), "active_pid", 0) is None)
+    freed(dsn, place.slot)
     assert main(["status", target, "--dsn", dsn]) == 0
     header, customers, orders, slot = capsys.readouterr().out.splitlines()
     assert slot.startswith(f"slot {place.slot}: nobody reads it: the mirror does not run; the server keeps ")
