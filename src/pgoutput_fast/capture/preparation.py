@@ -102,12 +102,14 @@ class Preparation:
             psycopg2.Error: if the server cannot be queried or refuses.
         """
         settings = self._settings
-        newest, confirmed = self._directory.newest(), self._directory.confirmed
-        is_first = newest is None and confirmed.lsn is None
         with session(settings.dsn) as cursor:
             server = with_identifier(read_server(cursor), settings.dsn)
-            server_lsn = read_position(cursor)
+            # Another capture may write into a store meanwhile. What it has confirmed so far is in the directory below,
+            # and what is there, the server has.
             slot = read_slot(cursor, settings.slot)
+            newest, confirmed = self._directory.newest(), self._directory.confirmed
+            server_lsn = read_position(cursor)
+            is_first = newest is None and confirmed.lsn is None
             read_by_others = is_first and was_read(cursor, settings.slot)
         if is_first:
             self._directory.expect_no_mirror()
