@@ -23,6 +23,7 @@ from pgoutput_fast.mirror.view.datasets import TableDataset, TablesAt
 __all__ = ["Views", "expect_select"]
 
 _BATCH_ROWS = 10_000
+# Between two interrupts of a call that must end.
 _AGAIN_SECONDS = 0.05
 # The share of DuckDB's own limit.
 _MEMORY = 0.6
